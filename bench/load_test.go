@@ -90,12 +90,12 @@ func TestBlock_AllocatesNothing(t *testing.T) {
 
 func TestCursor_IsAnEventID(t *testing.T) {
 	gens := []event.Generation{{ID: "one", Start: 1}}
-	id, err := event.ParseID(cursorOf(eventlog.State{Birth: "one", Generations: gens}, 1234, 56))
+	id, err := event.ParseID(cursorOf(eventlog.State{Origin: "one", Generations: gens}, 1234, 56))
 	if err != nil || id.Sequence != 56 || id.Stream != "1234" {
 		t.Fatal(id, err)
 	}
 	for _, life := range []string{"", "opened"} {
-		place := event.Place{Birth: "one", Session: sessionOf(1234), Life: life, Stream: "1234"}
+		place := event.Place{Origin: "one", Session: sessionOf(1234), Life: life, Stream: "1234"}
 		if verdict, _ := event.Resolve(id, place, append(gens, event.Generation{ID: "two", Start: 100})); verdict != event.Good {
 			t.Errorf("the id is %d", verdict)
 		}

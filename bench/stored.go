@@ -125,7 +125,7 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 // session is not registered; it stays as good afterwards.
 func cursorOf(state eventlog.State, stream int, sequence uint64) string {
 	name := strconv.Itoa(stream)
-	tag := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: sessionOf(stream), Stream: name}.Tag()
+	tag := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: sessionOf(stream), Stream: name}.Tag()
 	return event.ID{Stream: name, Tag: tag, Sequence: sequence}.String()
 }
 

@@ -521,7 +521,7 @@ func (c *powerCut) cutAndCheck(d *powerDisk, number int) *cutReport {
 	x := &cutImage{proc: p, report: r}
 	for part, state := range c.states(p, known) {
 		x.lost = append(x.lost, state.Generation().Start)
-		x.recreated = append(x.recreated, state.Birth != known[part].Birth)
+		x.recreated = append(x.recreated, state.Origin != known[part].Origin)
 		x.unheard = append(x.unheard, ^uint64(0))
 		if newest := known[part].Generation(); !slices.Contains(state.Generations, newest) {
 			r.count("generations lost")

@@ -81,7 +81,7 @@ func TestPublish_ByteForByte(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			place := event.Place{Birth: state.Birth, Session: session, Life: rec.Life, Stream: stream}
+			place := event.Place{Origin: state.Origin, Session: session, Life: rec.Life, Stream: stream}
 			if verdict, _ := event.Resolve(id, place, state.Generations); verdict != event.Good || rec.Life == "" || rec.Life != e.Subject.Life {
 				t.Errorf("the id %s has verdict %d", a.ID, verdict)
 			}

@@ -12,7 +12,7 @@ func TestPublish_EventIDs(t *testing.T) {
 	known := newIDs()
 	for n := range 2*maxPlaces + 10 {
 		place := event.Place{
-			Birth: "b", Generation: strconv.Itoa(n % 2), Session: strconv.Itoa(n % 3), Life: strconv.Itoa(n % 5), Stream: strconv.Itoa(n / 4),
+			Origin: "b", Generation: strconv.Itoa(n % 2), Session: strconv.Itoa(n % 3), Life: strconv.Itoa(n % 5), Stream: strconv.Itoa(n / 4),
 		}
 		for sequence := range uint64(3) {
 			want := event.ID{Stream: place.Stream, Tag: place.Tag(), Sequence: sequence}.String()

@@ -224,7 +224,7 @@ func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) string {
 	state, _ := s.backend.Log.State(at.Partition)
 	place := event.Place{
-		Birth: state.Birth, Generation: generationOf(at.Sequence, state.Generations),
+		Origin: state.Origin, Generation: generationOf(at.Sequence, state.Generations),
 		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}
 	return s.ids.of(place, at.Sequence)

@@ -134,7 +134,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := event.Place{Birth: state.Birth, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
+	at := event.Place{Origin: state.Origin, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
 	cursor := event.ID{Stream: "a", Tag: at.Tag(), Sequence: last}
 	at.Life = third.Life
 	if verdict, _ := event.Resolve(cursor, at, state.Generations); verdict != event.Unknown {

@@ -185,7 +185,7 @@ func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
+	at := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 

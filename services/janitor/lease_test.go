@@ -369,7 +369,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Birth == old.Birth {
+		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Origin == old.Origin {
 			return fmt.Errorf("the partition is not back: %w", err)
 		}
 		return nil

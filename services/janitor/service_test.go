@@ -213,7 +213,7 @@ func TestLedger_PartitionRecreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Birth == old.Birth {
+		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Origin == old.Origin {
 			return fmt.Errorf("the partition is not back: %w", err)
 		}
 		return nil

@@ -164,7 +164,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 		s, _ := f.startService(func(c *Config) { c.WindowBackfill, c.LedgerPatience = -1, time.Hour })
 		// A page of any cursor waits, so the cursor's ID is made by hand.
 		state, _ := f.Backend.Log.State(0)
-		tags := cursor.NewTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+		tags := cursor.NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: 4}.String()
 		got := make(chan page, 1)
 		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()

@@ -54,7 +54,7 @@ type made struct {
 // A cursor that is called good names events that the partition still has, whatever was rolled
 // back: its end, or all of it with its list of generations, to any earlier moment.
 func TestResolve_Rollbacks(t *testing.T) {
-	place := event.Place{Birth: "birth", Session: "s", Life: "l", Stream: "t"}
+	place := event.Place{Origin: "birth", Session: "s", Life: "l", Stream: "t"}
 	rapid.Check(t, func(t *rapid.T) {
 		restarts := rapid.IntRange(1, 10_000).Draw(t, "restarts")
 		often := rapid.IntRange(1, 50).Draw(t, "one roll-back in")
@@ -137,7 +137,7 @@ func TestNextGeneration_ListIsFull(t *testing.T) {
 		generations, before = next, slices.Clone(next)
 	}
 	// Of a generation that was merged nothing is said to be good.
-	place := event.Place{Birth: "birth", Generation: "a", Session: "s", Stream: "t"}
+	place := event.Place{Origin: "birth", Generation: "a", Session: "s", Stream: "t"}
 	for sequence, want := range map[uint64]event.Verdict{9: event.Forgotten, 10: event.Forgotten, 1000: event.Forgotten} {
 		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, generations); got != want || common != 9 {
 			t.Errorf("%d: %d, in common up to %d", sequence, got, common)

@@ -22,8 +22,8 @@ type Generation struct {
 
 // Place is what an event ID's tag binds a sequence to.
 type Place struct {
-	// Birth is the ID of the partition's first generation.
-	Birth string
+	// Origin is the ID of the partition's first generation.
+	Origin string
 	// Generation is the ID of the generation that the event ID was made in.
 	Generation string
 	// Session is the session's name.
@@ -51,8 +51,8 @@ func (p Place) Tag() string {
 		kind = "flow"
 	}
 	var b [tagLen]byte
-	base36(b[:placeLen], digest("place", p.Birth, p.Session, p.Life, kind, p.Stream))
-	base36(b[placeLen:], digest("generation", p.Birth, p.Generation, p.Session, p.Life, kind, p.Stream))
+	base36(b[:placeLen], digest("place", p.Origin, p.Session, p.Life, kind, p.Stream))
+	base36(b[placeLen:], digest("generation", p.Origin, p.Generation, p.Session, p.Life, kind, p.Stream))
 	return string(b[:])
 }
 
@@ -210,7 +210,7 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 		}
 	}
 	if verdict == RolledBack {
-		return lostGeneration(id, place.Birth, generations)
+		return lostGeneration(id, place.Origin, generations)
 	}
 	return verdict, 0
 }

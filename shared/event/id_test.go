@@ -44,7 +44,7 @@ func TestEventIDText(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	gens := []event.Generation{{ID: "g1", Start: 1}, {ID: "g2", Start: 100}, {ID: "g3", Start: 90}}
-	place := event.Place{Birth: "g1", Session: "s", Life: "i1", Stream: "tools"}
+	place := event.Place{Origin: "g1", Session: "s", Life: "i1", Stream: "tools"}
 	made := func(change func(*event.Place), sequence uint64) event.ID {
 		p := place
 		p.Generation = "g3"
@@ -70,7 +70,7 @@ func TestResolve(t *testing.T) {
 		{"another_life", made(func(p *event.Place) { p.Life = "i0" }, 10), event.Unknown, 0},
 		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
 		{"the_flow_of_the_session", made(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
-		{"another_log", made(func(p *event.Place) { p.Birth, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
+		{"another_log", made(func(p *event.Place) { p.Origin, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestFork(t *testing.T) {
 
 // A stream that is named like the flow of a session must not be taken for it.
 func TestTag_SessionAndStreamNamedStar(t *testing.T) {
-	flow := event.Place{Birth: "g", Generation: "g", Session: "s"}
+	flow := event.Place{Origin: "g", Generation: "g", Session: "s"}
 	star := flow
 	star.Stream = "*"
 	if flow.Tag() == star.Tag() {
@@ -124,8 +124,8 @@ func TestTag_ShiftedFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z]{2,20}`).Draw(t, "name")
 		cut := rapid.IntRange(1, len(name)-1).Draw(t, "cut")
-		a := event.Place{Birth: "g", Generation: "g", Session: name[:cut], Stream: name[cut:]}
-		b := event.Place{Birth: "g", Generation: "g", Session: name, Stream: "x"}
+		a := event.Place{Origin: "g", Generation: "g", Session: name[:cut], Stream: name[cut:]}
+		b := event.Place{Origin: "g", Generation: "g", Session: name, Stream: "x"}
 		if a.Tag() == b.Tag() {
 			t.Fatalf("%+v and %+v have the same tag", a, b)
 		}

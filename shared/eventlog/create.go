@@ -103,7 +103,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {
-	l.life.Store(newLife())
+	l.link.Store(newLinkContext())
 	l.parts = make([]*partition, l.Settings().Partitions)
 	for p := range l.parts {
 		l.parts[p] = &partition{changed: make(chan struct{}), owned: make(chan struct{}, 1)}
@@ -114,6 +114,6 @@ func (l *Log) start(ctx context.Context) (*Log, error) {
 	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	l.watched.Go(func() { l.watch(watchCtx) })
-	l.watched.Go(func() { l.live(watchCtx) })
+	l.watched.Go(func() { l.followLink(watchCtx) })
 	return l, nil
 }

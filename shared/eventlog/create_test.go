@@ -260,7 +260,7 @@ func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 	}
 	f := follow(t, l, 0, 0)
 	f.wait(t, "a new partition", func() bool {
-		return len(f.starts) > 0 && f.starts[len(f.starts)-1].Birth != before.Birth
+		return len(f.starts) > 0 && f.starts[len(f.starts)-1].Origin != before.Origin
 	})
 	if got := publish(t, l, "s", "t", 2); got != 1 {
 		t.Errorf("its first sequence is %d", got)

@@ -43,7 +43,7 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 	l := create(t, srv, one())
 	other := open(t, srv)
 	first := look(t, l)
-	if len(first.Generations) != 1 || first.Generation() != (event.Generation{ID: first.Birth, Start: 1}) {
+	if len(first.Generations) != 1 || first.Generation() != (event.Generation{ID: first.Origin, Start: 1}) {
 		t.Fatalf("a new partition has %+v", first.Generations)
 	}
 	for range 3 {
@@ -65,7 +65,7 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 			t.Fatal("a second one began")
 		}
 		got := look(t, other)
-		if got.Birth != first.Birth || len(got.Generations) != len(want)+1 || fmt.Sprint(got.Generations[:len(want)]) != fmt.Sprint(want) {
+		if got.Origin != first.Origin || len(got.Generations) != len(want)+1 || fmt.Sprint(got.Generations[:len(want)]) != fmt.Sprint(want) {
 			t.Fatalf("generations %+v after %+v", got.Generations, want)
 		}
 		if got.Generation().Start != uint64(5*life+6) {
@@ -82,7 +82,7 @@ func TestResolve_EarlierGenerations(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
-	place := event.Place{Birth: look(t, l).Birth, Session: "s", Life: "i", Stream: "t"}
+	place := event.Place{Origin: look(t, l).Origin, Session: "s", Life: "i", Stream: "t"}
 	id := func(generation string, sequence uint64) event.ID {
 		p := place
 		p.Generation = generation
@@ -112,7 +112,7 @@ func TestResolve_EarlierGenerations(t *testing.T) {
 			}
 		}
 	}
-	if got, _ := event.Resolve(id("never", 1), event.Place{Birth: "other", Session: "s", Stream: "t"}, gens); got != event.Unknown {
+	if got, _ := event.Resolve(id("never", 1), event.Place{Origin: "other", Session: "s", Stream: "t"}, gens); got != event.Unknown {
 		t.Errorf("an ID of another log: %d", got)
 	}
 }
@@ -122,14 +122,14 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	publish(t, l, "s", "t", 1)
-	birth := look(t, l).Birth
+	origin := look(t, l).Origin
 	js := newJetStream(t, l)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
-	list := []string{birth + ":1"}
+	list := []string{origin + ":1"}
 	for n := 1; n < event.MaxGenerations; n++ {
 		list = append(list, fmt.Sprintf("g%d:2", n))
 	}
@@ -141,13 +141,13 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 		t.Fatal("no generation began")
 	}
 	state := look(t, l)
-	if len(state.Generations) != event.MaxGenerations || state.Generations[0].ID != birth || state.Generations[1].ID != "g2" || state.Generation().Start != 2 || state.Birth != birth {
+	if len(state.Generations) != event.MaxGenerations || state.Generations[0].ID != origin || state.Generations[1].ID != "g2" || state.Generation().Start != 2 || state.Origin != origin {
 		t.Errorf("%d generations from %+v to %+v", len(state.Generations), state.Generations[0], state.Generation())
 	}
 	for generation, want := range map[string][2]event.Verdict{
-		birth: {event.Good, event.RolledBack}, "g1": {event.Forgotten, event.Forgotten}, "g2": {event.Good, event.RolledBack},
+		origin: {event.Good, event.RolledBack}, "g1": {event.Forgotten, event.Forgotten}, "g2": {event.Good, event.RolledBack},
 	} {
-		place := event.Place{Birth: birth, Generation: generation, Session: "s", Stream: "t"}
+		place := event.Place{Origin: origin, Generation: generation, Session: "s", Stream: "t"}
 		for i, sequence := range []uint64{1, 2} {
 			if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, state.Generations); got != want[i] {
 				t.Errorf("an ID of generation %s, sequence %d: verdict %d", generation, sequence, got)

@@ -20,7 +20,7 @@ import (
 //
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
-//	                  │              live: one, ends requests with their connection
+//	                  │              followLink: one, ends requests with their connection
 //	                  ├─ Publish, Series, …   the caller's goroutine, and in a cluster one for
 //	                  │                       each fence and each series, while events wait
 //	                  ├─ EndSession           the caller's, and up to 256 for its streams
@@ -33,7 +33,7 @@ type Log struct {
 	settings atomic.Pointer[Settings]
 	creator  bool
 	parts    []*partition
-	life     atomic.Pointer[life]
+	link     atomic.Pointer[linkContext]
 	feed     *Feed
 	server   *natsconn.Server
 	traces   *tracing.Traces
@@ -110,35 +110,35 @@ func insufficient(code jetstream.ErrorCode) bool {
 	}
 }
 
-// life is one life of the connection: its context ends when the connection is lost.
-type life struct {
+// linkContext is a context that ends when the connection is lost.
+type linkContext struct {
 	ctx context.Context
 	end context.CancelFunc
 }
 
-func newLife() *life {
+func newLinkContext() *linkContext {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &life{ctx: ctx, end: cancel}
+	return &linkContext{ctx: ctx, end: cancel}
 }
 
-// live keeps l.life until ctx ends.
-func (l *Log) live(ctx context.Context) {
+// followLink keeps l.link until ctx ends.
+func (l *Log) followLink(ctx context.Context) {
 	changed := l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer l.nc.RemoveStatusListener(changed)
 	// The connection may have been lost after the log was opened and before this goroutine
-	// ran. Nothing announces that any more, and the life would last until the next loss.
+	// ran. Nothing announces that any more, and the context would last until the next loss.
 	if !l.nc.IsConnected() {
-		l.life.Load().end()
+		l.link.Load().end()
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			l.life.Load().end()
+			l.link.Load().end()
 			return
 		case status := <-changed:
-			l.life.Load().end()
+			l.link.Load().end()
 			if status == nats.CONNECTED {
-				l.life.Store(newLife())
+				l.link.Store(newLinkContext())
 			}
 		}
 	}
@@ -148,7 +148,7 @@ func (l *Log) live(ctx context.Context) {
 // connection is lost: what was under way then is never answered, and would be
 // waited for until its time-out, long after the connection has come back.
 func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc) {
-	now := l.life.Load()
+	now := l.link.Load()
 	if now == nil || now.ctx.Err() != nil {
 		// There is no connection, and the client says so at once; or there is one again,
 		// of which the log has yet to hear, and its loss would not be noticed.
@@ -163,7 +163,7 @@ func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // Clustered reports whether the server is one of a cluster, where a restart of
-// one server is no new life of a partition.
+// one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
 
 // partition guards a State; changed is closed and replaced whenever it is set.

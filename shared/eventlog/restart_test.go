@@ -120,7 +120,7 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 
 	f.wait(t, "another start", func() bool { return len(f.starts) > before })
 	back := f.starts[before]
-	if back.Last != 10 || back.Birth != lost.Birth || !back.Created.Equal(lost.Created) {
+	if back.Last != 10 || back.Origin != lost.Origin || !back.Created.Equal(lost.Created) {
 		t.Errorf("it starts again with %+v", back)
 	}
 	if back.Generation().ID == lost.Generation().ID || back.Generation().Start != 11 || len(back.Generations) != 2 {
@@ -148,7 +148,7 @@ func TestTail_PartitionIsRecreated(t *testing.T) {
 	}
 	f.wait(t, "another start", func() bool { return len(f.starts) > 1 })
 	before, after := f.starts[0], f.starts[len(f.starts)-1]
-	if after.Last != 0 || after.First != 1 || after.Birth == before.Birth || after.Created.Equal(before.Created) {
+	if after.Last != 0 || after.First != 1 || after.Origin == before.Origin || after.Created.Equal(before.Created) {
 		t.Errorf("it starts again with %+v", after)
 	}
 	publish(t, l, "s", "t", 7)

@@ -65,13 +65,13 @@ func (s Servers) count(names []string) (n int) {
 // while others that hold the partition were away: those may have been with it.
 const doubt = "?"
 
-// awaits reports whether a server is in another life than s knows of. One that s does not
+// awaits reports whether a server has another ID than s knows. One that s does not
 // name is none of those that held anything.
 func (s Servers) awaits(name, id string) bool { return s[name] != "" && !s.knows(name, id) }
 
 func (s Servers) knows(name, id string) bool { return strings.TrimPrefix(s[name], doubt) == id }
 
-// changed returns which of the named servers are there in other lives than those in s, or
+// changed returns which of the named servers are there with other IDs than those in s, or
 // in doubt. One that is not there has not changed, one that s does not name has.
 func (s Servers) changed(names []string, there Servers) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return there[name] == "" || there[name] == s[name] })
@@ -96,7 +96,7 @@ func (s Servers) with(there Servers) Servers {
 // metadata is to say.
 //
 // A server that was restarted is taken for one that has got everything from the others
-// when it is seen with all of them, most in the lives that are known; or with some, while
+// when it is seen with all of them, most with the IDs that are known; or with some, while
 // there never was a look without most of them. So servers that are started one after the
 // other lose nothing, whether or not somebody writes that down at once. Those that come
 // back one by one, after most were away, are in doubt until all are back.
@@ -144,8 +144,8 @@ func (s Servers) since(holders []string, looks []Servers) []Servers {
 	return looks[i:]
 }
 
-// agrees reports whether a look shows most holders, and all that it shows in lives that s
-// knows.
+// agrees reports whether a look shows most holders, and all that it shows with the IDs that
+// s knows.
 func (s Servers) agrees(holders []string, there Servers) bool {
 	n := 0
 	for _, name := range holders {

@@ -19,8 +19,8 @@ type State struct {
 	Created time.Time
 	// Time is when the leader answered, by its own clock.
 	Time time.Time
-	// Birth is the ID of the partition's first generation.
-	Birth string
+	// Origin is the ID of the partition's first generation.
+	Origin string
 	// Generations are the partition's generations, oldest first.
 	Generations []event.Generation
 	// Damaged is the newest sequence of what a janitor found missing that nothing
@@ -148,7 +148,7 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 		Current:     held,
 		Created:     info.Created,
 		Time:        info.TimeStamp,
-		Birth:       info.Config.Metadata[metaBirth],
+		Origin:      info.Config.Metadata[metaBirth],
 		Generations: gens,
 		checked:     noted,
 		Damaged:     noted.damaged,

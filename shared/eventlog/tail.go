@@ -216,8 +216,8 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	if a.ended {
 		return
 	}
-	// A message of another server's life of the partition may not belong behind
-	// what was handled: the tail has to begin again, with a look at both.
+	// A message from another server, or of another start of it, may not belong after what was
+	// handled: the tail has to begin again, with a look at both.
 	if a.log.nc.ConnectedServerId() != a.server {
 		a.fail(errLost)
 		return

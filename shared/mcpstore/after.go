@@ -170,7 +170,7 @@ func (s *Store) read(ctx context.Context, at place, life string) (history, error
 	if err != nil {
 		return history{}, err
 	}
-	if after.Birth != before.Birth || after.Generation() != before.Generation() {
+	if after.Origin != before.Origin || after.Generation() != before.Generation() {
 		return history{}, errGone
 	}
 	return newHistory(records, cleared), nil

@@ -190,7 +190,7 @@ func TestAfter_PartitionIsRecreated(t *testing.T) {
 	}
 	waittest.Until(t, "the partition is there again", func() bool { // its creator watches it
 		now, err := w.creator.Log.Look(t.Context(), p)
-		return err == nil && now.Birth != before.Birth
+		return err == nil && now.Origin != before.Origin
 	})
 	wantLost(t, a, "s", "req", 1, ErrLost)
 	wantAfter(t, a, "s", "req", 2)

@@ -271,7 +271,7 @@ func TestKeeper_Knows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := New()
-			l.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: test.first, Last: 20})
+			l.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: test.first, Last: 20})
 			l.Apply(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 10, Time: noon, Again: !test.open}, noon)
 			l.Learn("s", 10, "l")
 			birth := test.birth

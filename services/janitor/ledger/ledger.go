@@ -21,7 +21,7 @@ import (
 // a restart as before.
 type Ledger struct {
 	Created     time.Time
-	birth       string
+	origin      string
 	Generations []event.Generation
 	Epoch       int // how often the ledger was started again
 
@@ -126,7 +126,7 @@ func (l *Ledger) Followed(s eventlog.State, through uint64) bool {
 
 // IsOf reports whether a state is one of the partition in the book.
 func (l *Ledger) IsOf(s eventlog.State) bool {
-	return l.Created.Equal(s.Created) && l.birth == s.Birth
+	return l.Created.Equal(s.Created) && l.origin == s.Origin
 }
 
 // HeardOf reports whether the ledger follows a generation of the partition.
@@ -139,7 +139,7 @@ func (l *Ledger) HeardOf(generation string) bool {
 func (l *Ledger) Begin(s eventlog.State) uint64 {
 	if !l.Follows(s) {
 		l.Drop()
-		l.Created, l.birth, l.begunAt = s.Created, s.Birth, s.First
+		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}
 	l.Generations = s.Generations
 	l.Stored = min(l.Stored, s.Last) // what lay beyond is lost, and will not come

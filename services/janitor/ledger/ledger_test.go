@@ -37,7 +37,7 @@ func TestLedger_FollowsItsPartitionAndNoOther(t *testing.T) {
 		{"more", func(s *eventlog.State) { s.Last = 9 }, 5},
 		{"created again", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
 		{"other limits", func(s *eventlog.State) { s.Limits.MaxBytes = 7 }, 5},
-		{"another birth", func(s *eventlog.State) { s.Birth = "other" }, 0},
+		{"another origin", func(s *eventlog.State) { s.Origin = "other" }, 0},
 		{"rolled back", func(s *eventlog.State) { s.Last = 4 }, 0},
 		{"rolled back and grown again", func(s *eventlog.State) {
 			s.Last, s.Generations = 9, append(s.Generations, event.Generation{ID: "next", Start: 5})

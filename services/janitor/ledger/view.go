@@ -118,7 +118,7 @@ func RemovalOf(r Removal) RemovalInfo {
 
 // ID returns the event ID of a sequence in a stream of a life.
 func (l *Ledger) ID(session, life, stream string, seq uint64) string {
-	at := event.Place{Birth: l.birth, Session: session, Life: life, Stream: stream}
+	at := event.Place{Origin: l.origin, Session: session, Life: life, Stream: stream}
 	if n := len(l.Generations); n > 0 {
 		at.Generation = l.Generations[n-1].ID
 	}

@@ -110,7 +110,7 @@ func appendGroupPosition(b []byte, partition int, at GroupPosition) []byte {
 
 // partitionTag is the tag of positions in a partition; see [event.Place.Tag].
 func partitionTag(birth, generation string) string {
-	return event.Place{Birth: birth, Generation: generation, Stream: "="}.Tag()
+	return event.Place{Origin: birth, Generation: generation, Stream: "="}.Tag()
 }
 
 // checksum is what a place adds to the checksums of a GroupID.

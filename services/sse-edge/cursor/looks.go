@@ -104,7 +104,7 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 
 // behind returns errBehind if a window's newest generation is not the log's.
 func behind(log eventlog.State, birth, generation string) error {
-	if log.Birth != birth || log.Generation().ID != generation {
+	if log.Origin != birth || log.Generation().ID != generation {
 		return errBehind
 	}
 	return nil

@@ -260,7 +260,7 @@ func (o *opening) cursorOf(ctx context.Context, i int, life string) (cursor, _ s
 	if err != nil || !known {
 		return o.from.After, life, err // of another log: a gap
 	}
-	tag := event.Place{Birth: birth, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
+	tag := event.Place{Origin: birth, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
 	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String(), life, nil
 }
 
@@ -281,7 +281,7 @@ func (p *Partition) generationOf(ctx context.Context, tag string) (birth, genera
 		if err != nil {
 			return "", "", false, err
 		}
-		birth, gens = state.Birth, state.Generations
+		birth, gens = state.Origin, state.Generations
 	}
 }
 

@@ -289,7 +289,7 @@ const compareEntries = 8
 // continues after the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
 func (p *Partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
-	if !state.Created.Equal(before.Created) || state.Birth != before.Birth {
+	if !state.Created.Equal(before.Created) || state.Origin != before.Origin {
 		return 0, false, nil
 	}
 	fork := event.Fork(before.Generations, state.Generations)

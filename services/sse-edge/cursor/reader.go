@@ -297,7 +297,7 @@ func (r *Reader) ID(sequence uint64) string {
 // retag makes IDs in the newest generation, and of the session's life once it has one.
 func (r *Reader) retag(v window.View) {
 	p := r.Tags.place
-	p.Generation, p.Birth, p.Life = v.Generation, v.Birth, v.Life
+	p.Generation, p.Origin, p.Life = v.Generation, v.Birth, v.Life
 	r.Place.Life = v.Life
 	if p != r.Tags.place {
 		r.Tags = NewTagger(p)
@@ -310,7 +310,7 @@ func (r *Reader) retag(v window.View) {
 func (r *Reader) retagBeyond(v window.View) {
 	if r.Cursor > v.End {
 		state, _ := r.part.log.State(r.part.number)
-		r.retag(window.View{Birth: state.Birth, Generation: state.Generation().ID, Life: r.Place.Life})
+		r.retag(window.View{Birth: state.Origin, Generation: state.Generation().ID, Life: r.Place.Life})
 	}
 }
 

@@ -54,7 +54,7 @@ func lingers(t *testing.T, f *edgetest.Log, backfill int, linger time.Duration) 
 // caughtUp is a window that has caught up with an empty partition.
 func caughtUp(budget int) *window.Window {
 	w := window.New(budget, func(string) {})
-	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 	w.Through(0, 0)
 	return w
 }
@@ -243,7 +243,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 // Two absences of a janitor are two, but all readers together wait for one only once.
 func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
-	first := eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
+	first := eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
 	second := first
 	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
 	if p.over(first) {
@@ -307,7 +307,7 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	ahead, level := InMemory(w, streamOf("a"), 5), InMemory(w, streamOf("a"), 1)
 	fresh := InMemory(w, streamOf("a"), 5) // its client has seen nothing that could be lost
 	fresh.Fresh = true
-	w.GoOn(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
+	w.GoOn(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
 	for r, told := range map[*Reader]bool{ahead: true, level: false, fresh: false} {
 		v := w.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
 		var s Step
@@ -325,7 +325,7 @@ func TestBackfill_TakesTurns(t *testing.T) {
 	first := &Partition{of: of, window: caughtUp(1 << 10)}
 	second := &Partition{of: of, number: 1, window: caughtUp(1 << 10)}
 	begin := func(p *Partition) error {
-		_, err := p.start(t.Context(), eventlog.State{Birth: "b"})
+		_, err := p.start(t.Context(), eventlog.State{Origin: "b"})
 		return err
 	}
 	if err := begin(first); err != nil {
@@ -388,7 +388,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f.Purge(10)
 	p.jumpLook.Store(nil)
 	state, _ := p.log.State(0)
-	tags := NewTagger(event.Place{Birth: state.Birth, Generation: state.Generation().ID, Session: "s"})
+	tags := NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
 	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
 		r, err := p.open(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})

@@ -76,7 +76,7 @@ func (r *Reader) attach(of life) window.Attachment {
 	r.Place.Life = of.name
 	a := r.part.window.Attach(r.Place, of.found, of.opened)
 	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
-	r.Tags = NewTagger(event.Place{Birth: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
+	r.Tags = NewTagger(event.Place{Origin: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
 	return a
 }
 
@@ -184,7 +184,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		}
 	}
 	p := r.tagPlace()
-	p.Birth = state.Birth
+	p.Origin = state.Origin
 	verdict, common := event.Resolve(id, p, state.Generations)
 	if verdict == event.Good {
 		r.Tags = NewTagger(p)

@@ -88,7 +88,7 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 // emptyWindow is a window that has caught up with an empty partition.
 func emptyWindow(budget int) *window.Window {
 	w := window.New(budget, func(string) {})
-	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 	w.Through(0, 0)
 	return w
 }

@@ -310,7 +310,7 @@ func TestEventsPage_HidesTheOld(t *testing.T) {
 		Result polled `json:"result"`
 	}
 	w := window.New(1<<10, func(string) {})
-	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 	r := cursor.InMemory(w, placeOf("s", "a"), 0)
 	for name, tt := range map[string]struct {
 		truncated, more, ended bool

@@ -14,7 +14,7 @@ import (
 // A page says what its first event would have been, hidden or not.
 func TestSieve_HidesTheOld(t *testing.T) {
 	w := window.New(1<<10, func(string) {})
-	w.Begin(eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
+	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 	r := cursor.InMemory(w, window.Place{Session: "s", Stream: "a"}, 0)
 	for name, tt := range map[string]struct {
 		since int64

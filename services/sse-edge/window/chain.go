@@ -163,7 +163,7 @@ func (c *Chain) retag(birth, generation string) {
 	if c.prefix != nil && c.generation == generation {
 		return
 	}
-	p := event.Place{Birth: birth, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
+	p := event.Place{Origin: birth, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
 	c.generation = generation
 	c.prefix = event.AppendIDPrefix(nil, c.Place.Stream, p.Tag())
 }

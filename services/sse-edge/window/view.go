@@ -192,7 +192,7 @@ func (w *Window) Trims(c *Chain) (newest, floor uint64) {
 func (w *Window) Reached(state eventlog.State) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.end >= state.Last || w.birth != state.Birth || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
+	return w.end >= state.Last || w.birth != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
 }
 
 // Holes returns as much of a view as a look after a jump needs; inside says whether

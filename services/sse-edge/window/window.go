@@ -102,7 +102,7 @@ func (w *Window) reset(state eventlog.State, after, floor uint64) {
 		c.wake()
 		w.forget(c)
 	}
-	w.birth, w.gens = state.Birth, state.Generations
+	w.birth, w.gens = state.Origin, state.Generations
 	w.floor, w.proved, w.end, w.oldest = floor, after+1, after, state.First
 }
 
@@ -141,7 +141,7 @@ func (w *Window) GoOn(state eventlog.State) {
 func (w *Window) Extend(state eventlog.State, sameServer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.gens) == 0 || w.birth != state.Birth || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
+	if len(w.gens) == 0 || w.birth != state.Origin || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
 		return
 	}
 	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
@@ -158,7 +158,7 @@ func (w *Window) take(state eventlog.State, fork uint64) {
 			c.wake()
 		}
 	}
-	w.birth, w.gens = state.Birth, state.Generations
+	w.birth, w.gens = state.Origin, state.Generations
 }
 
 // Newest returns the sequences and store times of up to n of the newest entries,

@@ -15,7 +15,7 @@ import (
 )
 
 func testState(last uint64) eventlog.State {
-	return eventlog.State{Birth: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1, Last: last}
+	return eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1, Last: last}
 }
 
 func message(sequence uint64, at Place, data string) eventlog.Entry {
@@ -572,7 +572,7 @@ func BenchmarkFindFarBehind(b *testing.B) {
 }
 
 func stateOf(gens ...event.Generation) eventlog.State {
-	return eventlog.State{Birth: "b", Generations: append([]event.Generation{{ID: "b", Start: 1}}, gens...)}
+	return eventlog.State{Origin: "b", Generations: append([]event.Generation{{ID: "b", Start: 1}}, gens...)}
 }
 
 func TestWindow_RolledBackLife(t *testing.T) {

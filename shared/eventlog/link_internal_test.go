@@ -14,16 +14,16 @@ import (
 
 // Alive reports whether the log has heard that there is a connection, and not that it is
 // lost.
-func (l *Log) Alive() bool { return l.life.Load().ctx.Err() == nil }
+func (l *Log) Alive() bool { return l.link.Load().ctx.Err() == nil }
 
 // Between a reconnect and the moment that the log hears of it, a request has no
-// life whose end it could hear of. If the server goes again, nothing answers it.
-func TestRequest_WithoutALifeIsBounded(t *testing.T) {
-	ended := newLife()
+// context whose end it could hear of. If the server goes again, nothing answers it.
+func TestRequest_WithoutALinkIsBounded(t *testing.T) {
+	ended := newLinkContext()
 	ended.end()
-	for name, now := range map[string]*life{"before the first": nil, "between two": ended} {
+	for name, now := range map[string]*linkContext{"before the first": nil, "between two": ended} {
 		l := &Log{}
-		l.life.Store(now)
+		l.link.Store(now)
 		ctx, cancel := l.request(t.Context())
 		until, ok := ctx.Deadline()
 		cancel()
@@ -34,21 +34,21 @@ func TestRequest_WithoutALifeIsBounded(t *testing.T) {
 }
 
 // A connection that is lost before the log listens to it announces that too early.
-func TestLive_ConnectionLostBeforeListening(t *testing.T) {
+func TestFollowLink_ConnectionLostBeforeListening(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	l := &Log{nc: srv.Connect()}
-	first := newLife()
-	l.life.Store(first)
+	first := newLinkContext()
+	l.link.Store(first)
 	lost := l.nc.StatusChanged(nats.RECONNECTING)
 	defer l.nc.RemoveStatusListener(lost)
 	srv.Stop()
 	<-lost
 
 	ctx, stop := context.WithCancel(t.Context())
-	var living sync.WaitGroup
-	defer living.Wait()
+	var following sync.WaitGroup
+	defer following.Wait()
 	defer stop()
-	living.Go(func() { l.live(ctx) })
-	waittest.Receive(t, "the life ends without a connection", first.ctx.Done())
+	following.Go(func() { l.followLink(ctx) })
+	waittest.Receive(t, "the context ends without a connection", first.ctx.Done())
 }
