@@ -62,7 +62,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		part := follow.New(p, b.Log, env.Log)
 		part.Now = b.Now
 		spare := func() { ring(s.spare) }
-		part.Read = spare
+		part.Completed = spare
 		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})

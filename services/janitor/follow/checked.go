@@ -27,13 +27,10 @@ const (
 	maxAbsent = 1 << 20
 )
 
-// KeepChecked has the log say what is missing of each partition without an explanation, as far as
-// its generation and its leader are concerned. Edges need to know it also while no janitor is
-// there.
+// KeepChecked notes in the partition's metadata, until ctx ends, what is missing without an
+// explanation. Edges read it there, also while no janitor runs. ctx is of a term.
 //
 // A damaged replica does not repair itself (docs/upstream/0012).
-//
-// It works until ctx, which is of a term, ends.
 func (p *Partition) KeepChecked(ctx context.Context) {
 	complained := false
 	for pause := checkEvery; natsconn.Pause(ctx, pause); {

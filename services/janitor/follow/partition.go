@@ -23,14 +23,14 @@ import (
 //
 // mu guards the ledger. It is never held across I/O.
 type Partition struct {
-	Number  int
-	Log     *eventlog.Log
-	logger  *slog.Logger
-	Cleared func()      // called for every =clear marker of a complete ledger
-	Alarmed func()      // called while a session of a complete ledger, or the partition, holds too much
-	Read    func()      // called when the ledger is complete for the first time since it is kept
-	Acts    func() bool // reports whether this janitor acts
-	Now     func() time.Time
+	Number    int
+	Log       *eventlog.Log
+	logger    *slog.Logger
+	Cleared   func()      // called for every =clear marker of a complete ledger
+	Alarmed   func()      // called while a session of a complete ledger, or the partition, holds too much
+	Completed func()      // called when the ledger is complete for the first time since it is kept
+	Acts      func() bool // reports whether this janitor acts
+	Now       func() time.Time
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
@@ -45,7 +45,7 @@ type Partition struct {
 // New returns a partition with an empty ledger.
 func New(p int, log *eventlog.Log, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, logger: logger, Cleared: func() {}, Alarmed: func() {}, Read: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, Log: log, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -134,7 +134,7 @@ func (p *Partition) through(sequence, _ uint64) {
 	if !p.ready {
 		p.ready = true
 		p.logger.Debug("the ledger is complete", "partition", p.Number)
-		p.Read()
+		p.Completed()
 	}
 	p.progress()
 }
