@@ -20,7 +20,7 @@ import (
 type openRequest struct {
 	id        json.RawMessage // the client's
 	sent      json.RawMessage // what the upstream has
-	key       string          // its idKey
+	key       string          // its [upstream.IDKey]
 	cancelled bool
 }
 
@@ -128,7 +128,7 @@ func (c *call) answeredTo(id []byte) {
 	c.open = slices.DeleteFunc(c.open, func(r openRequest) bool { return upstream.IDKey(r.id) == key })
 }
 
-// answeredKey is answered for the idKey of what the upstream has.
+// answeredKey is answered for the [upstream.IDKey] of what the upstream has.
 func (c *call) answeredKey(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,7 +226,7 @@ func usable(id string) bool {
 }
 
 // take stores a message of the upstream. Errors are those of [writer.put], but not
-// errTooLarge.
+// [upstream.ErrTooLarge].
 func (c *call) take(it item) error {
 	m, err := rpc.ParseMessage(it.data)
 	if err != nil {
@@ -423,7 +423,7 @@ func (c *call) refuse(a rpc.Answer) {
 	c.fail(code, text, failRefused)
 }
 
-// wait begins to wait for the upstream, for CallTimeout; see [newPatience].
+// wait begins to wait for the upstream, for CallTimeout; see [upstream.NewIdleTimer].
 func (c *call) wait(ctx context.Context) (context.Context, *upstream.IdleTimer) {
 	timeout := time.Duration(c.session.service.cfg.CallTimeout)
 	if c.session.onDemand != nil {

@@ -93,7 +93,7 @@ func (c *call) subject() event.Subject {
 }
 
 // finish ends the session here, upstream, and in the log. It returns at once, and does
-// nothing the second time. cause is errEnded, errGone or errExited.
+// nothing the second time. cause is errEnded, errGone or [upstream.ErrExited].
 //
 // A request counts as answered once its response is stored, so a bridge that stops in between
 // leaves it to the next one.

@@ -35,7 +35,7 @@ type modernServer struct {
 	level   string                         // of log messages; empty for none
 	uris    []string                       // of the resources that the client subscribed to
 	changed chan struct{}                  // closed when uris change
-	waiting map[string]chan rpc.Message    // for the client's answers, by idKey
+	waiting map[string]chan rpc.Message    // for the client's answers, by [upstream.IDKey]
 	tools   map[string]map[string][]string // what arguments of which tools are repeated; nil: not known yet
 
 	storing sync.Mutex // of the standalone stream

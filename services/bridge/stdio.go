@@ -28,7 +28,7 @@ type stdio struct {
 	process *upstream.Process
 	writing chan struct{}  // holds a token while somebody writes
 	first   chan []byte    // the response to initialize
-	opening string         // idKey of initialize
+	opening string         // [upstream.IDKey] of initialize
 	session *clientSession // set before attached is closed
 	ready   chan struct{}  // closed when session is set
 	closing chan struct{}  // closed when there is no session, or not any more
@@ -50,7 +50,7 @@ type stdioCall struct {
 	ended    bool            // nothing more is stored
 	done     chan struct{}   // closed when all is answered
 	keys     map[string]bool // of its requests
-	tokens   map[string]bool // idKeys of the progress tokens that they carried
+	tokens   map[string]bool // [upstream.IDKey] of the progress tokens that they carried
 	patience *upstream.IdleTimer
 }
 
@@ -118,7 +118,7 @@ func (u *stdio) attach(h *clientSession) {
 }
 
 // initialize hands over the initialize request and returns the response. Errors are
-// errExited, and ctx's cause.
+// [upstream.ErrExited], and ctx's cause.
 func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
 	u.mu.Lock()
 	u.opening = upstream.IDKey(id)

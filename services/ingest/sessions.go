@@ -236,10 +236,12 @@ func ofBridge(metadata json.RawMessage) bool {
 }
 
 // admit returns the record of a message's session, if it is open. Without access control
-// the first message opens its session. With it, the session was created before, and to all
-// but its owner, who acts for the owner, and its members it is not there, open or not; who reaches NATS may publish to all that
-// are there, since they could write to the log itself. Errors wrap [session.ErrNotFound],
-// [session.ErrClosed], [session.ErrUnavailable] or [auth.ErrExpired], or are those of create.
+// the first message opens its session. With it, the session must exist. Its owner, who acts for the
+// owner, and its members may publish; for everybody else it does not exist, open or not. A publisher
+// on NATS may publish to every session, since it could write to the log itself.
+//
+// Errors wrap [session.ErrNotFound], [session.ErrClosed], [session.ErrUnavailable] or
+// [auth.ErrExpired], or are those of create.
 func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
 	sessions := s.backend.Sessions
 	switch {

@@ -40,7 +40,8 @@ func leisurely(took time.Duration, left int) time.Duration {
 }
 
 // deleter deletes what was announced two sync intervals of the NATS servers ago, by whichever
-// janitor: so no power cut leaves a hole without its explanation.
+// janitor: so no power cut leaves a hole without its explanation. The time counts from when this
+// janitor's ledger got the trim, so it begins again after a take-over.
 type deleter struct {
 	nc         *nats.Conn
 	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]

@@ -3,7 +3,7 @@
 // It follows every partition headers-only and keeps a ledger: what is retained of each life
 // and stream. From the ledger a pure function, the policy, says what has to go. The sweeper
 // announces it with trims, entries of the log that name what is removed, and the deleter
-// deletes that some time later. The head of a partition goes with the floor; what must
+// deletes that some time later. The oldest part of a partition goes when its floor moves; what must
 // outlive it is copied to the end before. So the log says itself what is missing from it, and
 // a ledger that reads it knows all of that: after a restart, and in every janitor.
 //

@@ -25,13 +25,13 @@ type registrar struct {
 	sessions   *session.Registry
 	partitions []*follow.Partition
 	cfg        Config
-	patience   time.Duration // finishAfter
+	patience   time.Duration // [ledger.FinishAfter]
 	metrics    *metrics
 	logger     *slog.Logger
 	idleness   idleTracker
 }
 
-// run does them every interval until ctx ends.
+// run does the registry's duties every interval until ctx ends.
 func (r *registrar) run(ctx context.Context) {
 	ticker := time.NewTicker(r.cfg.Interval)
 	defer ticker.Stop()

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Generation is one life of a partition. A new one starts when the partition is
-// created and whenever the server that holds it was restarted, since what was
-// stored last before that may be gone.
+// Generation is an epoch of a partition. A new one begins when the partition is created, and when
+// its server, or in a cluster most of the servers that hold it, was restarted: what was stored last
+// may be gone.
 type Generation struct {
 	// ID is random text without spaces, commas or colons.
 	ID string

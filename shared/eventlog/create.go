@@ -14,8 +14,8 @@ import (
 )
 
 // Create opens the log and creates whatever of it is missing, with settings; an
-// existing log keeps its own settings. One service of an installation is configured to
-// create: the janitor, or the standalone program.
+// existing log keeps its own settings. Only janitors and the standalone program create what is
+// missing, and a partition that exists stays as it is: the acting janitor alone changes it.
 //
 // Errors wrap [ErrInvalidSettings], [ErrMismatch] or [ErrUnavailable].
 func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Logger) (*Log, error) {

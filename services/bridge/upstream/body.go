@@ -63,7 +63,7 @@ func MediaType(header http.Header) string {
 }
 
 // Next returns what comes next; [io.EOF] says that the answer is over. Errors wrap
-// errTooLarge, [event.ErrInvalidJSON], or are those of the reader.
+// [ErrTooLarge], [event.ErrInvalidJSON], or are those of the reader.
 func (b *Body) Next() (Incoming, error) {
 	if b.events == nil {
 		return b.text()

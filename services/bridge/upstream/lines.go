@@ -20,8 +20,8 @@ func NewLines(r io.Reader, maxBytes int) *Lines {
 }
 
 // Next returns the next line without its end, good until the next call. What is behind
-// the last line end is no line. The error of a line that is too long is errTooLarge, and
-// the next one follows; rest receives all of it.
+// the last line end is no line. The error of a line that is too long is [ErrTooLarge],
+// and the next one follows; rest receives all of it.
 func (l *Lines) Next(rest func([]byte)) ([]byte, error) {
 	l.line = l.line[:0]
 	long := false

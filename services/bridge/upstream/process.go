@@ -26,7 +26,7 @@ const stderrBytes = 8 << 10
 
 // Process is a running program in a process group of its own.
 //
-//	startProcess ──▶ wait: one goroutine, until the program has ended
+//	StartProcess ──▶ wait: one goroutine, until the program has ended
 //	             └─▶ complain: one, stderr to the log
 type Process struct {
 	Log    *slog.Logger // of what concerns this process

@@ -20,7 +20,7 @@ const generationRetry = 50 * time.Millisecond
 // generationTimeout bounds one attempt.
 const generationTimeout = 2 * time.Second
 
-// Generations begins them.
+// Generations begins the generations of the partitions that this janitor acts for.
 type Generations struct {
 	log    *eventlog.Log
 	leases *lease.Leases

@@ -5,9 +5,10 @@ import "time"
 // The shares of a lease. A server forgets it a whole lease after the last write; its
 // holder has stepped down a third of a lease before, by its own clocks.
 const (
-	renewShare = 3 // it is renewed every third of it,
-	waitShare  = 4 // looked at by others every quarter,
-	retryShare = 12
+	renewShare    = 3  // it is renewed every third of it,
+	waitShare     = 4  // looked at by others every quarter,
+	retryShare    = 12 // tried again after an attempt without an answer,
+	takeoverShare = 96 // and after a lost compare-and-set on a lease that is free, or one's own
 )
 
 // tenable returns how long a lease is good without another write, for its holder.
@@ -116,7 +117,7 @@ func (c *candidacy) learn(w write, o outcome, now Instant, link uint64) {
 		case o.holder == c.id || o.gone || o.holder == "":
 			c.revision, c.link = o.revision, link
 			if w.revision != 0 {
-				c.pause = c.lease / retryShare / 8
+				c.pause = c.lease / takeoverShare
 			}
 		default:
 			c.pause = c.lease / waitShare

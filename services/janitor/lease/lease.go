@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Lease is that of one partition.
+// Lease is this janitor's side of one partition's lease.
 type Lease struct {
 	of        *Leases
 	partition int

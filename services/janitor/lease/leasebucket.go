@@ -19,8 +19,8 @@ import (
 // that a janitor that dies with its server does not delay the generations.
 const Bucket = "MCP_LEASE"
 
-// The keys of the bucket are the number of a partition, for its lease, and the ID of a janitor, which
-// says that it is there.
+// The keys of the bucket are partition.<n>, the lease of a partition, and janitor.<id>, which says that
+// a janitor is there.
 const (
 	partitionKey = "partition."
 	janitorKey   = "janitor."
@@ -136,7 +136,7 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	return err == nil
 }
 
-// goAway removes that key.
+// goAway deletes the key that says that this janitor is there.
 func (s *Leases) goAway(ctx context.Context) {
 	ctx, done := s.lastly(ctx)
 	defer done()

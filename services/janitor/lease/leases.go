@@ -33,7 +33,7 @@ var (
 	errShared  = errors.New("another janitor has a smaller share")
 )
 
-// Leases are those of all partitions, as one janitor competes for them.
+// Leases competes for the leases of all partitions on behalf of one janitor.
 //
 //	Run ──▶ live, one for each partition and connection ──▶ act, one for each term
 //	   ├──▶ follow, one for each connection: hears who holds what

@@ -1,12 +1,11 @@
 package ledger
 
-// Alarm is what a session and a stream may hold without being trimmed before the next sweep:
-// less than an eighth more than their limits, since each trim is an entry of the log. Not
-// positive: any number.
+// Alarm is from how many events or bytes on a session or stream is trimmed before the next sweep: an
+// eighth above its limit, at least one above, since each trim is an entry of the log. Not positive:
+// never.
 type Alarm struct{ perStream, events, bytes int64 }
 
-// Alarm returns how much a life may hold until it is trimmed without waiting for a sweep: an
-// eighth more than the limits.
+// Alarm returns the alarm of these limits.
 func (lim Limits) Alarm() Alarm {
 	return Alarm{eighthAbove(lim.MaxPerStream), eighthAbove(lim.MaxEvents), eighthAbove(lim.MaxBytes)}
 }

@@ -84,8 +84,8 @@ func (l *Ledger) copied(original uint64, now time.Time) {
 	}
 }
 
-// open enters the opening of a session. A second one is a copy, since a name that has an
-// opening gets no other one. Whether it says the same is asked when it matters.
+// open enters the opening of a session. A second one is a copy of the first, or changes its members
+// or metadata: a name that has an opening gets no other one. What it says is asked when it matters.
 func (l *Ledger) open(e eventlog.Entry, now time.Time) {
 	o := l.openings[e.Subject.Session]
 	if o == nil {

@@ -30,7 +30,7 @@ const FinishAfter = 5 * time.Second
 // Duty is one thing to be done.
 type Duty struct {
 	Task   Task
-	Record session.Record // as the index has it; for finish a name and a life
+	Record session.Record // as the index has it; for Finish a name and a life
 }
 
 // of returns what is in the log of a life.

@@ -14,8 +14,8 @@ import (
 // Ledger is the book of one partition. It is a pure data structure: no clock, no
 // network, no lock; its partition guards it.
 //
-// It is fed in order of sequence by a tail (apply, reach) and told the partition's first
-// retained sequence (advance). All that it knows follows from these, since the log says
+// It is fed in order of sequence by a tail (Apply, Reach) and told the partition's first
+// retained sequence (Advance). All that it knows follows from these, since the log says
 // itself what is removed from it: everything below its first sequence, and what the trims
 // in it name. So the ledger at sequence T is the log at sequence T, in every janitor, and after
 // a restart as before.
@@ -57,7 +57,7 @@ type Ledger struct {
 	Over      []string // the lives that it rang for
 	Totals    Totals
 	Missed    uint64 // how many sequences were ever missing, those of earlier epochs too
-	Passed    uint64 // how many events ever went with the head, likewise
+	Passed    uint64 // how many events ever went below the floor, likewise
 
 	pruned   uint64    // first, when all streams were last looked at
 	prunedAt time.Time // when that was
@@ -110,7 +110,7 @@ func (l *Ledger) Drop() {
 // generation that began late does not show a roll-back.
 func (l *Ledger) Follows(s eventlog.State) bool { return l.Followed(s, l.Through) }
 
-// Followed is follows for a state that was asked for when the ledger was at
+// Followed is [Ledger.Follows] for a state that was asked for when the ledger was at
 // through: the tail may have moved on since.
 func (l *Ledger) Followed(s eventlog.State, through uint64) bool {
 	if !l.IsOf(s) || s.Last < through {

@@ -25,7 +25,7 @@ const (
 	Closed Reason = "closed"
 )
 
-// Reasons are all of them.
+// Reasons lists every Reason.
 var Reasons = []Reason{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
 
 // announced returns the reason that readers are told.

@@ -14,7 +14,7 @@ import (
 type Held struct {
 	Events int
 	Bytes  int64
-	Newest int64 // see account
+	Newest int64 // see [Account]
 }
 
 // Held returns what the ledger has of every life with events.

@@ -202,7 +202,7 @@ func Later(a, b time.Time) time.Time {
 	return a
 }
 
-// Detail is infoOf with what goes next: removals with the next sweep, the rest in time.
+// Detail is [Ledger.InfoOf] with what goes next: removals with the next sweep, the rest in time.
 func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Removal, lim Limits) SessionDetail {
 	d := SessionDetail{SessionInfo: l.InfoOf(rec, streams, lim), Upcoming: []RemovalInfo{}, Streams: streams}
 	d.Room = room{roomFor(lim.MaxEvents, int64(d.Events)), roomFor(lim.MaxBytes, d.Bytes)}
