@@ -51,7 +51,7 @@ type Entry struct {
 	// Changes is [Opening.Changes] of an opening, also when the tail is headers-only.
 	Changes uint64
 	// Copy is what a birth says that was written again; nil in all other entries.
-	Copy *Copy
+	Copy *BirthCopy
 	// Trace is the trace context of the publish; none when it has none.
 	Trace tracing.Context
 	// Data is the message; nil when the tail is headers-only.
@@ -106,7 +106,7 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 	case event.Trim:
 		e.Trim = trimIn(subject, h, e.Sequence, e.Time)
 	case event.Birth:
-		e.Copy = copyIn(h)
+		e.Copy = birthCopyIn(h)
 	case event.Open:
 		e.Again = h.Get(headerAgain) != ""
 		e.Began = beganIn(h, e.Sequence)
@@ -117,17 +117,17 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 
 // Headers of a birth, and of an opening, that was written again.
 const (
-	headerAgain   = "Rejoin-Again"
-	headerLast    = "Rejoin-Last"
-	headerTrimmed = "Rejoin-Trimmed"
-	headerThrough = "Rejoin-Through"
-	headerChanges = "Rejoin-Changes" // of an opening: see [Opening.Changes]
-	headerBegan   = "Rejoin-Began"   // of an opening: see [Opening.Began]
+	headerAgain       = "Rejoin-Again"
+	headerLast        = "Rejoin-Last"
+	headerCopyRemoved = "Rejoin-Trimmed"
+	headerThrough     = "Rejoin-Through"
+	headerChanges     = "Rejoin-Changes" // of an opening: see [Opening.Changes]
+	headerBegan       = "Rejoin-Began"   // of an opening: see [Opening.Began]
 )
 
-// Copy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
+// BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
 // stream be complete though everything around it has expired.
-type Copy struct {
+type BirthCopy struct {
 	// Last is the sequence of the stream's newest event; 0 when there was none.
 	Last uint64
 	// Removed is the sequence of the stream's newest event that was removed; 0 for none.
@@ -140,11 +140,11 @@ type Copy struct {
 // be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
 // c is nil but for births. Other errors are those of [Log.Publish], or wrap [ErrNotFound]. Only
 // the acting janitor calls it.
-func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *Copy) (Ack, error) {
+func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
 	msg := nats.NewMsg(s.String())
 	if c != nil {
 		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
-		msg.Header.Set(headerTrimmed, strconv.FormatUint(c.Removed, 10))
+		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
 	}
 	if _, err := l.settle(ctx, s.Partition); err != nil {
@@ -182,10 +182,10 @@ func setBegan(msg *nats.Msg, began uint64) {
 	}
 }
 
-// copyIn reads the headers of a birth; nil when it was not written again.
-func copyIn(h nats.Header) *Copy {
-	var c Copy
-	for name, to := range map[string]*uint64{headerLast: &c.Last, headerTrimmed: &c.Removed, headerThrough: &c.Through} {
+// birthCopyIn reads the headers of a birth; nil when it was not written again.
+func birthCopyIn(h nats.Header) *BirthCopy {
+	var c BirthCopy
+	for name, to := range map[string]*uint64{headerLast: &c.Last, headerCopyRemoved: &c.Removed, headerThrough: &c.Through} {
 		n, err := strconv.ParseUint(h.Get(name), 10, 64)
 		if err != nil {
 			return nil

@@ -151,7 +151,7 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 	if err != nil {
 		return nil, err
 	}
-	c := copyIn(msg.Header)
+	c := birthCopyIn(msg.Header)
 	switch {
 	case c == nil || c.Through+1 < first:
 	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor

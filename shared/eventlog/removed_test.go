@@ -131,7 +131,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 		t.Helper()
 		must(t, l.Purge(waittest.Context(t), 0, before))
 	}
-	rewrite := func(stream string, c *eventlog.Copy) {
+	rewrite := func(stream string, c *eventlog.BirthCopy) {
 		t.Helper()
 		if _, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c); err != nil {
 			t.Fatal(err)
@@ -148,8 +148,8 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	up := fmt.Sprint(floor - 1)
 	purge(floor)
 	want("quiet", last["quiet"], "quiet expired to "+up+", false")
-	rewrite("quiet", &eventlog.Copy{Last: last["quiet"], Removed: last["quiet"] - 1, Through: through})
-	rewrite("busy", &eventlog.Copy{Last: last["busy"], Removed: last["busy"] - 3, Through: through})
+	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Removed: last["quiet"] - 1, Through: through})
+	rewrite("busy", &eventlog.BirthCopy{Last: last["busy"], Removed: last["busy"] - 3, Through: through})
 	want("quiet", last["quiet"], "")
 	want("quiet", last["quiet"]-1, "quiet expired to "+up+", true")
 	want("busy", last["busy"]-4, "busy expired to "+up+", true")
@@ -212,7 +212,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 	if e, err = l.At(waittest.Context(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
 		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
 	}
-	want := eventlog.Copy{Last: 7, Removed: 5, Through: 9}
+	want := eventlog.BirthCopy{Last: 7, Removed: 5, Through: 9}
 	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
 	must(t, err)
 	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {

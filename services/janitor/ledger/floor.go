@@ -211,7 +211,7 @@ func (k Keeper) knows(a *Account, s *stream) bool {
 type Copying struct {
 	Subject event.Subject // without the partition
 	Seq     uint64
-	Birth   *eventlog.Copy // of a birth
+	Birth   *eventlog.BirthCopy // of a birth
 	// Opening is set for an opening: what it says has to be asked before, unless it is known.
 	Opening *Opening
 }
@@ -244,7 +244,7 @@ func (k Keeper) copying(c control) Copying {
 	out.Subject.Stream = c.stream.name
 	if c.kind == event.Birth {
 		k.expire(c.life, c.stream)
-		out.Birth = &eventlog.Copy{Last: c.stream.last, Removed: c.stream.removedBelow(k.first)}
+		out.Birth = &eventlog.BirthCopy{Last: c.stream.last, Removed: c.stream.removedBelow(k.first)}
 		if k.knows(c.life, c.stream) {
 			out.Birth.Through = k.Through
 		}

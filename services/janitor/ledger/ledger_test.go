@@ -256,7 +256,7 @@ func TestLedger_ControlEntries(t *testing.T) {
 func TestLedger_CopyOfABirth(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
-	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.Copy{Last: 7, Removed: 5, Through: 9}})
+	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.BirthCopy{Last: 7, Removed: 5, Through: 9}})
 	l := rebuilt(m)
 	s := l.Accounts["s x"].Streams["a"]
 	if s.last != 7 || s.removedBelow(6) != 5 || s.removedBelow(8) != 7 {
@@ -266,7 +266,7 @@ func TestLedger_CopyOfABirth(t *testing.T) {
 	if l := rebuilt(m); l.Accounts["s x"].Streams["a"].birth != 1 || len(l.copies) > 0 {
 		t.Errorf("a birth without knowledge counts: %+v", l.Accounts["s x"].Streams["a"])
 	}
-	m.rewrite(Copying{Seq: 1, Birth: &eventlog.Copy{Last: 7, Removed: 7, Through: 2}})
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 7, Removed: 7, Through: 2}})
 	l = rebuilt(m)
 	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.Removed != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
 		t.Errorf("%+v, %v", s, l.copies)

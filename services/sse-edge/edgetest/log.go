@@ -82,7 +82,7 @@ func (l *Log) Purge(before uint64) {
 }
 
 // Rewrite writes the birth of a stream of session s again.
-func (l *Log) Rewrite(stream string, c eventlog.Copy) {
+func (l *Log) Rewrite(stream string, c eventlog.BirthCopy) {
 	l.t.Helper()
 	if _, err := l.Backend.Log.Rewrite(waittest.Context(l.t), event.Subject{Session: "s", Life: l.Life("s"), Stream: stream, Kind: event.Birth}, 0, &c); err != nil {
 		l.t.Fatal(err)
