@@ -37,6 +37,9 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 	if path == "" {
 		t.Fatal("there is no Chromium; see e2e/programs.sh")
 	}
+	if *overTLS { // with a certificate of its own
+		more = append(more, chromedp.IgnoreCertErrors)
+	}
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(path),
 		chromedp.NoFirstRun,
