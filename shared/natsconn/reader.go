@@ -115,9 +115,6 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 	}
 	r.next = jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + r.consumer
 	r.request = pullRequest{Batch: cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages), MaxBytes: requestBytes, Expires: requestExpires, Heartbeat: requestExpires / 2}
-	if cfg.HeadersOnly {
-		r.request.MaxBytes = 0
-	}
 	if r.Clustered() { // a single server goes with the connection
 		r.request.Heartbeat = r.patience / 2
 	}
@@ -137,10 +134,14 @@ func (r *Reader) Start(handle func(*nats.Msg, *nats.MsgMetadata)) (err error) {
 	r.quiet = time.AfterFunc(r.silence, func() { r.fail(jetstream.ErrNoHeartbeat) })
 	conn := r.js.Conn()
 	if r.asking, err = conn.Subscribe(conn.NewInbox(), r.receive); err != nil {
+		r.quiet.Stop()
 		return err
 	}
-	closed := r.closed
-	r.asking.SetClosedHandler(func(string) { close(closed) })
+	closed := sync.OnceFunc(func() { close(r.closed) })
+	r.asking.SetClosedHandler(func(string) { closed() })
+	if !r.asking.IsValid() { // it was closed before it had the handler
+		closed()
+	}
 	return r.ask(r.request)
 }
 
