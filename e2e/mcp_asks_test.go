@@ -28,9 +28,13 @@ type asking struct {
 func newAskServer(t testing.TB) (url string, calls *atomic.Int64) {
 	t.Helper()
 	calls = &atomic.Int64{}
+	over, end := context.WithCancel(context.Background())
 	server := mcp.NewServer(&mcp.Implementation{Name: "ask", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "ask"}, func(ctx context.Context, req *mcp.CallToolRequest, args asking) (*mcp.CallToolResult, any, error) {
 		calls.Add(1)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(over, stop)()
 		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: args.Token, RequestedSchema: map[string]any{
 			"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}},
 		}})
@@ -42,6 +46,7 @@ func newAskServer(t testing.TB) (url string, calls *atomic.Int64) {
 	})
 	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	t.Cleanup(func() {
+		end() // or a session waits for calls whose client is gone
 		for session := range server.Sessions() {
 			_ = session.Close() // its client is gone
 		}

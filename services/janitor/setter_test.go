@@ -19,17 +19,26 @@ import (
 // set changes the log's settings as "rejoin log set" does.
 func (r *running) set(t *testing.T, change func(*eventlog.Settings)) {
 	t.Helper()
-	passes(t, logset.ErrNobody, func() error { return r.trySet(t, change) }) // it does not act yet
+	eventually(t, func() error {
+		err := r.trySet(t, change)
+		if err != nil && !errors.Is(err, logset.ErrNobody) && !errors.Is(err, context.DeadlineExceeded) { // it does not act yet, or is slow
+			t.Fatal(err)
+		}
+		return err
+	})
 }
 
-// trySet is set without patience.
+// setWithin is how long a janitor's answer is waited for: one that was killed gives none.
+const setWithin = 10 * time.Second
+
+// trySet is set once. An answer that takes longer than setWithin is lost.
 func (r *running) trySet(t *testing.T, change func(*eventlog.Settings)) error {
 	t.Helper()
 	from := r.b.Log.Settings()
 	to := from
 	change(&to)
 	for p := to.Partitions - 1; p >= 0; p-- {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), setWithin)
 		err := logset.Ask(ctx, r.b.Conn, logset.Request{Partition: p, From: from, To: to})
 		if cancel(); err != nil {
 			return err

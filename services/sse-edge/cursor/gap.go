@@ -2,7 +2,7 @@ package cursor
 
 import "rejoin/shared/eventlog"
 
-// Reason says why events are missing behind a cursor.
+// Reason says why events are missing after a cursor.
 type Reason string
 
 // The reasons of a gap.
@@ -15,7 +15,7 @@ const (
 	ReasonTrimmed Reason = "trimmed"
 	// ReasonCleared: somebody cleared the stream or session.
 	ReasonCleared Reason = "cleared"
-	// ReasonRolledBack: the log has lost the events that the ID stands behind.
+	// ReasonRolledBack: the log has lost the event that the ID names.
 	ReasonRolledBack Reason = "rolled_back"
 	// ReasonDamaged: entries of the log are missing that nothing explains.
 	ReasonDamaged Reason = "damaged"

@@ -14,8 +14,8 @@ type Member struct {
 	// State is what the client was told.
 	State MemberState
 
-	// of is the pattern that the member matches, nil for one that is named; place is the pattern whose
-	// place in the partition it is, nil for a session.
+	// of is the pattern that found the member, nil for one that the client named. place is set in the
+	// member that stands for a pattern's position in a partition, and nil in those of sessions.
 	of, place *pattern
 	isNew     bool // it is named as one that is new to the client
 	over      bool // it is no member any more

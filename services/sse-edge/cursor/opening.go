@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// opening opens the readers of a group.
+// opening is how a group begins: it opens the readers. It is no entry of the log.
 type opening struct {
 	group   *Group
 	from    Start

@@ -29,7 +29,7 @@ type jumpLook struct {
 	state     eventlog.State
 }
 
-// prove finds out whether events are missing behind a cursor that lies in the window, but
+// prove finds out whether events are missing after a cursor that lies in the window, but
 // below a jump of the tail. The error errAgain says that the view must be read again.
 func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	state, err := r.part.afterJump(ctx, v)
@@ -62,7 +62,7 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	return err
 }
 
-// loseBelow drops what is removed of a page, which was read from the log below the window.
+// loseBelow moves the cursor over what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
 func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	// The answer of an earlier page is still good when no trim was stored since, the window holds
@@ -84,7 +84,7 @@ func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Pag
 	return r.loseCleared(ctx, v, page, s)
 }
 
-// loseRemoved asks the log what was removed behind the cursor, and returns the look that the
+// loseRemoved asks the log what was removed after the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
 //
@@ -145,7 +145,7 @@ func (r *Reader) lose(s *Step, losses ...window.Loss) (moved bool) {
 	return moved
 }
 
-// loseDamaged tells, once, of entries after the cursor that are missing without an explanation. They
+// loseDamaged reports, once, entries after the cursor that are missing without an explanation. They
 // may be when no janitor has read the partition since its server started, or came to lead it. sure
 // is true when the partition was checked, or the client knows that it is uncertain.
 func (r *Reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {

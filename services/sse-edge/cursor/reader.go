@@ -16,7 +16,7 @@ import (
 // Reader is a subscriber's cursor: where it is, and what it has found out about
 // the way there. It is used by one goroutine.
 //
-// Replay and tail are the same: next returns what follows the cursor, out of the
+// Replay and tail are the same: Next returns what follows the cursor, out of the
 // window or out of the log, and a gap where something should have followed that
 // no longer exists. Nothing is sent twice, because the cursor only moves over what
 // was returned; nothing is left out without a word, because everything returned
@@ -32,17 +32,17 @@ type Reader struct {
 	// they are kept. If it says no, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
 
-	// Fresh means that the client has no cursor: what is gone before the first
-	// event that is still there is nothing that it missed.
+	// Fresh means that the client has no usable cursor: nothing before the first event that it gets
+	// counts as missed.
 	Fresh bool
 	Came  Arrival // how the client came
 	// provenTo is the window's end when evidence last showed that the window lacks
-	// nothing behind the cursor.
+	// nothing after the cursor.
 	provenTo uint64
 	// cleared holds, for reads below the floor, the newest =clear marker in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
-	// asked is the end of the log when it was asked what was removed behind a cursor below
+	// asked is the end of the log when it was asked what was removed after a cursor below
 	// the window; 0 before. askedFirst is the oldest sequence that it held then.
 	asked, askedFirst uint64
 
@@ -64,7 +64,7 @@ type Reader struct {
 	items   []window.Item
 }
 
-// Step is what one call of next found.
+// Step is what one call of Next found.
 type Step struct {
 	Gaps  []Gap
 	Items []window.Item
@@ -136,12 +136,11 @@ func catchesUp(ctx context.Context, begun time.Time, err error) bool {
 // ErrNoMemory is returned when [Reader.Hold] has said no.
 var ErrNoMemory = errors.New("there is no memory for events of the log")
 
-// errAgain is returned within next when the cursor was moved and the window must be read again.
+// errAgain is returned within Next when the cursor was moved and the window must be read again.
 var errAgain = errors.New("read again")
 
-// Next returns what follows the cursor and moves the cursor behind it. An empty
-// step means that there is nothing now; the cursor is then at the window's end as
-// it was before, and never behind where it was. Errors are those of the log.
+// Next returns what follows the cursor, and advances the cursor past it. An empty step means that
+// there is nothing now. The cursor never moves back. Errors are those of the log.
 func (r *Reader) Next(ctx context.Context) (Step, error) {
 	s := Step{Gaps: r.Pending}
 	r.Pending = nil
@@ -166,8 +165,8 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 	}
 }
 
-// Quick is next for the usual case, in which it takes no more than a look at the
-// window; otherwise it says no and has changed nothing.
+// Quick is Next for the usual case, which takes one read of the window; otherwise it says no and has
+// changed nothing.
 func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) {
 	if r.Fresh || len(r.Pending) > 0 {
 		return Step{}, memory, false
@@ -182,7 +181,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	return s, v.Items, true
 }
 
-// unproved reports whether the window may lack events behind the cursor.
+// unproved reports whether the window may lack events after the cursor.
 func (r *Reader) unproved(v window.View) bool {
 	return r.Cursor+1 < v.Proved && r.provenTo+1 < v.Proved
 }

@@ -14,7 +14,7 @@ type Place struct{ Session, Life, Stream string }
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
 	session string
-	// Life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
+	// life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
 	// window did not see that. began is that of its first one, 0 when that is unknown and lies below the
 	// window.
 	life          string
@@ -31,7 +31,7 @@ type lives struct {
 // list, through the window's entries, of its events. The window's lock guards it.
 type Chain struct {
 	Place Place
-	// Number is a stream's place in the window's table of chains; flow is the chain
+	// number is a stream's place in the window's table of chains; flow is the chain
 	// of its life's flow. A flow has neither, but the session's name.
 	number uint32
 	flow   *Chain
@@ -56,7 +56,7 @@ type Chain struct {
 	// unsure is, on a flow, what the tail missed of the life's entries, of which it is not
 	// known whose they were.
 	unsure Loss
-	// ClearedAt is the sequence of the newest =clear marker of the chain's place, trimmedAt
+	// clearedAt is the sequence of the newest =clear marker of the chain's place, trimmedAt
 	// that of the newest trim; newestTrim is that of the newest one of a flow and all its streams.
 	clearedAt, trimmedAt, newestTrim uint64
 	// Closed is the sequence of the end, the final event, or the opening of another life;
@@ -64,7 +64,7 @@ type Chain struct {
 	Closed uint64
 	// readers counts the subscribers that hold the chain.
 	readers int
-	// Version counts what subscribers are woken for; changed is closed at the next
+	// version counts what subscribers are woken for; changed is closed at the next
 	// one, and nil without a waiter. subs are the workers that it wakes.
 	version uint64
 	changed chan struct{}

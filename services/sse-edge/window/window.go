@@ -61,12 +61,12 @@ type Window struct {
 	proved uint64
 	// end is how far the tail has come: it will receive nothing more up to here.
 	end uint64
-	// Rollbacks holds, for every time the partition was rolled back, the newest
-	// sequence that the lives before and after have in common. Every start of the
-	// server counts: it may have been one behind what the window has seen.
+	// rollbacks holds, for every time the partition was rolled back, the newest
+	// sequence that the log before and after it have in common. Every start of the
+	// server counts, since the server may have had less than the window.
 	rollbacks []uint64
 	caughtUp  bool
-	oldest    uint64 // the oldest retained sequence when the backfill began
+	oldest    uint64 // the first sequence of the partition when the backfill began
 
 	skipped func(reason string) // counts what is not framed
 }
@@ -604,7 +604,7 @@ func (w *Window) Subscribe(c *Chain, l Listener) {
 	c.subs = append(c.subs, l)
 }
 
-// Unsubscribe ends that.
+// Unsubscribe stops waking a listener.
 func (w *Window) Unsubscribe(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -618,7 +618,7 @@ func (w *Window) Watch(watcher Watcher) {
 	w.watchers = append(w.watchers, watcher)
 }
 
-// Unwatch ends that.
+// Unwatch stops telling a watcher.
 func (w *Window) Unwatch(watcher Watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
