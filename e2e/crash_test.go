@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
 )
 
@@ -262,20 +260,18 @@ func TestResume_BusyStreamBesideAQuietOne(t *testing.T) {
 	}
 }
 
-// generationsBegun finds what the log says of generations: of how many partitions they are.
-var generationsBegun = regexp.MustCompile(`generations begun","partitions":(\d+)`)
-
-// begun waits until the janitor has begun the generations of another life of the log, for
-// which others wait for 3 s only. It may have to try again for some of the partitions.
-func (p *proc) begun() {
+// begun waits until the janitor has begun the generation of another life of the log, for which others
+// wait for 3 s only. earlier is an event ID of the stream, of the generation that the log had before.
+func (p *proc) begun(path, earlier string) {
 	p.t.Helper()
-	waittest.Until(p.t, "the generations are begun", func() bool {
-		of := 0
-		for _, found := range generationsBegun.FindAllStringSubmatch(p.log.String(), -1) {
-			n, _ := strconv.Atoi(found[1]) // it is a number
-			of += n
-		}
-		return of >= eventlog.DefaultSettings().Partitions
+	tag := func(id string) string { // <stream>_<tag>_<sequence>
+		parts := strings.Split(id, "_")
+		return parts[max(len(parts)-2, 0)]
+	}
+	waittest.Until(p.t, "the generation is begun", func() bool {
+		var page struct{ Cursor string }
+		a, err := try(http.MethodGet, p.api()+path+"?from=now", "", "Accept", "application/json")
+		return err == nil && json.Unmarshal([]byte(a.body), &page) == nil && page.Cursor != "" && tag(page.Cursor) != tag(earlier)
 	})
 }
 
@@ -310,7 +306,7 @@ func TestResume_LogRolledBackToACopy(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.start()
-			p.begun()
+			p.begun(path, third)
 			p.publish("back", "s", 101, 100+again)
 
 			// A client from before, further than the copy: what it has is not in this log.

@@ -50,7 +50,7 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 	p.stop()
 	run(scripts[1])
 	p.start()
-	p.begun()
+	p.begun(path, early)
 	p.publish("kept", "main", 101, 110) // beyond the place that late names
 
 	s := p.subscribe(path, early)
