@@ -81,9 +81,10 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 
 # What documents and examples say is carried out by programs of others, in pages the browser has
 # the work, builds have no races of ours, what NATS permits is its own doing, a cluster that is
-# started as a whole elects for ten seconds, and attacks on the program are one request after the
-# other, or are measured, and the detector would be too; `make test` does it.
-NORACE := ^(TestAttack[A-Z]|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+# started as a whole elects for ten seconds, publishing waits for three after a program was killed,
+# and attacks on the program are one request after the other, or are measured, and the detector would
+# be too; `make test` does it.
+NORACE := ^(TestAttack[A-Z]|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestKill_|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1
