@@ -106,7 +106,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 		if err := second.trySet(t, func(s *eventlog.Settings) { s.MaxAge = time.Second }); !network.broken() {
 			return err
 		}
-		return nil // which may have been before an answer
+		return nil // it may have broken before the answer came
 	})
 	if network.broken() {
 		takeOver()

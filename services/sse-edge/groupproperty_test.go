@@ -13,7 +13,6 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth"
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
@@ -143,7 +142,7 @@ func TestGroup_Property(t *testing.T) {
 		case n < 12 && created < sessions:
 			begin()
 		case n < 15:
-			f.rewriteOpening(name)
+			f.replaceOpening(name)
 		default:
 			publish(name, false)
 		}
@@ -226,18 +225,11 @@ func (f *fixture) end(name string) {
 	}
 }
 
-// rewriteOpening stores the opening of a session again, as the janitor does before the log's floor passes it.
-func (f *fixture) rewriteOpening(name string) {
+// replaceOpening stores the opening of a session again and removes the one before, as the floor does.
+func (f *fixture) replaceOpening(name string) {
 	f.t.Helper()
 	log := f.Backend.Log
-	o, err := log.Opening(waittest.Context(f.t), name)
-	if err == nil {
-		_, err = log.Rewrite(waittest.Context(f.t), event.Subject{Partition: log.Partition(name), Session: name, Kind: event.Open}, o.Sequence, nil)
-	}
-	if err == nil {
-		err = log.Delete(waittest.Context(f.t), log.Partition(name), o.Sequence) // as the floor does
-	}
-	if err != nil {
+	if err := log.Delete(waittest.Context(f.t), log.Partition(name), f.RewriteOpening(name)); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -187,7 +187,7 @@ func (a *attempt) position() uint64 {
 	return a.last
 }
 
-// next returns the entry behind a sequence, as the leader has it. The error wraps [ErrNotFound] when
+// next returns the entry that follows a sequence, as the leader has it. The error wraps [ErrNotFound] when
 // there is none.
 func (a *attempt) next(ctx context.Context, last uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

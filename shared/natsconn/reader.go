@@ -188,7 +188,7 @@ func (r *Reader) receive(msg *nats.Msg) {
 		r.large = r.left == r.request.Batch
 		r.more()
 	case status == "503":
-		r.trouble(nats.ErrNoResponders)
+		r.unanswered()
 	default:
 		r.fail(fmt.Errorf("the server ends a request for messages: %s %s", status, text))
 	}
@@ -220,12 +220,12 @@ const (
 	beginEvery = 10 * time.Millisecond
 )
 
-// trouble is called when nobody answers a request.
-func (r *Reader) trouble(err error) {
+// unanswered is called when nobody listens where messages are asked for.
+func (r *Reader) unanswered() {
 	if !r.heard.Load() && r.Clustered() && r.beginAgain() {
 		return
 	}
-	r.fail(err)
+	r.fail(nats.ErrNoResponders)
 }
 
 // beginAgain has the messages asked for once more, and reports whether there is time.
@@ -286,16 +286,15 @@ func (r *Reader) end() {
 // error says that this is left to the server.
 func (r *Reader) Stop() error {
 	r.end()
-	name := r.consumer
 	if r.failed.Load() {
 		// Its server may be gone, and then no answer comes. What is lost is left to the server.
-		return r.js.Conn().Publish(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+r.stream+"."+name, nil)
+		return r.js.Conn().Publish(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+r.stream+"."+r.consumer, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeWithin)
 	defer cancel()
 	ctx, done := While(ctx, r.js.Conn())
 	defer done()
-	err := r.js.DeleteConsumer(ctx, r.stream, name)
+	err := r.js.DeleteConsumer(ctx, r.stream, r.consumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil
 	}

@@ -583,25 +583,13 @@ func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	knows(t, ps, "s", "x")
 	var ids, none []string
 	readAll(t, openAdded(t, ps, "", &ids, []string{"s", "x"}, nil))
-	rewrite(t, f, "s")
+	f.RewriteOpening("s")
 	last := f.PublishTo("x", "a", 1)
 	for _, ps := range []*Partitions{ps, later} {
 		comesTo(t, ps, "x", last)
 		if got, want := readAll(t, openAdded(t, ps, ids[0], &none, []string{"s", "x"}, nil)), fmt.Sprint("x:", last); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
-	}
-}
-
-// rewrite stores the opening of a session again, as the janitor does before the log's floor passes it.
-func rewrite(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	o, err := f.Backend.Log.Opening(waittest.Context(t), name)
-	if err == nil {
-		_, err = f.Backend.Log.Rewrite(waittest.Context(t), event.Subject{Session: name, Kind: event.Open}, o.Sequence, nil)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -621,9 +609,9 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 	before := g.ID()
 	create(t, f, "y")
 	one := f.PublishTo("y", "a", 1)
-	rewrite(t, f, "s")
-	rewrite(t, f, "s")
-	rewrite(t, f, "y")
+	f.RewriteOpening("s")
+	f.RewriteOpening("s")
+	f.RewriteOpening("y")
 	f.SetMembers("x", "bob")
 	comesTo(t, ps, "y", one)
 	readAll(t, g)
@@ -639,7 +627,7 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 	}
 	reuse(t, f, "used")
 	three := f.PublishTo("used", "a", 1)
-	rewrite(t, f, "used")
+	f.RewriteOpening("used")
 	want := fmt.Sprintf("gap:used:unknown x:%d used:%d", two, three)
 	if got := readAll(t, openGroup(t, followLog(t, f, -1), Start{After: between}, nil, names...)); got != want {
 		t.Errorf("another life: got %s, want %s", got, want)
@@ -675,7 +663,7 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 				last = publishLarge(t, f, "x", 300<<10)
 			}
 			if again {
-				rewrite(t, f, "s")
+				f.RewriteOpening("s")
 			}
 			three := f.Publish("a", 1)
 			comesTo(t, ps, "s", three)

@@ -137,3 +137,18 @@ func (l *Log) Life(name string) string {
 	rec, _ := l.Backend.Sessions.Session(name)
 	return rec.Life
 }
+
+// RewriteOpening stores the opening of a session again, as the janitor does before the log's floor
+// passes it, and returns the sequence of the one before, which stays.
+func (l *Log) RewriteOpening(name string) (before uint64) {
+	l.t.Helper()
+	log := l.Backend.Log
+	o, err := log.Opening(waittest.Context(l.t), name)
+	if err == nil {
+		_, err = log.Rewrite(waittest.Context(l.t), event.Subject{Partition: log.Partition(name), Session: name, Kind: event.Open}, o.Sequence, nil)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return o.Sequence
+}
