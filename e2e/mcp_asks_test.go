@@ -72,7 +72,7 @@ func (w withToken) RoundTrip(req *http.Request) (*http.Response, error) {
 // each answer reaches its own call.
 func TestMCP_UsersAreAskedAtOnce(t *testing.T) {
 	t.Parallel()
-	const calls, atOnce = 1000, 16
+	const calls, atOnce = 240, 16
 	upstream, called := newAskServer(t)
 	cfg := authtest.Config(t)
 	p := startProc(t, "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience, "--upstream="+upstream)

@@ -74,6 +74,7 @@ type Service struct {
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling chan struct{}  // one token for a call of an edge
+	closing  chan struct{}  // one token for a session that is being ended in the log
 	open     slots          // calls of the upstream
 	running  slots          // processes
 

@@ -124,9 +124,19 @@ func (h *clientSession) finish(cause error) {
 	})
 }
 
+// closesAtOnce is how many sessions are ended in the log at a time. An overloaded log ends none of
+// them in time when all are tried at once, and has no time left for calls.
+const closesAtOnce = 32
+
 // close ends a session in the log, however long that takes.
 func (s *Service) close(h *clientSession) {
 	_ = retry(s.life, func() error { // what the service does not, the next bridge does
+		select {
+		case s.closing <- struct{}{}:
+			defer func() { <-s.closing }()
+		case <-s.life.Done():
+			return s.life.Err()
+		}
 		err := s.closeOnce(h)
 		if err != nil {
 			s.log.Info("a session is not ended yet", "session", h.name, "error", err)

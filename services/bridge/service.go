@@ -58,7 +58,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, taskTools: tools, after: time.After,
 		limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), callLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
-		handling: make(chan struct{}, cfg.MaxCalls), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
+		handling: make(chan struct{}, cfg.MaxCalls), closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*clientSession{},
 	}
 	if cfg.CacheBytes > 0 {

@@ -285,3 +285,25 @@ func TestCall_LateRefusal(t *testing.T) {
 		t.Errorf("%v calls are counted", n)
 	}
 }
+
+func TestClose_Turns(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("echo", func(w *writing, _ *http.Request, m rpc.Message) { w.json(response(m.ID)) })
+	in := s.start(t, testConfig(up.URL))
+	ending, other := s.ready(t), s.ready(t)
+	for range closesAtOnce {
+		in.closing <- struct{}{}
+	}
+	in.session(ending).finish(errEnded)
+	for range 10 {
+		stream, _ := s.request(t, other, "1", "echo")
+		s.finished(t, other, stream)
+	}
+	s.wantState(t, ending, session.Open) // it would have ended long before
+	<-in.closing
+	s.wantState(t, ending, session.Closed)
+	for range closesAtOnce - 1 {
+		<-in.closing
+	}
+}
