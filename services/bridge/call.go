@@ -53,7 +53,7 @@ type call struct {
 	told    bool
 	at      cursor
 	stored  uint64              // the sequence of the log's last event
-	again   [][]byte            // what the log had behind at when the call was taken over
+	again   [][]byte            // what the log had after position at when the call was taken over
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 

@@ -31,7 +31,7 @@ type writer struct {
 	trace                 tracing.Context // of the call
 	nonce                 string          // of the keys of what has no ID of its own
 	index                 uint64
-	last                  uint64          // the sequence that the next event comes behind
+	last                  uint64          // the sequence that the next event comes after
 	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 

@@ -268,7 +268,7 @@ func stops(p *web.Problem) bool {
 }
 
 // maxErrors is how many messages a summary names that were not stored, and how many a batch may
-// have that are refused before they are handed to the log: behind those it stops.
+// have that are refused before they are handed to the log: after those it stops.
 const maxErrors = 1000
 
 // longestPause is how long a batch is slowed down at a time: for one of its messages when

@@ -189,7 +189,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message,
 		s.refuse(req, err)
 		return
 	}
-	// It does not wait for a rate: the requests behind it would.
+	// It does not wait for a rate: the requests after it would.
 	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, stopping: s.visits.over, slow: slowNever})
 	if err != nil {
 		s.refuse(req, err)

@@ -53,7 +53,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 			Removed: removed(msg),
 		})
 		f.shown = meta.Sequence.Stream
-		// Keys that changed meanwhile come once, behind the others.
+		// Keys that changed meanwhile come once, after the others.
 		f.left = min(f.left-min(f.left, 1), meta.NumPending)
 		f.drain()
 	})
@@ -168,7 +168,7 @@ func (f *follower) ask(ctx context.Context, js jetstream.JetStream, stream, subj
 	return f.whole == nil, nil
 }
 
-// nextAt asks the leader of a stream for the first message at or behind a sequence, and
+// nextAt asks the leader of a stream for the first message at or after a sequence, and
 // returns its own, the largest number when there is none. The client's [jetstream.Stream]
 // asks any server that holds a bucket (direct gets, ADR-31 of NATS).
 func nextAt(ctx context.Context, js jetstream.JetStream, stream, subjects string, sequence uint64) (uint64, error) {

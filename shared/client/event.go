@@ -27,7 +27,7 @@ type Event struct {
 	// Kind says which of the following fields are set.
 	Kind Kind
 
-	// Cursor is the place behind this event in what is subscribed to. A later
+	// Cursor is the place after this event in what is subscribed to. A later
 	// subscriber that starts there gets everything that follows, once.
 	Cursor string
 

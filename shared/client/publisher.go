@@ -17,7 +17,7 @@ import (
 //
 // A message is repeated, with the same key, for as long as it is known not to be
 // stored, and for RepeatWithin after an attempt whose outcome is not known. Those
-// behind it wait. A message that is refused for good stops no other.
+// after it wait. A message that is refused for good stops no other.
 type Publisher struct {
 	cfg      PublisherConfig
 	endpoint endpoint

@@ -21,7 +21,7 @@ type Subscriber struct {
 	running  atomic.Bool
 
 	mu sync.Mutex
-	at position // behind what was yielded last
+	at position // after what was yielded last
 }
 
 // NewSubscriber returns a subscriber that has not connected yet. The error wraps
@@ -38,7 +38,7 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	return s, nil
 }
 
-// Cursor returns the place behind the event that was yielded last, or where the
+// Cursor returns the place after the event that was yielded last, or where the
 // subscription begins when there was none; it is empty when neither is known. It
 // also moves when the server says that nothing has come for a while. It never
 // covers events that were read and not yielded.
@@ -210,7 +210,7 @@ func (s *Subscriber) covers(place position) bool {
 	return s.at.covers(place)
 }
 
-// move goes to a place unless it lies behind.
+// move goes to a place, unless that is earlier than the present one.
 func (s *Subscriber) move(place position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ type SubscriberConfig struct {
 	// in which their events were stored.
 	Stream string
 
-	// After is a saved cursor to go on behind. Empty: Start decides.
+	// After is a saved cursor to continue after. Empty: Start decides.
 	After string
 
 	// Start is where to begin without a cursor. Default: StartOldest.

@@ -58,7 +58,7 @@ type Entry struct {
 	Data []byte
 	// Size is the number of bytes of the message, also when the tail is headers-only.
 	Size int
-	// Pending is the number of entries behind this one when the server sent it.
+	// Pending is the number of entries after this one when the server sent it.
 	Pending uint64
 }
 

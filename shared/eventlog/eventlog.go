@@ -38,7 +38,7 @@ var (
 	// stored now or later, or not.
 	ErrUnknown = errors.New("the log did not answer")
 
-	// ErrSeriesFailed is returned for an event of a [Series] behind one that is not stored, or of
+	// ErrSeriesFailed is returned for an event of a [Series] after one that is not stored, or of
 	// which that is not known. It comes with [ErrUnavailable].
 	ErrSeriesFailed = errors.New("an event before it in its series failed")
 

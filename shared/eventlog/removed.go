@@ -82,7 +82,7 @@ func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subjec
 	return all, err
 }
 
-// trimsOf returns the newest trim of each stream of a life that lies behind a sequence.
+// trimsOf returns the newest trim of each stream of a life that lies after a sequence.
 func (l *Log) trimsOf(ctx context.Context, of event.Subject, after uint64) (map[string]Trim, error) {
 	newest := map[string]Trim{}
 	s := scan{log: l, p: of.Partition, filter: of.TrimsFilter(), upTo: math.MaxUint64, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
@@ -135,7 +135,7 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 	return Trim{}, nil
 }
 
-// expired returns what the floor took of a stream behind a sequence that lies below it; nil
+// expired returns what the floor took of a stream after a sequence that lies below it; nil
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
 func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Removed, error) {

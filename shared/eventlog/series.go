@@ -18,9 +18,9 @@ import (
 // earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
-// After an event that is not stored, or of which it is not known, what waits behind it is
+// After an event that is not stored, or of which it is not known, what waits after it is
 // not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
-// behind those alone that are too large.
+// after those alone that are too large.
 //
 // A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
 // each, in any order: PublishAsync may wait for that.
@@ -193,7 +193,7 @@ func (s *Series) next() []*Publishing {
 	return all
 }
 
-// end ends the series behind what was begun, if an error does.
+// end ends the series after what was begun, if an error does.
 func (s *Series) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,10 +277,10 @@ type queued struct {
 	err    error
 }
 
-// ends reports whether what comes behind an event with this error is not sent.
+// ends reports whether what comes after an event with this error is not sent.
 func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 
-// notSent is what becomes of an event behind one that failed. It is known not to be
+// notSent is what becomes of an event after one that failed. It is known not to be
 // stored, whatever is known of the other.
 func notSent(err error) error {
 	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())

@@ -318,7 +318,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 
 // SetChecked notes that a janitor has found out what is missing of a partition without an
 // explanation, in the generation of a look and in the files of the server that led the
-// partition then: nothing behind damaged; 0 for nothing at all. Nothing is noted when another
+// partition then: nothing after damaged; 0 for nothing at all. Nothing is noted when another
 // server leads by now, or in another generation. What was damaged once stays so, also when the
 // floor has passed it: a birth that was written again since may say of its stream less than there
 // was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].

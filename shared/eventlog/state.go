@@ -251,7 +251,7 @@ func (l *Log) stream(p int) jetstream.Stream {
 // zero Standing knows nothing. It belongs to one goroutine.
 type Standing struct {
 	at   uint64
-	from time.Time // zero while there is nothing behind it
+	from time.Time // zero while there is nothing after it
 }
 
 // Since returns for how long who follows has been at a place though it should have got to

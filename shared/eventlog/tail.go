@@ -196,7 +196,7 @@ func (a *attempt) next(ctx context.Context, last uint64) (*jetstream.RawStreamMs
 }
 
 // standstill finds out why nothing comes after last: an error says that the consumer has
-// to start again. Otherwise everything behind last was removed before it could be sent,
+// to start again. Otherwise everything after last was removed before it could be sent,
 // and a tail that has not caught up yet has.
 func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	msg, err := a.next(ctx, last)

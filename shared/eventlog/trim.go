@@ -41,8 +41,8 @@ const MaxRemoved = 4096
 
 // Trim announces that events of a stream, or of a whole life when Stream is empty, are
 // removed. For readers the announcement is the removal; the entries are deleted some time
-// later. It lies behind everything that it removes, so a reader of the log from a cursor on
-// sees every trim that takes something behind the cursor.
+// later. It lies after everything that it removes, so a reader of the log from a cursor on
+// sees every trim that takes something after the cursor.
 type Trim struct {
 	Session, Life, Stream string
 	// UpTo is the sequence of the last event that is removed: with it, all older ones of the
@@ -53,7 +53,7 @@ type Trim struct {
 	// they explain the holes that the deletes leave. What UpTo covers and Removed does not
 	// name, such as an event that was stored meanwhile, stays in the log until the floor
 	// passes it: a delete would leave a hole that nothing explains. Control entries of a life
-	// that is forgotten may lie behind UpTo.
+	// that is forgotten may lie after UpTo.
 	Removed []uint64
 	// Forgotten says that nothing is left of the life but trims.
 	Forgotten bool

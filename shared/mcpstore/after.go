@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// After returns everything that was appended to a stream behind an index, or one error:
+// After returns everything that was appended to a stream after an index, or one error:
 // nothing is yielded before all of it was read and found complete. With index -1 that is
 // the whole stream, which lacks something as soon as its first event was trimmed.
 //
@@ -141,7 +141,7 @@ const (
 
 // read reads what is left of a stream. It is read again when the partition has begun
 // another generation meanwhile, or has lost what was read last: only what is still there
-// afterwards proves that nothing behind it went before it could be read.
+// afterwards proves that nothing after it went before it could be read.
 func (s *Store) read(ctx context.Context, at place, life string) (history, error) {
 	l := s.backend.Log
 	p := l.Partition(at.session)

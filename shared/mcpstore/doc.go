@@ -16,7 +16,7 @@
 //	Append 0   Append 1 ✗                            After(0): error
 //	[0.w]      [1.w.lost]   by the mender, for who does not know of the failure
 //
-// After reads the whole stream, and answers with everything behind an index or with
+// After reads the whole stream, and answers with everything after an index or with
 // an error, never with a part. w is the writer, a random name for each time that a
 // store begins to write a stream: when an earlier writer continues after a later one, two
 // replicas have counted beside each other, and what an index means is not known any more.

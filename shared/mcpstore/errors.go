@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	// ErrLost is returned by After when something behind the index was dropped, or may
+	// ErrLost is returned by After when something after the index was dropped, or may
 	// have been: it was trimmed, cleared or lost with a roll-back, or could not be
 	// stored. It wraps [mcp.ErrEventsPurged].
 	ErrLost = fmt.Errorf("events behind the index are gone: %w", mcp.ErrEventsPurged)

@@ -15,10 +15,10 @@ type history struct {
 	forked bool     // two writers have counted beside each other
 }
 
-// newHistory makes sense of a stream's records behind cleared, the sequence of the
+// newHistory makes sense of a stream's records after cleared, the sequence of the
 // newest =clear marker. Of two with one index and writer the first counts: the other
 // is a note about an event that was stored after all, or the other way round. One that
-// comes behind a higher index of its writer was stored when its Append had failed.
+// comes after a higher index of its writer was stored when its Append had failed.
 func newHistory(records []record, cleared uint64) history {
 	h := history{last: -1}
 	before := map[string]bool{}
@@ -42,7 +42,7 @@ func newHistory(records []record, cleared uint64) history {
 	return h
 }
 
-// after returns everything behind an index. count is how many events the stream has had
+// after returns everything after an index. count is how many events the stream has had
 // at least, as far as this process knows. Errors are ErrLost, ErrAhead and ErrForked.
 func (h history) after(index, count int) ([][]byte, error) {
 	last := max(h.last, count-1)

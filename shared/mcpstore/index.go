@@ -17,7 +17,7 @@ type index struct {
 
 const lostSuffix = ".lost"
 
-// String returns "<n>.<writer>", with ".lost" behind it for a note.
+// String returns "<n>.<writer>", with ".lost" after it for a note.
 func (i index) String() string {
 	s := strconv.Itoa(i.n) + "." + i.writer
 	if i.lost {

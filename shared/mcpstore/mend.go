@@ -63,7 +63,7 @@ func (s *Store) mendOne(ctx context.Context, st *stream) error {
 		return err
 	}
 	defer release()
-	if st.lost { // or another event has been stored behind it, which shows as much
+	if st.lost { // or another event has been stored after it, which shows as much
 		rec, err := s.backend.Sessions.Learn(ctx, st.at.session)
 		if err == nil && rec.State == session.Open {
 			err = s.load(ctx, st, rec.Life)

@@ -18,7 +18,7 @@ import (
 type ReaderConfig struct {
 	// Filter is the subject of the messages; it may have wildcards. Default: all.
 	Filter string
-	// After is the sequence that they come behind.
+	// After is the sequence that they come after.
 	After uint64
 	// Latest leaves out all but the newest message of each subject. It goes without After.
 	Latest bool

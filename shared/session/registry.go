@@ -245,7 +245,7 @@ func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 // judge returns the record of what was found, and corrects the index. Of a session whose
 // opening the log does not hold any more the index says whose it is, and the log still may
 // say that it has ended. A life that the index has as ended was ended in the log before: a log
-// that was rolled back behind that gets the end again.
+// that was rolled back to before that gets the end again.
 func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	rec := f.indexed
 	switch {

@@ -218,7 +218,7 @@ func guarded(c *fiber.Ctx) (err error) {
 }
 
 // checkHead refuses requests that fasthttp and the proxies in front may read differently
-// (docs/upstream/0021), and closes the connection behind them, since what follows may not be a
+// (docs/upstream/0021), and closes the connection after them, since what follows may not be a
 // request:
 //
 //   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
@@ -261,7 +261,7 @@ func headProblem(h *fasthttp.RequestHeader, maxBody func() int) error {
 	return nil
 }
 
-// bareCR reports whether there is a CR without an LF behind it.
+// bareCR reports whether there is a CR without an LF after it.
 func bareCR(text []byte) bool {
 	return bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
 }

@@ -81,13 +81,13 @@ func (b *Body) Part() {
 }
 
 // Keep has the body read on by what writes the response, after the handler. The
-// connection is closed behind the response.
+// connection is closed after the response.
 func (b *Body) Keep() {
 	b.kept = true
 	b.close()
 }
 
-// close has the connection closed behind the response. fasthttp would do so at once
+// close has the connection closed after the response. fasthttp would do so at once
 // if it knew that it is to be closed, so it must not know: "close" is all that it reads.
 func (b *Body) close() {
 	b.ctx.Response.Header.Set(fiber.HeaderConnection, "Close")
@@ -213,7 +213,7 @@ func unfinished(err error) error {
 // can go on.
 const maxLeftOver = 64 << 10
 
-// finish has the connection closed behind the response unless the body was read to its
+// finish has the connection closed after the response unless the body was read to its
 // end: what is left of it is not the next request (docs/upstream/0019).
 func (b *Body) finish() {
 	if b.kept {
@@ -242,7 +242,7 @@ func Unwrap(conn net.Conn) net.Conn {
 // lingering is how long a client whose request was not read to its end may go on sending.
 const lingering = time.Second
 
-// linger closes a connection behind the response. A connection that is closed while
+// linger closes a connection after the response. A connection that is closed while
 // something arrives on it is reset, and the client might never see the response.
 func linger(conn net.Conn) {
 	conn = Unwrap(conn)

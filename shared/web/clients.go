@@ -97,7 +97,7 @@ const defaultHeaderTimeout = 10 * time.Second
 
 // Address returns the address of a request's client: the peer's, or, when that is a
 // trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at
-// its end. Where the header holds something that is no address, the last one behind it
+// its end. Where the header holds something that is no address, the last one after it
 // counts. The address is never in IPv6 what it is in IPv4, and has no zone.
 func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
 	var peer netip.Addr

@@ -20,7 +20,7 @@ type sent struct {
 	done func()
 }
 
-// Close is called by fasthttp behind the last byte, and when there is none to write any more.
+// Close is called by fasthttp after the last byte, and when there is none to write any more.
 func (s *sent) Close() error {
 	s.done()
 	return nil

@@ -96,7 +96,7 @@ func places() ([]place, error) {
 }
 
 // placesOf returns the places of a command and its subcommands. Flags of a command hold
-// behind its subcommands as well; those of the default one hold before.
+// after its subcommands as well; those of the default one hold before.
 func placesOf(path string, node *kong.Node, inherited []flag) []place {
 	here := place{path: path, flags: append(slices.Clone(inherited), flagsOf(node)...)}
 	var below []place

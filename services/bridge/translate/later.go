@@ -218,7 +218,7 @@ func (f Filter) Changes() (all [][]byte) {
 }
 
 // Headers returns which arguments of a tool its calls repeat in header fields: by the field's name
-// behind Mcp-Param-, the path to the argument. They are in the tool's schema.
+// after Mcp-Param-, the path to the argument. They are in the tool's schema.
 func Headers(schema json.RawMessage) map[string][]string {
 	all := map[string][]string{}
 	addHeaders(all, schema, nil)

@@ -142,7 +142,7 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 const (
 	// refusalBytes bounds what is read of an answer that is no success.
 	refusalBytes = 64 << 10
-	// restWithin and restBytes bound what is read behind what was waited for, so that
+	// restWithin and restBytes bound what is read after what was waited for, so that
 	// the connection can be used again.
 	restWithin = time.Second
 	restBytes  = 64 << 10

@@ -54,7 +54,7 @@ type Skimmer struct {
 	depth   int
 	quoted  bool
 	escaped bool
-	value   bool   // behind the colon of a member of the message
+	value   bool   // after the colon of a member of the message
 	key     []byte // of that member
 	id      []byte // what the member "id" holds
 	other   bool   // there is a method: it is no response

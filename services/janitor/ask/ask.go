@@ -101,7 +101,7 @@ type Cursor struct {
 	Sequence uint64 `json:"sequence"`
 	// Time is when the client had it. A cursor of an earlier session of the name has no event ID.
 	Time time.Time `json:"time,omitzero"`
-	// Count asks how many events lie behind it.
+	// Count asks how many events lie after it.
 	Count bool `json:"count,omitempty"`
 }
 

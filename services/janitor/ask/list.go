@@ -66,7 +66,7 @@ func (q List) check() error {
 // Page is a page, or what one janitor has of it.
 type Page struct {
 	Rows  []Row `json:"rows,omitempty"`
-	More  bool  `json:"more,omitempty"` // there are more behind it
+	More  bool  `json:"more,omitempty"` // there are more after it
 	Total int   `json:"total"`          // on all pages
 }
 
@@ -142,7 +142,7 @@ func (q List) key(r session.Record, h ledger.Held) int64 {
 	}
 }
 
-// Next returns the value of after for the page behind a row.
+// Next returns the value of after for the page after a row.
 func (q List) Next(at Row) string {
 	if q.Order == ByName {
 		return at.Name

@@ -83,7 +83,7 @@ func (l *Lease) finish(t *Term, why error) error {
 	t.timer.Stop()
 	<-t.ended
 	s := l.of
-	s.mu.Lock() // behind each Do that has seen that Ctx had not ended
+	s.mu.Lock() // after each Do that has seen that Ctx had not ended
 	l.yields = false
 	s.mu.Unlock()
 	t.uses.Wait()

@@ -103,13 +103,13 @@ func (k *Keeper) leave() {
 // known:
 //
 //   - the opening of a name whose life is open, or has ended for less than the TTL;
-//   - seal and end of such a life, and as long as its opening lies behind them: without them
+//   - seal and end of such a life, and as long as its opening lies after them: without them
 //     the opening would open it again;
 //   - of a life that has not ended, the birth of each stream that has no end, and the end of
 //     each stream that has.
 //
 // Nothing is known of a life without an opening and a seal, nor of the empty one, whose ends
-// go behind their events.
+// go after their events.
 func (k Keeper) live(c control) bool {
 	switch {
 	case c.opening != nil:

@@ -9,7 +9,7 @@ import (
 )
 
 // holes are the sequences that the tail went past without an entry and that nothing explains
-// yet: no trim has named them, and the floor has not passed them. Trims lie behind what they
+// yet: no trim has named them, and the floor has not passed them. Trims lie after what they
 // remove, so a ledger that begins on an existing log goes past many holes that are explained
 // later.
 type holes struct {
@@ -37,7 +37,7 @@ func (b *holeBlock) sequence(word, bit int) uint64 {
 	return b.number*holeBlockSize + uint64(word*64+bit) //nolint:gosec // not negative
 }
 
-// add adds sequences, both ends among them, that lie behind all others.
+// add adds sequences, both ends among them, that lie after all others.
 func (h *holes) add(from, to uint64) {
 	for seq := from; seq <= to; seq++ {
 		number, at := seq/holeBlockSize, seq%holeBlockSize
@@ -136,7 +136,7 @@ type look struct {
 	last uint64 // the partition's last sequence
 }
 
-// miss notes that the tail went past everything behind the ledger's sequence up to
+// miss notes that the tail went past everything after the ledger's sequence up to
 // another one without an entry.
 func (l *Ledger) miss(through uint64) {
 	if from := max(l.Through+1, l.first); from <= through {

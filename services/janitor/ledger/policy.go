@@ -19,7 +19,7 @@ const (
 	SessionBytes Reason = "session_bytes"
 	// SessionStreams means that the session had more open streams than the log allows it.
 	SessionStreams Reason = "session_streams"
-	// Cleared means that a =clear marker lies behind the events.
+	// Cleared means that a =clear marker lies after the events.
 	Cleared Reason = "cleared"
 	// Closed means that the events' life has been over for longer than the grace.
 	Closed Reason = "closed"

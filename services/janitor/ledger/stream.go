@@ -71,7 +71,7 @@ func (m *markers) sealed() bool { return m != nil && (m.seal.seq > 0 || m.end.se
 // ended reports whether there is an end.
 func (m *markers) ended() bool { return m != nil && m.end.seq > 0 }
 
-// endAfter returns the end if it lies behind a sequence.
+// endAfter returns the end if it lies after a sequence.
 func (m *markers) endAfter(seq uint64) (end marker, ok bool) {
 	if m == nil || m.end.first <= seq {
 		return marker{}, false
@@ -184,7 +184,7 @@ type Account struct {
 func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }
 
 // end returns where a stream ended, nothing while it is open: its own end, or the one of its
-// life, when no event lies behind it. An event behind an end, which only damage or a publisher
+// life, when no event lies after it. An event after an end, which only damage or a publisher
 // without a fence can store, cancels the end.
 func (a *Account) end(s *stream) marker {
 	if end, ended := s.markers.endAfter(s.last); ended {

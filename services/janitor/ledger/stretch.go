@@ -33,7 +33,7 @@ func StepOf(s eventlog.Settings) Step {
 }
 
 // stretches are all entries of the log, in order, so that the first one of an age, or the first
-// one behind which there is a share of the bytes, is a look-up.
+// one after which there is a share of the bytes, is a look-up.
 type stretches struct {
 	Step Step
 	list []stretch
@@ -87,7 +87,7 @@ func (s *stretches) dropBefore(seq uint64) {
 	s.list = s.list[n:]
 }
 
-// youngerThan returns a sequence before which everything is older than a moment, and behind
+// youngerThan returns a sequence before which everything is older than a moment, and after
 // which not much is.
 func (s *stretches) youngerThan(t time.Time, through uint64) uint64 {
 	for _, one := range s.list {

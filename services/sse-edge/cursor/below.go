@@ -24,11 +24,11 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 			return ErrNoMemory
 		}
 	}
-	if err := r.loseBelow(ctx, v, page, s); err != nil {
+	if err := r.skipBelow(ctx, v, page, s); err != nil {
 		return err
 	}
 	items := r.keep(r.itemsOf(page))
-	if _, err := r.loseDamaged(ctx, v, items, s); err != nil {
+	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
 	s.Found(items)

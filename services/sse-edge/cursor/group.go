@@ -56,7 +56,7 @@ type GroupConfig struct {
 	MaxMembers int
 	// Show says which events are shown. Nil: all.
 	Show func(*window.Item) bool
-	// Frame returns the block of an event; id is the group's ID behind it.
+	// Frame returns the block of an event; id is the group's ID after it.
 	Frame func(id string, of *Member, it *window.Item) []byte
 	// Closed is called when the group is. Nil: nothing is.
 	Closed func()

@@ -22,7 +22,7 @@ type lane struct {
 	// added is the position of members that were added to a group, until it is that of all.
 	added      uint64
 	catchingUp bool
-	turning    []*Member // some of those whose openings or ends lie behind position
+	turning    []*Member // some of those whose openings or ends lie after position
 	found      uint64    // see pattern
 	end        uint64    // of the window, before the last read
 	start      uint64    // where members begin that no ID covers
@@ -66,7 +66,7 @@ func (l *lane) read(ctx context.Context, g *Group) error {
 }
 
 // readMembers has the members read that may have something, up to the group's limit of bytes. Those that
-// come behind it put off what they have read, except the one whose event is next: so a lane holds no
+// come after it put off what they have read, except the one whose event is next: so a lane holds no
 // more than that limit and one event, however many members it has.
 func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	var held atomic.Int64
@@ -158,7 +158,7 @@ func (l *lane) ready() []ready {
 	to := l.horizon()
 	var all []ready
 	for _, m := range l.members {
-		for _, it := range m.items { // of those that do not catch up, all lie behind that
+		for _, it := range m.items { // of those that do not catch up, all lie after that
 			if it.Sequence > to {
 				break
 			}

@@ -28,7 +28,7 @@ type Member struct {
 	// refused says that the session has no life yet, or one that the client may not read: the reader
 	// is there to listen.
 	refused bool
-	ended   bool   // the life has, behind items
+	ended   bool   // the life has, after items
 	endedAt uint64 // where; 0 while it is not known to have ended
 	// added says that the member was added to a group, and is behind it.
 	added   bool

@@ -224,7 +224,7 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 }
 
 // start says where the tail begins: with a backfill the first time, and later on
-// behind the window's end, if the log still is what the window shows.
+// after the window's end, if the log still is what the window shows.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
 	p.endTurn() // of an attempt that was interrupted
 	after, floor := p.backfillFrom(state)

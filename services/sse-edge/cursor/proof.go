@@ -12,8 +12,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A reader proves from the log alone that nothing is missing behind its cursor. Events that
-// are deleted were announced by a trim behind them, or lie below the first sequence of the
+// A reader proves from the log alone that nothing is missing after its cursor. Events that
+// are deleted were announced by a trim after them, or lie below the first sequence of the
 // partition; whatever else is missing is damage, which a janitor finds after each start of
 // the partition's server.
 //
@@ -47,7 +47,7 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 		r.Cursor = first - 1
 		return errAgain
 	default:
-		_, moved, err := r.loseRemoved(ctx, v, v.Proved, s)
+		_, moved, err := r.skipRemoved(ctx, v, v.Proved, s)
 		if err != nil {
 			return err
 		}
@@ -55,16 +55,16 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 			return errAgain
 		}
 	}
-	sure, err := r.loseDamaged(ctx, v, v.Items, s)
+	sure, err := r.reportDamaged(ctx, v, v.Items, s)
 	if sure {
 		r.provenTo = v.End
 	}
 	return err
 }
 
-// loseBelow moves the cursor over what is removed of a page, which was read from the log below the window.
+// skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
-func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	// The answer of an earlier page is still good when no trim was stored since, the window holds
 	// all trims since, and the floor of the log has not passed the cursor or has not moved.
 	if r.asked > 0 {
@@ -73,24 +73,24 @@ func (r *Reader) loseBelow(ctx context.Context, v window.View, page eventlog.Pag
 			return err
 		}
 		if newest, windowFloor := r.part.window.Trims(r.Chain); newest <= r.asked && windowFloor <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
-			return r.loseCleared(ctx, v, page, s)
+			return r.skipCleared(ctx, v, page, s)
 		}
 	}
-	state, _, err := r.loseRemoved(ctx, v, 0, s)
+	state, _, err := r.skipRemoved(ctx, v, 0, s)
 	if err != nil {
 		return err
 	}
 	r.asked, r.askedFirst = state.Last, state.First
-	return r.loseCleared(ctx, v, page, s)
+	return r.skipCleared(ctx, v, page, s)
 }
 
-// loseRemoved asks the log what was removed after the cursor, and returns the look that the
+// skipRemoved asks the log what was removed after the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
 //
 // Trims are looked up after the read, and the look at the leader follows them: the trim of what
 // the read should have found lies after it, and the floor may pass a trim in between.
-func (r *Reader) loseRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
+func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
 	all, state, err := r.part.log.RemovedAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
@@ -100,12 +100,12 @@ func (r *Reader) loseRemoved(ctx context.Context, v window.View, held uint64, s 
 	for _, m := range all {
 		losses = append(losses, window.Loss{Stream: m.Stream, UpTo: m.UpTo, Reason: m.Reason, Certain: m.Certain})
 	}
-	return state, r.lose(s, losses...), nil
+	return state, r.skip(s, losses...), nil
 }
 
-// loseCleared drops the events of a page that a =clear marker took, before the janitor
+// skipCleared drops the events of a page that a =clear marker took, before the janitor
 // announces that.
-func (r *Reader) loseCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}
@@ -122,16 +122,16 @@ func (r *Reader) loseCleared(ctx context.Context, v window.View, page eventlog.P
 				stream, at = r.Place.Stream, max(at, v.ClearedAt)
 			}
 			if e.Sequence < at {
-				r.lose(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
+				r.skip(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
 			}
 		}
 	}
 	return nil
 }
 
-// lose drops what is gone, and tells that to a client that may have seen what came before.
+// skip drops what is gone, and tells that to a client that may have seen what came before.
 // It reports whether the cursor was moved.
-func (r *Reader) lose(s *Step, losses ...window.Loss) (moved bool) {
+func (r *Reader) skip(s *Step, losses ...window.Loss) (moved bool) {
 	slices.SortStableFunc(losses, func(a, b window.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
 	for _, l := range losses {
 		if l.UpTo <= r.DroppedTo(l.Stream) {
@@ -145,10 +145,10 @@ func (r *Reader) lose(s *Step, losses ...window.Loss) (moved bool) {
 	return moved
 }
 
-// loseDamaged reports, once, entries after the cursor that are missing without an explanation. They
+// reportDamaged reports, once, entries after the cursor that are missing without an explanation. They
 // may be when no janitor has read the partition since its server started, or came to lead it. sure
 // is true when the partition was checked, or the client knows that it is uncertain.
-func (r *Reader) loseDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {
+func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {
 	if r.Fresh && len(items) == 0 {
 		return true, nil
 	}

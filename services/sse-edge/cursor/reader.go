@@ -186,7 +186,7 @@ func (r *Reader) unproved(v window.View) bool {
 	return r.Cursor+1 < v.Proved && r.provenTo+1 < v.Proved
 }
 
-// take takes what a view holds and moves the cursor behind it.
+// take takes what a view holds and moves the cursor past it.
 func (r *Reader) take(v window.View, s *Step) {
 	s.Found(r.keep(v.Items))
 	r.retagBeyond(v)
@@ -212,7 +212,7 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 		return errAgain
 	}
 	r.retag(v)
-	if moved := r.lose(s, v.Losses...); moved {
+	if moved := r.skip(s, v.Losses...); moved {
 		return errAgain
 	}
 	if !v.Inside {
@@ -265,7 +265,7 @@ func (r *Reader) keep(items []window.Item) []window.Item {
 	return slices.DeleteFunc(items, func(it window.Item) bool { return it.Sequence <= r.DroppedTo(it.Stream) })
 }
 
-// GoBack moves the cursor behind what a client was told of a step; see cut of delivery's outbox.
+// GoBack moves the cursor to the end of what a client was told of a step; see cut of delivery's outbox.
 func (r *Reader) GoBack(s Step, told int) {
 	switch {
 	case told > len(s.Items):

@@ -20,8 +20,8 @@ type Start struct {
 	After string
 	// Now, without an ID, leaves out what is retained.
 	Now bool
-	// Fresh says that nothing was ever published to the stream: its name is new.
-	Fresh bool
+	// NewStream says that nothing was ever published to the stream: its name is new.
+	NewStream bool
 	// Since, without an ID, leaves out what was stored before; zero for nothing.
 	Since time.Time
 	// Last, without an ID, leaves out all but so many of the newest events; 0 for nothing.
@@ -109,13 +109,13 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	default:
 		r.Fresh, r.Cursor = true, from.At
 	}
-	if a.Unknown && !from.Fresh {
+	if a.Unknown && !from.NewStream {
 		return r.findEnd(ctx)
 	}
 	return nil
 }
 
-// startAt returns the sequence behind which everything was stored at a time or later.
+// startAt returns the sequence after which everything was stored at a time or later.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
 	at, err := p.log.SequenceAt(ctx, p.number, since)
 	return at - min(at, 1), err
@@ -198,7 +198,7 @@ func (r *Reader) tagPlace() event.Place {
 	return p
 }
 
-// begin starts at the oldest retained event, behind a gap.
+// begin starts at the oldest retained event, after a gap.
 func (r *Reader) begin(reason Reason, requested string) {
 	r.Fresh, r.Cursor = true, 0
 	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}

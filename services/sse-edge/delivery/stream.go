@@ -46,7 +46,7 @@ type Source interface {
 	// Quick and Next read what follows, Quick without a wait.
 	Quick(memory []window.Item) (cursor.Step, []window.Item, bool)
 	Next(ctx context.Context) (cursor.Step, error)
-	// GoBack moves back behind what a client was told of a step.
+	// GoBack moves back to the end of what a client was told of a step.
 	GoBack(s cursor.Step, told int)
 	// Release drops the memory of the last step, Close everything.
 	Release()

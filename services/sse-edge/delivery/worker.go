@@ -41,7 +41,7 @@ type worker struct {
 	// What follows belongs to the goroutine of run.
 	subs   map[*window.Chain]*subscription
 	timers timers
-	more   []*Stream     // there is more behind their cursors than one write took
+	more   []*Stream     // there is more after their cursors than one write took
 	items  []window.Item // memory for reads
 	out    outbox        // what is written
 	shared shared        // the read that out holds
@@ -292,7 +292,7 @@ func (w *worker) forget() {
 
 // deliver writes the outbox, which holds a step, and reports whether all of it was
 // written. A socket that is full gets the rest of the frame that was begun from a
-// goroutine, and the cursor goes back behind it: a slow client holds no more than that.
+// goroutine, and the cursor goes back to its end: a slow client holds no more than that.
 func (w *worker) deliver(st *Stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client

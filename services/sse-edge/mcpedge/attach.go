@@ -68,7 +68,7 @@ type attached struct {
 	incoming chan string
 }
 
-// add takes in a connection, behind those that claimed the stream before it.
+// add takes in a connection, after those that claimed the stream before it.
 func (at *attached) add(st *connection) {
 	i := len(at.streams)
 	for c := st.claim.revision; c != 0 && i > 0 && at.streams[i-1].claim.revision > c; i-- {

@@ -20,7 +20,7 @@ import (
 
 // get answers with what a session's server sends of itself, from now on, or with the
 // rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
-// since some clients come back behind a response that is an error. A client that comes
+// since some clients come back after a response that is an error. A client that comes
 // back gives up after anything but a 200, so trouble that will pass is one. Of a session that has
 // ended the rest of a call's stream can be fetched: an error of the bridge, or what ends in a gap.
 //

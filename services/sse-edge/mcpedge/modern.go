@@ -93,7 +93,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 // modernCall has a bridge take a request, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
-	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)
 	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
 	if !st.primed && mcp.CanHandOver(r.Method) {

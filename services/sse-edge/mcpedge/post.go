@@ -140,13 +140,13 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result strin
 }
 
 // call has a bridge take requests, and answers with the stream of what belongs to them. The
-// stream's name is new, so whatever it will hold comes behind the place at which the
+// stream's name is new, so whatever it will hold comes after the place at which the
 // reader begins.
 func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p posted) (result string, err error) {
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refuseInvalid("Invalid request: " + err.Error())
 	}
-	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, Fresh: true}}
+	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err

@@ -102,7 +102,7 @@ func (s *Service) Drain(within time.Duration) {
 	s.Admitted.Close()
 	s.Streams.BeginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
-	// write to a client that does not read are cut off behind it.
+	// write to a client that does not read are cut off after it.
 	cut := time.AfterFunc(within+s.Config.WriteTimeout, s.end)
 	defer cut.Stop()
 	s.Admitted.Wait()

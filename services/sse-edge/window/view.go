@@ -30,7 +30,7 @@ type View struct {
 	Life string
 	// Closed is the sequence at which the place ends; 0 while it is open.
 	Closed uint64
-	// Items are the events behind the cursor; through is the cursor behind them,
+	// Items are the events after the cursor; through is the cursor past them,
 	// which is end when there are no more.
 	Items   []Item
 	Through uint64
@@ -107,7 +107,7 @@ func (w *Window) collect(v *View, r *Subscriber, limit Limits) {
 	}
 }
 
-// after returns the number of the oldest entry of a chain behind r's cursor; there
+// after returns the number of the oldest entry of a chain after r's cursor; there
 // is one. It is next to the one delivered last, or else found from the chain's end.
 func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
 	if n := r.Last; n >= w.ring.first && n < w.ring.next && n >= c.first {

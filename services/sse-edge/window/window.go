@@ -47,7 +47,7 @@ type Window struct {
 	// byNumber finds the stream of an entry; free are its unused places.
 	byNumber []*Chain
 	free     []uint32
-	// markers are those behind the floor, oldest first. A chain that has nothing else
+	// markers are those after the floor, oldest first. A chain that has nothing else
 	// is forgotten with its marker.
 	markers []noted
 	// watchers hear of openings.
@@ -133,7 +133,7 @@ func (w *Window) GoOn(state eventlog.State) {
 }
 
 // Extend takes over generations that were begun while the tail runs, if they
-// follow the window's own and begin behind its end. Otherwise the partition was
+// follow the window's own and begin after its end. Otherwise the partition was
 // rolled back: what the window holds is of the life before, and must not be given
 // out under an ID of the new one. The tail will find that out and start again, unless
 // it is on the same server already: then the generation was begun late, when no
@@ -369,7 +369,7 @@ func (w *Window) message(e eventlog.Entry) {
 	w.live(e.Subject.Session, e.Subject.Life, 0)
 	stream := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	flow := stream.flow
-	// The log decides: an event behind an end means that the end does not hold.
+	// The log decides: an event after an end means that the end does not hold.
 	stream.Closed, flow.Closed = 0, 0
 	stream.retag(w.birth, w.gens[len(w.gens)-1].ID)
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
@@ -407,7 +407,7 @@ func (w *Window) link(c *Chain, n uint64, of linksOf) {
 	c.length++
 }
 
-// jumpFrom returns where the entry behind a chain's last one jumps to: to that, or
+// jumpFrom returns where the entry after a chain's last one jumps to: to that, or
 // over two trees of the same size that end there.
 func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
 	last := of(w.ring.at(c.last))
@@ -527,7 +527,7 @@ func (w *Window) lose(c *Chain) uint64 {
 
 // trim takes in the announcement that events of a stream or a life are deleted. Those that
 // the window holds stay: what it takes is only what was deleted before the tail came by,
-// which is on its list. A trim lies behind all that is on its list, so what the tail missed
+// which is on its list. A trim lies after all that is on its list, so what the tail missed
 // of that is known when the trim comes.
 func (w *Window) trim(e eventlog.Entry) {
 	if e.Trim == nil {
@@ -555,7 +555,7 @@ func (w *Window) trim(e eventlog.Entry) {
 }
 
 // newestMissed returns the newest sequence of a trim's list, which is in order, that the tail did not
-// receive though it lies above the floor; 0 when there is none. Control entries lie behind UpTo.
+// receive though it lies above the floor; 0 when there is none. Control entries lie after UpTo.
 func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 	for _, sequence := range slices.Backward(t.Removed) {
 		if sequence < w.floor {

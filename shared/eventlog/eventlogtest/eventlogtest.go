@@ -37,7 +37,7 @@ func Begin(t testing.TB, l *eventlog.Log) {
 	}
 }
 
-// Announce announces a trim behind whichever there is.
+// Announce announces a trim after whichever there is.
 func Announce(ctx context.Context, l *eventlog.Log, t eventlog.Trim) (eventlog.Ack, error) {
 	p := l.Partition(t.Session)
 	follows, err := l.Last(ctx, event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim})

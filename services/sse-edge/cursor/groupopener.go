@@ -9,8 +9,8 @@ import (
 	"rejoin/shared/event"
 )
 
-// opening is how a group begins: it opens the readers. It is no entry of the log.
-type opening struct {
+// groupOpener is how a group begins: it opens the readers. It is no entry of the log.
+type groupOpener struct {
 	group   *Group
 	from    Start
 	id      GroupID
@@ -31,7 +31,7 @@ type leftOut struct {
 // openAll opens the readers of a group's members, and finds those of its patterns. Several wait for the
 // log at a time.
 func openAll(ctx context.Context, g *Group, from Start) error {
-	o := opening{group: g, from: from}
+	o := groupOpener{group: g, from: from}
 	if from.After != "" {
 		id, err := ParseGroupID(from.After)
 		o.id, o.resumes = id, err == nil
@@ -94,10 +94,10 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 const registryWithin = 2 * time.Minute
 
 // findSessions makes members of the sessions that match the group's patterns and are open now, or, as
-// far as there is room, were at the client's position or began since. The window is looked at behind
+// far as there is room, were at the client's position or began since. The window is looked at after
 // the registry, and has by then what that may know already: a session that has ended since is found by
 // its end.
-func (o *opening) findSessions(ctx context.Context) error {
+func (o *groupOpener) findSessions(ctx context.Context) error {
 	g := o.group
 	enter := func(l *lane, session string) {
 		p := g.patternOf(session)
@@ -159,7 +159,7 @@ func (o *opening) findSessions(ctx context.Context) error {
 }
 
 // admitFound removes the members of patterns that the client may not read, or has read to their ends.
-func (o *opening) admitFound() error {
+func (o *groupOpener) admitFound() error {
 	g := o.group
 	for i, m := range o.members { // one that had ended at the client's position, or before it came, is no news
 		if m.of == nil || m.over {
@@ -186,7 +186,7 @@ func (o *opening) admitFound() error {
 
 // cover finds out which members the client's ID covers, and how far. Beside members that it covers,
 // others have to catch up.
-func (o *opening) cover() {
+func (o *groupOpener) cover() {
 	whole := o.resumes && o.id.Names == o.group.names
 	for i, m := range o.members {
 		at, there := o.id.At[m.lane.part.number]
@@ -208,9 +208,9 @@ func (o *opening) cover() {
 }
 
 // open opens the reader of a member.
-func (o *opening) open(ctx context.Context, i int) error {
+func (o *groupOpener) open(ctx context.Context, i int) error {
 	m := o.members[i]
-	life, ok, from := placeLife, true, Start{Now: true, At: m.lane.end, Fresh: true}
+	life, ok, from := placeLife, true, Start{Now: true, At: m.lane.end, NewStream: true}
 	if m.place == nil {
 		var err error
 		if m.of != nil {
@@ -243,7 +243,7 @@ func (o *opening) open(ctx context.Context, i int) error {
 
 // cursorOf returns the position of the client's ID as an ID of one member, in the same generation,
 // and the life that it is in.
-func (o *opening) cursorOf(ctx context.Context, i int, life string) (cursor, _ string, err error) {
+func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (cursor, _ string, err error) {
 	m := o.members[i]
 	p := m.lane.part
 	if life == "" {
@@ -296,7 +296,7 @@ func (p *Partition) openedAt(ctx context.Context, session string, position uint6
 }
 
 // stayed reports whether a member's life is the one that it had at the client's position.
-func (o *opening) stayed(i int) bool {
+func (o *groupOpener) stayed(i int) bool {
 	m := o.members[i]
 	return o.covered[i] && !m.over && !m.refused && o.opened[i] <= o.at[i] && (m.life != "" || m.began())
 }
@@ -306,7 +306,7 @@ func (o *opening) stayed(i int) bool {
 //
 // The checksum is that of the lives that were open at the position. One that the client was let in to
 // since is not part of it.
-func (o *opening) tellOfLives() {
+func (o *groupOpener) tellOfLives() {
 	if !o.resumes {
 		return
 	}
