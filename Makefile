@@ -84,7 +84,7 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 # started as a whole elects for ten seconds, publishing waits for three after a program was killed,
 # and attacks on the program are one request after the other, or are measured, and the detector would
 # be too; `make test` does it.
-NORACE := ^(TestAttack[A-Z]|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestKill_|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+NORACE := ^(TestAttack[A-Z]|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestKill_|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1

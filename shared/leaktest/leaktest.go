@@ -2,6 +2,7 @@
 package leaktest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -15,8 +16,14 @@ import (
 const patience = 30 * time.Second
 
 // Run runs the tests, and returns the exit code: not 0 either when goroutines do not end
-// that are not ignored.
+// that are not ignored. With the race detector, which makes them five times as slow, property
+// tests of rapid make 20 checks instead of 100, unless -rapid.checks says how many.
 func Run(m *testing.M, ignored ...goleak.Option) (code int) {
+	if checks := flag.Lookup("rapid.checks"); checks != nil && race {
+		if err := checks.Value.Set("20"); err != nil {
+			panic(err)
+		}
+	}
 	if code = m.Run(); code != 0 {
 		return code
 	}

@@ -14,11 +14,12 @@ import (
 // several packages share a machine, on which any process may pause for seconds.
 const Timeout = time.Minute
 
-// The time between two looks at a condition grows from firstPause to longestPause: most
-// conditions come true within milliseconds, and a look may be a request to a server.
+// The time between two looks at a condition is an eighth of the wait so far, from firstPause to
+// longestPause: most conditions come true within milliseconds, and a look may be a request to a
+// server that shares the machine with other tests.
 const (
 	firstPause   = time.Millisecond
-	longestPause = 16 * time.Millisecond
+	longestPause = 100 * time.Millisecond
 )
 
 // Context returns a context that ends with the test, or after Timeout.
@@ -76,12 +77,12 @@ func Receive[V any](t testing.TB, what string, from <-chan V) (value V) {
 }
 
 func poll(ok func() bool) bool {
-	deadline := time.Now().Add(Timeout)
-	for pause := firstPause; !ok(); pause = min(2*pause, longestPause) {
-		if time.Now().After(deadline) {
+	for begun := time.Now(); !ok(); {
+		waited := time.Since(begun)
+		if waited > Timeout {
 			return false
 		}
-		time.Sleep(pause)
+		time.Sleep(min(max(firstPause, waited/8), longestPause))
 	}
 	return true
 }
