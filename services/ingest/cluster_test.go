@@ -23,11 +23,9 @@ func TestBatch_OrderInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	s := newSystemAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3})
-	cfg := testConfig()
-	cfg.AckTimeout = 500 * time.Millisecond
-	in := s.start(t, cfg)
+	in := s.start(t, brief(testConfig()))
 	lines, want := pings(2000)
-	s.storeAll(t, in, lines, func(round int) { s.upset(t, c, round == 6) })
+	s.storeAll(t, in, lines, 400, func(round int) { s.upset(t, c, round == 2) })
 	c.WaitCurrent()
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
 		t.Error(diff)
@@ -35,10 +33,9 @@ func TestBatch_OrderInACluster(t *testing.T) {
 }
 
 // storeAll repeats a batch under its key until all of its messages are stored. Meanwhile it
-// calls trouble whenever another 200 of them are, but for the last.
-func (s *system) storeAll(t *testing.T, in *instance, lines []string, trouble func(round int)) {
+// calls trouble whenever another so many of them are, but for the last.
+func (s *system) storeAll(t *testing.T, in *instance, lines []string, every int, trouble func(round int)) {
 	t.Helper()
-	const every = 200
 	var troubled sync.WaitGroup
 	defer troubled.Wait()
 	troubled.Go(func() {

@@ -17,7 +17,7 @@ func TestBatch_OrderWhileConnectionsAreCut(t *testing.T) {
 	var l natstest.Link
 	in := s.start(t, brief(testConfig()), nats.SetCustomDialer(&l))
 	lines, want := pings(1000)
-	s.storeAll(t, in, lines, func(int) {
+	s.storeAll(t, in, lines, 200, func(int) {
 		l.Cut()
 		l.Heal()
 	})
