@@ -55,7 +55,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 		}
 	}
 	handedOver = true
-	return subscriber.HandOver(c, st, from)
+	return subscriber.SendStream(c, st, from)
 }
 
 // events answers a subscriber with an event stream or with a page.

@@ -161,7 +161,7 @@ func (s *Service) group(c *fiber.Ctx) error {
 	}
 	st := delivery.NewGroup(s.subs.Streams, g, by, came)
 	st.Expires = grants.Expires
-	return subscriber.HandOver(c, st, delivery.Beginning{Resumes: req.start.After != ""})
+	return subscriber.SendStream(c, st, delivery.Beginning{Resumes: req.start.After != ""})
 }
 
 // uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of

@@ -175,6 +175,32 @@ func (w *worker) hear(p post) {
 // begin takes over a stream: its chain is subscribed to first and read then, so
 // that no change is missed.
 func (w *worker) begin(st *Stream) {
+	w.subscribe(st)
+	now := time.Now()
+	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
+	st.noteComing()
+	w.setTimes(st, now)
+	heap.Push(&w.timers, st)
+	select {
+	case <-w.streams.drain:
+		w.drainOne(st, now)
+	default:
+	}
+	if st.Companion != nil {
+		st.Companion.Begun()
+		heap.Fix(&w.timers, st.timer) // it may have something to do
+	}
+	first := st.Step
+	st.Step = cursor.Step{}
+	w.serveOwn(st, first)
+	if w.streams.base.Err() != nil {
+		w.end(st, causeDrain)
+	}
+	w.advance(st)
+}
+
+// subscribe has changes of a stream's chain wake the worker.
+func (w *worker) subscribe(st *Stream) {
 	c := st.source.Key()
 	sub := w.subs[c]
 	if sub == nil {
@@ -184,9 +210,11 @@ func (w *worker) begin(st *Stream) {
 	}
 	st.sub, st.slot = sub, len(sub.streams)
 	sub.streams = append(sub.streams, st)
-	cfg, now := w.streams.cfg, time.Now()
-	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
-	st.noteComing()
+}
+
+// setTimes sets when a stream that begins gets its first heartbeat, and when it ends and why.
+func (w *worker) setTimes(st *Stream, now time.Time) {
+	cfg := w.streams.cfg
 	st.beatAt = now.Add(cfg.Heartbeat)
 	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
 	st.cause = "age"
@@ -204,23 +232,6 @@ func (w *worker) begin(st *Stream) {
 			st.endAt, st.cause = st.Expires, "expired"
 		}
 	}
-	heap.Push(&w.timers, st)
-	select {
-	case <-w.streams.drain:
-		w.drainOne(st, now)
-	default:
-	}
-	if st.Companion != nil {
-		st.Companion.Begun()
-		heap.Fix(&w.timers, st.timer) // it may have something to do
-	}
-	first := st.Step
-	st.Step = cursor.Step{}
-	w.tell(st, first)
-	if w.streams.base.Err() != nil {
-		w.end(st, causeDrain)
-	}
-	w.advance(st)
 }
 
 // advance sends what follows a stream's cursor.
@@ -259,7 +270,7 @@ func (w *worker) advance(st *Stream) {
 // serve delivers what a look at the window found, and takes the time if the stream was
 // waiting for it.
 func (w *worker) serve(st *Stream, s cursor.Step) {
-	whole := w.deliver(st, s)
+	whole := w.writeStep(st, s)
 	if !whole {
 		return
 	}
@@ -271,13 +282,13 @@ func (w *worker) serve(st *Stream, s cursor.Step) {
 	}
 }
 
-// tell sends a step that is a stream's own.
-func (w *worker) tell(st *Stream, s cursor.Step) {
+// serveOwn sends a step that is a stream's own.
+func (w *worker) serveOwn(st *Stream, s cursor.Step) {
 	s = st.Settle(s)
 	w.forget()
 	st.Filter.show(&s)
 	w.out.fill(st, s)
-	w.deliver(st, s)
+	w.writeStep(st, s)
 	w.out.clear()
 	st.source.Release()
 }
@@ -290,10 +301,10 @@ func (w *worker) forget() {
 	w.items = w.items[:0]
 }
 
-// deliver writes the outbox, which holds a step, and reports whether all of it was
+// writeStep writes the outbox, which holds a step, and reports whether all of it was
 // written. A socket that is full gets the rest of the frame that was begun from a
 // goroutine, and the cursor goes back to its end: a slow client holds no more than that.
-func (w *worker) deliver(st *Stream, s cursor.Step) (whole bool) {
+func (w *worker) writeStep(st *Stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
 		n, err = w.writeNow(st)
@@ -305,12 +316,12 @@ func (w *worker) deliver(st *Stream, s cursor.Step) (whole bool) {
 		return false
 	case n < w.out.size:
 		rest, told := w.out.cut(n, st.Format.Rewrites())
-		w.wrote(st, s, told)
+		w.noteWritten(st, s, told)
 		st.source.GoBack(s, told)
 		w.flush(st, rest, s.Ended && told > len(s.Items))
 		return false
 	}
-	w.wrote(st, s, len(s.Items))
+	w.noteWritten(st, s, len(s.Items))
 	if s.Ended {
 		w.end(st, "ended")
 	} else if s.More {
@@ -327,8 +338,8 @@ func (w *worker) writeNow(st *Stream) (int, error) {
 	return w.socket.write(st.raw, w.out.buffers)
 }
 
-// wrote notes how much of a step was written; see [outbox.cut].
-func (w *worker) wrote(st *Stream, s cursor.Step, told int) {
+// noteWritten notes how much of a step was written; see [outbox.cut].
+func (w *worker) noteWritten(st *Stream, s cursor.Step, told int) {
 	st.traffic.wrote(min(told, len(s.Items)), w.now)
 	if st.Companion != nil {
 		st.Companion.Told(s, min(told, len(s.Items)))
@@ -340,7 +351,7 @@ func (w *worker) wrote(st *Stream, s cursor.Step, told int) {
 func (w *worker) write(st *Stream, block []byte) {
 	w.forget()
 	w.out.only(st, block, false)
-	w.deliver(st, cursor.Step{})
+	w.writeStep(st, cursor.Step{})
 }
 
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
@@ -398,7 +409,7 @@ func (w *worker) back(st *Stream) {
 		heap.Fix(&w.timers, st.timer)
 	default:
 		again = again || !s.Empty()
-		w.tell(st, s)
+		w.serveOwn(st, s)
 		st.tellRested()
 		if again {
 			w.more = append(w.more, st)
@@ -586,7 +597,7 @@ func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
 
 // Finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
 // away.
-func (st *Stream) Finish() { st.worker.tell(st, cursor.Step{Ended: true}) }
+func (st *Stream) Finish() { st.worker.serveOwn(st, cursor.Step{Ended: true}) }
 
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.

@@ -148,7 +148,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	s.metrics.connections.Inc()
-	return postStream, subscriber.HandOver(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.Start.After != "", Position: st.Reader.Cursor})
+	return postStream, subscriber.SendStream(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.Start.After != "", Position: st.Reader.Cursor})
 }
 
 // eventsRefusal returns an error with the number that the sketch has for it.

@@ -105,7 +105,7 @@ func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request) (*delivery.St
 func (m *streamForm) start(c *fiber.Ctx) error {
 	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.connections.Inc()
-	return subscriber.HandOver(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
+	return subscriber.SendStream(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
 }
 
 func (m *streamForm) Kind() string {

@@ -44,9 +44,9 @@ func SendBriefly(c *fiber.Ctx, block []byte) error {
 	return c.Send(block)
 }
 
-// HandOver hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
+// SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
 // chunks gets them.
-func HandOver(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
+func SendStream(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
 	st.Head = responseHead(c, st.Chunked)
 	c.Context().HijackSetNoResponse(true)
 	c.Context().Hijack(func(conn net.Conn) { st.Hand(web.Unwrap(conn), from) }) // writev needs it
