@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -58,8 +60,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
+	turns := eventlog.NewTurns(max(1, runtime.GOMAXPROCS(0)/2)) // the other half is NATS's
 	for p := range settings.Partitions {
-		part := follow.New(p, b.Log, env.Log)
+		part := follow.New(p, b.Log, turns, env.Log)
 		part.Now = b.Now
 		spare := func() { ring(s.spare) }
 		part.Completed = spare

@@ -18,6 +18,9 @@ import (
 type TailConfig struct {
 	// HeadersOnly leaves the messages out.
 	HeadersOnly bool
+	// Turns are shared with other tails: each waits for one, and holds it until it has caught up
+	// for the first time. Nil: it does not wait.
+	Turns Turns
 	// Start is called whenever the tail begins, and begins again after an
 	// interruption, with what the partition's leader says at that time. It returns
 	// the sequence to go on after. This is the place to compare what was tailed
@@ -45,8 +48,15 @@ const tailPull = 4096
 // call of Start, when the connection was lost, when the partition was re-created
 // or rolled back, and when the consumer stalls.
 func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
+	t, through := &turn{of: cfg.Turns}, cfg.Through
+	cfg.Through = func(sequence, missed uint64) {
+		t.end()
+		t.of = nil
+		through(sequence, missed)
+	}
 	for {
-		err := l.tailOnce(ctx, p, cfg)
+		err := l.tailOnce(ctx, p, cfg, t)
+		t.end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -57,7 +67,47 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 	}
 }
 
-func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
+// Turns are those of tails that begin. A server that has to read all partitions at once needs more
+// memory, and a quarter more time; and what readers make of a partition lies together in memory, so
+// that all of it can be given back.
+type Turns chan struct{}
+
+// NewTurns returns turns for so many tails at a time.
+func NewTurns(n int) Turns { return make(Turns, n) }
+
+// turnPatience bounds how long a tail waits for its turn, in case another one cannot go on.
+const turnPatience = 30 * time.Second
+
+// turn is that of one tail.
+type turn struct {
+	of   Turns // nil: it needs none
+	held bool
+}
+
+func (t *turn) take(ctx context.Context) error {
+	if t.of == nil {
+		return nil
+	}
+	timer := time.NewTimer(turnPatience)
+	defer timer.Stop()
+	select {
+	case t.of <- struct{}{}:
+		t.held = true
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (t *turn) end() {
+	if t.held {
+		t.held = false
+		<-t.of
+	}
+}
+
+func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig, t *turn) error {
 	server, err := l.settle(ctx, p)
 	if err != nil {
 		return err
@@ -66,6 +116,9 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig) error {
 	defer done()
 	if l.nc.ConnectedServerId() != server {
 		return errLost
+	}
+	if err := t.take(ctx); err != nil {
+		return err
 	}
 	state, err := l.Look(ctx, p)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -246,4 +247,58 @@ func TestTail_StartFails(t *testing.T) {
 		}
 	})
 	f.waitLast(t, last)
+}
+
+// A tail that begins waits until one that shares its turns has caught up.
+func TestTail_Turns(t *testing.T) {
+	t.Parallel()
+	settings := one()
+	settings.Partitions = 2
+	l := create(t, natstest.Start(t), settings)
+	for n := range 8 {
+		publish(t, l, fmt.Sprint("s", n), "t", n)
+	}
+	turns, hold, holding := eventlog.NewTurns(1), make(chan struct{}), make(chan struct{})
+	first := func(f *follower, cfg *eventlog.TailConfig) {
+		cfg.Turns = turns
+		f.onEntry = func(eventlog.Entry) {
+			if holding != nil {
+				close(holding)
+				holding = nil
+				<-hold
+			}
+		}
+	}
+	began := holding
+	one := follow(t, l, 0, 0, first)
+	waittest.Receive(t, "the first one reads", began)
+	var held atomic.Bool
+	held.Store(true)
+	two := follow(t, l, 1, 0, func(_ *follower, cfg *eventlog.TailConfig) {
+		cfg.Turns = turns
+		start := cfg.Start
+		cfg.Start = func(ctx context.Context, state eventlog.State) (uint64, error) {
+			if held.Load() {
+				t.Error("the second one has begun")
+			}
+			return start(ctx, state)
+		}
+	})
+	for range 20 { // it has the time
+		if _, err := l.Look(waittest.Context(t), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held.Store(false)
+	close(hold)
+	for p, f := range []*follower{one, two} {
+		state, err := l.Look(waittest.Context(t), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.wait(t, fmt.Sprintf("caught up in partition %d", p), func() bool { return f.through == state.Last })
+	}
+	if len(turns) != 0 {
+		t.Errorf("%d turns are taken", len(turns))
+	}
 }

@@ -31,6 +31,7 @@ type Partition struct {
 	Completed func()      // called when the ledger is complete for the first time since it is kept
 	Acts      func() bool // reports whether this janitor acts
 	Now       func() time.Time
+	turns     eventlog.Turns // to read the log; of all partitions
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
@@ -42,10 +43,10 @@ type Partition struct {
 	lacking string         // the leader that was found to lack entries, for its line in the log
 }
 
-// New returns a partition with an empty ledger.
-func New(p int, log *eventlog.Log, logger *slog.Logger) *Partition {
+// New returns a partition with an empty ledger. It takes turns with others that read the log.
+func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 }
@@ -66,7 +67,7 @@ func (p *Partition) Keep(ctx context.Context) {
 // Tail follows the log until ctx ends.
 func (p *Partition) Tail(ctx context.Context) {
 	_ = p.Log.Tail(ctx, p.Number, eventlog.TailConfig{ // it ends with its context
-		HeadersOnly: true, Start: p.start, Handle: p.handle, Through: p.through,
+		HeadersOnly: true, Turns: p.turns, Start: p.start, Handle: p.handle, Through: p.through,
 	})
 }
 

@@ -34,7 +34,6 @@ type Partition struct {
 	backlog  backlog
 	patience patience
 	logger   *slog.Logger
-	turn     bool                           // the tail has one
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
 	traced   bool // there are traces
@@ -51,16 +50,15 @@ func (p *Partition) follow() {
 	work.Go(func() { p.lookAfterJumps(p.ctx) })
 	caughtUp := sync.OnceFunc(func() { close(p.ready) })
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
+		Turns:  p.of.turns,
 		Start:  p.start,
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
-			p.endTurn()
 			p.window.Through(sequence, missed)
 			caughtUp()
 			p.askForLook()
 		},
 	})
-	p.endTurn()
 	work.Wait()
 	p.backlog.work.Wait()
 	p.looks.work.Wait()
@@ -226,13 +224,9 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 // start says where the tail begins: with a backfill the first time, and later on
 // after the window's end, if the log still is what the window shows.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
-	p.endTurn() // of an attempt that was interrupted
 	after, floor := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
-		if err := p.takeTurn(ctx); err != nil {
-			return 0, err
-		}
 		p.window.Begin(state, after, floor)
 		p.tailed.Store(&state)
 		now := time.Now()
@@ -254,32 +248,6 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	}
 	p.tailed.Store(&state)
 	return after, nil
-}
-
-// turnPatience bounds how long a backfill waits for its turn, in case another one
-// cannot go on.
-const turnPatience = 30 * time.Second
-
-// takeTurn waits until few enough partitions are being read. A server that has to
-// read them all at once needs more memory, and a quarter more time.
-func (p *Partition) takeTurn(ctx context.Context) error {
-	timer := time.NewTimer(turnPatience)
-	defer timer.Stop()
-	select {
-	case p.of.turns <- struct{}{}:
-		p.turn = true
-	case <-timer.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
-func (p *Partition) endTurn() {
-	if p.turn {
-		p.turn = false
-		<-p.of.turns
-	}
 }
 
 // compareEntries is how many of its newest entries a window looks for in the log.

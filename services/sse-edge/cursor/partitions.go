@@ -54,7 +54,7 @@ type Partitions struct {
 	metrics  *metrics
 	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
-	turns    chan struct{}   // a token for each backfill
+	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
 	end      context.CancelFunc
 
@@ -69,7 +69,7 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), turns: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+		reads: make(chan struct{}, cfg.LogReads), turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {
 	case cfg.Backfill > 0:

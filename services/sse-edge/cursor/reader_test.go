@@ -320,36 +320,6 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	}
 }
 
-func TestBackfill_TakesTurns(t *testing.T) {
-	of := &Partitions{turns: make(chan struct{}, 1)}
-	first := &Partition{of: of, window: caughtUp(1 << 10)}
-	second := &Partition{of: of, number: 1, window: caughtUp(1 << 10)}
-	begin := func(p *Partition) error {
-		_, err := p.start(t.Context(), eventlog.State{Origin: "b"})
-		return err
-	}
-	if err := begin(first); err != nil {
-		t.Fatal(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := second.start(ended, eventlog.State{}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("a second one began before the first had ended: %v", err)
-	}
-	// A second attempt has lost its turn, and needs none.
-	if err := begin(first); err != nil {
-		t.Fatal(err)
-	}
-	if err := begin(second); err != nil {
-		t.Fatal(err)
-	}
-	second.endTurn()
-	second.endTurn()
-	if len(of.turns) != 0 {
-		t.Errorf("%d turns are still taken", len(of.turns))
-	}
-}
-
 // A view that is older than the look after a jump may lack trims.
 func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
