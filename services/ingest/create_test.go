@@ -29,7 +29,7 @@ func TestCreateSession_Name(t *testing.T) {
 		`{"session":"full","metadata":{"a":"` + strings.Repeat("x", 16<<10-8) + `"}}`: {name: "full", metadata: `{"a":"` + strings.Repeat("x", 16<<10-8) + `"}`},
 	} {
 		a := in.create(t, body)
-		if a.status != http.StatusCreated || a.State != "open" || a.Life == "" || time.Since(a.Created).Abs() > time.Hour || string(a.Metadata) != want.metadata {
+		if a.status != http.StatusCreated || a.State != "open" || a.Life == "" || a.Partition != s.b.Log.Partition(a.Session) || time.Since(a.Created).Abs() > time.Hour || string(a.Metadata) != want.metadata {
 			t.Errorf("%.60s: %d %.200s", body, a.status, a.body)
 			continue
 		}

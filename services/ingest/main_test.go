@@ -143,6 +143,7 @@ type answer struct {
 	Duplicate *bool
 	Session   string
 	Life      string
+	Partition int
 	State     string
 	Created   time.Time
 	Metadata  json.RawMessage

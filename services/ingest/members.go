@@ -56,7 +56,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 	case err != nil:
 		return problem(err)
 	}
-	return c.JSON(answerOf(rec))
+	return c.JSON(s.answerOf(rec))
 }
 
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log

@@ -171,7 +171,7 @@ func (s *Service) answerSession(req micro.Request) {
 		s.refuse(req, err)
 		return
 	}
-	s.respondJSON(req, answerOf(rec))
+	s.respondJSON(req, s.answerOf(rec))
 }
 
 // answerArray stores an array when there is a place for it. A stop ends it where it is.

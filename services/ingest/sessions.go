@@ -40,15 +40,17 @@ type sessionAnswer struct {
 	Session string `json:"session"`
 	// Life tells this use of the name from earlier ones. Who publishes to the log
 	// directly needs it: it is part of the subject.
-	Life     string          `json:"life"`
-	State    session.State   `json:"state"`
-	Created  time.Time       `json:"created"`
-	Members  []string        `json:"members,omitempty"`
-	Metadata json.RawMessage `json:"metadata,omitempty"`
+	Life string `json:"life"`
+	// Partition is the session's, for proxies that send each to few edges.
+	Partition int             `json:"partition"`
+	State     session.State   `json:"state"`
+	Created   time.Time       `json:"created"`
+	Members   []string        `json:"members,omitempty"`
+	Metadata  json.RawMessage `json:"metadata,omitempty"`
 }
 
-func answerOf(rec session.Record) sessionAnswer {
-	return sessionAnswer{rec.Session, rec.Life, rec.State, rec.Created, rec.Members, rec.Metadata}
+func (s *Service) answerOf(rec session.Record) sessionAnswer {
+	return sessionAnswer{rec.Session, rec.Life, s.backend.Log.Partition(rec.Session), rec.State, rec.Created, rec.Members, rec.Metadata}
 }
 
 // createSession answers POST /v1/sessions.
@@ -92,7 +94,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 		return problem(s.endedBefore(ctx, req.name, grants, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
-	return c.Status(fiber.StatusCreated).JSON(answerOf(rec))
+	return c.Status(fiber.StatusCreated).JSON(s.answerOf(rec))
 }
 
 // mayCreate counts an attempt to open a session for a creator; empty for none. The error is a

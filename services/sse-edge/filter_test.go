@@ -29,7 +29,7 @@ func TestFilter_Invalid(t *testing.T) {
 	edge := f.edge(nil)
 	many := strings.Repeat("m,", maxMethods) + "m"
 	for query, want := range map[string]int{
-		"method=a": 200, "method=a,b*&method=c": 200, "method=*": 200, "level=debug": 200, "level=emergency&method=a": 200, "method=a%2Cb": 200, "method=" + many: 200,
+		"method=a": 200, "method=a,b*&method=c": 200, "method=*": 200, "level=debug": 200, "level=emergency&method=a": 200, "method=a%2Cb": 200, "p=11": 200, "p=wrong&method=a": 200, "method=" + many: 200,
 		"method=" + strings.Repeat("m", maxMethodLen): 200,
 		"method": 400, "method=": 400, "method=a,": 400, "method=a*b": 400, "method=**": 400, "method=%ff": 400, "method=a&method=": 400,
 		"method=" + strings.Repeat("m", maxMethodLen+1): 400, "method=" + distinct(maxMethods+1): 400,
