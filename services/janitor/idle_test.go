@@ -69,7 +69,7 @@ func TestIdle_Candidates(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			v := idleTracker{present: map[string]time.Time{"s": midday.Add(-test.seen), "gone": midday}}
 			last := func(session.Record) time.Time { return midday.Add(-test.last) }
-			got := v.candidates([]session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit(), last, midday)
+			got := candidatesOf(&v, []session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit(), last, midday)
 			if (len(got) == 1) != test.want {
 				t.Errorf("got %+v", got)
 			}
@@ -154,7 +154,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 			var alone []candidate
 			for i, answers := range test.rounds {
 				now := midday.Add(time.Duration(i) * time.Minute)
-				asked := v.candidates(records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return midday.Add(-2 * time.Hour) }, now)
+				asked := candidatesOf(&v, records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return midday.Add(-2 * time.Hour) }, now)
 				if q := question(asked); i == 0 && test.want && (len(q.Sessions) != 1 || q.Sessions[0].Within < 3600) {
 					t.Errorf("the edges are asked %+v", q)
 				}
@@ -184,7 +184,7 @@ func TestIdle_PagesOfQuestions(t *testing.T) {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
 	v := idleTracker{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
-	got := namesOf(v.candidates(records, nil, Config{IdleAfter: flagtype.Duration(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
+	got := namesOf(candidatesOf(&v, records, nil, Config{IdleAfter: flagtype.Duration(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}
@@ -374,4 +374,11 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	if now, err := r.b.Sessions.Get(t.Context(), "s"); err != nil || now.State != session.Open {
 		t.Errorf("the session is %+v, %v", now, err)
 	}
+}
+
+// candidatesOf returns what one look at all sessions finds.
+func candidatesOf(v *idleTracker, records []session.Record, inLog map[string]ledger.LoggedSession, limit func(session.Retention, bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
+	l := v.look(limit, lastEvent, now)
+	l.add(records, inLog)
+	return l.end()
 }

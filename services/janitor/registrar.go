@@ -29,6 +29,12 @@ type registrar struct {
 	metrics    *metrics
 	logger     *slog.Logger
 	idleness   idleTracker
+	// held is what a round uses again in the next one: of many sessions it would be much garbage.
+	held struct {
+		names   [][]string // of each partition
+		records []session.Record
+		inLog   map[string]ledger.LoggedSession
+	}
 }
 
 // run does the registry's duties every interval until ctx ends.
@@ -51,24 +57,48 @@ func (r *registrar) run(ctx context.Context) {
 func (r *registrar) round(ctx context.Context) {
 	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
-	records, inLog := r.mine()
-	if r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, r.now(), r.clock())) {
-		r.doAll(ctx, r.idle(ctx, records, inLog))
+	look := r.idleness.look(r.cfg.idleLimit(), r.lastEvent, r.now())
+	for p, names := range r.names() {
+		records, inLog, complete := r.known(p, names)
+		if !complete {
+			continue
+		}
+		if !r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, r.now(), r.clock())) {
+			return
+		}
+		look.add(records, inLog)
 	}
+	r.doAll(ctx, r.idle(ctx, look.end()))
 }
 
-// mine returns the records of the sessions whose partitions this janitor acts for, and what their
-// ledgers know of all sessions. Those whose ledger is not complete are left out.
-func (r *registrar) mine() (records []session.Record, inLog map[string]ledger.LoggedSession) {
-	all := r.sessions.Sessions() // before the log: what is removed there stays
-	inLog, complete := r.inLog()
-	records = all[:0:0]
-	for i := range all {
-		if complete[r.log.Partition(all[i].Session)] {
-			records = append(records, all[i])
+// names returns the names of the sessions of each partition, until the next call.
+func (r *registrar) names() [][]string {
+	if r.held.names == nil {
+		r.held.names, r.held.inLog = make([][]string, len(r.partitions)), map[string]ledger.LoggedSession{}
+	}
+	for p := range r.held.names {
+		r.held.names[p] = r.held.names[p][:0]
+	}
+	for name := range r.sessions.Names() {
+		p := r.log.Partition(name)
+		r.held.names[p] = append(r.held.names[p], name)
+	}
+	return r.held.names
+}
+
+// known returns the records of a partition's sessions, and what its ledger knows of all of its
+// sessions, until the next call. It returns nothing while the ledger is not complete, and of what
+// this janitor does not act for.
+func (r *registrar) known(p int, names []string) (records []session.Record, inLog map[string]ledger.LoggedSession, complete bool) {
+	records, inLog = r.held.records[:0], r.held.inLog
+	clear(inLog)
+	for _, name := range names { // before the log: what is removed there stays
+		if rec, ok := r.sessions.Session(name); ok {
+			records = append(records, rec)
 		}
 	}
-	return records, inLog
+	r.held.records = records
+	return records, inLog, r.logged(p, inLog)
 }
 
 // clock returns the time of the log's server, by which its entries are forgotten: a record must
@@ -113,11 +143,9 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 	return true
 }
 
-// idle returns the idle sessions, as duties. It asks the edges who is
+// idle returns those of the candidates that are idle, as duties. It asks the edges who is
 // there, and looks again when they have answered.
-func (r *registrar) idle(ctx context.Context, records []session.Record, inLog map[string]ledger.LoggedSession) []ledger.Duty {
-	limit := r.cfg.idleLimit()
-	asked := r.idleness.candidates(records, inLog, limit, r.lastEvent, r.now())
+func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
 	if len(asked) == 0 && !r.idleness.rollCall(r.now()) {
 		return nil
 	}
@@ -215,12 +243,18 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 // and which of the ledgers are complete: it says nothing of others.
 func (r *registrar) inLog() (all map[string]ledger.LoggedSession, complete []bool) {
 	all, complete = map[string]ledger.LoggedSession{}, make([]bool, len(r.partitions))
-	for i, p := range r.partitions {
-		p.With(func(l *ledger.Ledger) {
-			if complete[i] = l.Complete && r.ready(i); complete[i] {
-				l.Logged(all)
-			}
-		})
+	for p := range r.partitions {
+		complete[p] = r.logged(p, all)
 	}
 	return all, complete
+}
+
+// logged enters what a ledger knows of its sessions, if it is complete and this janitor acts.
+func (r *registrar) logged(p int, all map[string]ledger.LoggedSession) (complete bool) {
+	r.partitions[p].With(func(l *ledger.Ledger) {
+		if complete = l.Complete && r.ready(p); complete {
+			l.Logged(all)
+		}
+	})
+	return complete
 }

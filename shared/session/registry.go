@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -185,6 +186,20 @@ func (r *Registry) Session(name string) (Record, bool) {
 	defer r.mu.RUnlock()
 	rec, ok := r.copy.records[key(name)]
 	return rec, ok
+}
+
+// Names returns the names of all records that the copy has, in no order. The copy is locked
+// meanwhile: who ranges over them may not wait.
+func (r *Registry) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		for _, rec := range r.copy.records {
+			if !yield(rec.Session) {
+				return
+			}
+		}
+	}
 }
 
 // Sessions returns the copies of all records, in no order.
