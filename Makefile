@@ -82,12 +82,14 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 # What documents and examples say is carried out by programs of others, in pages the browser has
 # the work, builds have no races of ours, what NATS permits is its own doing, a cluster that is
 # started as a whole elects for ten seconds, publishing waits for three after a program was killed,
-# and attacks on the program are one request after the other, or are measured, and the detector would
+# and attacks are one step after the other, or are measured, and the detector would
 # be too; `make test` does it.
-NORACE := ^(TestAttack[A-Z]|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestKill_|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+NORACE := ^(TestAttack|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestKill_|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1
+# Every program that ends would wait for a second, for the reports of others of its goroutines.
+race: export GORACE = atexit_sleep_ms=50
 race: ## Run the tests of every module with the race detector, but for those of pages, documents, examples, attacks and whole clusters.
 	@e2e/programs.sh gcc
 	go test -race -vet=off -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
