@@ -63,7 +63,7 @@ func (r release) index(i image, archives map[string][]file) (v1.ImageIndex, erro
 		if err != nil {
 			return nil, err
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: p}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: ordinary{img}, Descriptor: v1.Descriptor{Platform: p}})
 	}
 	annotated, ok := mutate.Annotations(index, r.labels(i)).(v1.ImageIndex)
 	if !ok {
@@ -71,6 +71,13 @@ func (r release) index(i image, archives map[string][]file) (v1.ImageIndex, erro
 	}
 	return annotated, nil
 }
+
+// ordinary is an image whose descriptor in an index has no artifactType: an image is no other kind of
+// artifact, and skopeo 1.9 (Debian 12) does not copy an index with what it does not know.
+type ordinary struct{ v1.Image }
+
+// ArtifactType returns "".
+func (ordinary) ArtifactType() (string, error) { return "", nil }
 
 // publishImages publishes an OCI archive of each image, and images.txt with a reference that pins
 // it. With push, the images go to their registry as well.

@@ -104,7 +104,7 @@ func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.
 		t.Fatal(err)
 	}
 	at := slices.IndexFunc(m.Manifests, func(d v1.Descriptor) bool { return d.Platform.String() == platform })
-	if at < 0 || len(m.Manifests) != 2 {
+	if at < 0 || len(m.Manifests) != 2 || m.Manifests[at].ArtifactType != "" {
 		t.Fatalf("the index has %+v", m.Manifests)
 	}
 	img, err := index.Image(m.Manifests[at].Digest)
