@@ -159,6 +159,7 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 // Beyond the limit new clients get a retry; those who are there notice nothing,
 // and when the flood is over nothing of it is left.
 func TestAttackConnectionFlood(t *testing.T) {
+	t.Parallel() // it waits most of the time, and what it measures is the program's own
 	const limit, flood, silent = 20, 300, 700
 	p := startProc(t, "--max-connections="+strconv.Itoa(limit), "--header-timeout=10s", "--pprof")
 	path := streamPath("flood", "s")
