@@ -264,14 +264,18 @@ func TestResume_BusyStreamBesideAQuietOne(t *testing.T) {
 // wait for 3 s only. earlier is an event ID of the stream, of the generation that the log had before.
 func (p *proc) begun(path, earlier string) {
 	p.t.Helper()
-	tag := func(id string) string { // <stream>_<tag>_<sequence>
-		parts := strings.Split(id, "_")
-		return parts[max(len(parts)-2, 0)]
+	before, err := event.ParseID(earlier)
+	if err != nil {
+		p.t.Fatal(err)
 	}
 	waittest.Until(p.t, "the generation is begun", func() bool {
 		var page struct{ Cursor string }
 		a, err := try(http.MethodGet, p.api()+path+"?from=now", "", "Accept", "application/json")
-		return err == nil && json.Unmarshal([]byte(a.body), &page) == nil && page.Cursor != "" && tag(page.Cursor) != tag(earlier)
+		if err != nil || json.Unmarshal([]byte(a.body), &page) != nil {
+			return false
+		}
+		now, err := event.ParseID(page.Cursor)
+		return err == nil && now.Tag != before.Tag
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/racetest"
 )
 
 // sent returns how far an edge is known to have been in each partition.
@@ -31,7 +32,7 @@ func (w *world) sends(life string, p int, sequence uint64) {
 }
 
 // checkTime bounds every wait of a check. Nothing depends on it.
-const checkTime = min(slowdown, 3) * 45 * time.Second
+const checkTime = min(racetest.Slowdown, 3) * 45 * time.Second
 
 func (w *world) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(w.ctx, checkTime)

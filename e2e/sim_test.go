@@ -23,10 +23,11 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/valyala/fasthttp"
 
+	"rejoin/shared/racetest"
 	"rejoin/shared/simnet"
 )
 
-var seeds = flag.Int("seeds", 60/slowdown, "schedules of the simulation")
+var seeds = flag.Int("seeds", 60/racetest.Slowdown, "schedules of the simulation")
 
 // TestSimulation runs random schedules in virtual time: the real services, the real NATS server
 // and its clients, over a network in memory, in a bubble of testing/synctest. Nothing waits for

@@ -286,6 +286,7 @@ func TestCall_LateRefusal(t *testing.T) {
 	}
 }
 
+// A session is not ended in the log before one of those that are being ended has.
 func TestClose_Turns(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)

@@ -12,12 +12,13 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // sweepNow has the sweeper sweep.
 func (r *running) sweepNow(t *testing.T) {
 	t.Helper()
-	passes(t, eventlog.ErrUnavailable, func() error { return r.sweeper.sweepNow(patience).err })
+	waittest.NoError(t, func() error { return r.sweeper.sweepNow(patience).err }, eventlog.ErrUnavailable)
 }
 
 // everything has the registrar do its duties, and the sweeper sweep.

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // forgetful is a configuration in which closed sessions are forgotten after a moment.
@@ -115,10 +116,10 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	r = begin(t, srv, settings, forgetful()) // its ledger and its index know what the log says
 	r.exact(t)
 	var third session.Record
-	passes(t, session.ErrUnavailable, func() (err error) {
+	waittest.NoError(t, func() (err error) {
 		third, err = r.b.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
 		return err
-	})
+	}, session.ErrUnavailable)
 	r.publish(t, "s", "a", 1)
 
 	for _, life := range []string{first, second} {

@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // patience is how long a test waits for what must happen.
@@ -46,19 +47,6 @@ func eventually(t *testing.T, ok func() error) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// passes has something done again while it fails with an error that passes; any other one
-// is the test's.
-func passes(t *testing.T, passing error, do func() error) {
-	t.Helper()
-	eventually(t, func() error {
-		err := do()
-		if err != nil && !errors.Is(err, passing) {
-			t.Fatal(err)
-		}
-		return err
-	})
 }
 
 // logBuffer is a log that a test can read while it is written.
@@ -273,13 +261,13 @@ func (r *running) end(t *testing.T, name, stream string) {
 func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	t.Helper()
 	var page eventlog.Page
-	passes(t, eventlog.ErrUnavailable, func() error { // what is asked right after a restart ends when the log hears of it
+	waittest.NoError(t, func() error { // what is asked right after a restart ends when the log hears of it
 		state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
 		if err == nil {
 			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Life: r.life(session), Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
 		}
 		return err
-	})
+	}, eventlog.ErrUnavailable)
 	var all []uint64
 	for _, e := range page.Entries {
 		all = append(all, e.Sequence)

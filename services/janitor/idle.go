@@ -58,8 +58,8 @@ func (c candidate) idle(in ledger.LoggedSession, lastEvent func(session.Record) 
 		enough(c.record.Created) && enough(c.seen) && enough(lastEvent(c.record))
 }
 
-// idleLook finds the sessions that one round asks the edges about.
-type idleLook struct {
+// idleSearch finds the sessions that one round asks the edges about.
+type idleSearch struct {
 	of        *idleTracker
 	limit     func(asked session.Retention, used bool) time.Duration
 	lastEvent func(session.Record) time.Time // when a session's last event may have been stored
@@ -68,16 +68,16 @@ type idleLook struct {
 	present   map[string]time.Time
 }
 
-// look begins to find the sessions to ask the edges about, as many as one question may have: first
+// search begins to find the sessions to ask the edges about, as many as one question may have: first
 // those that were alone in the last round, then the others by name.
-func (v *idleTracker) look(limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) *idleLook {
+func (v *idleTracker) search(limit func(asked session.Retention, used bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) *idleSearch {
 	late := func(c candidate) int {
 		if _, alone := v.alone[c.record.Session]; alone {
 			return 0
 		}
 		return 1
 	}
-	return &idleLook{
+	return &idleSearch{
 		of: v, limit: limit, lastEvent: lastEvent, now: now, present: map[string]time.Time{},
 		first: ledger.Firsts[candidate]{N: who.MaxSessions, Compare: func(a, b candidate) int {
 			return cmp.Or(cmp.Compare(late(a), late(b)), strings.Compare(a.record.Session, b.record.Session))
@@ -86,8 +86,8 @@ func (v *idleTracker) look(limit func(asked session.Retention, used bool) time.D
 }
 
 // add looks at sessions, and at what the log has of them.
-func (l *idleLook) add(records []session.Record, inLog map[string]ledger.LoggedSession) {
-	v := l.of
+func (s *idleSearch) add(records []session.Record, inLog map[string]ledger.LoggedSession) {
+	v := s.of
 	for i := range records {
 		r := &records[i]
 		if r.State != session.Open {
@@ -95,23 +95,23 @@ func (l *idleLook) add(records []session.Record, inLog map[string]ledger.LoggedS
 		}
 		in, seen := inLog[r.Session], v.present[r.Session]
 		used := !in.Unused() || !seen.IsZero() || v.known.IsZero() || !r.Created.After(v.known.Add(clockSkew))
-		c := candidate{record: *r, after: l.limit(r.Retention, used), seen: seen}
+		c := candidate{record: *r, after: s.limit(r.Retention, used), seen: seen}
 		if c.within = c.after; !used {
-			c.within = max(c.after, l.now.Sub(r.Created)+clockSkew)
+			c.within = max(c.after, s.now.Sub(r.Created)+clockSkew)
 		}
-		if c.idle(in, l.lastEvent, l.now) {
-			l.first.Add(c)
+		if c.idle(in, s.lastEvent, s.now) {
+			s.first.Add(c)
 		}
 		if !seen.IsZero() {
-			l.present[r.Session] = seen
+			s.present[r.Session] = seen
 		}
 	}
 }
 
 // end returns the candidates, when all sessions were looked at.
-func (l *idleLook) end() []candidate {
-	l.of.present = l.present
-	out, _ := l.first.All()
+func (s *idleSearch) end() []candidate {
+	s.of.present = s.present
+	out, _ := s.first.All()
 	return out
 }
 

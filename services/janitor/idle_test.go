@@ -376,9 +376,9 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// candidatesOf returns what one look at all sessions finds.
+// candidatesOf returns what one search through all sessions finds.
 func candidatesOf(v *idleTracker, records []session.Record, inLog map[string]ledger.LoggedSession, limit func(session.Retention, bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
-	l := v.look(limit, lastEvent, now)
-	l.add(records, inLog)
-	return l.end()
+	s := v.search(limit, lastEvent, now)
+	s.add(records, inLog)
+	return s.end()
 }

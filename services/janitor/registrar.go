@@ -29,8 +29,8 @@ type registrar struct {
 	metrics    *metrics
 	logger     *slog.Logger
 	idleness   idleTracker
-	// held is what a round uses again in the next one: of many sessions it would be much garbage.
-	held struct {
+	// buffers are those of a round, for the next one: of many sessions they would be much garbage.
+	buffers struct {
 		names   [][]string // of each partition
 		records []session.Record
 		inLog   map[string]ledger.LoggedSession
@@ -57,47 +57,48 @@ func (r *registrar) run(ctx context.Context) {
 func (r *registrar) round(ctx context.Context) {
 	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
-	look := r.idleness.look(r.cfg.idleLimit(), r.lastEvent, r.now())
+	now, clock := r.now(), r.clock()
+	idle := r.idleness.search(r.cfg.idleLimit(), r.lastEvent, now)
 	for p, names := range r.names() {
 		records, inLog, complete := r.known(p, names)
 		if !complete {
 			continue
 		}
-		if !r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, r.now(), r.clock())) {
+		if !r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, now, clock)) {
 			return
 		}
-		look.add(records, inLog)
+		idle.add(records, inLog)
 	}
-	r.doAll(ctx, r.idle(ctx, look.end()))
+	r.doAll(ctx, r.idle(ctx, idle.end()))
 }
 
 // names returns the names of the sessions of each partition, until the next call.
 func (r *registrar) names() [][]string {
-	if r.held.names == nil {
-		r.held.names, r.held.inLog = make([][]string, len(r.partitions)), map[string]ledger.LoggedSession{}
+	if r.buffers.names == nil {
+		r.buffers.names, r.buffers.inLog = make([][]string, len(r.partitions)), map[string]ledger.LoggedSession{}
 	}
-	for p := range r.held.names {
-		r.held.names[p] = r.held.names[p][:0]
+	for p := range r.buffers.names {
+		r.buffers.names[p] = r.buffers.names[p][:0]
 	}
 	for name := range r.sessions.Names() {
 		p := r.log.Partition(name)
-		r.held.names[p] = append(r.held.names[p], name)
+		r.buffers.names[p] = append(r.buffers.names[p], name)
 	}
-	return r.held.names
+	return r.buffers.names
 }
 
 // known returns the records of a partition's sessions, and what its ledger knows of all of its
-// sessions, until the next call. It returns nothing while the ledger is not complete, and of what
-// this janitor does not act for.
+// sessions, until the next call. complete is false while the ledger is not, and where this janitor
+// does not act: then they count for nothing.
 func (r *registrar) known(p int, names []string) (records []session.Record, inLog map[string]ledger.LoggedSession, complete bool) {
-	records, inLog = r.held.records[:0], r.held.inLog
+	records, inLog = r.buffers.records[:0], r.buffers.inLog
 	clear(inLog)
 	for _, name := range names { // before the log: what is removed there stays
 		if rec, ok := r.sessions.Session(name); ok {
 			records = append(records, rec)
 		}
 	}
-	r.held.records = records
+	r.buffers.records = records
 	return records, inLog, r.logged(p, inLog)
 }
 

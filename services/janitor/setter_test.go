@@ -19,13 +19,8 @@ import (
 // set changes the log's settings as "rejoin log set" does.
 func (r *running) set(t *testing.T, change func(*eventlog.Settings)) {
 	t.Helper()
-	eventually(t, func() error {
-		err := r.trySet(t, change)
-		if err != nil && !errors.Is(err, logset.ErrNobody) && !errors.Is(err, context.DeadlineExceeded) { // it does not act yet, or is slow
-			t.Fatal(err)
-		}
-		return err
-	})
+	// It does not act yet, or is slow.
+	waittest.NoError(t, func() error { return r.trySet(t, change) }, logset.ErrNobody, context.DeadlineExceeded)
 }
 
 // setWithin is how long a janitor's answer is waited for: one that was killed gives none.

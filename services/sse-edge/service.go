@@ -25,17 +25,17 @@ import (
 	"rejoin/shared/web/pages"
 )
 
-// hashed is the parameter with a session's partition. It means nothing here: proxies that cannot
-// compute a partition send requests with the same one to the same edge.
-const hashed = "p"
+// partitionParameter has a session's partition. The edge ignores it: a proxy that cannot compute a
+// partition sends requests with the same one to the same edge.
+const partitionParameter = "p"
 
 // Routes are what the edge serves.
 func (s *Service) Routes() []web.Route {
-	query := []string{"after", "from", "last", "on_gap", "envelope", "method", "level", "limit", "wait", hashed}
+	query := []string{"after", "from", "last", "on_gap", "envelope", "method", "level", "limit", "wait", partitionParameter}
 	routes := []web.Route{
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true, Query: query},
 		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true, Query: query},
-		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level", hashed}},
+		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level", partitionParameter}},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	routes = append(routes, s.mcp.Routes()...)

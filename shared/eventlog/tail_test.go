@@ -258,20 +258,16 @@ func TestTail_Turns(t *testing.T) {
 	for n := range 8 {
 		publish(t, l, fmt.Sprint("s", n), "t", n)
 	}
-	turns, hold, holding := eventlog.NewTurns(1), make(chan struct{}), make(chan struct{})
-	first := func(f *follower, cfg *eventlog.TailConfig) {
+	turns, hold, reads := eventlog.NewTurns(1), make(chan struct{}), make(chan struct{})
+	began := sync.OnceFunc(func() { close(reads) })
+	one := follow(t, l, 0, 0, func(f *follower, cfg *eventlog.TailConfig) {
 		cfg.Turns = turns
 		f.onEntry = func(eventlog.Entry) {
-			if holding != nil {
-				close(holding)
-				holding = nil
-				<-hold
-			}
+			began()
+			<-hold
 		}
-	}
-	began := holding
-	one := follow(t, l, 0, 0, first)
-	waittest.Receive(t, "the first one reads", began)
+	})
+	waittest.Receive(t, "the first one reads", reads)
 	var held atomic.Bool
 	held.Store(true)
 	two := follow(t, l, 1, 0, func(_ *follower, cfg *eventlog.TailConfig) {

@@ -5,10 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"rejoin/shared/racetest"
 )
 
 // patience is how long goroutines may take to end. goleak alone waits for less than half
@@ -16,11 +19,11 @@ import (
 const patience = 30 * time.Second
 
 // Run runs the tests, and returns the exit code: not 0 either when goroutines do not end
-// that are not ignored. With the race detector, which makes them five times as slow, property
-// tests of rapid make 20 checks instead of 100, unless -rapid.checks says how many.
+// that are not ignored. Property tests of rapid make 100 checks, and with the race detector as
+// many as take as long, unless -rapid.checks says how many.
 func Run(m *testing.M, ignored ...goleak.Option) (code int) {
-	if checks := flag.Lookup("rapid.checks"); checks != nil && race {
-		if err := checks.Value.Set("20"); err != nil {
+	if checks := flag.Lookup("rapid.checks"); checks != nil {
+		if err := checks.Value.Set(strconv.Itoa(100 / racetest.Slowdown)); err != nil {
 			panic(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// groupOpener is how a group begins: it opens the readers. It is no entry of the log.
+// groupOpener opens the readers of a group.
 type groupOpener struct {
 	group   *Group
 	from    Start

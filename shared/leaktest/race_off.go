@@ -1,6 +1,0 @@
-//go:build !race
-
-package leaktest
-
-// race says whether the race detector is on.
-const race = false

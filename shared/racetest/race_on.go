@@ -1,0 +1,7 @@
+//go:build race
+
+// Package racetest tells tests how much slower they are with the race detector, so that they do less.
+package racetest
+
+// Slowdown is how much longer everything takes with the race detector.
+const Slowdown = 5
