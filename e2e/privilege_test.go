@@ -107,6 +107,7 @@ func rejoinLog(t *testing.T, args ...string) (printed string) {
 // others are refused.
 var mayPublish = map[string]string{
 	"mcp.0.session.=open":              "ijb",
+	"mcp.0.=generation.id":             "ijb",
 	"mcp.0.session.life.stream":        "ibd",
 	"mcp.0.session.=.stream":           "ibd",
 	"mcp.0.session.life.=birth.stream": "ijbd",
@@ -122,6 +123,7 @@ var mayPublish = map[string]string{
 	"mcp.ingest.session":               "d",
 	"mcp.ingest.session.stream":        "p", // a publisher's
 	"mcp.ingest.session.=open":         "p",
+	"mcp.ingest.=generation.id":        "p",
 	"mcp.log.set.0":                    "o",
 	"mcp.log.set":                      "",
 	"mcp.log.other":                    "",

@@ -118,7 +118,8 @@ func TestTLS_BrowserFollowsTwentyStreams(t *testing.T) {
 	}
 	more(1)
 	more(2)
-	if n := p.connections(); n != 1 {
+	// Chromium begins a second one, in reserve, when the first takes more than 250 ms.
+	if n := p.connections(); n > 2 {
 		t.Errorf("there are %d connections", n)
 	}
 	if protocol := script[string](b, "performance.getEntriesByType('resource').find((r) => r.name.includes('/s0/')).nextHopProtocol"); protocol != "h2" {

@@ -106,7 +106,7 @@ func TestResolve_Rollbacks(t *testing.T) {
 				}
 			}
 			now.span = &span{before: now.span, from: now.last + 1}
-			now.generations = event.NextGeneration(now.generations, event.Generation{ID: "g" + strconv.Itoa(n), Start: now.last + 1})
+			now.generations = event.NextGenerations(now.generations, event.Generation{ID: "g" + strconv.Itoa(n), Start: now.last + 1})
 			if len(now.generations) > event.MaxGenerations || now.generations[0].ID != "birth" {
 				t.Fatalf("%d generations from %s on", len(now.generations), now.generations[0].ID)
 			}
@@ -120,14 +120,14 @@ func TestResolve_Rollbacks(t *testing.T) {
 	})
 }
 
-func TestNextGeneration_ListIsFull(t *testing.T) {
+func TestNextGenerations_ListIsFull(t *testing.T) {
 	generations := []event.Generation{{ID: "birth", Start: 1}, {ID: "a", Start: 10}, {ID: "b", Start: 30}, {ID: "c", Start: 20}}
 	for n := len(generations); n < event.MaxGenerations; n++ {
 		generations = append(generations, event.Generation{ID: strconv.Itoa(n), Start: 100})
 	}
 	before := slices.Clone(generations)
 	for _, want := range []event.Generation{{ID: "b", Start: 10}, {ID: "c", Start: 10}, {ID: "4", Start: 10}} {
-		next := event.NextGeneration(generations, event.Generation{ID: "new", Start: 200})
+		next := event.NextGenerations(generations, event.Generation{ID: "new", Start: 200})
 		if len(next) != event.MaxGenerations || next[0].ID != "birth" || next[1] != want || next[len(next)-1].Start != 200 {
 			t.Errorf("%v", next)
 		}

@@ -237,12 +237,12 @@ func lostGeneration(id ID, birth string, generations []Generation) (Verdict, uin
 // MaxGenerations bounds a partition's list of generations, 22 B each in its metadata.
 const MaxGenerations = 128
 
-// NextGeneration returns a list of generations with one more. When there are too many,
+// NextGenerations returns a list of generations with more of them. When there are too many,
 // the oldest but the birth is merged with the one after it, which begins at the earlier
 // of the two starts: so an ID below the earliest start is still good, and no ID of an
 // unknown generation above it ever is.
-func NextGeneration(generations []Generation, g Generation) []Generation {
-	next := append(slices.Clone(generations), g)
+func NextGenerations(generations []Generation, more ...Generation) []Generation {
+	next := slices.Concat(generations, more)
 	for len(next) > MaxGenerations {
 		oldest := next[1]
 		next = slices.Delete(next, 1, 2)

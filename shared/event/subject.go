@@ -70,7 +70,8 @@ type Subject struct {
 //	mcp.<p>.<session>.<life>.=end            the end of the life
 //	mcp.<p>.<session>.<life>.=end.<stream>   the end of a stream
 //
-// and the last two with =clear and =trim as well. The empty life is "=".
+// and the last two with =clear and =trim as well. The empty life is "=". The subject of the one
+// entry that is of no session is [GenerationSubject].
 func (s Subject) String() string {
 	var buf [160]byte
 	b := s.appendSession(buf[:0])
@@ -117,6 +118,21 @@ func LivesFilters(partition int) [2]string {
 // SessionFilter returns the subject filter of all entries of a session, of all lives.
 func (s Subject) SessionFilter() string {
 	return string(s.appendSession(nil)) + ">"
+}
+
+// generationToken stands in the place of a session.
+const generationToken = "=generation"
+
+// GenerationSubject returns the subject of the entry that a generation of a partition begins with
+// when no janitor has begun it: mcp.<p>.=generation.<id>. [ParseSubject] refuses it.
+func GenerationSubject(partition int, id string) string {
+	return "mcp." + strconv.Itoa(partition) + "." + generationToken + "." + id
+}
+
+// ParseGenerationSubject returns the ID of the generation that begins with an entry of a partition.
+func ParseGenerationSubject(partition int, subject string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(subject, GenerationSubject(partition, ""))
+	return id, ok && id != "" && CheckLife(id) == nil
 }
 
 // LifeKey names a life of a session in one text: the session's name, a space, which no name

@@ -39,10 +39,21 @@ func TestSubjects(t *testing.T) {
 		"", "mcp", "mcp.", "mcp.0", "mcp.0.s", "mcp.0.s.", "mcp.0.s.t", "mcp.x.s.l.t", "mcp.01.s.l.t", "mcp.-1.s.l.t", "mcp.0.s.l.t.u",
 		"mcp.0..l.t", "mcp.0.=2A.l.t", "mcp.0.s..t", "mcp.0.s.L.t", "mcp.0.s.l.=END", "MCP.0.s.l.t", "mcp.+1.s.l.t", "mcp.0.=open.l.t",
 		"mcp.0.s.l.=birth", "mcp.0.s.l.=seal.t", "mcp.0.s.l.=open", "mcp.0.s.=open.t", "mcp.0.s.l.=end.", "mcp.0.s.l.=end.=end",
-		"mcp.0.s.l.=end.t.u", "mcp.0.s.==.t", "mcp.0.s." + strings.Repeat("l", 33) + ".t", "mcp.0.s.=open.=end",
+		event.GenerationSubject(0, "id"), "mcp.0.s.l.=end.t.u", "mcp.0.s.==.t", "mcp.0.s." + strings.Repeat("l", 33) + ".t", "mcp.0.s.=open.=end",
 	} {
 		if s, err := event.ParseSubject(text); !errors.Is(err, event.ErrInvalidSubject) {
 			t.Errorf("ParseSubject(%q) = %+v, %v, want ErrInvalidSubject", text, s, err)
+		}
+	}
+}
+
+func TestGenerationSubject(t *testing.T) {
+	if id, ok := event.ParseGenerationSubject(3, event.GenerationSubject(3, "ab7")); !ok || id != "ab7" {
+		t.Errorf("%q, %v", id, ok)
+	}
+	for _, subject := range []string{event.GenerationSubject(30, "ab7"), event.GenerationSubject(3, ""), event.GenerationSubject(3, "a.b"), event.GenerationSubject(3, "a,b:1"), "mcp.3.s.=open"} {
+		if id, ok := event.ParseGenerationSubject(3, subject); ok {
+			t.Errorf("%s names %q", subject, id)
 		}
 	}
 }

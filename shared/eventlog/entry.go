@@ -31,6 +31,9 @@ type Entry struct {
 	// Valid says that RawSubject names an event or control entry of this log and lies in
 	// the partition of its session. What is not valid is to be ignored.
 	Valid bool
+	// Begins is the ID of the generation that begins with this entry, which is of no session; empty
+	// in all others.
+	Begins string
 	// Sequence is the entry's sequence in its partition.
 	Sequence uint64
 	// Time is when the server stored the entry.
@@ -95,6 +98,9 @@ func (l *Log) entryFromRaw(msg *jetstream.RawStreamMsg, p int) Entry {
 func (l *Log) fill(e *Entry, h nats.Header, p int) {
 	subject, err := event.ParseSubject(e.RawSubject)
 	e.Subject, e.Valid = subject, err == nil && subject.Partition == p && l.Partition(subject.Session) == p
+	if !e.Valid {
+		e.Begins, _ = event.ParseGenerationSubject(p, e.RawSubject)
+	}
 	e.Type = event.DefaultType
 	if t := h.Get(HeaderType); t != "" && event.CheckType(t) == nil {
 		e.Type = t
@@ -147,7 +153,7 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
 	}
-	if _, err := l.settle(ctx, s.Partition); err != nil {
+	if err := l.writable(ctx, s.Partition); err != nil {
 		return Ack{}, err
 	}
 	if s.Kind == event.Open {

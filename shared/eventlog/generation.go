@@ -1,11 +1,18 @@
 package eventlog
 
 import (
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base32"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
@@ -13,7 +20,84 @@ import (
 func newGenerationID() string {
 	var b [10]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
+	return generationID(b)
+}
+
+// generationOf returns the ID of the generation of a server that is alone, in one run of it: all
+// who begin it call it the same.
+func generationOf(server string) string {
+	sum := sha256.Sum256([]byte(server))
+	return generationID([10]byte(sum[:10]))
+}
+
+func generationID(b [10]byte) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}
+
+// begun reports whether a generation has begun on a server that is alone.
+func (s State) begun(server string) bool {
+	return s.server == server || contains(s.Generations, generationOf(server))
+}
+
+func contains(gens []event.Generation, id string) bool {
+	return slices.ContainsFunc(gens, func(g event.Generation) bool { return g.ID == id })
+}
+
+// writable waits until something may be stored in a partition, as settle does. Where no janitor has
+// begun a generation, it begins one: with an entry under a subject that the server's run alone has,
+// so that whoever stores it first decides where the generation starts. The error wraps [ErrUnavailable].
+func (l *Log) writable(ctx context.Context, p int) error {
+	server, err := l.settle(ctx, p)
+	if err != nil || l.Clustered() {
+		return err
+	}
+	if state, _ := l.State(p); state.begun(server) {
+		return nil
+	}
+	release, err := l.parts[p].own(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	state, err := l.Look(ctx, p)
+	if err != nil || state.begun(server) {
+		return unavailable(err)
+	}
+	msg := nats.NewMsg(event.GenerationSubject(p, generationOf(server)))
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
+	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
+		return unavailable(err)
+	}
+	if state, err = l.Look(ctx, p); err == nil && !state.begun(server) {
+		err = errLost
+	}
+	return unavailable(err)
+}
+
+// unavailable is the error of what was to come before an event, which was not sent then.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
+		return err
+	}
+	return fmt.Errorf("%w: the generation cannot be begun: %s", ErrUnavailable, err.Error())
+}
+
+// begunSince returns the generations that began with an entry of a partition since those that its
+// metadata names did.
+func begunSince(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+	for from := gens[len(gens)-1].Start; ; {
+		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return more, nil
+		case err != nil:
+			return nil, apiError(err)
+		}
+		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !contains(gens, id) {
+			more = append(more, event.Generation{ID: id, Start: msg.Sequence})
+		}
+		from = msg.Sequence + 1
+	}
 }
 
 // formatGenerations writes "id:start,id:start".

@@ -63,7 +63,7 @@ func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 		return Opening{}, err
 	}
 	s := event.Subject{Partition: l.Partition(o.Session), Session: o.Session, Kind: event.Open}
-	if _, err := l.settle(ctx, s.Partition); err != nil {
+	if err := l.writable(ctx, s.Partition); err != nil {
 		return Opening{}, err
 	}
 	msg := nats.NewMsg(s.String())
@@ -253,7 +253,7 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 	msg := nats.NewMsg(s.String())
 	msg.Data = data
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
-	if _, err := l.settle(ctx, s.Partition); err != nil {
+	if err := l.writable(ctx, s.Partition); err != nil {
 		return Ack{}, err
 	}
 	return l.publish(ctx, s.Partition, msg)

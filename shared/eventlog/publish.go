@@ -161,7 +161,7 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 	if len(e.Data) > l.Settings().MaxMessageBytes {
 		return 0, nil, ErrTooLarge
 	}
-	if _, err = l.settle(ctx, p); err == nil && e.Life != "" && !e.Sole {
+	if err = l.writable(ctx, p); err == nil && e.Life != "" && !e.Sole {
 		err = l.bear(ctx, p, e)
 	}
 	if errors.Is(err, ErrClosed) && e.Key != "" {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
@@ -166,8 +167,19 @@ func TestTail_WithoutJanitor(t *testing.T) {
 	start(t, srv, l)
 	last := publish(t, l, "s", "t", 2)
 	f.waitLast(t, last)
-	if state, _ := l.State(0); len(state.Generations) != 1 {
-		t.Errorf("who began %+v?", state.Generations)
+	// The entry before the event begins a generation; a janitor writes that down, and no other one.
+	want := event.Generation{Start: last - 1}
+	for _, s := range []eventlog.State{look(t, l), look(t, open(t, srv))} {
+		want.ID = s.Generation().ID
+		if len(s.Generations) != 2 || s.Generation() != want {
+			t.Errorf("generations %+v, want one that begins at %d", s.Generations, want.Start)
+		}
+	}
+	if !beginOnce(t, l) || beginOnce(t, l) {
+		t.Error("the janitor that comes back writes the generation down, once")
+	}
+	if s := look(t, l); len(s.Generations) != 2 || s.Generation() != want {
+		t.Errorf("the janitor makes generations %+v of it, want %+v at the end", s.Generations, want)
 	}
 }
 

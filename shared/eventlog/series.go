@@ -117,7 +117,7 @@ func (s *Series) enter(ctx context.Context, p int) (release func(), err error) {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		}
-		if _, err := s.log.settle(ctx, p); err != nil {
+		if err := s.log.writable(ctx, p); err != nil {
 			return nil, err
 		}
 	}

@@ -194,41 +194,49 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 	case at.clustered:
 		return l.compareServers(ctx, p, looks)
 	}
-	return l.changeServers(ctx, p, func(_ *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
 		if meta[metaServer] == at.id {
-			return false, nil
+			return nil, nil
+		}
+		more, err := begunSince(ctx, l.stream(p), p, gens)
+		if err != nil {
+			return nil, err
+		}
+		if own := generationOf(at.id); !contains(more, own) {
+			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
 		meta[metaServer] = at.id
-		return true, nil
+		return more, nil
 	})
 }
 
-// changeServers lets change see a partition and enter into its metadata what is known of
-// the servers that hold it, and begins a generation if change says so. It reports whether
-// it has begun one. Errors are those of [Log.BeginGeneration].
-func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string) (begin bool, err error)) (bool, error) {
+// changeServers lets change see a partition with its generations, and enter into its metadata what
+// is known of the servers that hold it, and begins the generations that change returns. It reports
+// whether there were any. Errors are those of [Log.BeginGeneration].
+func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	var begin, stored bool
-	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (_ bool, err error) {
-		if begin, err = change(info, cfg.Metadata); err != nil {
+	var begun, stored bool
+	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
+		if err != nil {
 			return false, err
 		}
-		if begin {
-			gens, err := parseGenerations(cfg.Metadata[metaGenerations])
-			if err != nil {
-				return false, err
-			}
-			gens = event.NextGeneration(gens, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
-			cfg.Metadata[metaGenerations] = formatGenerations(gens)
+		more, err := change(info, cfg.Metadata, gens)
+		if err != nil {
+			return false, err
 		}
+		begun = len(more) > 0
+		cfg.Metadata[metaGenerations] = formatGenerations(event.NextGenerations(gens, more...))
 		stored = !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata))
 		return stored, nil
 	})
 	if err != nil || !stored {
 		return false, err
 	}
-	return begin, l.refresh(ctx, p)
+	return begun, l.refresh(ctx, p)
 }
 
 // Servers asks all servers of the cluster who they are, and returns those that answer: all
@@ -299,20 +307,23 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
 		return false, nil
 	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, _ []event.Generation) ([]event.Generation, error) {
 		names := holders(info)
 		if len(names) == 0 {
-			return false, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
+			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
 		}
 		known, err := parseServers(meta[metaServers])
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		lost, next := known.compare(names, looks)
 		if !maps.Equal(next, known) {
 			meta[metaServers] = next.format()
 		}
-		return lost, nil
+		if !lost {
+			return nil, nil
+		}
+		return []event.Generation{{ID: newGenerationID(), Start: info.State.LastSeq + 1}}, nil
 	})
 }
 
@@ -323,12 +334,11 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 // floor has passed it: a birth that was written again since may say of its stream less than there
 // was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
 func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
-	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string) (bool, error) {
-		gens, err := parseGenerations(meta[metaGenerations])
-		if id := state.Generation().ID; err == nil && gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
+	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
+		if id := state.Generation().ID; gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
 			meta[metaChecked] = checked{id, max(damaged, parseChecked(meta[metaChecked]).damaged), state.Leader}.format()
 		}
-		return false, err
+		return nil, nil
 	})
 	return err
 }

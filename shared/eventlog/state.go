@@ -107,6 +107,13 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
+	if !l.Clustered() && server != state.server {
+		more, err := begunSince(ctx, stream, p, state.Generations)
+		if err != nil {
+			return err
+		}
+		state.Generations = event.NextGenerations(state.Generations, more...)
+	}
 	settings := l.Settings()
 	if p == 0 {
 		if settings, err = l.settingsNow(info.Config.Metadata); err != nil {

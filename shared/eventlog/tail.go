@@ -276,6 +276,9 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		return
 	}
 	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
+	if e.Begins != "" && e.Begins != generationOf(a.server) {
+		e.Begins = "" // of an earlier run, whose generations the state has
+	}
 	switch {
 	case a.inbox.riding && e.Sequence <= a.last:
 		return // it came the other way

@@ -78,7 +78,7 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	if t.Forgotten {
 		msg.Header.Set(headerForgotten, "1")
 	}
-	if _, err := l.settle(ctx, p); err != nil {
+	if err := l.writable(ctx, p); err != nil {
 		return Ack{}, err
 	}
 	return l.publish(ctx, p, msg)

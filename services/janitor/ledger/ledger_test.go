@@ -77,11 +77,11 @@ func TestLedger_MergedGenerationIsTheSame(t *testing.T) {
 		l.Apply(e, m.now)
 	}
 	l.Reach(5, m.now)
-	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "next", Start: 6})
+	s.Generations = event.NextGenerations(s.Generations, event.Generation{ID: "next", Start: 6})
 	if got := l.Begin(s); got != 5 {
 		t.Errorf("it continues after %d", got)
 	}
-	s.Generations = event.NextGeneration(s.Generations, event.Generation{ID: "rolled back", Start: 3})
+	s.Generations = event.NextGenerations(s.Generations, event.Generation{ID: "rolled back", Start: 3})
 	if got := l.Begin(s); got != 0 {
 		t.Errorf("after a roll-back it continues after %d", got)
 	}

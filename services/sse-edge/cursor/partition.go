@@ -123,7 +123,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
 	}
-	if !e.Valid {
+	if !e.Valid && e.Begins == "" {
 		p.metrics.skipped.WithLabelValues("subject").Inc()
 	}
 	if e.Valid && e.Subject.Kind == event.Message && !validMessage(e.Data) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -99,6 +101,72 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 			t.Errorf("resume: %v, want that the window is behind", err)
 		}
 	})
+}
+
+// The server loses its newest event, comes back without a janitor, and gives the sequence to
+// another event: who had the lost one is told, and gets the other.
+func TestReader_RolledBackWithoutJanitor(t *testing.T) {
+	t.Parallel()
+	f := edgetest.NewLog(t)
+	common := f.Publish("a", 5)
+	stayed := followLog(t, f, 0)
+	older := filepath.Join(t.TempDir(), "older")
+	if err := os.CopyFS(older, os.DirFS(f.Server.Dir())); err != nil { // a power cut leaves this
+		t.Fatal(err)
+	}
+	lost := f.Publish("a", 3)
+	comesTo(t, stayed, "s", lost)
+	f.Server.Stop()
+	if err := errors.Join(os.RemoveAll(f.Server.Dir()), os.Rename(older, f.Server.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	place := event.Place{Session: "s", Stream: "a"}
+	state, _ := f.Backend.Log.State(0)
+	place.Origin, place.Generation = state.Origin, state.Generation().ID
+	had := event.ID{Stream: "a", Tag: place.Tag(), Sequence: lost}.String()
+
+	f.Server.Start()
+	running := followLog(t, f, 0)
+	last := f.Publish("a", 4)
+	if last < lost {
+		t.Fatalf("the newest event is %d, and %d is to have another one", last, lost)
+	}
+	for _, ps := range []*Partitions{running, stayed} {
+		comesTo(t, ps, "s", last)
+	}
+	check := func(edge string, ps *Partitions, want event.Generation) {
+		t.Helper()
+		r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{After: had}, window.Limits{Events: 100, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		step, err := r.Next(waittest.Context(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || len(step.Items) != 4 || step.Items[0].Sequence <= common {
+			t.Errorf("%s: %+v, then %d events", edge, step.Gaps, len(step.Items))
+		}
+		if _, gens := ps.Of("s").window.Generations(); len(gens) != 2 || gens[1] != want {
+			t.Errorf("%s: generations %+v, want %+v", edge, gens, want)
+		}
+	}
+	begun, err := f.Backend.Log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("an edge that was there when it happened", stayed, begun.Generation())
+	check("an edge that ran", running, begun.Generation())
+	check("an edge that starts later", followLog(t, f, 0), begun.Generation())
+	if _, err := f.Backend.Log.BeginGeneration(waittest.Context(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	now, err := f.Backend.Log.Look(waittest.Context(t), 0)
+	if err != nil || !slices.Equal(now.Generations, begun.Generations) {
+		t.Errorf("a janitor that comes back makes %+v of %+v, %v", now.Generations, begun.Generations, err)
+	}
+	check("an edge after the janitor", followLog(t, f, 0), begun.Generation())
 }
 
 // A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.

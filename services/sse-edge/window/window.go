@@ -129,7 +129,7 @@ func (w *Window) Rollback(state eventlog.State, after, floor, common uint64) {
 func (w *Window) GoOn(state eventlog.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.take(state, event.Fork(w.gens, state.Generations))
+	w.take(state.Origin, state.Generations)
 }
 
 // Extend takes over generations that were begun while the tail runs, if they
@@ -141,24 +141,34 @@ func (w *Window) GoOn(state eventlog.State) {
 func (w *Window) Extend(state eventlog.State, sameServer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.gens) == 0 || w.birth != state.Origin || !slices.Contains(state.Generations, w.gens[len(w.gens)-1]) {
+	if len(w.gens) == 0 || w.birth != state.Origin || !has(state.Generations, w.gens[len(w.gens)-1].ID) {
 		return
 	}
 	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
-		w.take(state, fork)
+		w.take(state.Origin, state.Generations)
 	}
 }
 
-// take takes over generations. fork is the newest sequence that the partition has
-// in common with what it was. The caller holds the lock.
-func (w *Window) take(state eventlog.State, fork uint64) {
-	if fork != math.MaxUint64 {
+// begin takes over the generation that begins with an entry, before what comes after it.
+func (w *Window) begin(e eventlog.Entry) {
+	if !has(w.gens, e.Begins) {
+		w.take(w.birth, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}))
+	}
+}
+
+func has(gens []event.Generation, id string) bool {
+	return slices.ContainsFunc(gens, func(g event.Generation) bool { return g.ID == id })
+}
+
+// take takes over generations. The caller holds the lock.
+func (w *Window) take(birth string, gens []event.Generation) {
+	if fork := event.Fork(w.gens, gens); fork != math.MaxUint64 {
 		w.rollbacks = append(w.rollbacks, fork)
 		for _, c := range w.chains {
 			c.wake()
 		}
 	}
-	w.birth, w.gens = state.Origin, state.Generations
+	w.birth, w.gens = birth, gens
 }
 
 // Newest returns the sequences and store times of up to n of the newest entries,
@@ -179,6 +189,9 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	defer w.mu.Unlock()
 	w.jump(e.Sequence, missed)
 	w.end = e.Sequence
+	if e.Begins != "" {
+		w.begin(e)
+	}
 	if !e.Valid {
 		return
 	}
