@@ -249,6 +249,30 @@ func TestTail_StartFails(t *testing.T) {
 	f.waitLast(t, last)
 }
 
+// An attempt that fails gives its turn back: else the next one would wait for it.
+func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	turns := eventlog.NewTurns(1)
+	ctx, end := context.WithCancel(t.Context())
+	failed := errors.New("it cannot begin")
+	err := l.Tail(ctx, 0, eventlog.TailConfig{
+		Turns: turns,
+		Start: func(context.Context, eventlog.State) (uint64, error) {
+			if len(turns) != 1 {
+				t.Error("it begins without a turn")
+			}
+			end()
+			return 0, failed
+		},
+		Handle:  func(eventlog.Entry, uint64) {},
+		Through: func(uint64, uint64) {},
+	})
+	if !errors.Is(err, context.Canceled) || len(turns) != 0 {
+		t.Errorf("%v; %d turns are still taken", err, len(turns))
+	}
+}
+
 // A tail that begins waits until one that shares its turns has caught up.
 func TestTail_Turns(t *testing.T) {
 	t.Parallel()
