@@ -55,11 +55,11 @@ func startSharing(t *testing.T, settings eventlog.Settings, prepare ...func(*Ser
 				k.want(true)
 			}
 			// A sweep is of the partitions that its janitor holds.
-			janitor.sweeper.do = func(p int, f func(context.Context) error) error {
+			janitor.sweeper.do = func(p int, f func(context.Context) error) (did bool, err error) {
 				if slices.Contains(shares[i], p) {
-					return f(t.Context())
+					return true, f(t.Context())
 				}
-				return nil
+				return false, nil
 			}
 		}
 		r := beginAt(t, s.srv.URL(), settings, idle(), append(prepare, hold)...)

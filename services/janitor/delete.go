@@ -44,7 +44,7 @@ func leisurely(took time.Duration, left int) time.Duration {
 // janitor's ledger got the trim, so it begins again after a take-over.
 type deleter struct {
 	nc         *nats.Conn
-	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
+	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
 	log        *eventlog.Log
 	partitions []*follow.Partition
 	settled    time.Duration
@@ -86,7 +86,7 @@ func (d *deleter) round() (errs error) {
 		more = false
 		for _, p := range d.partitions {
 			left := false
-			err := d.do(p.Number, func(term context.Context) (err error) {
+			_, err := d.do(p.Number, func(term context.Context) (err error) {
 				left, err = d.batch(term, p)
 				return err
 			})

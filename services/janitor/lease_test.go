@@ -244,7 +244,7 @@ func believing(t *testing.T) func(*Service) {
 		for _, k := range s.ledgers {
 			k.want(true)
 		}
-		do := func(_ int, f func(context.Context) error) error { return f(t.Context()) }
+		do := func(_ int, f func(context.Context) error) (did bool, err error) { return true, f(t.Context()) }
 		s.sweeper.do, s.deleter.do = do, do
 	}
 }

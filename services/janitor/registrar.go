@@ -19,8 +19,8 @@ import (
 // registrar keeps the index of sessions, and ends what others have left unfinished.
 type registrar struct {
 	now        func() time.Time
-	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
-	ready      func(p int) bool                                      // see [Service.actsWithRecords]
+	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
+	ready      func(p int) bool                                                      // see [Service.actsWithRecords]
 	log        *eventlog.Log
 	sessions   *session.Registry
 	partitions []*follow.Partition
@@ -121,13 +121,9 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		acts := false
-		err := r.do(r.log.Partition(d.Record.Session), func(term context.Context) error {
-			acts = true
-			return r.fulfil(term, d)
-		})
+		did, err := r.do(r.log.Partition(d.Record.Session), func(term context.Context) error { return r.fulfil(term, d) })
 		switch {
-		case !acts: // another janitor does it
+		case !did: // another janitor does it
 		case err == nil:
 			r.metrics.duties.WithLabelValues(d.Task.String()).Inc()
 		case ctx.Err() != nil:

@@ -192,10 +192,10 @@ func (s *Service) Run(ctx context.Context) error {
 // sessions: without them it would not know what limits they ask for.
 func (s *Service) actsWithRecords(p int) bool { return s.leases.Held(p) && s.backend.Sessions.Has(p) }
 
-// do is [lease.Leases.Do] for what needs the records of the sessions.
-func (s *Service) do(p int, f func(term context.Context) error) error {
+// do is [lease.Leases.Do] for what needs the records of the sessions: without them it does nothing.
+func (s *Service) do(p int, f func(term context.Context) error) (did bool, err error) {
 	if !s.backend.Sessions.Has(p) {
-		return nil
+		return false, nil
 	}
 	return s.leases.Do(p, f)
 }

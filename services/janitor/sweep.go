@@ -31,7 +31,7 @@ type sweeper struct {
 	partitions []*follow.Partition
 	floors     []*floorKeeper // of each partition
 	deleter    *deleter
-	do         func(p int, f func(term context.Context) error) error // see [lease.Leases.Do]
+	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
 	sessions   *session.Registry
 	cfg        Config
 	overrides  overrides
@@ -127,7 +127,7 @@ func (w *sweeper) sweep() swept {
 // tail.
 func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error) (errs error) {
 	for _, p := range w.partitions {
-		err := w.do(p.Number, func(term context.Context) error {
+		_, err := w.do(p.Number, func(term context.Context) error {
 			err := do(term, p)
 			if errors.Is(err, eventlog.ErrFull) {
 				if err = w.makeRoom(term, p); err == nil {

@@ -87,7 +87,7 @@ func (g *Generations) beginAll(looks []eventlog.Servers) error {
 	for p := range g.log.Settings().Partitions {
 		wg.Go(func() {
 			ok := false
-			err := g.leases.Do(p, func(term context.Context) (err error) {
+			_, err := g.leases.Do(p, func(term context.Context) (err error) {
 				mu.Lock()
 				done := g.done[p] == term.Done() && !g.log.Clustered()
 				mu.Unlock()

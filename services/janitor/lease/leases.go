@@ -105,22 +105,23 @@ func (s *Leases) Held(p int) bool {
 }
 
 // Do calls f with the context of the term in which this janitor acts for a partition, and returns
-// its error; without a term it does nothing. The term is over for others when f has returned.
-func (s *Leases) Do(p int, f func(ctx context.Context) error) error {
+// its error. did is false when there is no such term: then f was not called. The term is over for
+// others when f has returned.
+func (s *Leases) Do(p int, f func(ctx context.Context) error) (did bool, err error) {
 	s.mu.Lock()
 	t := s.all[p].term
 	if t == nil || t.Ctx.Err() != nil {
 		s.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	t.uses.Add(1)
 	s.mu.Unlock()
 	defer t.uses.Done()
-	err := f(t.Ctx)
+	err = f(t.Ctx)
 	if err != nil && t.Ctx.Err() != nil && !errors.Is(err, ErrNotActing) {
 		err = fmt.Errorf("%w: %w", ErrNotActing, err)
 	}
-	return err
+	return true, err
 }
 
 // Holders returns for which partitions this janitor acts, and how many nobody acts for, as far as it

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -65,6 +66,21 @@ func holds(s *Leases, n int) func() bool {
 	return func() bool {
 		own, _ := s.Holders()
 		return len(own) == n
+	}
+}
+
+func TestLeases_DoWithoutTerm(t *testing.T) {
+	t.Parallel()
+	srv, failed := natstest.Start(t), errors.New("failed")
+	first := compete(t, srv.Connect(), time.Minute, 1)
+	waittest.Until(t, "the first one acts", holds(first, 1))
+	second := compete(t, srv.Connect(), time.Minute, 1)
+	for s, acts := range map[*Leases]bool{first: true, second: false} {
+		called := false
+		did, err := s.Do(0, func(context.Context) error { called = true; return failed })
+		if did != acts || called != acts || errors.Is(err, failed) != acts {
+			t.Errorf("one that acts, %t: it was done, %t; it was called, %t; %v", acts, did, called, err)
+		}
 	}
 }
 
