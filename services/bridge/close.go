@@ -137,7 +137,9 @@ func (s *Service) close(h *clientSession) {
 		case <-s.life.Done():
 			return s.life.Err()
 		}
-		err := s.closeOnce(h)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
+		defer cancel()
+		err := s.closeOnce(ctx, h)
 		if err != nil {
 			s.log.Info("a session is not ended yet", "session", h.name, "error", err)
 		}
@@ -147,9 +149,7 @@ func (s *Service) close(h *clientSession) {
 
 // closeOnce is one attempt to end a session in the log, also where somebody else has begun
 // to. A session of the same name that was opened since is another one.
-func (s *Service) closeOnce(h *clientSession) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
-	defer cancel()
+func (s *Service) closeOnce(ctx context.Context, h *clientSession) error {
 	rec, err := s.backend.Sessions.Get(ctx, h.name)
 	if err == nil && rec.Life == h.life {
 		err = s.backend.Sessions.End(ctx, h.name, "", false)

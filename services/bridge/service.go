@@ -147,15 +147,14 @@ func (s *Service) stop() {
 }
 
 // closeAll ends the sessions whose processes have ended with the service: no other
-// bridge can go on with them.
+// bridge can go on with them. One deadline for all bounds the stop.
 func (s *Service) closeAll() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
+	defer cancel()
 	var closing sync.WaitGroup
 	for _, h := range s.all() {
 		closing.Go(func() {
-			for _, c := range h.streams() {
-				c.over(upstream.ErrExited)
-			}
-			if err := s.closeOnce(h); err != nil {
+			if err := s.closeExited(ctx, h); err != nil {
 				s.log.Warn("a session is left to the next bridge to end", "session", h.name, "error", err)
 				return
 			}
@@ -163,6 +162,21 @@ func (s *Service) closeAll() {
 		})
 	}
 	closing.Wait()
+}
+
+// closeExited ends the calls of a session whose process has ended, and the session in the log, when
+// it is its turn; see [closesAtOnce].
+func (s *Service) closeExited(ctx context.Context, h *clientSession) error {
+	select {
+	case s.closing <- struct{}{}:
+		defer func() { <-s.closing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, c := range h.streams() {
+		c.over(upstream.ErrExited)
+	}
+	return s.closeOnce(ctx, h)
 }
 
 // receive answers calls until ctx ends.

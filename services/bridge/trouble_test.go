@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestCall_NATSIsDown(t *testing.T) {
@@ -307,4 +308,31 @@ func TestClose_Turns(t *testing.T) {
 	for range closesAtOnce - 1 {
 		<-in.closing
 	}
+}
+
+// A bridge that stops ends the sessions of its processes in the same turns.
+func TestClose_TurnsAtStop(t *testing.T) {
+	t.Parallel()
+	s, cfg := newSystem(t, eventlog.Settings{}), stdioConfig(t)
+	cfg.AckTimeout = time.Minute // all sessions are to be ended within about that
+	in := s.start(t, cfg)
+	name := s.ready(t)
+	for range closesAtOnce {
+		in.closing <- struct{}{}
+	}
+	stopped := make(chan struct{})
+	go func() {
+		in.stop()
+		close(stopped)
+	}()
+	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
+	for range 100 {
+		s.wantState(t, name, session.Open) // it would have ended long before
+	}
+	<-in.closing
+	s.wantState(t, name, session.Closed)
+	for range closesAtOnce - 1 {
+		<-in.closing
+	}
+	waittest.Receive(t, "the bridge has stopped", stopped)
 }
