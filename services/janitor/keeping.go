@@ -42,10 +42,10 @@ func (k *keeping) state() (wanted bool, changed <-chan struct{}) {
 func (k *keeping) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		wanted, changed := k.state()
-		life, end := context.WithCancel(ctx)
+		kept, end := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		if wanted {
-			wg.Go(func() { k.Keep(life) })
+			wg.Go(func() { k.Keep(kept) })
 		}
 		select {
 		case <-ctx.Done():

@@ -1,6 +1,6 @@
-// Package natsconn bounds what is asked of NATS by the life of the connection: a request
-// that was under way when the connection was lost is never answered, and would be
-// waited for until its time-out, long after the connection has come back.
+// Package natsconn ends what is asked of NATS with the connection: a request that was under
+// way when the connection was lost is never answered, and would be waited for until its time-out, long
+// after the connection has come back.
 package natsconn
 
 import (

@@ -46,9 +46,9 @@ func (l *Lease) wanted() bool {
 	return s.sharing.wants(l.partition, len(s.mine()), s.now())
 }
 
-// live is run for one life of the connection, with which ctx ends. program is what ends with the
-// program alone.
-func (l *Lease) live(ctx, program context.Context, act func(context.Context) error) error {
+// compete is run for each connection, with which ctx ends. program is what ends with the program
+// alone.
+func (l *Lease) compete(ctx, program context.Context, act func(context.Context) error) error {
 	for ctx.Err() == nil {
 		t, yields := l.acting()
 		wait := l.of.pause()
@@ -114,8 +114,8 @@ func (l *Lease) attempt(ctx context.Context) (acting bool, wait time.Duration) {
 	return l.state.acting, l.state.due(now)
 }
 
-// leave ends the term at the end of a connection's life, and gives the lease back at the end of
-// the program.
+// leave ends the term at the end of a connection, and gives the lease back at the end of the
+// program.
 func (l *Lease) leave(program context.Context) error {
 	t, _ := l.acting()
 	switch {

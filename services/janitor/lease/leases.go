@@ -35,7 +35,7 @@ var (
 
 // Leases competes for the leases of all partitions on behalf of one janitor.
 //
-//	Run ──▶ live, one for each partition and connection ──▶ act, one for each term
+//	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
 //	   ├──▶ follow, one for each connection: hears who holds what
 //	   ├──▶ attend, one for each connection: says that this janitor is there, shares
 //	   └──▶ a subscription that says that this janitor is connected
@@ -44,7 +44,7 @@ var (
 type Leases struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
-	kv       jetstream.KeyValue // of the connection's life
+	kv       jetstream.KeyValue // of the present connection
 	replicas int
 	id       string
 	logger   *slog.Logger
@@ -57,8 +57,8 @@ type Leases struct {
 	now        func() Instant
 	sharing    sharing
 	told       string // the partitions that the log said this janitor acts for
-	complained bool   // in this connection's life
-	answered   bool   // the bucket has answered the last request of sayHere, in this connection's life
+	complained bool   // since the connection was made
+	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
 }
 
 // New returns the leases of some partitions, of a length, for one janitor. clock is the time of day:
@@ -152,7 +152,7 @@ func (s *Leases) mine() (held []*Lease) {
 	return held
 }
 
-// connection returns the number of the connection's life.
+// connection returns the number of the present connection.
 func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
 
 // Run stands for the leases until ctx ends, and calls act for each term with a context that ends
@@ -171,8 +171,8 @@ func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partitio
 	defer s.nc.RemoveStatusListener(connected)
 	for ctx.Err() == nil {
 		if s.nc.IsConnected() {
-			life, done := natsconn.While(ctx, s.nc)
-			err := s.live(life, ctx, act)
+			connection, done := natsconn.While(ctx, s.nc)
+			err := s.compete(connection, ctx, act)
 			done()
 			if err != nil {
 				return err
@@ -187,9 +187,9 @@ func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partitio
 	return nil
 }
 
-// live is run for one life of the connection, with which ctx ends. program is what ends with the
-// program alone.
-func (s *Leases) live(ctx, program context.Context, act func(context.Context, int) error) error {
+// compete is run for each connection, with which ctx ends. program is what ends with the program
+// alone.
+func (s *Leases) compete(ctx, program context.Context, act func(context.Context, int) error) error {
 	s.mu.Lock()
 	s.complained, s.answered = false, false
 	s.sharing.forget(s.now())
@@ -209,7 +209,7 @@ func (s *Leases) live(ctx, program context.Context, act func(context.Context, in
 	others.Go(func() { s.attend(ctx) })
 	for _, l := range s.all {
 		leases.Go(func() {
-			err := l.live(ctx, program, func(ctx context.Context) error { return act(ctx, l.partition) })
+			err := l.compete(ctx, program, func(ctx context.Context) error { return act(ctx, l.partition) })
 			if err != nil {
 				s.mu.Lock()
 				errs = errors.Join(errs, err)
