@@ -81,7 +81,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.registrar = &registrar{now: b.Now, do: s.do, ready: s.actsWithRecords, log: b.Log, sessions: b.Sessions, partitions: s.partitions, cfg: cfg, patience: ledger.FinishAfter, metrics: m, logger: env.Log}
 	s.setter = &setter{nc: b.Conn, log: b.Log, logger: env.Log}
 	s.edges = newEdges(b.Conn)
-	s.acting = s.actingFor
+	s.acting, s.holders = s.actingFor, s.leases.Holders
 	s.asker = ask.New(b.Conn, rand.Text(), s.holding, s.answer)
 	env.Health.Add("ledger", s.complete)
 	return s, nil
@@ -130,7 +130,7 @@ func (s *Service) complete() error {
 	if s.wasReady.Load() {
 		return nil
 	}
-	held, without := s.leases.Holders()
+	held, without := s.holders() // both at one time
 	if without > 0 {
 		return fmt.Errorf("%d partitions have no janitor that acts for them", without)
 	}

@@ -17,6 +17,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -136,22 +137,28 @@ func TestLedger_AfterJanitorRestart(t *testing.T) {
 	}
 }
 
-// A janitor that looks whether it is ready while it gets a partition is not, before it has the ledger.
+// A janitor that gets a partition while it looks whether it is ready is not, before it has the ledger.
 func TestReady_PartitionGotMeanwhile(t *testing.T) {
-	srv := natstest.Start(t)
-	for range 10 {
-		ready := make(chan bool)
-		r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
-			go func() {
-				for s.complete() != nil {
-				}
-				ready <- s.hasAll(s.partitions[0])
-			}()
-		})
-		if !waittest.Receive(t, "the janitor is ready", ready) {
-			t.Fatal("ready without the ledger")
+	t.Parallel()
+	ready := make(chan error, 1)
+	beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
+		asked, holders := make(chan struct{}), s.holders
+		s.holders = func() (own []int, nobodys int) {
+			close(asked)
+			for !s.leases.Held(0) && natsconn.Pause(t.Context(), time.Millisecond) {
+			}
+			return holders()
 		}
-		r.stop()
+		s.ledgers[0].mu.Lock() // the ledger is not begun before the look is over
+		go func() {
+			ready <- s.complete()
+			s.ledgers[0].mu.Unlock()
+		}()
+		<-asked
+		s.holders = holders
+	})
+	if err := waittest.Receive(t, "the look is over", ready); err == nil {
+		t.Error("ready without the ledger")
 	}
 }
 

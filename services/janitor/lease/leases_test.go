@@ -84,6 +84,20 @@ func TestLeases_DoWithoutTerm(t *testing.T) {
 	}
 }
 
+// What a janitor has heard of its own lease before the term begins is not another one's.
+func TestHolders_HeardBeforeTheTerm(t *testing.T) {
+	t.Parallel()
+	s, err := New(time.Minute, natstest.Start(t).Connect(), 2, 1, time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.sharing.held(0, s.id, s.now())
+	s.sharing.held(1, "another", s.now())
+	if own, nobodys := s.Holders(); len(own) != 0 || nobodys != 1 {
+		t.Errorf("it acts for %v, and nobody for %d", own, nobodys)
+	}
+}
+
 // A janitor that gets no answers, while what it sends arrives, keeps neither partitions nor a share
 // of them from the others.
 func TestLeases_AnswersAreLost(t *testing.T) {
