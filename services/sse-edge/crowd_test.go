@@ -164,7 +164,7 @@ func TestStalled_ThousandClients(t *testing.T) {
 	})
 }
 
-// Cursors in the window and below its floor, all at once.
+// Cursors in the window and below it, all at once.
 func TestReconnect_TwoThousand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -150,7 +150,7 @@ func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 }
 
 // The window forgets where a stream ended, and the log knows.
-func TestFinal_BelowFloor(t *testing.T) {
+func TestFinal_BelowWindow(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 2)
 	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
@@ -171,7 +171,7 @@ func TestFinal_BelowFloor(t *testing.T) {
 }
 
 // The window forgets that a session has ended, and the log knows.
-func TestReader_EndOfASessionBelowTheFloor(t *testing.T) {
+func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} {
 		f := newFixture(t)

@@ -341,7 +341,7 @@ func TestEvidence(t *testing.T) {
 			remove: func(f *fixture) { f.Purge(11) },
 		},
 	}
-	// The same answers are due from the log, when the cursor is below the floor, and
+	// The same answers are due from the log, when the cursor is below the window, and
 	// from a window that was filled after the removals.
 	for _, backfill := range []int{0, -1} {
 		for _, tt := range tests {

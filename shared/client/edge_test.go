@@ -20,7 +20,7 @@ const heartbeat = 15 * time.Second
 type fakeEdge struct {
 	mu      sync.Mutex
 	events  []edgeEvent // by sequence, from 1 on
-	floor   uint64      // events up to it are gone
+	removed uint64      // events up to it are gone
 	tag     string
 	closed  bool
 	changed chan struct{} // closed and made again with every change
@@ -67,10 +67,10 @@ func (f *fakeEdge) publish(events ...edgeEvent) {
 }
 
 // trim removes all events up to a sequence.
-func (f *fakeEdge) trim(floor uint64) {
+func (f *fakeEdge) trim(removed uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.floor = max(f.floor, floor)
+	f.removed = max(f.removed, removed)
 }
 
 func (f *fakeEdge) close() {
@@ -169,20 +169,20 @@ func (a *edgeAnswer) run(r *http.Request) {
 	f := a.edge
 	text := r.Header.Get("Last-Event-ID")
 	f.mu.Lock()
-	floor, end := f.floor, uint64(len(f.events))
+	removed, end := f.removed, uint64(len(f.events))
 	f.mu.Unlock()
 	id, err := event.ParseID(text)
 	reason := ""
 	switch {
 	case text == "" && r.URL.Query().Get("from") == "now":
 		a.cursor = end
-	case text == "", a.fault.Forgets && id.Sequence >= floor:
-		a.cursor = floor
+	case text == "", a.fault.Forgets && id.Sequence >= removed:
+		a.cursor = removed
 	case err != nil || id.Stream != a.stream || id.Sequence > end:
-		a.cursor, reason = floor, "unknown"
+		a.cursor, reason = removed, "unknown"
 	default:
-		if a.cursor = id.Sequence; a.cursor < floor {
-			a.cursor, reason = floor, "trimmed"
+		if a.cursor = id.Sequence; a.cursor < removed {
+			a.cursor, reason = removed, "trimmed"
 		}
 	}
 	if reason == "" {

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// backlog serves the reads of one partition for cursors below the window's floor. A
+// backlog serves the reads of one partition for cursors below the window. A
 // few of them are read one by one, each with a filter of its own; when more wait,
 // one scan of the partition serves them all, so that a storm of resumes costs about
 // as much as delivering the partition once. At most --log-reads reads and scans go

@@ -9,9 +9,9 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// below reads a page for a cursor that lies below the window's floor, out of the log.
+// below reads a page for a cursor that lies below the window, out of the log.
 func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
-	page, err := r.part.backlog.read(ctx, r.Place, r.Cursor, v.Floor-1, r.limit)
+	page, err := r.part.backlog.read(ctx, r.Place, r.Cursor, v.Start-1, r.limit)
 	if err != nil {
 		return err
 	}
@@ -43,8 +43,8 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 // beforeLast returns the sequence before the n newest events of the place; 0 when there are fewer.
 // Below the window, events of a flow that are announced as removed and not yet deleted count.
 func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
-	before, left, floor := r.part.window.BeforeLast(r.Chain, n)
-	to := floor - 1
+	before, left, start := r.part.window.BeforeLast(r.Chain, n)
+	to := start - 1
 	for span := uint64(16 * n); left > 0 && to > 0; span *= 16 { // the log is read forwards only
 		from := to - min(span, to)
 		newest, err := r.part.backlog.newest(ctx, r.Place, from, to, left)

@@ -667,8 +667,8 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 			}
 			three := f.Publish("a", 1)
 			comesTo(t, ps, "s", three)
-			if floor := ps.Of("s").Stats().Floor; floor <= two || floor > last {
-				t.Fatalf("the window begins at %d", floor)
+			if start := ps.Of("s").Stats().Start; start <= two || start > last {
+				t.Fatalf("the window begins at %d", start)
 			}
 			if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open s:%d s:%d", one, two, three); got != want {
 				t.Errorf("got %s, want %s", got, want)

@@ -224,10 +224,10 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 // start says where the tail begins: with a backfill the first time, and later on
 // after the window's end, if the log still is what the window shows.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
-	after, floor := p.backfillFrom(state)
+	after, start := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
-		p.window.Begin(state, after, floor)
+		p.window.Begin(state, after, start)
 		p.tailed.Store(&state)
 		now := time.Now()
 		p.begun.Store(&now)
@@ -244,7 +244,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	} else {
 		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
-		p.window.Rollback(state, after, floor, common)
+		p.window.Rollback(state, after, start, common)
 	}
 	p.tailed.Store(&state)
 	return after, nil
@@ -283,8 +283,8 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 }
 
 // backfillFrom returns the sequence to begin after so that what follows fits into
-// the window, and the window's floor.
-func (p *Partition) backfillFrom(state eventlog.State) (after, floor uint64) {
+// the window, and where the window then starts.
+func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
 	if state.Events == 0 {
 		return state.Last, 1
 	}

@@ -72,10 +72,10 @@ func (l *lane) has(session string) bool {
 // marked returns the sessions that match, are not followed and have an opening or an end after a
 // sequence, and up to where.
 func (l *lane) marked(ctx context.Context, after uint64) (_ []window.Marked, through uint64, _ error) {
-	all, floor, through := l.part.window.MarkedSince(after, l.group.matches)
-	if after+1 < floor {
+	all, start, through := l.part.window.MarkedSince(after, l.group.matches)
+	if after+1 < start {
 		var below []window.Marked
-		err := l.part.log.Lives(ctx, l.part.number, after, floor-1, func(session string) {
+		err := l.part.log.Lives(ctx, l.part.number, after, start-1, func(session string) {
 			if l.group.matches(session) {
 				below = append(below, window.Marked{Session: session})
 			}
@@ -116,8 +116,8 @@ func (l *lane) admit(ctx context.Context, session string) (life string, ok bool,
 
 // mayFind reports, without a wait, whether a session may have begun since.
 func (l *lane) mayFind() bool {
-	all, floor, _ := l.part.window.MarkedSince(l.found, l.group.matches)
-	return l.found+1 < floor || slices.ContainsFunc(all, func(m window.Marked) bool { return !l.has(m.Session) })
+	all, start, _ := l.part.window.MarkedSince(l.found, l.group.matches)
+	return l.found+1 < start || slices.ContainsFunc(all, func(m window.Marked) bool { return !l.has(m.Session) })
 }
 
 // find follows the sessions that began since, up to the end of the window.

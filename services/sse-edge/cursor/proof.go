@@ -72,7 +72,7 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 		if err != nil {
 			return err
 		}
-		if newest, windowFloor := r.part.window.Trims(r.Chain); newest <= r.asked && windowFloor <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
+		if newest, start := r.part.window.Trims(r.Chain); newest <= r.asked && start <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
 			return r.skipCleared(ctx, v, page, s)
 		}
 	}

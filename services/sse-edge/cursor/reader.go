@@ -39,7 +39,7 @@ type Reader struct {
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing after the cursor.
 	provenTo uint64
-	// cleared holds, for reads below the floor, the newest =clear marker in the log by
+	// cleared holds, for reads below the window, the newest =clear marker in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
 	// asked is the end of the log when it was asked what was removed after a cursor below
@@ -75,7 +75,7 @@ type Step struct {
 	First uint64
 	// version is the chain's when the window was read, to wait for the next one.
 	version uint64
-	// proved is the window's proved floor when it was read.
+	// proved is where the last jump of the tail had ended when the window was read.
 	proved uint64
 	// more: the window holds more than one step may carry.
 	More bool

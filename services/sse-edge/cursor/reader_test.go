@@ -79,7 +79,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 
 	t.Run("in a read of the log", func(t *testing.T) {
 		v := p.window.Read(&r.Subscriber, r.limit, nil)
-		v.Inside, v.Floor = false, 4
+		v.Inside, v.Start = false, 4
 		var s Step
 		if err := r.below(waittest.Context(t), v, &s); err != nil || len(s.Items) != 3 {
 			t.Fatalf("below: %v, %d events", err, len(s.Items))
@@ -287,7 +287,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			defer r.Close()
 			page := func() (found Step) {
 				v := p.window.Read(&r.Subscriber, r.limit, nil)
-				v.Inside, v.Floor = false, 25
+				v.Inside, v.Start = false, 25
 				if err := r.below(waittest.Context(t), v, &found); err != nil {
 					t.Fatal(err)
 				}

@@ -64,7 +64,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 		return nil, err
 	}
 	if from.After != "" {
-		if r.Came = FromWindow; r.Cursor+1 < p.window.Stats().Floor {
+		if r.Came = FromWindow; r.Cursor+1 < p.window.Stats().Start {
 			r.Came = FromLog
 		}
 	}

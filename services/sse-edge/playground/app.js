@@ -16,24 +16,24 @@ function parseID(id) {
   return m && { head: m[1], sequence: m[2], tail: m[3] ?? '', number: BigInt(m[2]) }
 }
 
-// Order judges each event by its sequence. `floor` is the cursor up to which
+// Order judges each event by its sequence. `delivered` is the cursor up to which
 // everything had been delivered before this page looked, so after a reload an
 // event at or below it is a duplicate although this page never saw it.
 class Order {
-  constructor(floorID) {
-    this.reset(floorID)
+  constructor(deliveredID) {
+    this.reset(deliveredID)
   }
 
-  reset(floorID) {
-    this.floor = parseID(floorID)?.number ?? -1n
-    this.last = this.floor
+  reset(deliveredID) {
+    this.delivered = parseID(deliveredID)?.number ?? -1n
+    this.last = this.delivered
     this.seen = new Set()
   }
 
   judge(sequence) {
     if (sequence > this.last) {
       this.last = sequence
-    } else if (sequence === this.last || sequence <= this.floor || this.seen.has(sequence)) {
+    } else if (sequence === this.last || sequence <= this.delivered || this.seen.has(sequence)) {
       return 'duplicate'
     } else {
       this.remember(sequence)
@@ -48,7 +48,7 @@ class Order {
     if (this.seen.size > REMEMBERED) {
       const [oldest] = this.seen
       this.seen.delete(oldest)
-      if (oldest > this.floor) this.floor = oldest
+      if (oldest > this.delivered) this.delivered = oldest
     }
   }
 

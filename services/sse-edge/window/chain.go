@@ -84,9 +84,9 @@ func (c *Chain) silent() bool {
 	return true
 }
 
-// lose notes what the window lacks of a chain's place, on the flow too. What lies below
-// the floor is asked of the log anyway.
-func (c *Chain) lose(l Loss, floor uint64) {
+// lose notes what the window lacks of a chain's place, on the flow too. What lies before
+// the window's start is asked of the log anyway.
+func (c *Chain) lose(l Loss, start uint64) {
 	flow := c
 	if c.flow != nil {
 		flow = c.flow
@@ -104,14 +104,14 @@ func (c *Chain) lose(l Loss, floor uint64) {
 	}
 	maps.DeleteFunc(flow.losses, func(of string, lost Loss) bool {
 		all := flow.losses[""]
-		return lost.UpTo < floor || of != "" && all.Certain && lost.UpTo <= all.UpTo
+		return lost.UpTo < start || of != "" && all.Certain && lost.UpTo <= all.UpTo
 	})
 }
 
 // lossesBehind returns what the window lacks of the chain's place and the reader has not
-// heard of. Below the floor the log itself is asked for what is not certain here.
-func (c *Chain) lossesBehind(r *Subscriber, floor uint64) (all []Loss) {
-	inside := r.Cursor+1 >= floor
+// heard of. Before the window's start the log itself is asked for what is not certain here.
+func (c *Chain) lossesBehind(r *Subscriber, start uint64) (all []Loss) {
+	inside := r.Cursor+1 >= start
 	if c.flow == nil {
 		for _, l := range c.losses {
 			if l.UpTo > r.DroppedTo(l.Stream) && (l.Certain || inside) {
@@ -150,12 +150,12 @@ func (c *Chain) wake() {
 }
 
 // idle reports whether the window may forget the chain: everything that it says
-// lies before floor, where the log is asked anyway.
-func (c *Chain) idle(floor uint64) bool {
-	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= floor {
+// lies before start, where the log is asked anyway.
+func (c *Chain) idle(start uint64) bool {
+	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= start {
 		return false // it knows the opening
 	}
-	return c.length == 0 && c.entries == 0 && c.readers == 0 && len(c.streams) == 0 && c.Closed < floor && c.clearedAt < floor && c.trimmedAt < floor
+	return c.length == 0 && c.entries == 0 && c.readers == 0 && len(c.streams) == 0 && c.Closed < start && c.clearedAt < start && c.trimmedAt < start
 }
 
 // retag makes the prefix of the chain's event IDs, unless it is the right one.

@@ -11,10 +11,10 @@ import (
 
 // View is what a window says to one reader at one moment.
 type View struct {
-	// Inside says that the cursor lies at or above the floor; without it only the
+	// Inside says that nothing after the cursor was evicted; without it only the
 	// fields up to items mean anything.
 	Inside     bool
-	Floor      uint64
+	Start      uint64 // the window's
 	Rollbacks  int
 	Common     uint64 // of the rollbacks that the reader has not seen yet
 	Generation string
@@ -22,7 +22,7 @@ type View struct {
 	Version    uint64
 	ClearedAt  uint64
 	Losses     []Loss // those that the reader has not heard of yet
-	// Proved is the proved floor.
+	// Proved is where the last jump of the tail ended.
 	Proved uint64
 	// End is the window's end.
 	End uint64
@@ -47,8 +47,8 @@ func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Floor: w.floor, Rollbacks: len(w.rollbacks), Birth: w.birth, Generation: w.gens[len(w.gens)-1].ID,
-		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.floor), Proved: w.proved, End: w.end, Closed: c.end(), Life: c.Place.Life,
+		Start: w.start, Rollbacks: len(w.rollbacks), Birth: w.birth, Generation: w.gens[len(w.gens)-1].ID,
+		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Proved: w.proved, End: w.end, Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {
@@ -58,7 +58,7 @@ func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
 		v.Common = w.commonSince(r.Rollbacks)
 		return v
 	}
-	v.Inside = r.Cursor+1 >= w.floor
+	v.Inside = r.Cursor+1 >= w.start
 	if v.Inside {
 		w.collect(&v, r, limit)
 	}
@@ -132,8 +132,8 @@ func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
 }
 
 // BeforeLast returns the sequence before the n newest events of a chain. When the window has fewer of
-// them, left are to be found below floor; none are when it holds all that there is.
-func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, floor uint64) {
+// them, left are to be found before start, the window's; none are when it holds all that there is.
+func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	of := streamLinks
@@ -145,15 +145,15 @@ func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, floor uin
 		en := w.ring.at(number)
 		if !en.dead {
 			if n--; n == 0 {
-				return en.Sequence - 1, 0, w.floor
+				return en.Sequence - 1, 0, w.start
 			}
 		}
 		number -= uint64(of(en).prev)
 	}
-	if w.floor <= w.oldest {
+	if w.start <= w.oldest {
 		n = 0
 	}
-	return 0, n, w.floor
+	return 0, n, w.start
 }
 
 // Wait returns a channel that is closed when the reader's chain has changed since
@@ -177,14 +177,14 @@ var closedChannel = func() chan struct{} {
 }()
 
 // Trims returns the sequence of the newest trim of a chain's place, or for a flow of any of
-// its streams, as far as the window holds it, which is from the floor on.
-func (w *Window) Trims(c *Chain) (newest, floor uint64) {
+// its streams, as far as the window holds it, which is from its start on.
+func (w *Window) Trims(c *Chain) (newest, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if newest = c.newestTrim; c.flow != nil {
 		newest = max(newest, c.flow.trimmedAt)
 	}
-	return newest, w.floor
+	return newest, w.start
 }
 
 // Reached reports whether the window has come to the end of the log as a look has shown it.
@@ -262,8 +262,8 @@ func (w *Window) Session(session string) (m Marked, known bool) {
 }
 
 // MarkedSince returns the sessions that match, and that have an opening, an end or another marker after
-// a sequence, each once and in that order. The window has the markers from floor to end.
-func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all []Marked, floor, end uint64) {
+// a sequence, each once and in that order. The window has the markers from start to end.
+func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all []Marked, start, end uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	first, _ := slices.BinarySearchFunc(w.markers, after+1, func(m noted, at uint64) int { return cmp.Compare(m.sequence, at) })
@@ -277,17 +277,17 @@ func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all
 		known[session] = true
 		all = append(all, n.marked())
 	}
-	return all, w.floor, w.end
+	return all, w.start, w.end
 }
 
 // BeganAt returns the sequence at which the newest life of a session began, 0 when the window does not
-// know that, and the floor below which it then lies: an opening is written again before the floor of
-// the log passes it.
-func (w *Window) BeganAt(session string) (began, floor uint64) {
+// know that, and the window's start, before which it then lies: an opening is written again before the
+// floor of the log passes it.
+func (w *Window) BeganAt(session string) (began, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if n := w.names[session]; n != nil {
 		began = n.began
 	}
-	return began, w.floor
+	return began, w.start
 }

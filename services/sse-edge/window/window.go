@@ -30,7 +30,7 @@ import (
 // newest entry backwards, in logarithmic time (see [links]), or at once by the number
 // of the entry that was delivered last.
 //
-// What a window says holds for cursors from floor-1 on. The lock is never held across I/O.
+// What a window says holds for cursors from start-1 on. The lock is never held across I/O.
 //
 // The window may hold events that the log no longer has. They are served: a client loses less
 // than the limits say.
@@ -47,16 +47,16 @@ type Window struct {
 	// byNumber finds the stream of an entry; free are its unused places.
 	byNumber []*Chain
 	free     []uint32
-	// markers are those after the floor, oldest first. A chain that has nothing else
+	// markers are those from start on, oldest first. A chain that has nothing else
 	// is forgotten with its marker.
 	markers []noted
 	// watchers hear of openings.
 	watchers []Watcher
 	// trails are those of the newest events that are sampled.
 	trails trails
-	// floor is the oldest sequence that is not evicted: every event from there on that the tail
+	// start is the oldest sequence that is not evicted: every event from there on that the tail
 	// received is here.
-	floor uint64
+	start uint64
 	// proved is where the last jump of the tail ended: from here on it received every event.
 	proved uint64
 	// end is how far the tail has come: it will receive nothing more up to here.
@@ -84,12 +84,12 @@ const notedBytes = 512
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
 // that cannot be read, by what they should have been.
 func New(budget int, skipped func(reason string)) *Window {
-	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, floor: 1, proved: 1, skipped: skipped}
+	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, start: 1, proved: 1, skipped: skipped}
 }
 
-// reset empties the window and lets it begin after a sequence. floor is lower than
+// reset empties the window and lets it begin after a sequence. start is lower than
 // after+1 only when the log holds nothing in between.
-func (w *Window) reset(state eventlog.State, after, floor uint64) {
+func (w *Window) reset(state eventlog.State, after, start uint64) {
 	w.frames.clear()
 	w.ring.clear()
 	w.markers, w.trails = nil, nil
@@ -103,23 +103,23 @@ func (w *Window) reset(state eventlog.State, after, floor uint64) {
 		w.forget(c)
 	}
 	w.birth, w.gens = state.Origin, state.Generations
-	w.floor, w.proved, w.end, w.oldest = floor, after+1, after, state.First
+	w.start, w.proved, w.end, w.oldest = start, after+1, after, state.First
 }
 
 // Begin prepares an empty window for a backfill.
-func (w *Window) Begin(state eventlog.State, after, floor uint64) {
+func (w *Window) Begin(state eventlog.State, after, start uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reset(state, after, floor)
+	w.reset(state, after, start)
 }
 
 // Rollback empties the window, after a partition was rolled back to common, the
 // newest sequence that both lives share.
-func (w *Window) Rollback(state eventlog.State, after, floor, common uint64) {
+func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rollbacks = append(w.rollbacks, common)
-	w.reset(state, after, floor)
+	w.reset(state, after, start)
 }
 
 // GoOn takes over the generations of a partition that was compared with the window
@@ -219,7 +219,7 @@ func (w *Window) Through(sequence, missed uint64) {
 	w.caughtUp = true
 }
 
-// jump lifts the proved floor when sequences before next were removed unseen.
+// jump notes that sequences before next were removed unseen.
 func (w *Window) jump(next, missed uint64) {
 	if missed == 0 {
 		return
@@ -262,7 +262,7 @@ func (w *Window) chain(p Place) *Chain {
 
 // forget drops a chain that nothing needs any more.
 func (w *Window) forget(c *Chain) {
-	if !c.idle(w.floor) || w.chains[c.Place] != c {
+	if !c.idle(w.start) || w.chains[c.Place] != c {
 		return
 	}
 	delete(w.chains, c.Place)
@@ -285,7 +285,7 @@ func (w *Window) forget(c *Chain) {
 func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	whole = w.caughtUp && w.floor <= w.oldest
+	whole = w.caughtUp && w.start <= w.oldest
 	n := w.names[session]
 	switch {
 	case n == nil:
@@ -454,12 +454,12 @@ func (w *Window) evict() {
 		if len(w.markers) > 0 && (w.ring.len() == 0 || w.markers[0].sequence < w.ring.at(w.ring.first).Sequence) {
 			old := w.markers[0]
 			w.markers = w.markers[1:]
-			w.floor = old.sequence + 1
+			w.start = old.sequence + 1
 			w.forget(old.chain)
 			continue
 		}
 		old := *w.ring.at(w.ring.first)
-		w.floor = old.Sequence + 1
+		w.start = old.Sequence + 1
 		stream := w.byNumber[old.chain]
 		flow := stream.flow
 		unlink(flow, w.ring.first, old.flow.next)
@@ -515,7 +515,7 @@ func (w *Window) loseAll(flow *Chain) {
 		s.wake()
 	}
 	if all.UpTo > 0 {
-		flow.lose(all, w.floor)
+		flow.lose(all, w.start)
 	}
 }
 
@@ -525,7 +525,7 @@ func (w *Window) lose(c *Chain) uint64 {
 	if c.length == 0 {
 		return 0
 	}
-	c.lose(Loss{c.Place.Stream, w.ring.at(c.last).Sequence, eventlog.Cleared, true}, w.floor)
+	c.lose(Loss{c.Place.Stream, w.ring.at(c.last).Sequence, eventlog.Cleared, true}, w.start)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)
@@ -556,7 +556,7 @@ func (w *Window) trim(e eventlog.Entry) {
 		c.flow.newestTrim = e.Sequence
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
-		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.floor)
+		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.start)
 		if c.flow == nil {
 			wakeAll(c)
 		} else {
@@ -568,10 +568,10 @@ func (w *Window) trim(e eventlog.Entry) {
 }
 
 // newestMissed returns the newest sequence of a trim's list, which is in order, that the tail did not
-// receive though it lies above the floor; 0 when there is none. Control entries lie after UpTo.
+// receive though the window began before it; 0 when there is none. Control entries lie after UpTo.
 func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 	for _, sequence := range slices.Backward(t.Removed) {
-		if sequence < w.floor {
+		if sequence < w.start {
 			return 0
 		}
 		if sequence > t.UpTo {
@@ -599,7 +599,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	c.readers++
 	return Attachment{
 		Chain: c, Life: c.Place.Life, Birth: w.birth, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
-		Unknown: c.silent() && c.Closed == 0 && w.floor > w.oldest,
+		Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest,
 	}
 }
 
@@ -661,14 +661,14 @@ func (w *Window) Detach(c *Chain) {
 // Stats says what a window holds and how far it goes.
 type Stats struct {
 	Events, Bytes int
-	Floor, End    uint64
+	Start, End    uint64
 }
 
 // Stats returns them as they are now.
 func (w *Window) Stats() Stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return Stats{Events: w.ring.len(), Bytes: w.held(), Floor: w.floor, End: w.end}
+	return Stats{Events: w.ring.len(), Bytes: w.held(), Start: w.start, End: w.end}
 }
 
 // OldestOf returns the sequence of a chain's oldest event, when the window holds
@@ -676,7 +676,7 @@ func (w *Window) Stats() Stats {
 func (w *Window) OldestOf(c *Chain) (sequence uint64, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	if w.floor > w.oldest {
+	if w.start > w.oldest {
 		return 0, false
 	}
 	n := c.first

@@ -173,8 +173,8 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 				delete(closed, at)
 				delete(closed, Place{at.Session, at.Life, ""})
 			}
-			if got := w.Stats(); got.Floor > 1 && got.Events+len(w.markers) == 0 && sequence == got.End && got.Floor != got.End+1 && len(model) > 0 {
-				t.Fatalf("the floor is %d at the end %d", got.Floor, got.End)
+			if got := w.Stats(); got.Start > 1 && got.Events+len(w.markers) == 0 && sequence == got.End && got.Start != got.End+1 && len(model) > 0 {
+				t.Fatalf("the start is %d at the end %d", got.Start, got.End)
 			}
 		}
 	})
@@ -191,8 +191,8 @@ func TestWindow_Budget(t *testing.T) {
 		}
 	}
 	got := w.Stats()
-	if got.Floor == 1 || got.Events < 100 {
-		t.Fatalf("the window holds %d events from %d on", got.Events, got.Floor)
+	if got.Start == 1 || got.Events < 100 {
+		t.Fatalf("the window holds %d events from %d on", got.Events, got.Start)
 	}
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -564,7 +564,7 @@ func BenchmarkFindFarBehind(b *testing.B) {
 	items := make([]Item, 0, 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		r.Cursor, r.Last = w.floor+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
+		r.Cursor, r.Last = w.start+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
 		if v := w.Read(r, Limits{1, 1 << 10}, items); len(v.Items) != 1 || v.Items[0].Sequence != r.Cursor+1 {
 			b.Fatal(v.Items)
 		}
