@@ -103,7 +103,7 @@ func (r *Reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
 	return at, err
 }
 
-// once looks for a stream's marker, unless it is known; 0 means that there is none.
+// once looks for a stream's newest clear, unless that is known; 0 means that there is none.
 func once(known map[string]uint64, stream string, look func() (uint64, error)) (uint64, error) {
 	if at, ok := known[stream]; ok {
 		return at, nil

@@ -115,7 +115,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	if len(g.members)-len(g.patterns)*len(g.lanes) > g.cfg.MaxMembers {
 		return ErrTooManySessions
 	}
-	marked := make([][]window.Marked, len(g.lanes))
+	changed := make([][]window.SessionView, len(g.lanes))
 	if err := inParallel(len(g.lanes), func(i int) (err error) {
 		l := g.lanes[i]
 		if err := l.catchUp(ctx); err != nil {
@@ -132,9 +132,9 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		case at.Tag != l.tag: // sequences may be others
 			after = 0
 		}
-		marked[i], l.end, err = l.marked(ctx, min(after, since))
+		changed[i], l.end, err = l.changedSince(ctx, min(after, since))
 		l.found = l.end
-		marked[i] = slices.DeleteFunc(marked[i], func(m window.Marked) bool { // it is no news
+		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // it is no news
 			return m.End > 0 && (!resumes || m.End <= after)
 		})
 		return err
@@ -143,7 +143,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	}
 	room := g.cfg.MaxMembers
 	for i, l := range g.lanes {
-		for _, m := range marked[i] {
+		for _, m := range changed[i] {
 			p := g.patternOf(m.Session)
 			if m.End > 0 {
 				room -= len(p.streams)

@@ -69,15 +69,15 @@ func (l *lane) has(session string) bool {
 	return slices.ContainsFunc(l.members, func(m *Member) bool { return m.Place.Session == session })
 }
 
-// marked returns the sessions that match, are not followed and have an opening or an end after a
+// changedSince returns the sessions that match, are not followed and have an opening or an end after a
 // sequence, and up to where.
-func (l *lane) marked(ctx context.Context, after uint64) (_ []window.Marked, through uint64, _ error) {
-	all, start, through := l.part.window.MarkedSince(after, l.group.matches)
+func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.SessionView, through uint64, _ error) {
+	all, start, through := l.part.window.ChangedSince(after, l.group.matches)
 	if after+1 < start {
-		var below []window.Marked
+		var below []window.SessionView
 		err := l.part.log.Lives(ctx, l.part.number, after, start-1, func(session string) {
 			if l.group.matches(session) {
-				below = append(below, window.Marked{Session: session})
+				below = append(below, window.SessionView{Session: session})
 			}
 		})
 		if err != nil {
@@ -86,7 +86,7 @@ func (l *lane) marked(ctx context.Context, after uint64) (_ []window.Marked, thr
 		all = append(below, all...)
 	}
 	known := map[string]bool{}
-	return slices.DeleteFunc(all, func(m window.Marked) bool {
+	return slices.DeleteFunc(all, func(m window.SessionView) bool {
 		skip := known[m.Session] || l.has(m.Session) || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
 		known[m.Session] = true
 		return skip
@@ -116,8 +116,8 @@ func (l *lane) admit(ctx context.Context, session string) (life string, ok bool,
 
 // mayFind reports, without a wait, whether a session may have begun since.
 func (l *lane) mayFind() bool {
-	all, start, _ := l.part.window.MarkedSince(l.found, l.group.matches)
-	return l.found+1 < start || slices.ContainsFunc(all, func(m window.Marked) bool { return !l.has(m.Session) })
+	all, start, _ := l.part.window.ChangedSince(l.found, l.group.matches)
+	return l.found+1 < start || slices.ContainsFunc(all, func(m window.SessionView) bool { return !l.has(m.Session) })
 }
 
 // find follows the sessions that began since, up to the end of the window.
@@ -126,7 +126,7 @@ func (l *lane) find(ctx context.Context) error {
 	if l.found >= l.end {
 		return nil
 	}
-	all, _, err := l.marked(ctx, l.found)
+	all, _, err := l.changedSince(ctx, l.found)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (l *lane) find(ctx context.Context) error {
 
 // include follows a session that began. One that has ended since, and for which there is no room, is
 // left out with a gap of its pattern.
-func (g *Group) include(ctx context.Context, l *lane, found window.Marked) error {
+func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) error {
 	p := g.patternOf(found.Session)
 	open, passed := g.count()
 	hasRoom := passed+len(p.streams) <= g.cfg.MaxMembers

@@ -125,8 +125,8 @@ func events(got string) []string {
 }
 
 func isEnded(ps *Partitions, name string) bool {
-	marked, _, _ := ps.Of(name).window.MarkedSince(0, func(session string) bool { return session == name })
-	return len(marked) == 1 && marked[0].End > 0
+	changed, _, _ := ps.Of(name).window.ChangedSince(0, func(session string) bool { return session == name })
+	return len(changed) == 1 && changed[0].End > 0
 }
 
 // A session whose end lies behind the position is part of it, also when the client knows of the end.

@@ -103,7 +103,7 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 	return state, r.skip(s, losses...), nil
 }
 
-// skipCleared drops the events of a page that a =clear marker took, before the janitor
+// skipCleared drops the events of a page that a clear took, before the janitor
 // announces that.
 func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	if r.cleared == nil || r.Place.Stream == "" {
@@ -240,7 +240,7 @@ func (p *patience) over(state eventlog.State) bool {
 	return time.Since(p.since) > p.limit
 }
 
-// clearedAt returns the sequence of the newest =clear marker of a stream, or of
+// clearedAt returns the sequence of the newest clear of a stream, or of
 // the session when stream is empty, and 0 when there is none.
 func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
 	return once(r.cleared, stream, func() (uint64, error) {

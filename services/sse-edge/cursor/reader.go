@@ -39,7 +39,7 @@ type Reader struct {
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing after the cursor.
 	provenTo uint64
-	// cleared holds, for reads below the window, the newest =clear marker in the log by
+	// cleared holds, for reads below the window, the newest clear in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
 	// asked is the end of the log when it was asked what was removed after a cursor below

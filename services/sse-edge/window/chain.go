@@ -48,7 +48,7 @@ type Chain struct {
 	// generation. Flows have none: their frames are made on reading.
 	prefix     []byte
 	generation string
-	// lost is what the window lacks of a stream that was there: what a =clear marker took
+	// lost is what the window lacks of a stream that was there: what a clear took
 	// away, and what the tail missed because it was deleted. losses has it, on a flow, for
 	// each stream, and under "" when it is about all of them.
 	lost   Loss
@@ -56,7 +56,7 @@ type Chain struct {
 	// unsure is, on a flow, what the tail missed of the life's entries, of which it is not
 	// known whose they were.
 	unsure Loss
-	// clearedAt is the sequence of the newest =clear marker of the chain's place, trimmedAt
+	// clearedAt is the sequence of the newest clear of the chain's place, trimmedAt
 	// that of the newest trim; newestTrim is that of the newest one of a flow and all its streams.
 	clearedAt, trimmedAt, newestTrim uint64
 	// Closed is the sequence of the end, the final event, or the opening of another life;

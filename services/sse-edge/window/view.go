@@ -230,8 +230,8 @@ func (w *Window) Generations() (birth string, gens []event.Generation) {
 	return w.birth, w.gens
 }
 
-// Marked is a session that a window has a marker of.
-type Marked struct {
+// SessionView is what a window says of a session.
+type SessionView struct {
 	Session string
 	// Life is its newest one, and End the sequence of that one's end; 0 while it is open.
 	Life string
@@ -241,41 +241,41 @@ type Marked struct {
 	Members []string
 }
 
-// marked returns what is known of a name.
-func (n *lives) marked() Marked {
-	m := Marked{Session: n.session, Life: n.life, Owner: n.owner, Members: n.members}
+// view returns what is known of a name.
+func (n *lives) view() SessionView {
+	v := SessionView{Session: n.session, Life: n.life, Owner: n.owner, Members: n.members}
 	if flow := n.flows[n.life]; flow != nil {
-		m.End = flow.Closed
+		v.End = flow.Closed
 	}
-	return m
+	return v
 }
 
 // Session returns what the window knows of the newest life of a session; false when it does not know it.
-func (w *Window) Session(session string) (m Marked, known bool) {
+func (w *Window) Session(session string) (v SessionView, known bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	n := w.names[session]
 	if n == nil || !n.known {
-		return Marked{}, false
+		return SessionView{}, false
 	}
-	return n.marked(), true
+	return n.view(), true
 }
 
-// MarkedSince returns the sessions that match, and that have an opening, an end or another marker after
-// a sequence, each once and in that order. The window has the markers from start to end.
-func (w *Window) MarkedSince(after uint64, match func(session string) bool) (all []Marked, start, end uint64) {
+// ChangedSince returns the sessions that match, and that have an opening, an end, a trim or a clear
+// after a sequence, each once and in that order. The window has these from start to end.
+func (w *Window) ChangedSince(after uint64, match func(session string) bool) (all []SessionView, start, end uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	first, _ := slices.BinarySearchFunc(w.markers, after+1, func(m noted, at uint64) int { return cmp.Compare(m.sequence, at) })
+	first, _ := slices.BinarySearchFunc(w.controls, after+1, func(c control, at uint64) int { return cmp.Compare(c.sequence, at) })
 	known := map[string]bool{}
-	for _, m := range w.markers[first:] {
-		session := m.chain.Place.Session
+	for _, c := range w.controls[first:] {
+		session := c.chain.Place.Session
 		n := w.names[session]
 		if known[session] || n == nil || !n.known || !match(session) {
 			continue
 		}
 		known[session] = true
-		all = append(all, n.marked())
+		all = append(all, n.view())
 	}
 	return all, w.start, w.end
 }

@@ -23,7 +23,7 @@ import (
 //	frames   [segment][segment][segment]        appended at the end, freed at the front
 //	entries  ring of {sequence, offset, links}  numbered from the start of the process
 //	chains   stream → first, last entry         flows: session → first, last entry
-//	markers  {sequence, chain}                  evicted in turn with the entries
+//	controls {sequence, chain}                  evicted in turn with the entries
 //	names    session → its newest life          known from openings and events
 //
 // Appending and evicting are O(1). A cursor's place is found from its chain's
@@ -47,9 +47,9 @@ type Window struct {
 	// byNumber finds the stream of an entry; free are its unused places.
 	byNumber []*Chain
 	free     []uint32
-	// markers are those from start on, oldest first. A chain that has nothing else
-	// is forgotten with its marker.
-	markers []noted
+	// controls are the control entries from start on, oldest first. A chain that has nothing else
+	// is forgotten with its last one.
+	controls []control
 	// watchers hear of openings.
 	watchers []Watcher
 	// trails are those of the newest events that are sampled.
@@ -71,15 +71,16 @@ type Window struct {
 	skipped func(reason string) // counts what is not framed
 }
 
-// noted is an opening, an end, a trim or a =clear marker that a chain knows of.
-type noted struct {
+// control is a control entry that a chain knows of: an opening, an end, a trim or a clear. No reader
+// waits for the other kinds.
+type control struct {
 	sequence uint64
 	chain    *Chain
 }
 
-// notedBytes is what a marker costs, with the chain that may be there for its sake
+// controlBytes is what a control entry costs, with the chain that may be there for its sake
 // alone: names of the usual length, and a place in the map.
-const notedBytes = 512
+const controlBytes = 512
 
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
 // that cannot be read, by what they should have been.
@@ -92,7 +93,7 @@ func New(budget int, skipped func(reason string)) *Window {
 func (w *Window) reset(state eventlog.State, after, start uint64) {
 	w.frames.clear()
 	w.ring.clear()
-	w.markers, w.trails = nil, nil
+	w.controls, w.trails = nil, nil
 	for _, n := range w.names {
 		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
@@ -438,22 +439,22 @@ func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
 
 // held is how many bytes the window takes.
 func (w *Window) held() int {
-	return w.frames.held() + w.ring.bytes() + len(w.markers)*notedBytes
+	return w.frames.held() + w.ring.bytes() + len(w.controls)*controlBytes
 }
 
-// note keeps a marker's chain until the marker is evicted.
+// note keeps a chain until a control entry of it is evicted.
 func (w *Window) note(sequence uint64, c *Chain) {
-	w.markers = append(w.markers, noted{sequence, c})
+	w.controls = append(w.controls, control{sequence, c})
 	w.evict()
 }
 
-// evict forgets the oldest entries and markers until the window is within its
+// evict forgets the oldest events and control entries until the window is within its
 // budget. The newest one stays, however large it is.
 func (w *Window) evict() {
-	for w.held() > w.budget && w.ring.len()+len(w.markers) > 1 {
-		if len(w.markers) > 0 && (w.ring.len() == 0 || w.markers[0].sequence < w.ring.at(w.ring.first).Sequence) {
-			old := w.markers[0]
-			w.markers = w.markers[1:]
+	for w.held() > w.budget && w.ring.len()+len(w.controls) > 1 {
+		if len(w.controls) > 0 && (w.ring.len() == 0 || w.controls[0].sequence < w.ring.at(w.ring.first).Sequence) {
+			old := w.controls[0]
+			w.controls = w.controls[1:]
 			w.start = old.sequence + 1
 			w.forget(old.chain)
 			continue

@@ -25,12 +25,12 @@ func message(sequence uint64, at Place, data string) eventlog.Entry {
 	}
 }
 
-func marker(sequence uint64, at Place, kind event.Kind) eventlog.Entry {
+func controlEntry(sequence uint64, at Place, kind event.Kind) eventlog.Entry {
 	return eventlog.Entry{Subject: event.Subject{Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: kind}, Valid: true, Sequence: sequence}
 }
 
 func trimOf(sequence uint64, at Place, removed ...uint64) eventlog.Entry {
-	e := marker(sequence, at, event.Trim)
+	e := controlEntry(sequence, at, event.Trim)
 	e.Trim = &eventlog.Trim{Session: at.Session, Life: at.Life, Stream: at.Stream, Reason: eventlog.Trimmed, Removed: removed}
 	if n := len(removed); n > 0 {
 		e.Trim.UpTo = removed[n-1]
@@ -123,12 +123,12 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 				if rapid.Bool().Draw(t, "session") {
 					at.Stream = ""
 				}
-				w.Append(marker(sequence, at, event.Clear), 0)
+				w.Append(controlEntry(sequence, at, event.Clear), 0)
 				model = slices.DeleteFunc(model, func(m modelled) bool { return within(m.at, at) })
 			case 1:
 				if rapid.IntRange(0, 9).Draw(t, "rarely") == 0 {
 					sequence++
-					w.Append(marker(sequence, at, event.End), 0)
+					w.Append(controlEntry(sequence, at, event.End), 0)
 					closed[at] = sequence
 				}
 			case 2, 3:
@@ -173,7 +173,7 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 				delete(closed, at)
 				delete(closed, Place{at.Session, at.Life, ""})
 			}
-			if got := w.Stats(); got.Start > 1 && got.Events+len(w.markers) == 0 && sequence == got.End && got.Start != got.End+1 && len(model) > 0 {
+			if got := w.Stats(); got.Start > 1 && got.Events+len(w.controls) == 0 && sequence == got.End && got.Start != got.End+1 && len(model) > 0 {
 				t.Fatalf("the start is %d at the end %d", got.Start, got.End)
 			}
 		}
@@ -282,7 +282,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	at := Place{"s", "one", "a"}
 	w.Append(message(1, at, `{}`), 0)
 	r := subscriberAt(w, at, 1)
-	w.Append(marker(2, at, event.End), 0)
+	w.Append(controlEntry(2, at, event.End), 0)
 	w.Append(opening(3, "s", "two"), 0)
 	w.Rollback(testState(1), 1, 2, 1)
 	w.Through(1, 0)
@@ -296,21 +296,21 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	}
 }
 
-// The marker comes behind the last event, and must not keep the chain.
+// The end comes after the last event, and must not keep the chain.
 func TestWindow_ForgetsEndedStreams(t *testing.T) {
 	w := newTestWindow(16 << 10)
 	for n := uint64(1); n < 4000; n += 2 {
 		at := streamOf(fmt.Sprint("s", n), "a")
 		w.Append(message(n, at, `{}`), 0)
 		at.Stream = ""
-		w.Append(marker(n+1, at, event.End), 0)
+		w.Append(controlEntry(n+1, at, event.End), 0)
 	}
 	if n := len(w.chains); n > 2*w.Stats().Events+10 {
 		t.Errorf("the window has %d chains for %d events", n, w.Stats().Events)
 	}
 }
 
-func TestWindow_MarkersAlone(t *testing.T) {
+func TestWindow_ControlEntriesAlone(t *testing.T) {
 	for _, kind := range []event.Kind{event.End, event.Clear, event.Trim} {
 		t.Run(kind.String(), func(t *testing.T) {
 			w := newTestWindow(64 << 10)
@@ -462,7 +462,7 @@ func TestWindow_Copies(t *testing.T) {
 	w.Append(opening(2, "s", "one"), 0)
 	w.Append(message(3, at, `{}`), 0)
 	w.Append(message(4, Place{"s", "one", "b"}, `{}`), 0)
-	w.Append(marker(5, Place{"s", "one", "b"}, event.End), 0)
+	w.Append(controlEntry(5, Place{"s", "one", "b"}, event.End), 0)
 	w.Append(message(6, old, `{}`), 0) // only damage does that, and it cancels the end
 	closed := func(at Place) uint64 {
 		r := subscriberAt(w, at, 0)
@@ -472,7 +472,7 @@ func TestWindow_Copies(t *testing.T) {
 	connected := subscriberAt(w, at, 3)
 	version := w.Read(connected, Limits{10, 1 << 20}, nil).Version
 	w.Append(opening(7, "s", "one"), 0)
-	w.Append(marker(8, Place{"s", "one", "b"}, event.End), 0)
+	w.Append(controlEntry(8, Place{"s", "one", "b"}, event.End), 0)
 	if isClosed(w.Wait(connected, version)) || closed(at) != 0 || closed(old) != 0 || closed(Place{"s", "one", "b"}) != 5 {
 		t.Errorf("ends: %d, %d, %d", closed(at), closed(old), closed(Place{"s", "one", "b"}))
 	}
