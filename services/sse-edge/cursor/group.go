@@ -316,15 +316,15 @@ func (g *Group) At(session string) uint64 {
 // Key is the group's own.
 func (g *Group) Key() *window.Chain { return g.key }
 
-// Subscribe has changes wake a listener, until Close.
-func (g *Group) Subscribe(l window.Listener) {
+// Listen has changes wake a listener, until Close.
+func (g *Group) Listen(l window.Listener) {
 	for _, lane := range g.lanes {
 		lane.listener.Store(&l)
 	}
 }
 
-// Unsubscribe does nothing: a read may be under way.
-func (g *Group) Unsubscribe(window.Listener) {}
+// Unlisten does nothing: a read may be under way.
+func (g *Group) Unlisten(window.Listener) {}
 
 // Release does nothing: a group keeps no memory of a step.
 func (g *Group) Release() {}

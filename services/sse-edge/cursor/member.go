@@ -121,7 +121,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 	}
 	m.release()
 	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !admitted, r.Finished(), r.Cursor, opened
-	r.Subscribe(m.lane)
+	r.Listen(m.lane)
 	m.lane.dirty.Store(true) // it may have changed before
 	return nil
 }
@@ -129,7 +129,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 // release lets go of the reader.
 func (m *Member) release() {
 	if m.reader != nil {
-		m.reader.Unsubscribe(m.lane)
+		m.reader.Unlisten(m.lane)
 		m.reader.Close()
 		m.reader = nil
 	}

@@ -26,7 +26,7 @@ type Reader struct {
 	Place window.Place
 	// bound says that the reader was let in to this life of the session, and no other.
 	bound bool
-	window.Subscriber
+	window.ChainCursor
 	limit window.Limits
 	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
 	// they are kept. If it says no, Next returns [ErrNoMemory].
@@ -146,7 +146,7 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 	r.Pending = nil
 	begun := time.Now()
 	for {
-		v := r.part.window.Read(&r.Subscriber, r.limit, r.items)
+		v := r.part.window.Read(&r.ChainCursor, r.limit, r.items)
 		r.items = v.Items
 		err := r.step(ctx, v, &s)
 		if err == nil && s.More && s.Empty() {
@@ -171,7 +171,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	if r.Fresh || len(r.Pending) > 0 {
 		return Step{}, memory, false
 	}
-	v := r.part.window.Read(&r.Subscriber, r.limit, memory)
+	v := r.part.window.Read(&r.ChainCursor, r.limit, memory)
 	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) {
 		return Step{}, v.Items, false
 	}
@@ -319,7 +319,7 @@ func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
 }
 
 // Wait returns a channel that is closed when there may be something to read.
-func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.Subscriber, s.version) }
+func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.ChainCursor, s.version) }
 
 // Close lets go of the window, and of the partition.
 func (r *Reader) Close() {
@@ -335,7 +335,7 @@ func (r *Reader) Finished() bool {
 	if r.Fresh || len(r.Pending) > 0 {
 		return false
 	}
-	v := r.part.window.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
+	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
 	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.Proved {
 		return r.ended()
 	}
@@ -373,16 +373,16 @@ func (r *Reader) Follows(session string) bool { return r.Place.Session == sessio
 // At returns the cursor.
 func (r *Reader) At(string) uint64 { return r.Cursor }
 
-// Subscribe has changes of the stream wake a listener.
-func (r *Reader) Subscribe(l window.Listener) { r.part.window.Subscribe(r.Chain, l) }
+// Listen has changes of the stream wake a listener.
+func (r *Reader) Listen(l window.Listener) { r.part.window.Listen(r.Chain, l) }
 
-// Unsubscribe ends that.
-func (r *Reader) Unsubscribe(l window.Listener) { r.part.window.Unsubscribe(r.Chain, l) }
+// Unlisten ends that.
+func (r *Reader) Unlisten(l window.Listener) { r.part.window.Unlisten(r.Chain, l) }
 
 // Release drops the memory of the last step.
 func (r *Reader) Release() { r.items = nil }
 
 // InMemory returns a reader of a window alone, whose partition has no log.
 func InMemory(w *window.Window, at window.Place, cursor uint64) *Reader {
-	return &Reader{part: &Partition{window: w}, Place: at, Subscriber: window.Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
+	return &Reader{part: &Partition{window: w}, Place: at, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
 }

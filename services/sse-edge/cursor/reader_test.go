@@ -78,7 +78,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	defer r.Close()
 
 	t.Run("in a read of the log", func(t *testing.T) {
-		v := p.window.Read(&r.Subscriber, r.limit, nil)
+		v := p.window.Read(&r.ChainCursor, r.limit, nil)
 		v.Inside, v.Start = false, 4
 		var s Step
 		if err := r.below(waittest.Context(t), v, &s); err != nil || len(s.Items) != 3 {
@@ -286,7 +286,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			}
 			defer r.Close()
 			page := func() (found Step) {
-				v := p.window.Read(&r.Subscriber, r.limit, nil)
+				v := p.window.Read(&r.ChainCursor, r.limit, nil)
 				v.Inside, v.Start = false, 25
 				if err := r.below(waittest.Context(t), v, &found); err != nil {
 					t.Fatal(err)
@@ -377,7 +377,7 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	fresh.Fresh = true
 	w.GoOn(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
 	for r, told := range map[*Reader]bool{ahead: true, level: false, fresh: false} {
-		v := w.Read(&r.Subscriber, window.Limits{Events: 1, Bytes: 1}, nil)
+		v := w.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
 		var s Step
 		if v.Rollbacks > r.Rollbacks {
 			r.rolledBack(v, &s)
@@ -399,7 +399,7 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	v := p.window.Read(&r.Subscriber, r.limit, nil)
+	v := p.window.Read(&r.ChainCursor, r.limit, nil)
 	v.End--
 	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errAgain) {
 		t.Errorf("a view of %d is enough: %v", v.End, err)

@@ -50,7 +50,7 @@ func TestDiary_Bounded(t *testing.T) {
 // client sent, whatever it is; of a long one, the end is kept.
 func TestGap_Text(t *testing.T) {
 	d := newHistory()
-	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, Subscriber: window.Subscriber{Cursor: 9}}
+	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, ChainCursor: window.ChainCursor{Cursor: 9}}
 	for _, g := range []cursor.Gap{{Reason: cursor.ReasonExpired, Stream: "a", Requested: event.ID{Stream: "a", Tag: "0000000", Sequence: 7}.String()}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: "<b>"}, {Reason: cursor.ReasonUnknown, Certain: true, Requested: strings.Repeat("x", 999) + "_7"}} {
 		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, Request{number: 3})
 	}

@@ -21,9 +21,9 @@ type found struct {
 // A stream that is away shows its cursor from before.
 func (w *worker) find(session string, limit int) found {
 	var streams []*Stream
-	for _, sub := range w.subs {
-		if len(sub.streams) > 0 && sub.streams[0].source.Follows(session) {
-			streams = append(streams, sub.streams...)
+	for _, listener := range w.listeners {
+		if len(listener.streams) > 0 && listener.streams[0].source.Follows(session) {
+			streams = append(streams, listener.streams...)
 		}
 	}
 	slices.SortFunc(streams, func(a, b *Stream) int { return cmp.Compare(b.Request.number, a.Request.number) })

@@ -28,7 +28,7 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
 		r := cursor.InMemory(w, at, 0)
-		v := w.Read(&r.Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
+		v := w.Read(&r.ChainCursor, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
 		s := cursor.Step{Items: v.Items, Ended: rapid.Bool().Draw(t, "ended")}
 		s.Found(v.Items)
 		methods := rapid.SliceOfN(rapid.SampledFrom([]string{"m0", "m1", "m2"}), 1, 3).Draw(t, "methods")
@@ -106,7 +106,7 @@ func TestOutbox_JoinsFrames(t *testing.T) {
 	for n := uint64(1); n <= 60; n++ {
 		w.Append(messageAt(n, at, fmt.Sprintf(`{"n":%d}`, n)), 0)
 	}
-	v := w.Read(&cursor.InMemory(w, at, 0).Subscriber, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
+	v := w.Read(&cursor.InMemory(w, at, 0).ChainCursor, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
 	var want []byte
 	for i := range v.Items {
 		want = append(want, v.Items[i].Frame...)

@@ -41,8 +41,8 @@ type Source interface {
 	Follows(session string) bool
 	// At returns up to which sequence a session's events were sent.
 	At(session string) uint64
-	Subscribe(l window.Listener)
-	Unsubscribe(l window.Listener)
+	Listen(l window.Listener)
+	Unlisten(l window.Listener)
 	// Quick and Next read what follows, Quick without a wait.
 	Quick(memory []window.Item) (cursor.Step, []window.Item, bool)
 	Next(ctx context.Context) (cursor.Step, error)
@@ -89,10 +89,10 @@ type Stream struct {
 	err    error              // of the read or write
 	reason string             // why the worker is done with it; empty until then
 
-	worker *worker       // empty until it has one
-	sub    *subscription // to the reader's chain
-	slot   int           // where in sub.streams it is
-	Turns  turns
+	worker   *worker        // empty until it has one
+	listener *chainListener // to the reader's chain
+	slot     int            // where in listener.streams it is
+	Turns    turns
 
 	timer         int // where in the worker's timers it is
 	beatAt, endAt time.Time
@@ -243,8 +243,8 @@ type turns struct {
 	rested chan<- string // takes its cursor once it is back
 }
 
-// subscription is one worker's interest in one chain.
-type subscription struct {
+// chainListener is one worker's [window.Listener] of one chain: the chain's changes queue it.
+type chainListener struct {
 	worker  *worker
 	chain   *window.Chain
 	queued  atomic.Bool // it is in the worker's queue

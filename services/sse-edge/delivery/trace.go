@@ -32,7 +32,7 @@ func (s *Streams) deliver(it *window.Item, by Request) {
 	_, span := s.traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.NameDeliver, trace.SpanKindConsumer, opts...)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Deliver(it.Trail.Subject)...)
-		span.SetAttributes(tracing.KeyDelivery.Int64(number), tracing.KeySubscribers.Int(it.Trail.Subscribers), tracing.KeySource.String(it.Source()))
+		span.SetAttributes(tracing.KeyDelivery.Int64(number), tracing.KeySubscribers.Int(it.Trail.Readers), tracing.KeySource.String(it.Source()))
 	}
 	span.End()
 }

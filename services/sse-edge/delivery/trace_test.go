@@ -49,7 +49,7 @@ func TestSpans_FirstDeliveries(t *testing.T) {
 	w.Append(sampled(1, at, "01"), 0)
 	w.Append(sampled(2, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
-	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
+	v := w.Read(&r.ChainCursor, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	by := Request{Ctx: t.Context(), Begun: time.Now()}
 	s.CountTold(r, cursor.Step{Items: v.Items}, 0, by)
 	if n := len(spans.GetSpans()); n > 0 {
@@ -74,7 +74,7 @@ func TestSpans_NotSampled(t *testing.T) {
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "01"), 0)
 	r := cursor.InMemory(w, at, 0)
-	v := w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
+	v := w.Read(&r.ChainCursor, window.Limits{Events: 10, Bytes: 1 << 10}, nil)
 	s.CountTold(r, cursor.Step{Items: v.Items}, 1, Request{Ctx: t.Context(), Begun: time.Now()})
 	if n := len(spans.GetSpans()); n > 0 {
 		t.Errorf("there are %d spans", n)
@@ -86,7 +86,7 @@ func BenchmarkTold(b *testing.B) {
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
-	st := cursor.Step{Items: w.Read(&r.Subscriber, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
+	st := cursor.Step{Items: w.Read(&r.ChainCursor, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
 	for name, s := range map[string]*Streams{"off": untraced(), "unsampled": on} {
 		b.Run(name, func(b *testing.B) {

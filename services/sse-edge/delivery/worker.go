@@ -35,19 +35,19 @@ type worker struct {
 	wake    chan struct{} // holds a token while something is queued
 
 	mu    sync.Mutex
-	dirty []*subscription // chains that have changed
+	dirty []*chainListener // chains that have changed
 	posts []post
 
 	// What follows belongs to the goroutine of run.
-	subs   map[*window.Chain]*subscription
-	timers timers
-	more   []*Stream     // there is more after their cursors than one write took
-	items  []window.Item // memory for reads
-	out    outbox        // what is written
-	shared shared        // the read that out holds
-	socket sockets
-	times  times // of deliveries in this round
-	now    int64 // when it woke up, Unix time in milliseconds
+	listeners map[*window.Chain]*chainListener
+	timers    timers
+	more      []*Stream     // there is more after their cursors than one write took
+	items     []window.Item // memory for reads
+	out       outbox        // what is written
+	shared    shared        // the read that out holds
+	socket    sockets
+	times     times // of deliveries in this round
+	now       int64 // when it woke up, Unix time in milliseconds
 }
 
 // alwaysReady is a channel that can be received from at any time.
@@ -57,8 +57,8 @@ var alwaysReady = func() chan struct{} {
 	return c
 }()
 
-// Wake queues the subscription, unless it is queued.
-func (s *subscription) Wake() {
+// Wake queues the listener, unless it is queued.
+func (s *chainListener) Wake() {
 	if s.queued.CompareAndSwap(false, true) {
 		w := s.worker
 		w.mu.Lock()
@@ -86,7 +86,7 @@ const (
 )
 
 func newWorker(s *Streams) *worker {
-	return &worker{streams: s, wake: make(chan struct{}, 1), subs: map[*window.Chain]*subscription{}}
+	return &worker{streams: s, wake: make(chan struct{}, 1), listeners: map[*window.Chain]*chainListener{}}
 }
 
 func (w *worker) post(st *Stream, what news) { w.send(post{stream: st, what: what}) }
@@ -110,7 +110,7 @@ func (w *worker) run(stop <-chan struct{}) {
 	drain, over := w.streams.drain, w.streams.base.Done()
 	clock := time.NewTimer(0)
 	defer clock.Stop()
-	var dirty []*subscription
+	var dirty []*chainListener
 	var posts []post
 	for {
 		var ready <-chan struct{}
@@ -175,7 +175,7 @@ func (w *worker) hear(p post) {
 // begin takes over a stream: its chain is subscribed to first and read then, so
 // that no change is missed.
 func (w *worker) begin(st *Stream) {
-	w.subscribe(st)
+	w.listen(st)
 	now := time.Now()
 	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
 	st.noteComing()
@@ -199,17 +199,17 @@ func (w *worker) begin(st *Stream) {
 	w.advance(st)
 }
 
-// subscribe has changes of a stream's chain wake the worker.
-func (w *worker) subscribe(st *Stream) {
+// listen has changes of a stream's chain wake the worker.
+func (w *worker) listen(st *Stream) {
 	c := st.source.Key()
-	sub := w.subs[c]
-	if sub == nil {
-		sub = &subscription{worker: w, chain: c}
-		w.subs[c] = sub
-		st.source.Subscribe(sub)
+	listener := w.listeners[c]
+	if listener == nil {
+		listener = &chainListener{worker: w, chain: c}
+		w.listeners[c] = listener
+		st.source.Listen(listener)
 	}
-	st.sub, st.slot = sub, len(sub.streams)
-	sub.streams = append(sub.streams, st)
+	st.listener, st.slot = listener, len(listener.streams)
+	listener.streams = append(listener.streams, st)
 }
 
 // setTimes sets when a stream that begins gets its first heartbeat, and when it ends and why.
@@ -425,13 +425,13 @@ func (w *worker) end(st *Stream, reason string) {
 	st.reason = reason
 	_ = st.conn.Close() // the client may have done so before
 	heap.Remove(&w.timers, st.timer)
-	sub := st.sub
-	last := len(sub.streams) - 1
-	sub.streams[last].slot = st.slot
-	sub.streams[st.slot], sub.streams[last] = sub.streams[last], nil
-	if sub.streams = sub.streams[:last]; last == 0 {
-		delete(w.subs, sub.chain)
-		st.source.Unsubscribe(sub)
+	listener := st.listener
+	last := len(listener.streams) - 1
+	listener.streams[last].slot = st.slot
+	listener.streams[st.slot], listener.streams[last] = listener.streams[last], nil
+	if listener.streams = listener.streams[:last]; last == 0 {
+		delete(w.listeners, listener.chain)
+		st.source.Unlisten(listener)
 	}
 	if st.cancel != nil {
 		st.cancel()
@@ -602,25 +602,25 @@ func (st *Stream) Finish() { st.worker.serveOwn(st, cursor.Step{Ended: true}) }
 // shared is a read that serves every stream of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
-	read    cursor.Shared
-	sub     *subscription // nil: there is none
-	format  string
-	filter  string
-	chunked bool
+	read     cursor.Shared
+	listener *chainListener // nil: there is none
+	format   string
+	filter   string
+	chunked  bool
 }
 
 func (s *shared) keep(st *Stream, from uint64, found cursor.Step) {
 	*s = shared{format: st.Format.Kind(), chunked: st.Chunked, filter: st.Filter.name()}
 	var ok bool
 	if s.read, ok = st.Reader.Share(from, found); ok {
-		s.sub = st.sub
+		s.listener = st.listener
 	}
 }
 
 // serves reports whether a stream may be sent what the outbox holds. Whatever could
 // make a reader of its own see something else wakes the chain, and so has queued
-// the subscription.
+// the listener.
 func (s *shared) serves(st *Stream) bool {
-	return s.sub != nil && s.sub == st.sub && !s.sub.queued.Load() && s.read.Fits(st.Reader) &&
+	return s.listener != nil && s.listener == st.listener && !s.listener.queued.Load() && s.read.Fits(st.Reader) &&
 		st.Format.Kind() == s.format && st.Chunked == s.chunked && st.Filter.name() == s.filter
 }

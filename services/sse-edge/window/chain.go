@@ -62,13 +62,13 @@ type Chain struct {
 	// Closed is the sequence of the end, the final event, or the opening of another life;
 	// 0 while open. An event that follows cancels it.
 	Closed uint64
-	// readers counts the subscribers that hold the chain.
+	// readers counts those that hold the chain.
 	readers int
-	// version counts what subscribers are woken for; changed is closed at the next
-	// one, and nil without a waiter. subs are the workers that it wakes.
-	version uint64
-	changed chan struct{}
-	subs    []Listener
+	// version counts what readers are woken for; changed is closed at the next
+	// one, and nil without a waiter. listeners are the workers that it wakes.
+	version   uint64
+	changed   chan struct{}
+	listeners []Listener
 }
 
 // silent reports whether the window has no event of the chain's place.
@@ -110,7 +110,7 @@ func (c *Chain) lose(l Loss, start uint64) {
 
 // lossesBehind returns what the window lacks of the chain's place and the reader has not
 // heard of. Before the window's start the log itself is asked for what is not certain here.
-func (c *Chain) lossesBehind(r *Subscriber, start uint64) (all []Loss) {
+func (c *Chain) lossesBehind(r *ChainCursor, start uint64) (all []Loss) {
 	inside := r.Cursor+1 >= start
 	if c.flow == nil {
 		for _, l := range c.losses {
@@ -144,8 +144,8 @@ func (c *Chain) wake() {
 		close(c.changed)
 		c.changed = nil
 	}
-	for _, s := range c.subs {
-		s.Wake()
+	for _, l := range c.listeners {
+		l.Wake()
 	}
 }
 

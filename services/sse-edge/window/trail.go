@@ -17,11 +17,11 @@ const maxTrails = 1024
 
 // Trail is the trace of an event that is sampled. It is safe for concurrent use.
 type Trail struct {
-	Publish     trace.SpanContext
-	Subject     event.Subject
-	Came        time.Time // when the window got the event
-	Subscribers int       // how many streams it was for then
-	Deliveries  atomic.Int64
+	Publish    trace.SpanContext
+	Subject    event.Subject
+	Came       time.Time // when the window got the event
+	Readers    int       // how many held its chains then
+	Deliveries atomic.Int64
 }
 
 // trails are those of a window's newest sampled events, by ascending sequence.
@@ -37,7 +37,7 @@ func (t *trails) add(e eventlog.Entry, stream *Chain) {
 	if len(*t) == maxTrails {
 		*t = slices.Delete(*t, 0, maxTrails/4) // not for each
 	}
-	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Subject: e.Subject, Came: time.Now(), Subscribers: stream.readers + stream.flow.readers}})
+	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Subject: e.Subject, Came: time.Now(), Readers: stream.readers + stream.flow.readers}})
 }
 
 // of returns the trail of an event, nil when it is forgotten.

@@ -42,7 +42,7 @@ type View struct {
 type Limits struct{ Events, Bytes int }
 
 // Read returns what follows r's cursor. items is reused.
-func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
+func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	c := r.Chain
@@ -66,7 +66,7 @@ func (w *Window) Read(r *Subscriber, limit Limits, items []Item) View {
 }
 
 // collect fills in the items.
-func (w *Window) collect(v *View, r *Subscriber, limit Limits) {
+func (w *Window) collect(v *View, r *ChainCursor, limit Limits) {
 	c := r.Chain
 	v.Through = max(v.End, r.Cursor)
 	if c.length == 0 || w.ring.at(c.last).Sequence <= r.Cursor {
@@ -109,7 +109,7 @@ func (w *Window) collect(v *View, r *Subscriber, limit Limits) {
 
 // after returns the number of the oldest entry of a chain after r's cursor; there
 // is one. It is next to the one delivered last, or else found from the chain's end.
-func (w *Window) after(c *Chain, r *Subscriber, of linksOf) uint64 {
+func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
 	if n := r.Last; n >= w.ring.first && n < w.ring.next && n >= c.first {
 		if en := w.ring.at(n); en.Sequence == r.Cursor && of(en).next != 0 {
 			return n + uint64(of(en).next)
@@ -158,7 +158,7 @@ func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, start uin
 
 // Wait returns a channel that is closed when the reader's chain has changed since
 // the view of that version was taken.
-func (w *Window) Wait(r *Subscriber, version uint64) <-chan struct{} {
+func (w *Window) Wait(r *ChainCursor, version uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if r.Chain.version != version {

@@ -1,7 +1,7 @@
 // Package window holds the newest part of a partition in memory, for an edge to serve: finished
 // SSE frames in large byte segments, an index of entries without pointers, and a chain of entries
-// for each stream and each session. Append takes in what the tail of the log brings, Read gives a
-// [Subscriber] what follows its cursor, and a [Listener] is woken when a chain changes.
+// for each stream and each session. Append takes in what the tail of the log brings, Read returns
+// what follows a [ChainCursor], and a [Listener] is woken when a chain changes.
 //
 // It imports neither network nor logger, takes the time only for spans, and knows nothing of HTTP,
 // MCP or access control.
@@ -585,7 +585,7 @@ func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 	return 0
 }
 
-// Attach holds the chain of a place for a subscriber, so that it is not forgotten. found
+// Attach holds the chain of a place for a reader, so that it is not forgotten. found
 // says that the log named the place's life, with the opening at a sequence if that is not 0.
 func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	w.mu.Lock()
@@ -611,18 +611,18 @@ func (w *Window) EndOf(c *Chain) uint64 {
 	return c.end()
 }
 
-// Subscribe wakes a listener at each change of a chain from now on.
-func (w *Window) Subscribe(c *Chain, l Listener) {
+// Listen wakes a listener at each change of a chain from now on.
+func (w *Window) Listen(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c.subs = append(c.subs, l)
+	c.listeners = append(c.listeners, l)
 }
 
-// Unsubscribe stops waking a listener.
-func (w *Window) Unsubscribe(c *Chain, l Listener) {
+// Unlisten stops waking a listener.
+func (w *Window) Unlisten(c *Chain, l Listener) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c.subs = slices.DeleteFunc(c.subs, func(other Listener) bool { return other == l })
+	c.listeners = slices.DeleteFunc(c.listeners, func(other Listener) bool { return other == l })
 }
 
 // Watch tells a watcher of each opening from now on.
@@ -639,7 +639,7 @@ func (w *Window) Unwatch(watcher Watcher) {
 	w.watchers = slices.DeleteFunc(w.watchers, func(other Watcher) bool { return other == watcher })
 }
 
-// Attachment is what a new subscriber has to know of the window.
+// Attachment is what a new reader has to know of the window.
 type Attachment struct {
 	Chain     *Chain
 	Life      string

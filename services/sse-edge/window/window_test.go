@@ -45,8 +45,8 @@ func newTestWindow(budget int) *Window {
 	return w
 }
 
-func subscriberAt(w *Window, at Place, cursor uint64) *Subscriber {
-	return &Subscriber{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}
+func cursorAt(w *Window, at Place, cursor uint64) *ChainCursor {
+	return &ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}
 }
 
 func streamOf(session, stream string) Place { return Place{Session: session, Stream: stream} }
@@ -85,8 +85,8 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 		within := func(at, in Place) bool {
 			return at.Session == in.Session && at.Life == in.Life && (in.Stream == "" || at.Stream == in.Stream)
 		}
-		readers := map[Place]*Subscriber{}
-		check := func(at Place, cursor uint64, r *Subscriber) {
+		readers := map[Place]*ChainCursor{}
+		check := func(at Place, cursor uint64, r *ChainCursor) {
 			var want []string
 			for _, m := range model {
 				if within(m.at, at) && m.sequence > cursor {
@@ -136,12 +136,12 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 				if rapid.Bool().Draw(t, "flow") {
 					at.Stream = ""
 				}
-				r := subscriberAt(w, at, cursor)
+				r := cursorAt(w, at, cursor)
 				check(at, cursor, r)
 				w.Detach(r.Chain)
 			case 4, 5:
 				if readers[at] == nil {
-					readers[at] = subscriberAt(w, at, sequence)
+					readers[at] = cursorAt(w, at, sequence)
 				}
 				check(at, readers[at].Cursor, readers[at])
 			case 7: // what the window holds is there, also when it is deleted in the log
@@ -154,7 +154,7 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 					removed = append(removed, n)
 				}
 				w.Append(trimOf(sequence, at, removed...), 0)
-				r := subscriberAt(w, at, 0)
+				r := cursorAt(w, at, 0)
 				check(at, 0, r)
 				w.Detach(r.Chain)
 			case 6:
@@ -223,7 +223,7 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	old := Place{"s", "one", "a"}
 	w.Append(opening(1, "s", "one"), 0)
 	w.Append(message(2, old, `{"old":1}`), 0)
-	reading := subscriberAt(w, old, 0)
+	reading := cursorAt(w, old, 0)
 	w.Append(opening(3, "s", "two"), 0)
 	w.Append(message(4, Place{"s", "two", "a"}, `{"new":1}`), 0)
 	all := Limits{Events: 100, Bytes: 1 << 20}
@@ -231,7 +231,7 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 		t.Errorf("the reader of the life before has %d events and its end at %d", len(v.Items), v.Closed)
 	}
 	for _, at := range []Place{{"s", "", "a"}, {"s", "", ""}} { // the life is to be found
-		r := subscriberAt(w, at, 0)
+		r := cursorAt(w, at, 0)
 		if v := w.Read(r, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 4 || v.Closed != 0 || v.Life != "two" {
 			t.Errorf("%v: %d events of life %q, end at %d", at, len(v.Items), v.Life, v.Closed)
 		}
@@ -262,10 +262,10 @@ func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestWindow(1 << 20)
-			stream, flow := subscriberAt(w, streamOf("s", "a"), 0), subscriberAt(w, streamOf("s", ""), 0)
+			stream, flow := cursorAt(w, streamOf("s", "a"), 0), cursorAt(w, streamOf("s", ""), 0)
 			begin(w)
 			w.Append(message(8, Place{"s", "one", "a"}, `{}`), 0)
-			for _, r := range []*Subscriber{stream, flow} {
+			for _, r := range []*ChainCursor{stream, flow} {
 				v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
 				if len(v.Items) == 0 || v.Life != "one" {
 					t.Errorf("%d events, life %q", len(v.Items), v.Life)
@@ -281,7 +281,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	at := Place{"s", "one", "a"}
 	w.Append(message(1, at, `{}`), 0)
-	r := subscriberAt(w, at, 1)
+	r := cursorAt(w, at, 1)
 	w.Append(controlEntry(2, at, event.End), 0)
 	w.Append(opening(3, "s", "two"), 0)
 	w.Rollback(testState(1), 1, 2, 1)
@@ -331,7 +331,7 @@ func TestWindow_TailJumps(t *testing.T) {
 	a, b := streamOf("s", "a"), streamOf("s", "b")
 	w.Append(message(1, a, `1`), 0)
 	w.Append(message(5, b, `5`), 3)
-	r := subscriberAt(w, a, 1)
+	r := cursorAt(w, a, 1)
 	v := w.Read(r, Limits{10, 1 << 20}, nil)
 	if !v.Inside || v.Proved != 5 || len(v.Items) != 0 || v.Through != 5 {
 		t.Errorf("%+v", v)
@@ -348,13 +348,13 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	w.Append(message(6, a, `6`), 3)
 	want := func(at Place, cursor uint64, want ...Loss) {
 		t.Helper()
-		r := subscriberAt(w, at, cursor)
+		r := cursorAt(w, at, cursor)
 		defer w.Detach(r.Chain)
 		if v := w.Read(r, Limits{10, 1 << 20}, nil); !slices.Equal(v.Losses, want) {
 			t.Errorf("%v behind %d: %v, want %v", at, cursor, v.Losses, want)
 		}
 	}
-	reader := subscriberAt(w, a, 1)
+	reader := cursorAt(w, a, 1)
 	woken := w.Wait(reader, w.Read(reader, Limits{10, 1 << 20}, nil).Version)
 	w.Append(trimOf(7, a, 1, 6), 0)
 	if isClosed(woken) {
@@ -440,7 +440,7 @@ func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 					missed = n
 				}
 			}
-			r := subscriberAt(w, streamOf("s", stream), cursor)
+			r := cursorAt(w, streamOf("s", stream), cursor)
 			v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
 			told, certain := uint64(0), false
 			for _, l := range v.Losses {
@@ -465,11 +465,11 @@ func TestWindow_Copies(t *testing.T) {
 	w.Append(controlEntry(5, Place{"s", "one", "b"}, event.End), 0)
 	w.Append(message(6, old, `{}`), 0) // only damage does that, and it cancels the end
 	closed := func(at Place) uint64 {
-		r := subscriberAt(w, at, 0)
+		r := cursorAt(w, at, 0)
 		defer w.Detach(r.Chain)
 		return w.Read(r, Limits{10, 1 << 20}, nil).Closed
 	}
-	connected := subscriberAt(w, at, 3)
+	connected := cursorAt(w, at, 3)
 	version := w.Read(connected, Limits{10, 1 << 20}, nil).Version
 	w.Append(opening(7, "s", "one"), 0)
 	w.Append(controlEntry(8, Place{"s", "one", "b"}, event.End), 0)
@@ -484,8 +484,8 @@ func TestWindow_Copies(t *testing.T) {
 func TestWait_WakesOnlyItsStream(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b := streamOf("s", "a"), streamOf("s", "b")
-	ra, rb, flow := subscriberAt(w, a, 0), subscriberAt(w, b, 0), subscriberAt(w, Place{Session: "s"}, 0)
-	wait := func(r *Subscriber) <-chan struct{} { return w.Wait(r, w.Read(r, Limits{10, 1 << 20}, nil).Version) }
+	ra, rb, flow := cursorAt(w, a, 0), cursorAt(w, b, 0), cursorAt(w, Place{Session: "s"}, 0)
+	wait := func(r *ChainCursor) <-chan struct{} { return w.Wait(r, w.Read(r, Limits{10, 1 << 20}, nil).Version) }
 	wa, wb, wf := wait(ra), wait(rb), wait(flow)
 	before := w.Read(ra, Limits{10, 1 << 20}, nil).Version
 	w.Append(message(1, a, `1`), 0)
@@ -542,7 +542,7 @@ func BenchmarkReadAfterCursor(b *testing.B) {
 	for n := uint64(1); n <= events; n++ {
 		w.Append(message(n, streamOf("s", fmt.Sprint(n%streams)), `{"jsonrpc":"2.0","method":"m"}`), 0)
 	}
-	r := subscriberAt(w, streamOf("s", "7"), 0)
+	r := cursorAt(w, streamOf("s", "7"), 0)
 	items := make([]Item, 0, 64)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -560,7 +560,7 @@ func BenchmarkFindFarBehind(b *testing.B) {
 	for n := uint64(1); n <= events; n++ {
 		w.Append(message(n, streamOf("s", "a"), `{"jsonrpc":"2.0","method":"m"}`), 0)
 	}
-	r := subscriberAt(w, streamOf("s", "a"), 0)
+	r := cursorAt(w, streamOf("s", "a"), 0)
 	items := make([]Item, 0, 1)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -617,7 +617,7 @@ func TestWindow_SampledEvents(t *testing.T) {
 			t.Fatalf("after %d events there are %d trails", n, len(w.trails))
 		}
 	}
-	v := w.Read(subscriberAt(w, at, 0), Limits{events, 64 << 20}, nil)
+	v := w.Read(cursorAt(w, at, 0), Limits{events, 64 << 20}, nil)
 	if len(v.Items) != events {
 		t.Fatalf("there are %d events", len(v.Items))
 	}

@@ -1,11 +1,11 @@
 package window
 
-// Subscriber is a position on a chain: the cursor, and the state of the window that it has seen.
+// ChainCursor is a reader's cursor on a chain, with the state of the window that the reader has seen.
 // It is not safe for concurrent use.
-type Subscriber struct {
+type ChainCursor struct {
 	Chain  *Chain
 	Cursor uint64
-	// Rollbacks is how many of the window's roll-backs the subscriber has seen.
+	// Rollbacks is how many of the window's roll-backs the reader has seen.
 	Rollbacks int
 	// Last is the number of the window's entry that was returned last.
 	Last uint64
@@ -15,7 +15,7 @@ type Subscriber struct {
 }
 
 // DroppedTo returns up to which sequence a stream's events are not sent any more.
-func (s *Subscriber) DroppedTo(stream string) uint64 { return max(s.Cursor, s.Dropped[stream]) }
+func (c *ChainCursor) DroppedTo(stream string) uint64 { return max(c.Cursor, c.Dropped[stream]) }
 
 // Watcher is told of the openings that a window takes in. Opened must not block: the window's lock is
 // held.
