@@ -1,7 +1,6 @@
 package cursor
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -174,45 +173,58 @@ func TestPartitions_BackfillOfAGroup(t *testing.T) {
 	}
 }
 
+// waits opens a reader of session s in the background, and returns when its partition is acquired. The
+// function that it returns waits for the reader.
+func waits(t *testing.T, ps *Partitions, from Start) func() *Reader {
+	t.Helper()
+	before := readersOf(ps)
+	type opened struct {
+		*Reader
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		r, err := ps.Open(waittest.Context(t), window.Place{Session: "s", Stream: "a"}, from, ten)
+		done <- opened{r, err}
+	}()
+	waittest.Until(t, "it waits", func() bool { return readersOf(ps) == before+1 })
+	return func() *Reader {
+		t.Helper()
+		r := <-done
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		t.Cleanup(r.Close)
+		return r.Reader
+	}
+}
+
+// readersOf returns how many readers have acquired the first partition.
+func readersOf(ps *Partitions) int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.followed[0] == nil {
+		return 0
+	}
+	return ps.followed[0].readers
+}
+
 // Clients that come back together are served by one window, also when a new client is the first.
 func TestPartitions_BackfillOfSeveralReaders(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 100)
-	ids := followLog(t, f, 0)
-	at := opens(t, ids, "s", Start{})
+	at := opens(t, followLog(t, f, 0), "s", Start{})
 	defer at.Close()
 	ps := backfilled(t, f, time.Hour)
 	for range cap(ps.turns) { // no window begins
 		ps.turns <- struct{}{}
 	}
-	type opened struct {
-		*Reader
-		err error
-	}
-	readers := make(chan opened, 2)
-	ctx, cancel := context.WithCancel(waittest.Context(t))
-	defer cancel()
-	for i, from := range []Start{{}, {After: at.ID(50)}} {
-		go func() {
-			r, err := ps.Open(ctx, window.Place{Session: "s", Stream: "a"}, from, ten)
-			readers <- opened{r, err}
-		}()
-		waittest.Until(t, "it waits", func() bool {
-			ps.mu.Lock()
-			defer ps.mu.Unlock()
-			return ps.followed[0] != nil && ps.followed[0].readers == i+1
-		})
-	}
+	one, two := waits(t, ps, Start{}), waits(t, ps, Start{After: at.ID(50)})
 	for range cap(ps.turns) {
 		<-ps.turns
 	}
-	for range 2 {
-		r := <-readers
-		if r.err != nil {
-			t.Fatal(r.err)
-		}
-		defer r.Close()
-	}
+	reads(t, one(), 1, 100)
+	reads(t, two(), 51, 100)
 	if floor := floorOf(ps); floor != 1 {
 		t.Errorf("the window begins at %d", floor)
 	}

@@ -236,9 +236,10 @@ func TestPartitions_Near(t *testing.T) {
 func TestPartitions_ReadersComeAndGo(t *testing.T) {
 	const sessions, readers, events = 6, 12, 80
 	f := edgetest.NewLogOf(t, 3)
-	for _, backfill := range []int{0, -1} {
-		ps := lingers(t, f, backfill, time.Millisecond)
-		name := func(n int) string { return fmt.Sprint("s", backfill, "-", n%sessions) }
+	for i, bytes := range []backfill{{1 << 20, 1 << 20}, {}, {500, 1 << 20}, {500, 2000}} {
+		ps := lingers(t, f, 0, time.Millisecond)
+		ps.backfill = bytes
+		name := func(n int) string { return fmt.Sprint("s", i, "-", n%sessions) }
 		var all sync.WaitGroup
 		for n := range sessions {
 			all.Go(func() {
