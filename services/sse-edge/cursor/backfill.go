@@ -38,25 +38,25 @@ func newBackfill(cfg Config, n int) backfill {
 	}
 }
 
-// first returns the sequence that a new window begins after, and its floor. lowest is the lowest cursor
+// first returns the sequence that a new window begins after, and its start. lowest is the lowest cursor
 // of the readers that wait for it.
-func (b backfill) first(state eventlog.State, lowest uint64) (after, floor uint64) {
-	after, floor = newestBytes(state, b.least)
-	if lowest != noCursor && lowest+1 < floor {
+func (b backfill) first(state eventlog.State, lowest uint64) (after, start uint64) {
+	after, start = newestBytes(state, b.least)
+	if lowest != noCursor && lowest+1 < start {
 		return newestBytes(state, b.most)
 	}
-	return after, floor
+	return after, start
 }
 
 // again returns the same of a window that has lost what it had to a roll-back: its readers may be
 // anywhere.
-func (b backfill) again(state eventlog.State) (after, floor uint64) {
+func (b backfill) again(state eventlog.State) (after, start uint64) {
 	return newestBytes(state, b.most)
 }
 
 // newestBytes returns the sequence that the newest events of a partition follow, up to a number of bytes, and
-// the floor of a window that begins there.
-func newestBytes(state eventlog.State, bytes int) (after, floor uint64) {
+// the start of a window that begins there.
+func newestBytes(state eventlog.State, bytes int) (after, start uint64) {
 	if state.Events == 0 {
 		return state.Last, 1
 	}

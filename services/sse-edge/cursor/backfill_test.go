@@ -38,7 +38,7 @@ func TestBackfill_LowestCursor(t *testing.T) {
 		backfill backfill
 		lowest   uint64
 		after    uint64
-		floor    uint64
+		start    uint64
 	}{
 		"no cursor":                          {backfill{10_000, 50_000}, noCursor, 1000, 1001},
 		"before the first event of least":    {backfill{10_000, 50_000}, 1000, 1000, 1001},
@@ -49,15 +49,15 @@ func TestBackfill_LowestCursor(t *testing.T) {
 		"none is to be read":                 {backfill{}, 0, 1100, 1101},
 		"no cursor, all of it fits in least": {backfill{100_000, 100_000}, noCursor, 100, 1},
 	} {
-		if after, floor := tt.backfill.first(state, tt.lowest); after != tt.after || floor != tt.floor {
-			t.Errorf("%s: after %d, floor %d, want %d and %d", name, after, floor, tt.after, tt.floor)
+		if after, start := tt.backfill.first(state, tt.lowest); after != tt.after || start != tt.start {
+			t.Errorf("%s: after %d, start %d, want %d and %d", name, after, start, tt.after, tt.start)
 		}
 	}
 	if after, _ := (backfill{10_000, 50_000}).again(state); after != 600 {
 		t.Errorf("after a roll-back it begins after %d", after)
 	}
-	if after, floor := (backfill{10_000, 50_000}).first(eventlog.State{First: 8, Last: 7}, 3); after != 7 || floor != 1 {
-		t.Errorf("without events: after %d, floor %d", after, floor)
+	if after, start := (backfill{10_000, 50_000}).first(eventlog.State{First: 8, Last: 7}, 3); after != 7 || start != 1 {
+		t.Errorf("without events: after %d, start %d", after, start)
 	}
 }
 
@@ -74,8 +74,8 @@ func backfilled(t *testing.T, f *edgetest.Log, linger time.Duration) *Partitions
 	return ps
 }
 
-// floorOf is from where on the window of session s has the events.
-func floorOf(ps *Partitions) uint64 { return ps.Of("s").Stats().Floor }
+// startOf is from where on the window of session s has the events.
+func startOf(ps *Partitions) uint64 { return ps.Of("s").Stats().Start }
 
 func TestPartitions_BackfillAsReadersNeed(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -103,8 +103,8 @@ func TestPartitions_BackfillAsReadersNeed(t *testing.T) {
 			ps := backfilled(t, f, time.Hour)
 			r := opens(t, ps, "s", tt.from)
 			defer r.Close()
-			if floor := floorOf(ps); (floor == 1) != tt.deep {
-				t.Errorf("the window begins at %d", floor)
+			if start := startOf(ps); (start == 1) != tt.deep {
+				t.Errorf("the window begins at %d", start)
 			}
 			if tt.first > 0 {
 				reads(t, r, tt.first, 100)
@@ -116,14 +116,14 @@ func TestPartitions_BackfillAsReadersNeed(t *testing.T) {
 
 	t.Run("a life is asked for first", func(t *testing.T) {
 		ps := backfilled(t, f, time.Hour)
-		if _, _, err := ps.Life(waittest.Context(t), "s", in(50)); err != nil || floorOf(ps) != 1 {
-			t.Errorf("the window begins at %d; %v", floorOf(ps), err)
+		if _, _, err := ps.Life(waittest.Context(t), "s", in(50)); err != nil || startOf(ps) != 1 {
+			t.Errorf("the window begins at %d; %v", startOf(ps), err)
 		}
 	})
 	t.Run("all partitions are followed", func(t *testing.T) {
 		ps := followLog(t, f, 0)
-		if floor := floorOf(ps); floor != 1 {
-			t.Errorf("the window begins at %d", floor)
+		if start := startOf(ps); start != 1 {
+			t.Errorf("the window begins at %d", start)
 		}
 	})
 }
@@ -163,12 +163,12 @@ func TestPartitions_BackfillOfAGroup(t *testing.T) {
 	end := g.ID()
 
 	ps := backfilled(t, f, time.Hour)
-	if first := next(open(ps, middle), 50); first != 51 || floorOf(ps) != 1 {
-		t.Errorf("its first event is %d, the window begins at %d", first, floorOf(ps))
+	if first := next(open(ps, middle), 50); first != 51 || startOf(ps) != 1 {
+		t.Errorf("its first event is %d, the window begins at %d", first, startOf(ps))
 	}
 	for name, after := range map[string]string{"at the end": end, "a new client": ""} {
-		if ps = backfilled(t, f, time.Hour); open(ps, after) != nil && floorOf(ps) < 50 {
-			t.Errorf("%s: the window begins at %d", name, floorOf(ps))
+		if ps = backfilled(t, f, time.Hour); open(ps, after) != nil && startOf(ps) < 50 {
+			t.Errorf("%s: the window begins at %d", name, startOf(ps))
 		}
 	}
 }
@@ -225,8 +225,8 @@ func TestPartitions_BackfillOfSeveralReaders(t *testing.T) {
 	}
 	reads(t, one(), 1, 100)
 	reads(t, two(), 51, 100)
-	if floor := floorOf(ps); floor != 1 {
-		t.Errorf("the window begins at %d", floor)
+	if start := startOf(ps); start != 1 {
+		t.Errorf("the window begins at %d", start)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestPartitions_BackfillAfterARollback(t *testing.T) {
 	ps := backfilled(t, f, time.Hour)
 	r := opens(t, ps, "s", Start{})
 	defer r.Close()
-	if floor := floorOf(ps); floor == 1 {
+	if start := startOf(ps); start == 1 {
 		t.Fatal("the window has everything")
 	}
 	p := ps.Of("s")
@@ -245,5 +245,5 @@ func TestPartitions_BackfillAfterARollback(t *testing.T) {
 	before.Created = before.Created.Add(-time.Hour) // another log
 	p.tailed.Store(&before)
 	f.Restart()
-	waittest.Until(t, "the window begins again", func() bool { return floorOf(ps) == 1 && p.Stats().Events == 100 })
+	waittest.Until(t, "the window begins again", func() bool { return startOf(ps) == 1 && p.Stats().Events == 100 })
 }
