@@ -73,6 +73,22 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
+	return l.open(ctx, log)
+}
+
+// OpenToShow opens the log for somebody who may ask NATS what it is configured as and holds, and
+// nothing else: a [State] lacks the generations that began with an entry since a janitor was there.
+// Errors are those of [Open].
+func OpenToShow(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
+	l, err := newLog(nc, log, false)
+	if err != nil {
+		return nil, err
+	}
+	l.shows = true
+	return l.open(ctx, log)
+}
+
+func (l *Log) open(ctx context.Context, log *slog.Logger) (*Log, error) {
 	said := false
 	for {
 		has, err := l.readSettings(ctx)

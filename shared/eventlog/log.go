@@ -32,6 +32,7 @@ type Log struct {
 	log      *slog.Logger
 	settings atomic.Pointer[Settings]
 	creator  bool
+	shows    bool // it reads no entries
 	parts    []*partition
 	link     atomic.Pointer[linkContext]
 	feed     *Feed

@@ -175,6 +175,14 @@ func TestTail_WithoutJanitor(t *testing.T) {
 			t.Errorf("generations %+v, want one that begins at %d", s.Generations, want.Start)
 		}
 	}
+	shown, err := eventlog.OpenToShow(waittest.Context(t), connect(t, srv), quiet(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(shown.Close)
+	if s := look(t, shown); len(s.Generations) != 1 || s.Last != last {
+		t.Errorf("who may not read entries gets %+v", s)
+	}
 	if !beginOnce(t, l) || beginOnce(t, l) {
 		t.Error("the janitor that comes back writes the generation down, once")
 	}

@@ -107,7 +107,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	if !l.Clustered() && server != state.server {
+	if !l.Clustered() && server != state.server && !l.shows {
 		more, err := begunSince(ctx, stream, p, state.Generations)
 		if err != nil {
 			return err

@@ -79,7 +79,7 @@ func open(ctx context.Context, cfg backend.Config) (*eventlog.Log, func(), error
 	}
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()
-	l, err := eventlog.Open(ctx, nc, quiet)
+	l, err := eventlog.OpenToShow(ctx, nc, quiet)
 	if err != nil {
 		nc.Close()
 		if errors.Is(err, eventlog.ErrNotFound) {
