@@ -17,7 +17,6 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
-	"rejoin/shared/flagtype"
 	"rejoin/shared/inspect"
 	"rejoin/shared/waittest"
 )
@@ -309,34 +308,5 @@ func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 	f.Publish("a", 1)
 	if got := <-answers; got.StatusCode != http.StatusNotFound {
 		t.Errorf("%d %s", got.StatusCode, got.Text)
-	}
-}
-
-// A client is let in before its reader is opened, and its cursor counts from the start.
-func TestAccess_BackfillAsTheClientNeeds(t *testing.T) {
-	const events, size = 60, 64 << 10 // more than is read for a new client
-	f := newFixture(t)
-	f.Create("s", "alice")
-	f.publishPadded("a", events, size)
-	headers := edgetest.Bearer(authtest.Of(t, "alice", "*"))
-	access := guarded(t)
-	begin := func() *Service {
-		s, _ := f.startService(func(c *Config) {
-			access(c)
-			c.WindowBytes, c.PartitionLinger = 32<<20, flagtype.Duration(time.Hour)
-		})
-		return s
-	}
-	s := begin()
-	c := subscribe(t, s.url()+streamPath, headers...)
-	c.Next("connect")
-	tenth := c.Messages(10)
-	if held := s.subs.Parts.Of("s").Stats().Events; held >= events {
-		t.Errorf("for a new client the window has %d events", held)
-	}
-	s = begin()
-	subscribe(t, s.url()+streamPath+"?after="+tenth, headers...).Next("connect")
-	if held := s.subs.Parts.Of("s").Stats().Events; held != events {
-		t.Errorf("for one that resumes it has %d", held)
 	}
 }

@@ -98,7 +98,7 @@ func (f *fixture) publishPadded(stream string, n, size int) {
 	f.t.Helper()
 	data := []byte(`{"jsonrpc":"2.0","method":"m","params":{"pad":"` + strings.Repeat("x", size) + `"}}`)
 	for range n {
-		if _, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Life: f.Life("s"), Stream: stream, Data: data}); err != nil {
+		if _, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}); err != nil {
 			f.t.Fatal(err)
 		}
 	}

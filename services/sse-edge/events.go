@@ -76,7 +76,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 		return err
 	}
 	subscriber.Uncached(c)
-	if req.At.Life, err = s.subs.Admit(c, req.At.Session, req.Start, grants); err != nil {
+	if req.At.Life, err = s.subs.Admit(c, req.At.Session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
 	req.Expires, req.Guest = grants.Expires, s.subs.GuestOf(grants, req.At)

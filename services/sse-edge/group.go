@@ -224,7 +224,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 func (s *Service) admitLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, subscriber.OpenTimeout)
 	defer cancel()
-	rec, err := s.subs.VisibleNow(ctx, name, cursor.Start{}, grants)
+	rec, err := s.subs.VisibleNow(ctx, name, grants)
 	switch {
 	case errors.Is(err, session.ErrNotFound):
 		return life, false, nil

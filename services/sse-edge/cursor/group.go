@@ -79,11 +79,10 @@ type Follow struct {
 func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
 	g := &Group{cfg: cfg, key: &window.Chain{}}
 	lanes := map[int]*lane{}
-	cursors := from.cursors()
 	enter := func(number int, m *Member) {
 		l := lanes[number]
 		if l == nil {
-			l = &lane{group: g, part: ps.acquire(number, cursors(number)), found: math.MaxUint64}
+			l = &lane{group: g, part: ps.acquire(number), found: math.MaxUint64}
 			lanes[number], g.lanes = l, append(g.lanes, l)
 		}
 		m.lane = l

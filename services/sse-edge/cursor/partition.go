@@ -25,8 +25,7 @@ type Partition struct {
 	end      context.CancelFunc
 	begun    atomic.Pointer[time.Time] // when the backfill began; nil before it has
 	ready    chan struct{}             // closed when the window has caught up for the first time
-	readers  int                       // of guards it, lowest and linger
-	lowest   uint64                    // the lowest cursor of a reader that came; noCursor before
+	readers  int                       // of guards it, and linger
 	linger   *time.Timer               // forgets it; nil before it was without readers
 	number   int
 	log      *eventlog.Log
@@ -225,9 +224,9 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 // start says where the tail begins: with a backfill the first time, and later on
 // after the window's end, if the log still is what the window shows.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
+	after, start := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
-		after, start := p.of.backfill.first(state, p.of.lowestOf(p))
 		p.window.Begin(state, after, start)
 		p.tailed.Store(&state)
 		now := time.Now()
@@ -239,12 +238,10 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	after := end
 	if same {
 		p.window.GoOn(state)
+		after = end
 	} else {
-		var start uint64
-		after, start = p.of.backfill.again(state)
 		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
 		p.window.Rollback(state, after, start, common)
@@ -283,6 +280,21 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		return 0, false, nil // replaced, and no generation says when
 	}
 	return end, true, nil
+}
+
+// backfillFrom returns the sequence to begin after so that what follows fits into
+// the window, and where the window then starts.
+func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
+	if state.Events == 0 {
+		return state.Last, 1
+	}
+	if state.Bytes <= uint64(p.of.backfill) { //nolint:gosec // a positive number of bytes
+		return state.First - 1, 1
+	}
+	// Sequences are spread evenly enough for a start; what is too much is evicted.
+	span := state.Last - state.First + 1
+	after = state.Last - uint64(float64(span)*float64(p.of.backfill)/float64(state.Bytes))
+	return max(after, state.First-1), max(after, state.First-1) + 1
 }
 
 // validMessage reports whether a direct publisher's bytes can be framed and put

@@ -30,8 +30,8 @@ type Config struct {
 	Traced bool
 	// WindowBytes bounds the memory of all windows together.
 	WindowBytes int
-	// Backfill is how many bytes of the newest events the windows read when they begin, all
-	// together; -1 means none, and 0 that [backfill] decides.
+	// Backfill is how many bytes of the newest events the windows read when they
+	// begin, all together; 0 means as much as fits, -1 none.
 	Backfill int
 	// Linger is how long a partition that has no reader any more is followed; -1 follows all
 	// partitions from the start, always.
@@ -52,7 +52,7 @@ type Partitions struct {
 	cfg      Config
 	log      *eventlog.Log
 	metrics  *metrics
-	backfill backfill
+	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
@@ -68,17 +68,22 @@ type Partitions struct {
 func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
-		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: newBackfill(cfg, n),
+		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
 		reads: make(chan struct{}, cfg.LogReads), turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
+	}
+	switch {
+	case cfg.Backfill > 0:
+		ps.backfill = min(ps.backfill, cfg.Backfill/n)
+	case cfg.Backfill < 0:
+		ps.backfill = 0
 	}
 	ps.ctx, ps.end = context.WithCancel(cfg.Base)
 	ps.metrics = newMetrics(cfg.Metrics, ps.each)
 	return ps
 }
 
-// acquire returns a partition, followed until the caller releases it, for a reader with a cursor, or
-// with noCursor.
-func (ps *Partitions) acquire(number int, cursor uint64) *Partition {
+// acquire returns a partition, followed until the caller releases it.
+func (ps *Partitions) acquire(number int) *Partition {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	p := ps.followed[number]
@@ -90,7 +95,6 @@ func (ps *Partitions) acquire(number int, cursor uint64) *Partition {
 		}
 	}
 	p.readers++
-	p.lowest = min(p.lowest, cursor)
 	if p.linger != nil {
 		p.linger.Stop()
 	}
@@ -102,7 +106,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
 	ctx, end := context.WithCancel(ps.ctx)
 	return &Partition{
-		of: ps, ctx: ctx, end: end, ready: make(chan struct{}), lowest: noCursor,
+		of: ps, ctx: ctx, end: end, ready: make(chan struct{}),
 		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
 		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
 		patience: patience{limit: cfg.Patience},
@@ -144,15 +148,15 @@ func (ps *Partitions) each() []*Partition {
 // partition waits until its window has caught up with the log.
 // Errors are errNotReady and those of the log and the registry, all of which pass.
 func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	p := ps.acquire(ps.log.Partition(at.Session), from.cursor())
+	p := ps.acquire(ps.log.Partition(at.Session))
 	defer ps.release(p)
 	return p.open(ctx, at, from, limit)
 }
 
-// Life returns the newest life of a session, if the window knows it, for a subscriber that begins at from.
-// Like Open, it waits until the window has caught up with the log. The error is errNotReady.
-func (ps *Partitions) Life(ctx context.Context, session string, from Start) (life string, ok bool, err error) {
-	p := ps.acquire(ps.log.Partition(session), from.cursor())
+// Life returns the newest life of a session, if the window knows it. Like Open, it waits until the
+// window has caught up with the log. The error is errNotReady.
+func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok bool, err error) {
+	p := ps.acquire(ps.log.Partition(session))
 	defer ps.release(p)
 	if err := p.untilReady(ctx); err != nil {
 		return "", false, err
@@ -220,7 +224,7 @@ func (ps *Partitions) Ready() error {
 func (ps *Partitions) Run(ctx context.Context) {
 	if ps.cfg.Linger < 0 {
 		for number := range ps.followed {
-			ps.acquire(number, noCursor)
+			ps.acquire(number)
 		}
 	}
 	<-ctx.Done()

@@ -126,10 +126,10 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	create(t, f, "s")
 	reuse(t, f, "s")
 	ps := lingers(t, f, 0, 0)
-	if life, ok, err := ps.Life(waittest.Context(t), "s", Start{}); err != nil || !ok || life != f.Life("s") {
+	if life, ok, err := ps.Life(waittest.Context(t), "s"); err != nil || !ok || life != f.Life("s") {
 		t.Errorf("the life is %q, %t, want %q; %v", life, ok, f.Life("s"), err)
 	}
-	if life, ok, err := ps.Life(waittest.Context(t), "nothing", Start{}); err != nil || ok {
+	if life, ok, err := ps.Life(waittest.Context(t), "nothing"); err != nil || ok {
 		t.Errorf("a session that is not there has the life %q; %v", life, err)
 	}
 	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
@@ -158,7 +158,7 @@ func TestPartitions_WithoutNATS(t *testing.T) {
 	if _, err := ps.Open(waittest.Context(t), window.Place{Session: second, Stream: "a"}, Start{}, ten); !Transient(err) {
 		t.Errorf("the other partition: %v", err)
 	}
-	if life, ok, err := ps.Life(waittest.Context(t), second, Start{}); !Transient(err) {
+	if life, ok, err := ps.Life(waittest.Context(t), second); !Transient(err) {
 		t.Errorf("the newest life is known without it: %q, %t, %v", life, ok, err)
 	}
 }
@@ -201,7 +201,7 @@ func TestPartitions_Near(t *testing.T) {
 		t.Errorf("with nothing followed it is %s", name)
 	}
 	for number := range fewPartitions {
-		p := ps.acquire(number, noCursor)
+		p := ps.acquire(number)
 		t.Cleanup(func() { ps.release(p) })
 		if err := p.untilReady(waittest.Context(t)); err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestPartitions_Near(t *testing.T) {
 	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)); err != nil {
 		t.Fatal(err)
 	}
-	lost := ps.acquire(fewPartitions, noCursor) // readers wait for it
+	lost := ps.acquire(fewPartitions) // readers wait for it
 	t.Cleanup(func() { ps.release(lost) })
 	used := map[int]bool{}
 	for range 100 {
@@ -236,10 +236,9 @@ func TestPartitions_Near(t *testing.T) {
 func TestPartitions_ReadersComeAndGo(t *testing.T) {
 	const sessions, readers, events = 6, 12, 80
 	f := edgetest.NewLogOf(t, 3)
-	for i, bytes := range []backfill{{1 << 20, 1 << 20}, {}, {500, 1 << 20}, {500, 2000}} {
-		ps := lingers(t, f, 0, time.Millisecond)
-		ps.backfill = bytes
-		name := func(n int) string { return fmt.Sprint("s", i, "-", n%sessions) }
+	for _, backfill := range []int{0, -1} {
+		ps := lingers(t, f, backfill, time.Millisecond)
+		name := func(n int) string { return fmt.Sprint("s", backfill, "-", n%sessions) }
 		var all sync.WaitGroup
 		for n := range sessions {
 			all.Go(func() {

@@ -57,7 +57,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 			return nil, err
 		}
 	}
-	r := &Reader{part: p.of.acquire(p.number, noCursor), Place: at, bound: at.Life != "", limit: limit}
+	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
 	if err := r.start(ctx, from, a); err != nil {
 		r.Close()

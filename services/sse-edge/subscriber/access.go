@@ -22,7 +22,7 @@ import (
 // is not there. So a client cannot wait for a session that somebody else may create. With
 // access control it returns the life of the session that the caller may read: no other one
 // of the name may be read.
-func (s *Service) Admit(c *fiber.Ctx, name string, from cursor.Start, grants auth.Grants) (life string, err error) {
+func (s *Service) Admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
 	if !s.Config.Access.On() {
 		return "", nil
 	}
@@ -31,7 +31,7 @@ func (s *Service) Admit(c *fiber.Ctx, name string, from cursor.Start, grants aut
 	}
 	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
-	rec, err := s.VisibleNow(ctx, name, from, grants)
+	rec, err := s.VisibleNow(ctx, name, grants)
 	switch {
 	case errors.Is(err, session.ErrNotFound):
 		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
@@ -83,13 +83,13 @@ func (s *Service) Revoked(g *Guest) func() bool {
 }
 
 // VisibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
-// knows better. The caller is about to open a reader at from.
-func (s *Service) VisibleNow(ctx context.Context, name string, from cursor.Start, grants auth.Grants) (session.Record, error) {
+// knows better.
+func (s *Service) VisibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, UsedBy(grants))
 	if err != nil {
 		return rec, err
 	}
-	if life, known, err := s.Parts.Life(ctx, name, from); err != nil || !known || life == rec.Life {
+	if life, known, err := s.Parts.Life(ctx, name); err != nil || !known || life == rec.Life {
 		return rec, err
 	}
 	if _, err := s.sessions.Get(ctx, name); err != nil { // corrects the copy

@@ -13,9 +13,8 @@ type Config struct {
 	// WindowBytes bounds the memory of the windows of all partitions together.
 	WindowBytes flagtype.Bytes `name:"window-bytes" help:"Memory for the newest events (the window)." default:"256MiB" placeholder:"BYTES"`
 	// WindowBackfill is how many bytes of the newest events the edge reads when it begins to
-	// follow partitions, of all of them together; -1: none. 0: of each partition 2 MiB, or as many as
-	// fit into its window if a client that waits resumes before these. Default: 0.
-	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory when the edge begins to follow partitions, for all of them together; -1 for none. 0 for 2 MiB of each partition, or as many as fit if a waiting client resumes before these, or if all partitions are followed." default:"0" placeholder:"BYTES"`
+	// follow partitions, of all of them together; 0 means as much as fits, -1 none.
+	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory when the edge begins to follow partitions, for all of them together; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
 	// PartitionLinger is how long a partition is followed that no client reads any more; -1: all
 	// partitions are followed, from the start on.
 	PartitionLinger flagtype.Duration `name:"partition-linger" help:"How long the edge follows a partition that no client reads any more; -1 to follow all partitions, always." default:"5m" placeholder:"DURATION"`
