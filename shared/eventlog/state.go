@@ -200,11 +200,18 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 // Last returns the sequence of the newest retained event on a subject. The error
 // wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
+	e, err := l.Newest(ctx, s)
+	return e.Sequence, err
+}
+
+// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
+// [ErrUnavailable].
+func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
 	msg, err := l.lastMessage(ctx, s.Partition, s.String())
 	if err != nil {
-		return 0, err
+		return Entry{}, err
 	}
-	return msg.Sequence, nil
+	return l.entryFromRaw(msg, s.Partition), nil
 }
 
 // At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].

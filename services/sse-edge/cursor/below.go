@@ -62,45 +62,42 @@ func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
 // findEnd looks in the log whether a place ended of which the window has nothing: at its
 // end, at a final event, or with its life.
 func (r *Reader) findEnd(ctx context.Context) error {
-	var newest, end uint64
-	for _, kind := range []event.Kind{event.Message, event.End} {
-		if kind == event.Message && r.Place.Stream == "" {
-			continue
-		}
-		at, err := r.newest(ctx, r.Subject(kind, r.Place.Stream))
-		if err != nil {
+	var newest eventlog.Entry
+	if r.Place.Stream != "" {
+		var err error
+		if newest, err = r.newest(ctx, r.Subject(event.Message, r.Place.Stream)); err != nil {
 			return err
 		}
-		newest, end = max(newest, at), at
 	}
-	if newest > end { // the stream continues, or its last event is final
-		e, err := r.part.log.At(ctx, r.part.number, newest)
-		if err == nil && e.Final {
-			r.end = newest
-		}
-		if errors.Is(err, eventlog.ErrNotFound) {
-			return nil
-		}
+	end, err := r.newest(ctx, r.Subject(event.End, r.Place.Stream))
+	if err == nil && newest.Sequence == 0 && end.Sequence == 0 && r.Place.Stream != "" {
+		end, err = r.newest(ctx, r.Subject(event.End, ""))
+	}
+	switch {
+	case err != nil:
 		return err
+	case newest.Sequence <= end.Sequence:
+		r.end = end.Sequence
+	case newest.Final:
+		r.end = newest.Sequence
 	}
-	if end == 0 && r.Place.Stream != "" {
-		at, err := r.newest(ctx, r.Subject(event.End, ""))
-		if err != nil {
-			return err
-		}
-		end = at
-	}
-	r.end = end
 	return nil
 }
 
-// newest returns the sequence of the newest entry of a subject, 0 when there is none.
-func (r *Reader) newest(ctx context.Context, s event.Subject) (uint64, error) {
-	at, err := r.part.log.Last(ctx, s)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return 0, nil
+// newest returns the newest entry of a subject, the zero Entry when there is none. The answer has
+// all of an event, and a server ends a connection for which 64 MiB wait: so few are asked for at a time.
+func (r *Reader) newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
+	select {
+	case r.part.of.newest <- struct{}{}:
+		defer func() { <-r.part.of.newest }()
+	case <-ctx.Done():
+		return eventlog.Entry{}, ctx.Err()
 	}
-	return at, err
+	e, err := r.part.log.Newest(ctx, s)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return eventlog.Entry{}, nil
+	}
+	return e, err
 }
 
 // once looks for a stream's newest clear, unless that is known; 0 means that there is none.
