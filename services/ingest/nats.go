@@ -152,7 +152,8 @@ func (s *Service) answerNext(req micro.Request, m message, media mediaType, left
 }
 
 // answerSession answers a request for a session as POST /v1/sessions is answered: who
-// publishes straight to the log needs the life. It opens none.
+// publishes straight to the log needs the life. It opens none. The answer says that a generation has
+// begun for the server that is connected, so that what is published then takes no earlier event's ID.
 func (s *Service) answerSession(req micro.Request) {
 	if !s.visits.enter() {
 		s.refuse(req, errStopping)
@@ -167,6 +168,9 @@ func (s *Service) answerSession(req micro.Request) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
 	rec, err := s.backend.Sessions.Get(ctx, name)
+	if err == nil {
+		err = s.backend.Log.Begin(ctx, name)
+	}
 	if err != nil {
 		s.refuse(req, err)
 		return

@@ -3,6 +3,7 @@ package ingest_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // request sends a request on NATS; headers are pairs of names and values.
@@ -35,6 +37,29 @@ func (s *system) connect(t *testing.T) *nats.Conn {
 	nc := s.srv.Connect()
 	t.Cleanup(nc.Close)
 	return nc
+}
+
+// Who publishes straight to the log asks for the session first: then a generation has begun, also
+// without a janitor.
+func TestNATS_SessionAfterARestart(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.start(t, testConfig())
+	request(t, s.connect(t), "mcp.ingest.s.t", ping("0"))
+	s.srv.Stop()
+	s.srv.Start()
+	nc := s.connect(t)
+	waittest.Until(t, "the session is answered", func() bool {
+		reply, err := nc.RequestWithContext(patient(t), "mcp.ingest.s", nil)
+		return err == nil && reply.Header.Get(micro.ErrorHeader) == ""
+	})
+	l, err := eventlog.Open(waittest.Context(t), nc, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if state, _ := l.State(0); len(state.Generations) != 2 || state.Generation().Start != state.Last {
+		t.Errorf("generations %+v, the newest entry is %d", state.Generations, state.Last)
+	}
 }
 
 func TestNATS_SameAnswersAsHTTP(t *testing.T) {

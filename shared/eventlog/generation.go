@@ -47,31 +47,48 @@ func contains(gens []event.Generation, id string) bool {
 // begun a generation, it begins one: with an entry under a subject that the server's run alone has,
 // so that whoever stores it first decides where the generation starts. The error wraps [ErrUnavailable].
 func (l *Log) writable(ctx context.Context, p int) error {
-	server, err := l.settle(ctx, p)
-	if err != nil || l.Clustered() {
-		return err
+	for {
+		server, err := l.settle(ctx, p)
+		if err != nil || l.Clustered() {
+			return err
+		}
+		if state, _ := l.State(p); state.begun(server) {
+			return nil
+		}
+		if again, err := l.begin(ctx, p, server); err != nil || !again {
+			return unavailable(err)
+		}
 	}
-	if state, _ := l.State(p); state.begun(server) {
-		return nil
-	}
+}
+
+// begin stores the entry of a server's run. again says that another server is connected by now.
+func (l *Log) begin(ctx context.Context, p int, server string) (again bool, err error) {
 	release, err := l.parts[p].own(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
 	state, err := l.Look(ctx, p)
-	if err != nil || state.begun(server) {
-		return unavailable(err)
+	if err != nil || state.seenOn != server {
+		return true, err
+	}
+	if state.begun(server) {
+		return false, nil
 	}
 	msg := nats.NewMsg(event.GenerationSubject(p, generationOf(server)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
-		return unavailable(err)
+		return false, err
 	}
-	if state, err = l.Look(ctx, p); err == nil && !state.begun(server) {
-		err = errLost
-	}
-	return unavailable(err)
+	state, err = l.Look(ctx, p)
+	return err == nil && state.seenOn != server, err
+}
+
+// Begin makes sure that the partition of a session has a generation for the server that is connected,
+// as every publish does: for those who publish straight to JetStream. Errors wrap [ErrUnavailable] or
+// [ErrFull].
+func (l *Log) Begin(ctx context.Context, session string) error {
+	return l.writable(ctx, l.Partition(session))
 }
 
 // unavailable is the error of what was to come before an event, which was not sent then.
@@ -82,10 +99,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: the generation cannot be begun: %s", ErrUnavailable, err.Error())
 }
 
-// begunSince returns the generations that began with an entry of a partition since those that its
-// metadata names did.
+// begunSince returns the generations that began with an entry of a partition, and that its metadata
+// does not name. When its list is full, an old one may have been merged with another one.
 func begunSince(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
-	for from := gens[len(gens)-1].Start; ; {
+	from := uint64(1)
+	if len(gens) >= event.MaxGenerations {
+		from = gens[len(gens)-1].Start
+	}
+	for {
 		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
 		switch {
 		case errors.Is(err, jetstream.ErrMsgNotFound):

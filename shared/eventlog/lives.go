@@ -362,6 +362,11 @@ func (l *Log) bear(ctx context.Context, p int, e Event) error {
 			if errors.Is(wait.err, ErrClosed) {
 				return wait.err
 			}
+			if wait.err != nil { // another server may be connected by now
+				if err := l.writable(ctx, p); err != nil {
+					return err
+				}
+			}
 		case <-ctx.Done():
 			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
 		}

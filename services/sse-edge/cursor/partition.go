@@ -123,7 +123,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
 	}
-	if !e.Valid && e.Begins == "" {
+	if _, begins := event.ParseGenerationSubject(p.number, e.RawSubject); !e.Valid && !begins {
 		p.metrics.skipped.WithLabelValues("subject").Inc()
 	}
 	if e.Valid && e.Subject.Kind == event.Message && !validMessage(e.Data) {
@@ -260,7 +260,8 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	if !state.Created.Equal(before.Created) || state.Origin != before.Origin {
 		return 0, false, nil
 	}
-	fork := event.Fork(before.Generations, state.Generations)
+	_, gens := p.window.Generations() // some may have begun since before
+	fork := event.Fork(gens, state.Generations)
 	common = min(end, state.Last, fork)
 	if common < end {
 		return common, false, nil

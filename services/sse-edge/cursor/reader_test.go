@@ -169,6 +169,39 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	check("an edge after the janitor", followLog(t, f, 0), begun.Generation())
 }
 
+// A generation that began while the tail ran is no roll-back when the tail begins again.
+func TestReader_RestartedWithoutJanitor(t *testing.T) {
+	t.Parallel()
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "s", f.Publish("a", 5))
+	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 100, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for run, want := range []int{5, 5, 5} {
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || len(step.Gaps) > 0 || len(step.Items) != want {
+			t.Fatalf("run %d: gaps %+v, %d events, %v", run, step.Gaps, len(step.Items), err)
+		}
+		before := *ps.Of("s").tailed.Load()
+		f.Server.Stop()
+		f.Server.Start()
+		waittest.Until(t, "the tail has begun before anything is stored", func() bool {
+			state, _ := f.Backend.Log.State(0)
+			return !ps.Of("s").tailed.Load().SameServer(before) && !state.SameServer(before)
+		})
+		comesTo(t, ps, "s", f.Publish("a", 5))
+	}
+	if rollbacks := testutil.ToFloat64(ps.metrics.rollbacks); rollbacks > 0 {
+		t.Errorf("%g roll-backs", rollbacks)
+	}
+	if skipped := testutil.ToFloat64(ps.metrics.skipped.WithLabelValues("subject")); skipped > 0 {
+		t.Errorf("%g entries are strange", skipped)
+	}
+}
+
 // A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.
 func TestReader_Last(t *testing.T) {
 	f := edgetest.NewLog(t)
