@@ -67,10 +67,13 @@ install: ## Build rejoin, and install it with its shell completion below PREFIX 
 	bin/rejoin completion zsh >share/zsh/site-functions/_rejoin; \
 	bin/rejoin completion fish >share/fish/vendor_completions.d/rejoin.fish
 
+# Packages wait for most of their time: for servers, clients and clocks.
+AT_ONCE := $(shell echo $$((2 * $$(nproc))))
+
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
-	go test -timeout 20m -parallel 8 $(TESTFLAGS) work
+	go test -timeout 20m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
 
 # What starts programs, of this project or of others.
 LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$

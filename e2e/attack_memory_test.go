@@ -88,10 +88,14 @@ func (p *proc) storeLarge(session string) {
 }
 
 // H2: 30 KB of requests for pages of 4 MB that are not read.
-func TestAttackUnreadPages(t *testing.T) { attackWithPages(t, startProc(t)) }
+func TestAttackUnreadPages(t *testing.T) {
+	attackWithPages(t, startProc(t))
+}
 
 // The same pages lie below the window: the log is read for them.
-func TestAttackUnreadPagesOfTheLog(t *testing.T) { attackWithPages(t, startProc(t, "--window-bytes=16MiB")) }
+func TestAttackUnreadPagesOfTheLog(t *testing.T) {
+	attackWithPages(t, startProc(t, "--window-bytes=16MiB"))
+}
 
 func attackWithPages(t *testing.T, p *proc) {
 	t.Helper()
