@@ -68,7 +68,7 @@ install: ## Build rejoin, and install it with its shell completion below PREFIX 
 	bin/rejoin completion fish >share/fish/vendor_completions.d/rejoin.fish
 
 # Packages wait for most of their time: for servers, clients and clocks.
-AT_ONCE := $(shell echo $$((2 * $$(nproc))))
+AT_ONCE := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
