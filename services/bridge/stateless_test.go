@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/racetest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -457,8 +458,9 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.MaxCalls = 100_000
 	s.start(t, cfg)
+	calls := 1000 / racetest.Slowdown
 	var all sync.WaitGroup
-	for n := range 1000 {
+	for n := range calls {
 		all.Go(func() {
 			c := statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":"x","arguments":{"n":%d}`, n), asks)
 			c.Owner = []string{"anna", "berta", ""}[n%3]
@@ -478,7 +480,7 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := up.posted("tools/call"); n != 1000 {
+	if n := up.posted("tools/call"); n != calls {
 		t.Errorf("the tool was called %d times", n)
 	}
 }

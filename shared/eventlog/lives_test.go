@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/racetest"
 	"rejoin/shared/waittest"
 )
 
@@ -749,7 +750,7 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
-	const n = 2000
+	const n = 2000 / racetest.Slowdown
 	under := make([]*eventlog.Publishing, n)
 	for i := range under {
 		e := of("s", "t", i)
