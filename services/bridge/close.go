@@ -62,16 +62,11 @@ func (c *call) hasFinal(ctx context.Context) (bool, error) {
 	if ended, err := c.hasEnd(ctx); ended || err != nil {
 		return ended, err
 	}
-	l, at := c.session.service.backend.Log, c.subject()
-	sequence, err := l.Last(ctx, at)
+	e, err := c.session.service.backend.Log.Newest(ctx, c.subject())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	e, err := l.At(ctx, at.Partition, sequence)
-	return err == nil && e.Final, err
+	return e.Final, err
 }
 
 // hasEnd reports whether a call's stream was ended without a last event: its client has

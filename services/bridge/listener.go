@@ -229,14 +229,11 @@ func (s *Service) taskSubject(name, life string) event.Subject {
 // taskState returns the newest state of a task, and its place in the log. The error wraps
 // [eventlog.ErrNotFound] when there is none.
 func (s *Service) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTask, sequence uint64, err error) {
-	if sequence, err = s.backend.Log.Last(ctx, at); err != nil {
-		return is, 0, err
-	}
-	e, err := s.backend.Log.At(ctx, at.Partition, sequence)
+	e, err := s.backend.Log.Newest(ctx, at)
 	if err == nil {
 		is, err = mcp.ParseTask(e.Data)
 	}
-	return is, sequence, err
+	return is, e.Sequence, err
 }
 
 // listenPrefix begins the keys of listeners in the bucket of calls. No session's token has a "=" there.

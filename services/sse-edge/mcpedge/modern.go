@@ -241,11 +241,7 @@ func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessag
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
-	sequence, err := s.log.Last(ctx, last)
-	var e eventlog.Entry
-	if err == nil {
-		e, err = s.log.At(ctx, last.Partition, sequence)
-	}
+	e, err := s.log.Newest(ctx, last)
 	switch {
 	case err == nil && isResponse(e.Data):
 		return c.SendStatus(http.StatusNoContent)
