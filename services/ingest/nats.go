@@ -169,7 +169,7 @@ func (s *Service) answerSession(req micro.Request) {
 	defer cancel()
 	rec, err := s.backend.Sessions.Get(ctx, name)
 	if err == nil {
-		err = s.backend.Log.Begin(ctx, name)
+		err = s.backend.Log.AwaitGeneration(ctx, name)
 	}
 	if err != nil {
 		s.refuse(req, err)

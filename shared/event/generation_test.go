@@ -73,7 +73,7 @@ func TestResolve_Rollbacks(t *testing.T) {
 			}
 			verdict, common := event.Resolve(m.id, place, now.generations)
 			same := shared(m.span, now.span)
-			known := slices.ContainsFunc(now.generations, func(g event.Generation) bool { return g.ID == m.generation })
+			known := event.HasGeneration(now.generations, m.generation)
 			if verdict == event.Good && (m.id.Sequence > same || !known) || verdict != event.Good && known && common > same || common > m.id.Sequence || verdict == event.Unknown {
 				t.Fatalf("%d of generation %s is %d, in common up to %d; the same up to %d; generations %v", m.id.Sequence, m.generation, verdict, common, same, now.generations)
 			}

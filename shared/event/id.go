@@ -237,6 +237,11 @@ func lostGeneration(id ID, birth string, generations []Generation) (Verdict, uin
 // MaxGenerations bounds a partition's list of generations, 22 B each in its metadata.
 const MaxGenerations = 128
 
+// HasGeneration reports whether a list of generations has one of an ID.
+func HasGeneration(generations []Generation, id string) bool {
+	return slices.ContainsFunc(generations, func(g Generation) bool { return g.ID == id })
+}
+
 // NextGenerations returns a list of generations with more of them. When there are too many,
 // the oldest but the birth is merged with the one after it, which begins at the earlier
 // of the two starts: so an ID below the earliest start is still good, and no ID of an

@@ -6,8 +6,9 @@
 // the retention limits, the layout's version); the metadata of each partition holds
 // its generations, its servers and what a janitor found missing.
 //
-//	Create, Open          the log, its settings, and a look at each partition (State)
+//	Create, Open, OpenToShow   the log, its settings, and a look at each partition (State)
 //	Publish, Series       events, each fenced on the end of its stream; births
+//	AwaitGeneration       for who publishes straight to JetStream
 //	OpenSession, EndStream, EndSession, ClearStream   control entries
 //	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
 //	RemovedAfter          what was removed after a cursor, as trims, floor and births say

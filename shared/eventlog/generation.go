@@ -7,7 +7,6 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -20,27 +19,23 @@ import (
 func newGenerationID() string {
 	var b [10]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
-	return generationID(b)
+	return encodeGenerationID(b)
 }
 
-// generationOf returns the ID of the generation of a server that is alone, in one run of it: all
-// who begin it call it the same.
-func generationOf(server string) string {
+// generationIDOf returns the ID of the generation of a server that is alone, in one run of it: it is
+// the same for all who begin the generation.
+func generationIDOf(server string) string {
 	sum := sha256.Sum256([]byte(server))
-	return generationID([10]byte(sum[:10]))
+	return encodeGenerationID([10]byte(sum[:10]))
 }
 
-func generationID(b [10]byte) string {
+func encodeGenerationID(b [10]byte) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
 }
 
 // begun reports whether a generation has begun on a server that is alone.
 func (s State) begun(server string) bool {
-	return s.server == server || contains(s.Generations, generationOf(server))
-}
-
-func contains(gens []event.Generation, id string) bool {
-	return slices.ContainsFunc(gens, func(g event.Generation) bool { return g.ID == id })
+	return s.server == server || event.HasGeneration(s.Generations, generationIDOf(server))
 }
 
 // writable waits until something may be stored in a partition, as settle does. Where no janitor has
@@ -55,14 +50,15 @@ func (l *Log) writable(ctx context.Context, p int) error {
 		if state, _ := l.State(p); state.begun(server) {
 			return nil
 		}
-		if again, err := l.begin(ctx, p, server); err != nil || !again {
+		if again, err := l.storeGeneration(ctx, p, server); err != nil || !again {
 			return unavailable(err)
 		}
 	}
 }
 
-// begin stores the entry of a server's run. again says that another server is connected by now.
-func (l *Log) begin(ctx context.Context, p int, server string) (again bool, err error) {
+// storeGeneration stores the entry that the generation of a server's run begins with. again says that
+// another server is connected by now.
+func (l *Log) storeGeneration(ctx context.Context, p int, server string) (again bool, err error) {
 	release, err := l.parts[p].own(ctx)
 	if err != nil {
 		return false, err
@@ -75,7 +71,7 @@ func (l *Log) begin(ctx context.Context, p int, server string) (again bool, err 
 	if state.begun(server) {
 		return false, nil
 	}
-	msg := nats.NewMsg(event.GenerationSubject(p, generationOf(server)))
+	msg := nats.NewMsg(event.GenerationSubject(p, generationIDOf(server)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
 		return false, err
@@ -84,10 +80,10 @@ func (l *Log) begin(ctx context.Context, p int, server string) (again bool, err 
 	return err == nil && state.seenOn != server, err
 }
 
-// Begin makes sure that the partition of a session has a generation for the server that is connected,
-// as every publish does: for those who publish straight to JetStream. Errors wrap [ErrUnavailable] or
-// [ErrFull].
-func (l *Log) Begin(ctx context.Context, session string) error {
+// AwaitGeneration returns when the partition of a session has a generation for the server that is
+// connected, and begins one where no janitor does, as every publish: for those who publish straight to
+// JetStream. Errors wrap [ErrUnavailable] or [ErrFull].
+func (l *Log) AwaitGeneration(ctx context.Context, session string) error {
 	return l.writable(ctx, l.Partition(session))
 }
 
@@ -99,9 +95,10 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: the generation cannot be begun: %s", ErrUnavailable, err.Error())
 }
 
-// begunSince returns the generations that began with an entry of a partition, and that its metadata
-// does not name. When its list is full, an old one may have been merged with another one.
-func begunSince(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+// begunByEntry returns the generations that began with an entry of a partition and are not on the list
+// in its metadata. When that is full, an old one may have been merged with another one: only entries
+// that follow it count then.
+func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
 	from := uint64(1)
 	if len(gens) >= event.MaxGenerations {
 		from = gens[len(gens)-1].Start
@@ -114,7 +111,7 @@ func begunSince(ctx context.Context, stream jetstream.Stream, p int, gens []even
 		case err != nil:
 			return nil, apiError(err)
 		}
-		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !contains(gens, id) {
+		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !event.HasGeneration(gens, id) {
 			more = append(more, event.Generation{ID: id, Start: msg.Sequence})
 		}
 		from = msg.Sequence + 1

@@ -187,6 +187,8 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 // It gives up after a second, since others wait for its result, but not for long:
 // call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
 func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
 	at := l.connected()
 	switch {
 	case at.id == "":
@@ -194,17 +196,15 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 	case at.clustered:
 		return l.compareServers(ctx, p, looks)
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
 		if meta[metaServer] == at.id {
 			return nil, nil
 		}
-		more, err := begunSince(ctx, l.stream(p), p, gens)
+		more, err := begunByEntry(ctx, l.stream(p), p, gens)
 		if err != nil {
 			return nil, err
 		}
-		if own := generationOf(at.id); !contains(more, own) {
+		if own := generationIDOf(at.id); !event.HasGeneration(more, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
 		meta[metaServer] = at.id
@@ -216,8 +216,6 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 // is known of the servers that hold it, and begins the generations that change returns. It reports
 // whether there were any. Errors are those of [Log.BeginGeneration].
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
 	var begun, stored bool
 	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
@@ -334,6 +332,8 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 // floor has passed it: a birth that was written again since may say of its stream less than there
 // was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
 func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
 	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
 		if id := state.Generation().ID; gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
 			meta[metaChecked] = checked{id, max(damaged, parseChecked(meta[metaChecked]).damaged), state.Leader}.format()

@@ -108,7 +108,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		return err
 	}
 	if !l.Clustered() && server != state.server && !l.shows {
-		more, err := begunSince(ctx, stream, p, state.Generations)
+		more, err := begunByEntry(ctx, stream, p, state.Generations)
 		if err != nil {
 			return err
 		}

@@ -276,7 +276,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		return
 	}
 	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
-	if e.Begins != "" && e.Begins != generationOf(a.server) {
+	if e.Begins != "" && e.Begins != generationIDOf(a.server) {
 		e.Begins = "" // of an earlier run, whose generations the state has
 	}
 	switch {

@@ -131,7 +131,7 @@ func (l *Ledger) IsOf(s eventlog.State) bool {
 
 // HeardOf reports whether the ledger follows a generation of the partition.
 func (l *Ledger) HeardOf(generation string) bool {
-	return slices.ContainsFunc(l.Generations, func(g event.Generation) bool { return g.ID == generation })
+	return event.HasGeneration(l.Generations, generation)
 }
 
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to

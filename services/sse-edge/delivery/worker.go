@@ -172,7 +172,7 @@ func (w *worker) hear(p post) {
 	}
 }
 
-// begin takes over a stream: its chain is subscribed to first and read then, so
+// begin takes over a stream: the worker listens to its chain first and reads then, so
 // that no change is missed.
 func (w *worker) begin(st *Stream) {
 	w.listen(st)

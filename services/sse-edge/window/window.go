@@ -142,7 +142,7 @@ func (w *Window) GoOn(state eventlog.State) {
 func (w *Window) Extend(state eventlog.State, sameServer bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.gens) == 0 || w.birth != state.Origin || !has(state.Generations, w.gens[len(w.gens)-1].ID) {
+	if len(w.gens) == 0 || w.birth != state.Origin || !event.HasGeneration(state.Generations, w.gens[len(w.gens)-1].ID) {
 		return
 	}
 	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
@@ -150,15 +150,12 @@ func (w *Window) Extend(state eventlog.State, sameServer bool) {
 	}
 }
 
-// begin takes over the generation that begins with an entry, before what comes after it.
-func (w *Window) begin(e eventlog.Entry) {
-	if !has(w.gens, e.Begins) {
+// takeFrom takes over the generation that begins with an entry, before what comes after it. The caller
+// holds the lock.
+func (w *Window) takeFrom(e eventlog.Entry) {
+	if !event.HasGeneration(w.gens, e.Begins) {
 		w.take(w.birth, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}))
 	}
-}
-
-func has(gens []event.Generation, id string) bool {
-	return slices.ContainsFunc(gens, func(g event.Generation) bool { return g.ID == id })
 }
 
 // take takes over generations. The caller holds the lock.
@@ -191,7 +188,7 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	w.jump(e.Sequence, missed)
 	w.end = e.Sequence
 	if e.Begins != "" {
-		w.begin(e)
+		w.takeFrom(e)
 	}
 	if !e.Valid {
 		return
