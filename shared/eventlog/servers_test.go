@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -77,6 +79,49 @@ func TestServers_WithoutPermission(t *testing.T) {
 	nc.Close()
 	if s, err := l.Servers(waittest.Context(t), nil); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("without a connection: %v, %v", s, err)
+	}
+}
+
+// A backup of a log from a server that was alone, where a generation began without a janitor, is restored
+// into a cluster.
+func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l := clustered(t, c, 1)
+	publish(t, l, "s", "t", 1)
+	publish(t, l, "s", "t", 2)
+	js := newJetStream(t, l)
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	delete(cfg.Metadata, "rejoin.servers")
+	update(t, js, cfg)
+	ack, err := js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := append(look(t, l).Generations[:1:1], event.Generation{ID: "alone", Start: ack.Sequence})
+	if got := look(t, l).Generations; !slices.Equal(got, want) {
+		t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)
+	}
+	there, err := l.Servers(waittest.Context(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if begun, err := l.BeginGeneration(waittest.Context(t), 0, there); err != nil || !begun {
+		t.Fatalf("what began with an entry is not written: %v, %v", begun, err)
+	}
+	if _, err := stream.Info(waittest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	listed := fmt.Sprintf(",alone:%d", ack.Sequence)
+	if got := stream.CachedInfo().Config.Metadata["rejoin.generations"]; !strings.Contains(got, listed+",") {
+		t.Errorf("the generations are %s, without %s", got, listed)
+	}
+	if begun, err := l.BeginGeneration(waittest.Context(t), 0, there); err != nil || begun {
+		t.Errorf("one began again: %v, %v", begun, err)
 	}
 }
 

@@ -305,7 +305,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
 		return false, nil
 	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, _ []event.Generation) ([]event.Generation, error) {
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
 		names := holders(info)
 		if len(names) == 0 {
 			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
@@ -314,14 +314,19 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 		if err != nil {
 			return nil, err
 		}
+		if len(known) == 0 { // it comes from a server that was alone, and began some with an entry perhaps
+			if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
+				return nil, err
+			}
+		}
 		lost, next := known.compare(names, looks)
 		if !maps.Equal(next, known) {
 			meta[metaServers] = next.format()
 		}
-		if !lost {
-			return nil, nil
+		if lost {
+			more = append(more, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
 		}
-		return []event.Generation{{ID: newGenerationID(), Start: info.State.LastSeq + 1}}, nil
+		return more, nil
 	})
 }
 

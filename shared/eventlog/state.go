@@ -107,7 +107,11 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	if !l.Clustered() && server != state.server && !l.shows {
+	compared := server == state.server // by a janitor, which has written what began with an entry
+	if l.Clustered() {
+		compared = len(state.servers) > 0
+	}
+	if !compared && !l.shows {
 		more, err := begunByEntry(ctx, stream, p, state.Generations)
 		if err != nil {
 			return err

@@ -44,6 +44,9 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 			l.part.window.Watch(l)
 		}
 		holes := l.part.window.Holes()
+		if !holes.Inside {
+			return errNotReady // it was rolled back a moment ago
+		}
 		l.end, l.rollbacks = holes.End, holes.Rollbacks
 		l.retag(holes)
 	}

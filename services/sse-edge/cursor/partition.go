@@ -23,8 +23,7 @@ type Partition struct {
 	of       *Partitions
 	ctx      context.Context //nolint:containedctx // while it is followed
 	end      context.CancelFunc
-	begun    atomic.Pointer[time.Time] // when the backfill began; nil before it has
-	ready    chan struct{}             // closed when the window has caught up for the first time
+	begun    atomic.Pointer[time.Time] // when the window began, or began again after a roll-back; nil before it has
 	readers  int                       // of guards it, and linger
 	linger   *time.Timer               // forgets it; nil before it was without readers
 	number   int
@@ -48,14 +47,12 @@ func (p *Partition) follow() {
 	var work sync.WaitGroup
 	work.Go(func() { p.watch(p.ctx) })
 	work.Go(func() { p.lookAfterJumps(p.ctx) })
-	caughtUp := sync.OnceFunc(func() { close(p.ready) })
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
 		Turns:  p.of.turns,
 		Start:  p.start,
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
 			p.window.Through(sequence, missed)
-			caughtUp()
 			p.askForLook()
 		},
 	})
@@ -64,8 +61,7 @@ func (p *Partition) follow() {
 	p.looks.work.Wait()
 }
 
-// untilReady waits until the window has caught up for the first time, unless NATS cannot be reached. The
-// error is errNotReady.
+// untilReady waits until the window has caught up, unless NATS cannot be reached. The error is errNotReady.
 func (p *Partition) untilReady(ctx context.Context) error {
 	if p.hasCaughtUp() {
 		return nil
@@ -74,7 +70,7 @@ func (p *Partition) untilReady(ctx context.Context) error {
 		return errNotReady
 	}
 	select {
-	case <-p.ready:
+	case <-p.window.CaughtUp():
 		return nil
 	case <-ctx.Done():
 	case <-p.ctx.Done():
@@ -82,13 +78,13 @@ func (p *Partition) untilReady(ctx context.Context) error {
 	return errNotReady
 }
 
-// hasCaughtUp reports whether the partition is followed and the window has caught up once.
+// hasCaughtUp reports whether the partition is followed and the window has caught up.
 func (p *Partition) hasCaughtUp() bool {
 	if p == nil {
 		return false
 	}
 	select {
-	case <-p.ready:
+	case <-p.window.CaughtUp():
 		return true
 	default:
 		return false
@@ -229,10 +225,9 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	after, start := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
+		p.begins()
 		p.window.Begin(state, after, start)
 		p.tailed.Store(&state)
-		now := time.Now()
-		p.begun.Store(&now)
 		return after, nil
 	}
 	end := p.window.Stats().End
@@ -246,10 +241,17 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	} else {
 		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
+		p.begins()
 		p.window.Rollback(state, after, start, common)
 	}
 	p.tailed.Store(&state)
 	return after, nil
+}
+
+// begins notes when the window begins.
+func (p *Partition) begins() {
+	now := time.Now()
+	p.begun.Store(&now)
 }
 
 // compareEntries is how many of its newest entries a window looks for in the log.

@@ -110,7 +110,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
 	ctx, end := context.WithCancel(ps.ctx)
 	return &Partition{
-		of: ps, ctx: ctx, end: end, ready: make(chan struct{}),
+		of: ps, ctx: ctx, end: end,
 		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
 		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
 		patience: patience{limit: cfg.Patience},

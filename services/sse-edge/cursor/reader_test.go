@@ -401,6 +401,37 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	}
 }
 
+// A window that was rolled back is filled again from the log: a reader that begins with what comes next
+// would get what was retained, and one of the newest events would get more of them.
+func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	last := f.Publish("a", 5)
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	state, _ := ps.log.State(0)
+	p.window.Rollback(state, 0, 1, last)
+	soon, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, from := range []Start{{Now: true}, {Last: 2}, {}} {
+		if r, err := p.open(soon, streamOf("a"), from, window.Limits{Events: 10, Bytes: 1 << 20}); !errors.Is(err, errNotReady) {
+			t.Errorf("from %+v: the reader is %+v, %v", from, r, err)
+		}
+		if r, err := p.tryOpen(waittest.Context(t), streamOf("a"), from, window.Limits{Events: 10, Bytes: 1 << 20}); !errors.Is(err, errBehind) {
+			t.Errorf("from %+v, rolled back a moment ago: the reader is %+v, %v", from, r, err)
+		}
+	}
+	if _, err := ps.OpenGroup(soon, []Follow{{Session: "s"}}, Start{}, GroupConfig{}); !errors.Is(err, errNotReady) {
+		t.Errorf("a group has the error %v", err)
+	}
+	p.window.Through(last, 0)
+	r, err := p.open(waittest.Context(t), streamOf("a"), Start{Now: true}, window.Limits{Events: 10, Bytes: 1 << 20})
+	if err != nil || r.Cursor != last {
+		t.Fatalf("from now, the reader is at %+v, %v; not behind %d", r, err, last)
+	}
+	r.Close()
+}
+
 // Another edge was faster, and what it showed was lost before this one has seen it.
 func TestRead_RollbackBehindWindow(t *testing.T) {
 	w := caughtUp(1 << 20)

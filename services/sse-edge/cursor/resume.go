@@ -34,10 +34,10 @@ type Start struct {
 
 // open returns a reader, of a partition that the caller has acquired; see [Partitions.Open].
 func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	if err := p.untilReady(ctx); err != nil {
-		return nil, err
-	}
 	for begun := time.Now(); ; {
+		if err := p.untilReady(ctx); err != nil {
+			return nil, err
+		}
 		r, err := p.tryOpen(ctx, at, from, limit)
 		if !catchesUp(ctx, begun, err) {
 			return r, err
@@ -59,7 +59,11 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 	}
 	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
-	if err := r.start(ctx, from, a); err != nil {
+	err := errBehind // it was rolled back a moment ago
+	if a.CaughtUp {
+		err = r.start(ctx, from, a)
+	}
+	if err != nil {
 		r.Close()
 		return nil, err
 	}

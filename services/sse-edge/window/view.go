@@ -200,7 +200,7 @@ func (w *Window) Reached(state eventlog.State) bool {
 func (w *Window) Holes() View {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	v := View{Inside: w.caughtUp, Birth: w.birth, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	v := View{Inside: w.hasCaughtUp(), Birth: w.birth, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
 	if len(w.gens) > 0 {
 		v.Generation = w.gens[len(w.gens)-1].ID
 	}

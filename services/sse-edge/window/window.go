@@ -65,8 +65,8 @@ type Window struct {
 	// sequence that the log before and after it have in common. Every start of the
 	// server counts, since the server may have had less than the window.
 	rollbacks []uint64
-	caughtUp  bool
-	oldest    uint64 // the first sequence of the partition when the backfill began
+	caughtUp  chan struct{} // see CaughtUp
+	oldest    uint64        // the first sequence of the partition when the backfill began
 
 	skipped func(reason string) // counts what is not framed
 }
@@ -85,12 +85,15 @@ const controlBytes = 512
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
 // that cannot be read, by what they should have been.
 func New(budget int, skipped func(reason string)) *Window {
-	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, start: 1, proved: 1, skipped: skipped}
+	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, start: 1, proved: 1, caughtUp: make(chan struct{}), skipped: skipped}
 }
 
 // reset empties the window and lets it begin after a sequence. start is lower than
 // after+1 only when the log holds nothing in between.
 func (w *Window) reset(state eventlog.State, after, start uint64) {
+	if w.hasCaughtUp() {
+		w.caughtUp = make(chan struct{})
+	}
 	w.frames.clear()
 	w.ring.clear()
 	w.controls, w.trails = nil, nil
@@ -214,7 +217,31 @@ func (w *Window) Through(sequence, missed uint64) {
 	defer w.mu.Unlock()
 	w.jump(sequence+1, missed)
 	w.end = max(w.end, sequence)
-	w.caughtUp = true
+	if w.hasCaughtUp() {
+		return
+	}
+	close(w.caughtUp)
+	for _, c := range w.chains {
+		c.wake() // a jump before has woken no reader
+	}
+}
+
+// CaughtUp returns a channel that is closed when the window holds what the log held when the window
+// began, or began again after a roll-back. Until then it lacks events, and its end is not the log's.
+func (w *Window) CaughtUp() <-chan struct{} {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.caughtUp
+}
+
+// hasCaughtUp reports whether the channel of CaughtUp is closed. The caller holds the lock.
+func (w *Window) hasCaughtUp() bool {
+	select {
+	case <-w.caughtUp:
+		return true
+	default:
+		return false
+	}
 }
 
 // jump notes that sequences before next were removed unseen.
@@ -223,7 +250,7 @@ func (w *Window) jump(next, missed uint64) {
 		return
 	}
 	w.proved = next
-	if w.caughtUp {
+	if w.hasCaughtUp() {
 		for _, c := range w.chains {
 			c.wake() // each has to find out whether the missed events were its own
 		}
@@ -283,7 +310,7 @@ func (w *Window) forget(c *Chain) {
 func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	whole = w.caughtUp && w.start <= w.oldest
+	whole = w.hasCaughtUp() && w.start <= w.oldest
 	n := w.names[session]
 	switch {
 	case n == nil:
@@ -597,7 +624,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	c.readers++
 	return Attachment{
 		Chain: c, Life: c.Place.Life, Birth: w.birth, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
-		Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest,
+		Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest, CaughtUp: w.hasCaughtUp(),
 	}
 }
 
@@ -646,6 +673,8 @@ type Attachment struct {
 	Rollbacks int
 	// Unknown says that there is no event of the place in a window that is not whole.
 	Unknown bool
+	// CaughtUp says that the window had caught up with the log; see [Window.CaughtUp].
+	CaughtUp bool
 }
 
 // Detach lets go of what attach returned.

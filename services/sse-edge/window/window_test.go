@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/tracing"
+	"rejoin/shared/waittest"
 )
 
 func testState(last uint64) eventlog.State {
@@ -293,6 +294,36 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w.Append(message(2, at, `{}`), 0)
 	if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Closed != 0 {
 		t.Errorf("%d events, closed at %d", len(v.Items), v.Closed)
+	}
+}
+
+// After a roll-back the window lacks what the log holds until it is filled again, also where all of the log
+// fits into it.
+func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	at := Place{"s", "one", "a"}
+	w.Append(message(1, at, `{}`), 0)
+	before := w.CaughtUp()
+	r := cursorAt(w, at, 1)
+	w.Rollback(testState(1), 0, 1, 1)
+	if _, _, whole := w.LifeOf("other"); whole || w.Attach(at, false, 0).CaughtUp {
+		t.Error("the window has caught up before it was filled again")
+	}
+	waittest.Receive(t, "the window had caught up before", before)
+	now := w.CaughtUp()
+	select {
+	case <-now:
+		t.Error("who opens a reader does not wait")
+	default:
+	}
+	w.Append(message(5, at, `{}`), 4)
+	v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
+	changed := w.Wait(r, v.Version) // of the jump
+	w.Through(5, 0)
+	waittest.Receive(t, "the window has caught up", now)
+	waittest.Receive(t, "its readers are woken", changed)
+	if _, _, whole := w.LifeOf("other"); !whole {
+		t.Error("the window has not caught up")
 	}
 }
 
