@@ -547,6 +547,7 @@ func TestTask_TakenOver(t *testing.T) {
 			first := s.start(t, taskConfig(up.URL))
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 			s.created(t, c)
+			eventually(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
 			if eventIDs {
 				up.step <- struct{}{}
 				eventually(t, "the server's event is written down", func() bool {

@@ -245,6 +245,66 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 	}
 }
 
+// A request may end with the last byte that it asks for, of which the server says nothing.
+func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages, size, full = 40, 60_000, 2 << 20
+	sizes := make([]int, messages) // of the messages' data
+	for i := range sizes {
+		sizes[i] = size
+	}
+	receive := func() (received []int) {
+		stream(t, js, 0)
+		defer func() {
+			if err := js.DeleteStream(t.Context(), "S"); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		for _, n := range sizes {
+			if _, err := js.Publish(t.Context(), "s.1", make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make(chan int, messages)
+		if err := r.Start(func(msg *nats.Msg, _ *nats.MsgMetadata) { all <- msg.Size() }); err != nil {
+			t.Fatal(err)
+		}
+		for len(received) < messages {
+			select {
+			case n := <-all:
+				received = append(received, n)
+			case err := <-r.Broken(): // after half a minute without a message
+				t.Fatalf("%d of %d messages came: %v", len(received), messages, err)
+			}
+		}
+		_ = r.Stop() // the stream goes with it
+		return received
+	}
+	bytes := 0
+	for i, n := range receive() {
+		if bytes += n; bytes > full {
+			sizes[i] -= bytes - full // the request ends with this one
+			break
+		}
+	}
+	bytes = 0
+	for _, n := range receive() {
+		if bytes += n; bytes == full {
+			return
+		}
+	}
+	t.Fatal("no request ends with its last byte")
+}
+
 // A message of which a client could think that it is the server's own word is handed over as others.
 func TestReader_MessageLikeAStatus(t *testing.T) {
 	t.Parallel()

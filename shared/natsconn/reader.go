@@ -64,7 +64,7 @@ type Reader struct {
 	failed    atomic.Bool
 	heard     atomic.Bool // a message has come
 	delivered uint64      // the consumer's sequence; the handler's own
-	left      int         // of what was asked for; the handler's own
+	left      pullRequest // of what was asked for; the handler's own
 	large     bool        // the next message is larger than the bytes that are asked for; the handler's own
 	quiet     *time.Timer // until silence counts
 
@@ -130,7 +130,7 @@ func (r *Reader) Clustered() bool { return r.server.Clustered() }
 func (r *Reader) Start(handle func(*nats.Msg, *nats.MsgMetadata)) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.handle, r.began, r.closed, r.left = handle, time.Now(), make(chan struct{}), r.request.Batch
+	r.handle, r.began, r.closed, r.left = handle, time.Now(), make(chan struct{}), r.request
 	r.quiet = time.AfterFunc(r.silence, func() { r.fail(jetstream.ErrNoHeartbeat) })
 	conn := r.js.Conn()
 	if r.asking, err = conn.Subscribe(conn.NewInbox(), r.receive); err != nil {
@@ -160,7 +160,7 @@ func (r *Reader) more() {
 	if r.large {
 		request.Batch, request.MaxBytes = 1, 0
 	}
-	r.left, r.large = request.Batch, false
+	r.left, r.large = request, false
 	if err := r.ask(request); err != nil {
 		r.fail(err)
 	}
@@ -175,7 +175,10 @@ func (r *Reader) receive(msg *nats.Msg) {
 		}
 	}()
 	if msg.Reply != "" {
-		if r.left--; r.take(msg) && r.left == 0 {
+		r.left.Batch--
+		r.left.MaxBytes -= msg.Size()
+		// A server says nothing of a request that ends with its last byte (docs/upstream/0033).
+		if r.take(msg) && (r.left.Batch == 0 || r.left.MaxBytes == 0) {
 			r.more()
 		}
 		return
@@ -185,7 +188,7 @@ func (r *Reader) receive(msg *nats.Msg) {
 	case status == "408": // expired
 		r.more()
 	case text == "Message Size Exceeds MaxBytes":
-		r.large = r.left == r.request.Batch
+		r.large = r.left.Batch == r.request.Batch
 		r.more()
 	case status == "503":
 		r.unanswered()
