@@ -164,7 +164,9 @@ func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []windo
 		return false, nil
 	}
 	r.doubted = true
-	s.add(r.gap(ReasonDamaged, false, r.Place.Stream))
+	doubt := r.gap(ReasonDamaged, false, r.Place.Stream)
+	doubt.Unsettled = true
+	s.add(doubt)
 	return true, nil
 }
 

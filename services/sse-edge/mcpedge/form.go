@@ -240,10 +240,8 @@ func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte 
 
 const noResponse = "The request has ended without a response."
 
-// Closing returns an error for each request of a call that ends without a response. A
-// gap that is not certain is none: the log may say more to a client that comes again.
-//
-// A certain gap is answered with the error.
+// Closing returns an error for each request of a call that ends without a response. With a gap that is
+// unsettled the client is asked to come again.
 func (m *streamForm) Closing(s cursor.Step) []byte {
 	last := len(s.Items) - 1
 	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {
@@ -253,7 +251,7 @@ func (m *streamForm) Closing(s cursor.Step) []byte {
 	switch {
 	case m.lost:
 		why = "The MCP server cannot be reached."
-	case len(s.Gaps) > 0 && m.primed && !s.Gaps[0].Certain:
+	case len(s.Gaps) > 0 && m.primed && s.Gaps[0].Unsettled:
 		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
 			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.subs.Config.Retry)), m.named(id.String()))
 		}
