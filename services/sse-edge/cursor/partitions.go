@@ -55,6 +55,7 @@ type Partitions struct {
 	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
 	newest   chan struct{}   // a token for each newest entry that is asked for
+	trims    chan struct{}   // a token for each read of a session's trims
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
 	end      context.CancelFunc
@@ -73,7 +74,8 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), newest: make(chan struct{}, newestAtOnce), turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
+		reads: make(chan struct{}, cfg.LogReads), newest: make(chan struct{}, newestAtOnce), trims: make(chan struct{}, cfg.LogReads),
+		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {
 	case cfg.Backfill > 0:

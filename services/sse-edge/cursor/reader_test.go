@@ -235,6 +235,45 @@ func TestReader_Last(t *testing.T) {
 	}
 }
 
+// Each page of a flow below the window takes a consumer of its own for the trims: there are never more
+// than reads of the log.
+func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	ps := followLog(t, f, -1)
+	for range cap(ps.trims) {
+		ps.trims <- struct{}{}
+	}
+	next := func(stream string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		r, err := ps.Open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if stream != "" {
+			ctx = waittest.Context(t)
+		}
+		for r.Cursor < 5 {
+			if _, err := r.Next(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := next(""); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a flow does not wait for others: %v", err)
+	}
+	if err := next("a"); err != nil {
+		t.Errorf("a stream waits for flows: %v", err)
+	}
+	for range cap(ps.trims) {
+		<-ps.trims
+	}
+	waittest.NoError(t, func() error { return next("") }, context.DeadlineExceeded)
+}
+
 // Events that were removed are no newest ones, and no gap is told of them.
 func TestReader_LastOfRemoved(t *testing.T) {
 	f := edgetest.NewLog(t)
