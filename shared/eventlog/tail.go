@@ -290,7 +290,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	for _, r := range a.riders {
 		r.inbox.put(e)
 	}
-	if e.Pending == 0 && !a.reached {
+	if !a.reached && (e.Pending == 0 || a.last >= a.state.Last) {
 		a.drain()
 	}
 }

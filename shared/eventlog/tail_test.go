@@ -249,6 +249,42 @@ func TestTail_StartFails(t *testing.T) {
 	f.waitLast(t, last)
 }
 
+// A tail has caught up with what the partition held when it began, though more is stored all the time.
+func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	store := func(n int) {
+		for range n {
+			if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.t", make([]byte, 100_000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	store(50) // which takes several requests
+	first, goOn := make(chan struct{}), make(chan struct{})
+	began := sync.OnceFunc(func() { close(first) })
+	through := make(chan uint64, 1)
+	f := follow(t, l, 0, 0, func(f *follower, cfg *eventlog.TailConfig) {
+		f.onEntry = func(eventlog.Entry) {
+			began()
+			<-goOn
+		}
+		caughtUp := cfg.Through
+		cfg.Through = func(sequence, missed uint64) {
+			caughtUp(sequence, missed)
+			through <- sequence
+		}
+	})
+	waittest.Receive(t, "it reads", first)
+	store(5)
+	close(goOn)
+	if got := waittest.Receive(t, "it has caught up", through); got != 50 {
+		t.Errorf("it has caught up at %d, not at 50", got)
+	}
+	f.waitLast(t, 55)
+}
+
 // An attempt that fails gives its turn back: else the next one would wait for it.
 func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
 	t.Parallel()
