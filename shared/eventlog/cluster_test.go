@@ -41,6 +41,36 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 	return l
 }
 
+// A server that is left without most of the others answers with what it has, which is not the log's end.
+func TestLook_ClusterWithoutALeader(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	publish(t, l, "s", "t", 1)
+	before := look(t, l)
+	for _, srv := range c.Servers {
+		if srv.Name() != l.Conn().ConnectedServerName() {
+			srv.Stop()
+		}
+	}
+	js := newJetStream(t, l)
+	waittest.Until(t, "the last server knows that it leads nothing", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		stream, err := js.Stream(ctx, "MCP_0")
+		return err == nil && stream.CachedInfo().Cluster.Leader == ""
+	})
+	if state, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("the log ends at %d, %v", state.Last, err)
+	}
+	if _, _, err := l.Absent(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("what is absent: %v", err)
+	}
+	if state, _ := l.State(0); state.Last != before.Last {
+		t.Errorf("the log was last seen at %d, and is now at %d", before.Last, state.Last)
+	}
+}
+
 // A consumer lies on any of the servers, which may be behind the leader that has
 // acknowledged an event.
 func TestRead_ClusterHasAllAcknowledged(t *testing.T) {

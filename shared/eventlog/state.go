@@ -144,7 +144,12 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 }
 
 // stateOf returns the state of a partition, given the server that the client was connected to.
+// While an election is not over, any server of a cluster answers with what it has, which may be older
+// than what was acknowledged: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
+	if c := info.Cluster; c != nil && c.Leader == "" {
+		return State{}, fmt.Errorf("%w: %s has no leader", ErrUnavailable, info.Config.Name)
+	}
 	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
 	if err != nil {
 		return State{}, err

@@ -32,6 +32,7 @@ type Partition struct {
 	looks    looks
 	backlog  backlog
 	patience patience
+	ahead    ahead
 	logger   *slog.Logger
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
@@ -268,6 +269,9 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	fork := event.Fork(gens, state.Generations)
 	common = min(end, state.Last, fork)
 	if common < end {
+		if fork >= end && !p.endIsSure() {
+			return 0, false, errBehind
+		}
 		return common, false, nil
 	}
 	entries, _ := p.window.Newest(compareEntries)

@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -101,6 +102,75 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 			t.Errorf("resume: %v, want that the window is behind", err)
 		}
 	})
+}
+
+// A server of a cluster may show an end of the log that is not its end, while others have elected another
+// leader: who is ahead of it is told of a loss only if that stays so.
+func TestReader_AheadOfTheLeaderOfACluster(t *testing.T) {
+	t.Parallel()
+	env := daemon.NewEnv(nil)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: natstest.StartCluster(t).URL()}, "test", eventlog.Settings{Partitions: 1}, env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	ps := New(Config{Base: t.Context(), Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Linger: time.Hour, LogReads: 2, Patience: time.Minute})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { ps.Run(ctx) })
+	defer run.Wait()
+	defer cancel()
+	p := ps.acquire(0)
+	defer ps.release(p)
+	if err := p.untilReady(waittest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	state, _ := b.Log.State(0)
+	const beyond = 1000
+	place := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s", Stream: "a"}
+	id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: beyond}.String()
+	resume := func() (*Reader, error) {
+		return p.tryOpen(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+	}
+	if r, err := resume(); !errors.Is(err, errBehind) {
+		t.Errorf("a reader is %+v, %v", r, err)
+	}
+	if _, _, err := p.compare(waittest.Context(t), state, state, beyond); !errors.Is(err, errBehind) {
+		t.Errorf("the window is compared: %v", err)
+	}
+	lost := state
+	lost.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "next", Start: 1})
+	if _, same, err := p.compare(waittest.Context(t), state, lost, beyond); same || err != nil {
+		t.Errorf("with a new generation: %v, %v", same, err)
+	}
+	p.ahead.since = time.Now().Add(-2 * quorumWithin)
+	r, err := resume()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if len(r.Pending) != 1 || r.Pending[0].Reason != ReasonRolledBack {
+		t.Errorf("after a while the gaps are %+v", r.Pending)
+	}
+	if _, same, err := p.compare(waittest.Context(t), state, state, beyond); same || err != nil {
+		t.Errorf("after a while the window is compared: %v, %v", same, err)
+	}
+}
+
+func TestAhead_Over(t *testing.T) {
+	var a ahead
+	begun := time.Now()
+	for _, step := range []struct {
+		at   time.Duration
+		want bool
+	}{
+		{0, false}, {10 * time.Second, false}, {24 * time.Second, false}, {26 * time.Second, true},
+		{time.Hour, false}, {time.Hour + 10*time.Second, false}, {time.Hour + 30*time.Second, true}, // another time
+	} {
+		if got := a.over(begun.Add(step.at)); got != step.want {
+			t.Errorf("after %v: %v", step.at, got)
+		}
+	}
 }
 
 // The server loses its newest event, comes back without a janitor, and gives the sequence to

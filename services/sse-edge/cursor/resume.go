@@ -161,6 +161,9 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 	}
 	r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
 	if id.Sequence > last {
+		if !r.part.endIsSure() {
+			return errBehind
+		}
 		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: true, Stream: r.Place.Stream, Requested: text}}
 		r.Cursor = last
 	}
