@@ -31,7 +31,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 			s.CountRefused("unavailable")
 			var out outbox
 			out.only(st, st.Format.Farewell(), true)
-			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout) // or it has gone
+			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout, s.cfg.Memory.Part(st.Request.Client)) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
 			w.finish(st, false)

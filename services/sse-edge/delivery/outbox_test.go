@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http/httputil"
+	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -15,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 )
 
 // What a socket took and the rest that is cut together are whole blocks, and the
@@ -118,5 +122,47 @@ func TestOutbox_JoinsFrames(t *testing.T) {
 	}
 	if len(o.buffers) < 2 || len(o.buffers) > 10 {
 		t.Errorf("%d frames make %d buffers", len(v.Items), len(o.buffers))
+	}
+}
+
+// A client that reads slowly does not hold the segment that its frame lies in for longer than a time-out, and
+// what it holds instead counts.
+func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
+	for room, want := range map[int64]error{400: nil, 50: os.ErrDeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			const timeout = 10 * time.Second
+			segment := bytes.Repeat([]byte("a"), 101)
+			memory := quota.NewPool(room)
+			here, client := net.Pipe()
+			defer client.Close()
+			done := make(chan error, 1)
+			go func() { done <- flush(here, net.Buffers{segment[:50], segment[50:]}, timeout, memory.Part("c")) }()
+			got := make([]byte, 1)
+			if _, err := io.ReadFull(client, got); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(timeout + time.Second)
+			synctest.Wait()
+			copy(segment, bytes.Repeat([]byte("b"), 101)) // it is used again
+			if want != nil {
+				if err := <-done; !errors.Is(err, want) {
+					t.Errorf("without memory for it: %v", err)
+				}
+			} else {
+				if memory.Used() != 100 {
+					t.Errorf("%d bytes are counted", memory.Used())
+				}
+				rest := make([]byte, 100)
+				if _, err := io.ReadFull(client, rest); err != nil || !bytes.Equal(rest, bytes.Repeat([]byte("a"), 100)) {
+					t.Errorf("the rest is %s, %v", rest, err)
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			if memory.Used() != 0 {
+				t.Errorf("%d bytes are held afterwards", memory.Used())
+			}
+		})
 	}
 }

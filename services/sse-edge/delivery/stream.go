@@ -13,6 +13,7 @@ import (
 	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
 
@@ -194,6 +195,8 @@ type Config struct {
 	Logger    *slog.Logger
 	Metrics   prometheus.Registerer
 	Traces    *tracing.Traces
+	// Memory is what clients take memory of; nil bounds nothing.
+	Memory *quota.Pool
 	// MaxConnections is how many streams may be open; it is shown as a metric.
 	MaxConnections int
 	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names, RequestLimit

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/quota"
 )
 
 // worker moves the cursors of a share of the event streams, in one goroutine.
@@ -378,7 +379,7 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 	w.streams.Metrics.BlockedWrites.Inc()
 	w.streams.Metrics.Blocked.Inc()
 	go func() {
-		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout)
+		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout, w.streams.cfg.Memory.Part(st.Request.Client))
 		w.streams.Metrics.Blocked.Dec()
 		w.streams.Metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
@@ -578,15 +579,27 @@ func reasonToEnd(err error) string {
 	return "gone"
 }
 
-// flush writes to a connection, and waits for as long as there is progress.
-func flush(conn net.Conn, rest net.Buffers, timeout time.Duration) error {
-	for len(rest) > 0 {
+// flush writes to a connection, and waits for as long as there is progress. What is left after one time-out
+// is copied, of memory that counts, since it lies in a segment of the window that may be dropped: clients that
+// read slowly would hold a segment each. The error is that of a stalled write if there is no memory.
+func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, held *quota.Part) error {
+	defer held.Release()
+	for copied := false; len(rest) > 0; {
 		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
 		n, err := rest.WriteTo(conn)
 		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			return err
+		}
+		if len(rest) > 0 && !copied {
+			copied = true
+			for i, b := range rest {
+				if !held.Grow(int64(len(b))) {
+					return os.ErrDeadlineExceeded
+				}
+				rest[i] = slices.Clone(b)
+			}
 		}
 	}
 	return conn.SetWriteDeadline(time.Time{})

@@ -73,7 +73,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 		return ok
 	})
 	s.Streams = delivery.New(delivery.Config{
-		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, MaxConnections: cfg.MaxConnections,
+		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
 		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
 	})
