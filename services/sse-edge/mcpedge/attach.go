@@ -44,6 +44,7 @@ type attachments struct {
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
 	coming map[string]int       // claims whose connections have not joined yet, by the same
+	shown  map[string]shown     // the newest records that were shown meanwhile, by the same
 	heard  map[string]time.Time // when other edges were, last
 }
 
@@ -90,7 +91,7 @@ func newAttachments(base context.Context, records *attachRecords, logger *slog.L
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
 		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
-		places: map[string]*attached{}, coming: map[string]int{}, heard: map[string]time.Time{},
+		places: map[string]*attached{}, coming: map[string]int{}, shown: map[string]shown{}, heard: map[string]time.Time{},
 	}
 }
 
@@ -118,6 +119,9 @@ func (a *attachments) join(st *connection) {
 		at.holder = st
 		return
 	}
+	if s, ok := a.shown[key]; ok {
+		a.take(key, at, s)
+	}
 	a.came(key)
 	a.work.Go(func() { a.begin(key, st.claim) })
 }
@@ -127,6 +131,7 @@ func (a *attachments) join(st *connection) {
 func (a *attachments) came(key string) {
 	if a.coming[key]--; a.coming[key] == 0 {
 		delete(a.coming, key)
+		delete(a.shown, key)
 	}
 }
 
@@ -314,10 +319,23 @@ func (a *attachments) sendCursor(key string, st *connection, to string, revision
 func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := a.places[key]
-	if at == nil {
-		return
+	s := shown{r, revision}
+	if at := a.places[key]; at != nil {
+		a.take(key, at, s)
+	} else if a.coming[key] > 0 { // the record may have been claimed again before the connection joins
+		a.shown[key] = s
 	}
+}
+
+// shown is what a record said.
+type shown struct {
+	record   attachRecord
+	revision uint64
+}
+
+// take takes what the record of a stream says. The caller holds the lock.
+func (a *attachments) take(key string, at *attached, s shown) {
+	r, revision := s.record, s.revision
 	if revision <= at.revision {
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -246,6 +248,40 @@ func TestAttach_OutlivesPrevious(t *testing.T) {
 	}
 	two.attached.miss(key, claimed)
 	one.holds(t, u.standalone(), 1)
+}
+
+// A stream may be claimed by another edge before the connection of an earlier claim has joined: that one is
+// not the newest.
+func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0].attached, edges[1].attached
+	at := u.standalone()
+	key := attachKey(at)
+	for _, a := range []*attachments{one, two} {
+		waittest.Until(t, "the records are there", func() bool { return a.records.kv.Load() != nil })
+	}
+	claimed := one.claim(at)
+	later := two.claim(at)
+	defer two.miss(key, later)
+	waittest.Until(t, "the edge sees the later claim", func() bool {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		return one.shown[key].revision >= later.revision
+	})
+	r := cursor.InMemory(window.New(1<<10, func(string) {}), at, 0)
+	st := &connection{Stream: delivery.NewSSE(&delivery.Streams{}, r, delivery.Request{}, false), claim: claimed}
+	st.WaitTurn(true)
+	one.join(st)
+	defer one.leave(st, "")
+	one.work.Wait()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if now := one.places[key]; now.holder != nil || now.other != two.edge {
+		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.other)
+	}
+	if len(one.coming)+len(one.shown) != 0 {
+		t.Errorf("%d claims and %d records are kept", len(one.coming), len(one.shown))
+	}
 }
 
 // claimedMeanwhile has an edge take over the record of a revision, and another claim it before the
