@@ -72,7 +72,7 @@ func attach(t *testing.T, from string, events int, headers ...string) (lastID st
 
 func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=1s")
+	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.admin(p.api())
 	b.shows("state", "live")

@@ -48,7 +48,7 @@ func (b *browser) got(n int) {
 
 func TestJavaScriptClient_RestartWithEventSource(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
+	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	b.subscribe("native", "{ storage: 'place' }")

@@ -151,7 +151,7 @@ func TestBrowser_ReconnectsWithoutLoss(t *testing.T) {
 
 func TestBrowser_StopsAt204OfAClosedStream(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--ack-timeout=1s")
+	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	p.publish("end", "s", 1, 2)

@@ -11,7 +11,7 @@ import (
 // Who is connected is asked of the edge, over NATS, before a session is closed.
 func TestIdleSession_ClosedUnlessVisited(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--idle-after=10s", "--interval=200ms", "--max-age=10s", "--nats-sync-interval=100ms",
+	p := startProc(t, "--idle-after=10s", "--interval=200ms", "--max-age=10s", "--nats-sync-interval=100ms", "--partitions=1",
 		"--closed-grace=0s", "--tombstone-ttl=10s", "--max-connection-age=10m")
 	create := func(session string) {
 		t.Helper()

@@ -19,7 +19,7 @@ func TestJavaScriptClient_Node(t *testing.T) {
 	if err != nil {
 		t.Fatalf("these tests need Node: %v", err)
 	}
-	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=1s")
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=9s")
 	orders := make(chan string)
 	carriedOut := make(chan struct{})
 	control := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

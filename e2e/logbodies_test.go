@@ -141,8 +141,12 @@ func TestProgramLog_HasNoMessages(t *testing.T) {
 
 func TestProgramLog_HasMessagesWhenEnabled(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--log-level=debug", "--log-bodies", "--upstream="+secretive(t))
-	speakSecrets(t, p)
+	p := startProc(t, "--log-level=debug", "--log-bodies")
+	for body, status := range map[string]int{`{"jsonrpc":"2.0","method":"` + secret + `"}`: http.StatusCreated, `{` + secret: http.StatusBadRequest} {
+		if a := do(t, http.MethodPost, p.api()+streamPath("s", "t"), body, "Content-Type", jsonType); a.status != status {
+			t.Fatalf("%s is answered %d %s", body, a.status, a.body)
+		}
+	}
 	p.stop()
 	for _, want := range []string{`"msg":"a message is stored","session":"s","stream":"t"`, `"msg":"a message is not stored","session":"s","stream":"t"`} {
 		if !strings.Contains(p.log.String(), want) {

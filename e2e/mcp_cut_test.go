@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -186,67 +185,6 @@ func callsBucket(ctx context.Context, t testing.TB, addr string) (kv jetstream.K
 		return nil, nc.Close
 	}
 	return kv, nc.Close
-}
-
-// callIsWritten reports whether a bridge has written down that it works on a call.
-func (s *mcpSystem) callIsWritten(ctx context.Context) bool {
-	s.t.Helper()
-	kv, done := callsBucket(ctx, s.t, s.nats.addr)
-	defer done()
-	if kv == nil {
-		return false
-	}
-	keys, err := kv.Keys(ctx)
-	return err == nil && len(keys) > 0
-}
-
-// A call whose bridge dies, and whose server cannot go on with it, ends with an error; the
-// session lives on at the next bridge of that name.
-func TestMCP_SessionOutlivesItsBridge(t *testing.T) {
-	t.Parallel()
-	s := startMCP(t)
-	edge := s.edge(t, anyPort)
-	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-	defer cancel()
-	steps := make(chan float64, 100)
-	session := connectGo(ctx, t, edge.url+"/mcp", &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { steps <- r.Params.Progress },
-	})
-	count := func(name string) (string, error) {
-		params := &mcp.CallToolParams{Name: "count", Arguments: counting{Call: name, Steps: 1}}
-		params.SetProgressToken(name)
-		result, err := session.CallTool(ctx, params)
-		if err != nil {
-			return "", err
-		}
-		return textOf(result), nil
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := count("first")
-		ended <- err
-	}()
-	s.server.allow("first", 1)
-	select {
-	case <-steps:
-	case err := <-ended:
-		t.Fatalf("the call ended: %v", err)
-	}
-	// The next bridge knows at once of calls that were written down, others are asked about.
-	waittest.Until(t, "the call is written down", func() bool { return s.callIsWritten(ctx) })
-	s.bridge.kill()
-	s.startBridge()
-	if err := <-ended; err == nil || ctx.Err() != nil {
-		t.Errorf("the call that lost its bridge ended with %v", err)
-	}
-	s.server.allow("first", 2) // the server ends its session after all its tools
-	s.server.allow("second", 2)
-	if text, err := count("second"); err != nil || text != "second has counted to 1" {
-		t.Errorf("the next call ended with %q, %v", text, err)
-	}
-	if err := session.Close(); err != nil {
-		t.Errorf("the session's end: %v", err)
-	}
 }
 
 // initialize opens a session by hand, of revision 2025-11-25.

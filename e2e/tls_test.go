@@ -118,8 +118,8 @@ func TestTLS_BrowserFollowsTwentyStreams(t *testing.T) {
 	}
 	more(1)
 	more(2)
-	// Chromium begins a second one, in reserve, when the first takes more than 250 ms.
-	if n := p.connections(); n > 2 {
+	// Chromium opens others in reserve, when the first takes long; with HTTP/1.1 there would be six.
+	if n := p.connections(); n > 5 {
 		t.Errorf("there are %d connections", n)
 	}
 	if protocol := script[string](b, "performance.getEntriesByType('resource').find((r) => r.name.includes('/s0/')).nextHopProtocol"); protocol != "h2" {

@@ -458,7 +458,7 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.MaxCalls = 100_000
 	s.start(t, cfg)
-	calls := 1000 / racetest.Slowdown
+	calls := 300 / racetest.Slowdown
 	var all sync.WaitGroup
 	for n := range calls {
 		all.Go(func() {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"reflect"
 	"slices"
@@ -333,22 +334,25 @@ func TestReady_WaitsForLedger(t *testing.T) {
 	defer func() { _ = s.ln.Close() }()
 	refused := func(want string) {
 		t.Helper()
+		var all sync.WaitGroup // each waits for a while
 		for _, request := range []string{"GET /v1/sessions", "GET /v1/sessions/s", "GET /v1/limits", "POST /v1/sweep", "POST /v1/sweep?dry_run=true"} {
-			method, path, _ := strings.Cut(request, " ")
-			req, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := s.app.Test(req, -1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), want) {
-				t.Errorf("%s answers %d %s, %v", request, resp.StatusCode, body, err)
-			}
+			all.Go(func() {
+				method, path, _ := strings.Cut(request, " ")
+				req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+				req.Host = "localhost"
+				resp, err := s.app.Test(req, -1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), want) {
+					t.Errorf("%s answers %d %s, %v", request, resp.StatusCode, body, err)
+				}
+			})
 		}
+		all.Wait()
 	}
 	refused("No janitor answers for partition 0.")
 	s.acting = func() []*follow.Partition { return s.partitions }

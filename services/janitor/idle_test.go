@@ -263,7 +263,7 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
-	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(time.Second)
+	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(4*time.Second)
 	began := time.Now().Add(-2 * clockSkew)
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
@@ -298,7 +298,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := quick()
-	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(time.Second), 300*time.Millisecond, 600*time.Millisecond
+	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(3*time.Second), 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: 2 * time.Second}, cfg, func(s *Service) {
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 	})

@@ -750,7 +750,7 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
-	const n = 2000 / racetest.Slowdown
+	const n = 600 / racetest.Slowdown
 	under := make([]*eventlog.Publishing, n)
 	for i := range under {
 		e := of("s", "t", i)

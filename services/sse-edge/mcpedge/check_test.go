@@ -33,7 +33,7 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 func TestMCP_NoBridgeForLong(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
+	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, time.Second }
 	s, _ := f.mcpService(nil)
 	u := join(t, s.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
