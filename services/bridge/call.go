@@ -263,8 +263,7 @@ func (c *call) take(it item) error {
 			c.drop(dropTooLarge, err)
 			return nil
 		}
-		it.data = rpc.ErrorMessage(m.ID, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
-		c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+		it.data = c.tooLarge(m.ID)
 		sequence, err = c.put(it)
 	}
 	if err != nil {
@@ -277,13 +276,31 @@ func (c *call) take(it item) error {
 	return nil
 }
 
+// storeOrDrop stores a message that the client can do without: one that is too large is dropped. Errors are
+// those of [call.store], but not [upstream.ErrTooLarge].
+func (c *call) storeOrDrop(it item) error {
+	sequence, err := c.store(it)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		c.drop(dropTooLarge, err)
+		return nil
+	}
+	if err == nil {
+		c.storedAt(sequence)
+	}
+	return err
+}
+
+// tooLarge counts a response that is too large, and returns the error that the client receives instead.
+func (c *call) tooLarge(id json.RawMessage) []byte {
+	c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
+	return rpc.ErrorMessage(id, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
+}
+
 // respond stores a response as the stream's last event, or the error of one that is too large.
 func (c *call) respond(id json.RawMessage, data []byte) {
 	_, err := c.store(item{data: data, final: true})
 	if errors.Is(err, upstream.ErrTooLarge) {
-		data = rpc.ErrorMessage(id, rpc.CodeInternal, c.session.service.tooLarge(c.session.name), nil)
-		c.session.service.metrics.failures.WithLabelValues(failTooLarge).Inc()
-		_, err = c.store(item{data: data, final: true})
+		_, err = c.store(item{data: c.tooLarge(id), final: true})
 	}
 	if err != nil {
 		c.session.service.log.Debug("the response of a call is not stored", "session", c.session.name, "stream", c.stream, "error", err)

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/bridge/translate"
-	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -120,17 +119,7 @@ func (l *listener) put(it item) error {
 	return l.store(it)
 }
 
-func (l *listener) store(it item) error {
-	sequence, err := l.call.store(it)
-	if errors.Is(err, upstream.ErrTooLarge) {
-		l.call.drop(dropTooLarge, err)
-		return nil
-	}
-	if err == nil {
-		l.call.storedAt(sequence)
-	}
-	return err
-}
+func (l *listener) store(it item) error { return l.call.storeOrDrop(it) }
 
 // take takes what an MCP server sends that speaks the revision.
 func (l *listener) take(m rpc.Message, it item) error {

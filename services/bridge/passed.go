@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"net/http"
 	"strconv"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/translate"
-	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -128,15 +126,7 @@ func (p *passed) take(m rpc.Message, it item) error {
 		if p.target == nil {
 			return nil // a task has a state, and no more
 		}
-		sequence, err := p.target.store(it)
-		if errors.Is(err, upstream.ErrTooLarge) {
-			p.target.drop(dropTooLarge, err)
-			return nil
-		}
-		if err == nil {
-			p.target.storedAt(sequence)
-		}
-		return err
+		return p.target.storeOrDrop(it)
 	case p.made != nil && p.ask(m.Result):
 	default:
 		p.end(it.data)

@@ -167,6 +167,29 @@ func TestStateless_CallWithProgress(t *testing.T) {
 	}
 }
 
+// A notification that the log does not take is left out, and the call continues.
+func TestStateless_NotificationIsTooLarge(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
+		in := s.start(t, testConfig(up.URL))
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"message":"`+strings.Repeat("x", 8000)+`","progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"content":[]`) {
+			t.Errorf("%s: %q", name, all)
+		}
+		if n := in.metric(t, "dropped_messages_total", dropTooLarge); n != 1 {
+			t.Errorf("%s: %v messages are counted as too large", name, n)
+		}
+	}
+}
+
 // Where calls have taken their share of the sessions, a call goes on without the log, and what comes
 // before its response is left out.
 func TestStateless_TooManySessions(t *testing.T) {

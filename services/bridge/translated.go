@@ -425,11 +425,7 @@ func (t *translated) takeNotification(m rpc.Message, it item) error {
 	if it.data == nil || c.repeated(it.data) {
 		return nil
 	}
-	sequence, err := c.store(it)
-	if err == nil {
-		c.storedAt(sequence)
-	}
-	return err
+	return c.storeOrDrop(it)
 }
 
 // put takes the error that ends the server's request.
