@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -60,5 +61,21 @@ func TestFlags(t *testing.T) {
 func TestFlags_NoUpstream(t *testing.T) {
 	if err := Run(t.Context(), ProgramConfig{}, daemon.NewEnv(nil)); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("it runs without: %v", err)
+	}
+}
+
+func TestFlags_InvalidLimit(t *testing.T) {
+	cfg := ProgramConfig{Bridge: Config{Upstream: "http://127.0.0.1:1/mcp"}}
+	cfg.Sessions.MaxSessions = -5
+	if err := Run(t.Context(), cfg, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--max-sessions") {
+		t.Errorf("it runs with a limit of -5: %v", err)
+	}
+}
+
+func TestPauseAfter_LongRun(t *testing.T) {
+	for ran, want := range map[time.Duration]time.Duration{0: 8 * time.Second, listenPauseMax: 8 * time.Second, time.Hour: listenPause} {
+		if got := pauseAfter(8*time.Second, ran); got != want {
+			t.Errorf("after %v the pause is %v", ran, got)
+		}
 	}
 }

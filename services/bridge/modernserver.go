@@ -409,12 +409,14 @@ func (u *modernServer) close(context.Context, http.Header) {}
 // what it has subscribed to.
 func (u *modernServer) listen(ctx context.Context, c *call, client func() http.Header) {
 	var last *listening
+	var began time.Time // of last
 	for pause := listenPause; ctx.Err() == nil; {
 		u.mu.Lock()
 		f, changed := u.discovered.All(), u.changed
 		f.URIs = u.uris
 		u.mu.Unlock()
 		if !f.Empty() {
+			began = time.Now()
 			next := u.subscription(ctx, c, client(), f, last)
 			if last != nil {
 				last.end() // the new one has been acknowledged, or will be tried again
@@ -433,6 +435,7 @@ func (u *modernServer) listen(ctx context.Context, c *call, client func() http.H
 		case <-changed:
 			pause = listenPause
 		case <-ended:
+			pause = pauseAfter(pause, time.Since(began))
 			select {
 			case <-ctx.Done():
 			case <-u.service.after(pause):

@@ -265,6 +265,15 @@ const (
 	pollPauseMax = 5 * time.Second
 )
 
+// pauseAfter returns the pause before a stream is asked for again that ran for so long: the first one after a
+// long run.
+func pauseAfter(pause, ran time.Duration) time.Duration {
+	if ran > listenPauseMax {
+		return listenPause
+	}
+	return pause
+}
+
 // listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
 func (r *remote) listen(ctx context.Context, c *call, client func() http.Header) {
@@ -295,9 +304,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 				c.drop(dropTooLarge, err)
 				c.restart()
 			}
-			if time.Since(began) > listenPauseMax {
-				pause = listenPause
-			}
+			pause = pauseAfter(pause, time.Since(began))
 			next = pause
 			if b.Retry() > 0 {
 				if came || time.Since(began) > pollPause {

@@ -352,6 +352,9 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	if !cfg.Bridge.Wanted() {
 		return ErrNoUpstream // before the wait for a log
 	}
+	if err := cfg.Sessions.Validate(); err != nil {
+		return err
+	}
 	return backend.Serve(ctx, cfg.Config, env, "bridge",
 		func(ctx context.Context) (*backend.Backend, error) {
 			return backend.Open(ctx, cfg.Backend, "bridge", env.Log)

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 )
 
@@ -115,7 +116,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, creator: creator}, nil
+	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}, nil
 }
 
 func (l *Log) start(ctx context.Context) (*Log, error) {

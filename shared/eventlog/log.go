@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
@@ -27,18 +28,20 @@ import (
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine
 type Log struct {
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	log      *slog.Logger
-	settings atomic.Pointer[Settings]
-	creator  bool
-	shows    bool // it reads no entries
-	parts    []*partition
-	link     atomic.Pointer[linkContext]
-	feed     *Feed
-	server   *natsconn.Server
-	traces   *tracing.Traces
-	gathers  gathers
+	nc  *nats.Conn
+	js  jetstream.JetStream
+	log *slog.Logger
+	// lookTrouble logs that partitions cannot be looked at, which is tried again soon.
+	lookTrouble *logrepeat.Log
+	settings    atomic.Pointer[Settings]
+	creator     bool
+	shows       bool // it reads no entries
+	parts       []*partition
+	link        atomic.Pointer[linkContext]
+	feed        *Feed
+	server      *natsconn.Server
+	traces      *tracing.Traces
+	gathers     gathers
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,7 +108,7 @@ func (l *Log) lookAt(ctx context.Context, p int) bool {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		l.log.Warn("cannot look at a partition", "partition", p, "error", err)
+		l.lookTrouble.Note(ctx, strconv.Itoa(p), "cannot look at a partition", slog.Int("partition", p), slog.Any("error", err))
 	}
 	at := l.connected()
 	part.mu.Lock()

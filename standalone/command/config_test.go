@@ -24,14 +24,14 @@ func TestConfigCheck(t *testing.T) {
 	t.Setenv("REJOIN_CONFIG", file)
 	t.Setenv("REJOIN_LOG_LEVEL", "loud")
 	t.Setenv("REJOIN_ACK_TIMEOUT", "soon")
-	write("daata: x\nedge-addr: 0.0.0.0:8080\nupstream: nowhere\nmax-age: -2\nmin-free-bytes: -1\ntls-cert: /nonexistent/cert\ntls-key: /nonexistent/key\ntrusted-proxies: [10.0.0.0/99]\n")
+	write("daata: x\nedge-addr: 0.0.0.0:8080\nmax-sessions: -5\nupstream: nowhere\nmax-age: -2\nmin-free-bytes: -1\ntls-cert: /nonexistent/cert\ntls-key: /nonexistent/key\ntrusted-proxies: [10.0.0.0/99]\n")
 	code, out, errs := runs(t, "config", "check")
-	for _, want := range []string{`there is no setting "daata", did you mean "data"?`, "--edge-addr 0.0.0.0:8080 can be reached", "--upstream must be", "--max-age", "--min-free-bytes", "--tls-cert", "--trusted-proxies", "--log-level", "--ack-timeout"} {
+	for _, want := range []string{`there is no setting "daata", did you mean "data"?`, "--edge-addr 0.0.0.0:8080 can be reached", "--upstream must be", "--max-age", "--min-free-bytes", "--tls-cert", "--trusted-proxies", "--log-level", "--ack-timeout", "--max-sessions"} {
 		if strings.Count(out, want) == 0 {
 			t.Errorf("it does not print %q", want)
 		}
 	}
-	if code != 1 || strings.Count(out, "\n") != 9 || errs != "rejoin config: problems: 9\n" {
+	if code != 1 || strings.Count(out, "\n") != 10 || errs != "rejoin config: problems: 10\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
 }
