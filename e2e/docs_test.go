@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,7 +14,13 @@ import (
 // markdown lists all documents of the repository.
 func markdown(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md").Output()
+	return repositoryFiles(t, "*.md")
+}
+
+// repositoryFiles lists files of the repository whose names match a pattern.
+func repositoryFiles(t *testing.T, pattern string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", pattern).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +35,10 @@ var (
 	linkPattern    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	headingPattern = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	notInAnchors   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	testFunc       = regexp.MustCompile(`(?m)^func (?:Test|Fuzz|Benchmark)(\w+)\(`)
+	namedTest      = regexp.MustCompile(`\b(?:Test|Fuzz)([A-Z]\w+)`)
+	shownBy        = regexp.MustCompile(`(?m)\|([^|\n]*)\|$`) // the last column of a table
+	camelCase      = regexp.MustCompile(`\b[A-Z]\w*[A-Z_]\w*`)
 	code           = regexp.MustCompile("(?ms)^```.*?\n```$|`[^`\n]*`")
 )
 
@@ -78,6 +89,53 @@ func TestDocument_LinksExist(t *testing.T) {
 	}
 	if links < 50 {
 		t.Errorf("there are only %d links", links)
+	}
+}
+
+// A test that a document names exists, or some whose names begin so.
+func TestDocument_NamedTestsExist(t *testing.T) {
+	t.Parallel()
+	var tests []string // without Test, in their order
+	for _, file := range repositoryFiles(t, "*_test.go") {
+		source, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllSubmatch(source, -1) {
+			tests = append(tests, string(m[1]))
+		}
+	}
+	slices.Sort(tests)
+	exists := func(name string) bool {
+		i, _ := slices.BinarySearch(tests, name)
+		return i < len(tests) && strings.HasPrefix(tests[i], name)
+	}
+	named := 0
+	for _, file := range markdown(t) {
+		text, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, m := range namedTest.FindAllSubmatch(text, -1) {
+			names = append(names, string(m[1]))
+		}
+		if file == "docs/security.md" {
+			_, table, _ := strings.Cut(string(text), "| shown by |\n")
+			table, _, _ = strings.Cut(table, "\n\n")
+			for _, m := range shownBy.FindAllStringSubmatch(table, -1) {
+				names = append(names, camelCase.FindAllString(m[1], -1)...)
+			}
+		}
+		for _, name := range names {
+			named++
+			if name != "Thing_Condition" && !exists(strings.TrimPrefix(strings.TrimPrefix(name, "Test"), "Fuzz")) {
+				t.Errorf("%s names the test %s, which is not there", file, name)
+			}
+		}
+	}
+	if named < 80 {
+		t.Errorf("documents name only %d tests", named)
 	}
 }
 
