@@ -161,12 +161,6 @@ func (c *cutter) block() {
 	c.cutLocked()
 }
 
-func (c *cutter) unblock() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refuse = false
-}
-
 // through is the way to a client.
 type through struct {
 	*cutter

@@ -86,8 +86,18 @@ func TestServers_WithoutPermission(t *testing.T) {
 // into a cluster.
 func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := clustered(t, c, 1)
+	for name, servers := range map[string]string{"made there": "", "from another cluster": `{"other":"ID"}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keepsGenerations(t, servers)
+		})
+	}
+}
+
+// keepsGenerations is the test for a partition whose metadata names other servers than those that hold it.
+func keepsGenerations(t *testing.T, servers string) {
+	t.Helper()
+	l := clustered(t, natstest.StartCluster(t), 1)
 	publish(t, l, "s", "t", 1)
 	publish(t, l, "s", "t", 2)
 	js := newJetStream(t, l)
@@ -96,13 +106,15 @@ func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := stream.CachedInfo().Config
-	delete(cfg.Metadata, "rejoin.servers")
+	if delete(cfg.Metadata, "rejoin.servers"); servers != "" {
+		cfg.Metadata["rejoin.servers"] = servers
+	}
 	update(t, js, cfg)
 	ack, err := js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := append(look(t, l).Generations[:1:1], event.Generation{ID: "alone", Start: ack.Sequence})
+	want := slices.Concat(look(t, l).Generations[:1], []event.Generation{{ID: "alone", Start: ack.Sequence}})
 	if got := look(t, l).Generations; !slices.Equal(got, want) {
 		t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)
 	}

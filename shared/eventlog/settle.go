@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,6 +23,8 @@ const (
 	watchEvery = 2 * time.Second
 	// settleEvery is how often they are looked at while a new generation is awaited.
 	settleEvery = 25 * time.Millisecond
+	// settleAfterError is the same when a look has failed: a server may refuse it at once, for long.
+	settleAfterError = 100 * time.Millisecond
 	// looksAtOnce is how many partitions are looked at at once after a connection.
 	looksAtOnce = 16
 	// settleWithin is how long a new server's generation is awaited before going on without.
@@ -56,12 +57,12 @@ func (l *Log) watch(ctx context.Context) {
 		if now := l.nc.ConnectedServerId(); now != server {
 			server, due = now, all
 		}
-		unsettled := l.look(ctx, server, due)
+		pause := l.look(ctx, server, due)
 		due = all
 		var again <-chan time.Time
 		tick := ticker.C
-		if unsettled {
-			again, tick = time.After(settleEvery), nil
+		if pause > 0 {
+			again, tick = time.After(pause), nil
 		}
 		select {
 		case <-ctx.Done():
@@ -76,31 +77,38 @@ func (l *Log) watch(ctx context.Context) {
 }
 
 // look refreshes partitions, several at once so that those without a leader do not hold up
-// the others, and reports whether any of them is not settled on server.
-func (l *Log) look(ctx context.Context, server string, partitions []int) bool {
+// the others. It returns when to look again since any of them is not settled on server; 0: all are.
+func (l *Log) look(ctx context.Context, server string, partitions []int) (pause time.Duration) {
 	if server == "" {
-		return false
+		return 0
 	}
-	var unsettled atomic.Bool
+	var mu sync.Mutex
 	for some := range slices.Chunk(partitions, looksAtOnce) {
 		var looking sync.WaitGroup
 		for _, p := range some {
 			looking.Go(func() {
-				if !l.lookAt(ctx, p) {
-					unsettled.Store(true)
+				settled, err := l.lookAt(ctx, p)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case settled:
+				case err != nil:
+					pause = settleAfterError
+				default:
+					pause = max(pause, settleEvery)
 				}
 			})
 		}
 		looking.Wait()
 	}
-	return unsettled.Load()
+	return pause
 }
 
 // lookAt refreshes a partition and reports whether it is settled on the server that is
 // connected.
-func (l *Log) lookAt(ctx context.Context, p int) bool {
+func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
 	part := l.parts[p]
-	err := l.refreshWithin(ctx, p)
+	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
 		l.log.Error("a partition has gone; creating it anew", "partition", p)
 		if err = l.createPartition(ctx, p, func() Servers { return l.seen(ctx) }); err == nil {
@@ -114,7 +122,7 @@ func (l *Log) lookAt(ctx context.Context, p int) bool {
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if part.settledOn(at) || err != nil {
-		return part.settledOn(at)
+		return part.settledOn(at), err
 	}
 	if part.awaiting != at.id {
 		part.awaiting, part.since = at.id, time.Now()
@@ -124,14 +132,14 @@ func (l *Log) lookAt(ctx context.Context, p int) bool {
 		within = settleInCluster
 	}
 	if time.Since(part.since) <= within {
-		return false
+		return false, nil
 	}
 	l.log.Warn("no janitor has looked at a partition since its server started", "partition", p)
 	part.settled = at.id
 	part.unsettled++
 	close(part.changed)
 	part.changed = make(chan struct{})
-	return true
+	return true, nil
 }
 
 func (l *Log) refreshWithin(ctx context.Context, p int) error {
@@ -316,10 +324,9 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool,
 		if err != nil {
 			return nil, err
 		}
-		if len(known) == 0 { // it comes from a server that was alone, and began some with an entry perhaps
-			if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
-				return nil, err
-			}
+		// It may come from a server that was alone, and began some with an entry.
+		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
+			return nil, err
 		}
 		lost, next := known.compare(names, looks)
 		if !maps.Equal(next, known) {

@@ -33,6 +33,9 @@ type State struct {
 	Events, Bytes uint64
 	// Current is how many of the servers that hold the partition have all of it.
 	Current int
+	// Quorum says that the leader has lately heard from most of these servers, so that no other one leads
+	// and Last is the partition's.
+	Quorum bool
 	// Limits are those that JetStream enforces, as the partition itself has them.
 	Limits Limits
 	// Leader names the server of a cluster that leads the partition, and since when it does:
@@ -108,8 +111,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		return err
 	}
 	compared := server == state.server // by a janitor, which has written what began with an entry
-	if l.Clustered() {
-		compared = len(state.servers) > 0
+	if at := l.connected(); at.clustered {
+		compared = state.servers.knows(at.name, at.id)
 	}
 	if !compared && !l.shows {
 		more, err := begunByEntry(ctx, stream, p, state.Generations)
@@ -162,6 +165,7 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	noted := parseChecked(info.Config.Metadata[metaChecked])
 	state := State{
 		Current:     held,
+		Quorum:      hasQuorum(info),
 		Created:     info.Created,
 		Time:        info.TimeStamp,
 		Origin:      info.Config.Metadata[metaBirth],
@@ -359,6 +363,25 @@ func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 		err = fmt.Errorf("%w: the leader of partition %d lacks %d entries and lists %d", ErrUnavailable, p, state.Absent(), n)
 	}
 	return state, info.State.Deleted, err
+}
+
+// quorumWithin is how long ago a leader must have heard from most others to lead certainly: those elect
+// another one no sooner than 4 s after they have heard from it (nats-server's minElectionTimeout).
+const quorumWithin = 3 * time.Second
+
+// hasQuorum returns what [State.Quorum] is.
+func hasQuorum(info *jetstream.StreamInfo) bool {
+	c := info.Cluster
+	if c == nil || c.RaftGroup == "" { // one replica
+		return true
+	}
+	heard := 1
+	for _, r := range c.Replicas {
+		if !r.Offline && 0 < r.Active && r.Active < quorumWithin {
+			heard++
+		}
+	}
+	return 2*heard > 1+len(c.Replicas)
 }
 
 // current returns how many of the servers that hold a stream have all of it, the leader

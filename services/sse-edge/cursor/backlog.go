@@ -88,7 +88,7 @@ func (b *backlog) read(ctx context.Context, at window.Place, after, upTo uint64,
 // newest returns the sequences of the n newest events of a place with after < sequence ≤ upTo, in
 // their order. Errors are those of [eventlog.Log.Read].
 func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint64, n int) (all []uint64, _ error) {
-	if err := take(ctx, b.slots); err != nil {
+	if err := takeToken(ctx, b.slots); err != nil {
 		return nil, err
 	}
 	defer func() { <-b.slots }()
@@ -109,8 +109,8 @@ func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint6
 	return all, nil
 }
 
-// take waits for a token, to be given back by receiving one.
-func take(ctx context.Context, tokens chan struct{}) error {
+// takeToken waits for a token, to be given back by receiving one.
+func takeToken(ctx context.Context, tokens chan struct{}) error {
 	select {
 	case tokens <- struct{}{}:
 		return nil

@@ -102,34 +102,6 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 	return nil
 }
 
-// quorumWithin is how long a server of a cluster may take for the leader of a partition while others elect
-// another one: nats-server looks every 10 s whether it has heard of most of the others within 10 s
-// (lostQuorumCheck, lostQuorumInterval).
-const quorumWithin = 25 * time.Second
-
-// ahead is how long readers or the window have been ahead of the log's end, as a look shows it, though no
-// generation says that anything was lost.
-type ahead struct {
-	mu           sync.Mutex
-	since, newly time.Time // the first and the newest time
-}
-
-// over reports whether that has been so for as long as a leader without a quorum may take to hear of it.
-func (a *ahead) over(now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if now.Sub(a.newly) > quorumWithin {
-		a.since = now
-	}
-	a.newly = now
-	return now.Sub(a.since) > quorumWithin
-}
-
-// endIsSure reports whether an end of the log that lies before what a reader or the window has seen is the
-// log's: in a cluster it may be that of a server which leads no more, and whose clients may come to it with
-// newer IDs. A loss in a cluster is told by a janitor, which begins a generation.
-func (p *Partition) endIsSure() bool { return !p.log.Clustered() || p.ahead.over(time.Now()) }
-
 // behind returns errBehind if a window's newest generation is not the log's.
 func behind(log eventlog.State, birth, generation string) error {
 	if log.Origin != birth || log.Generation().ID != generation {

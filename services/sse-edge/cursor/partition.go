@@ -32,7 +32,7 @@ type Partition struct {
 	looks    looks
 	backlog  backlog
 	patience patience
-	ahead    ahead
+	unsure   atomic.Bool // the tail has found that the log may not end where its leader says
 	logger   *slog.Logger
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
@@ -79,6 +79,14 @@ func (p *Partition) untilReady(ctx context.Context) error {
 	return errNotReady
 }
 
+// readyAgain is untilReady for a window that may have been rolled back: it waits no longer than readers do for
+// a window that is behind, since the same client may read other partitions.
+func (p *Partition) readyAgain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpWithin)
+	defer cancel()
+	return p.untilReady(ctx)
+}
+
 // hasCaughtUp reports whether the partition is followed and the window has caught up.
 func (p *Partition) hasCaughtUp() bool {
 	if p == nil {
@@ -96,14 +104,21 @@ func (p *Partition) hasCaughtUp() bool {
 func (p *Partition) watch(ctx context.Context) {
 	for {
 		state, changed := p.log.State(p.number)
-		tailed := p.tailed.Load()
-		p.window.Extend(state, tailed != nil && tailed.SameServer(state))
+		p.extend(state)
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
 		}
 	}
+}
+
+func (p *Partition) extend(state eventlog.State) {
+	if p.unsure.Load() {
+		return // the tail compares the log with the window, which it may have to empty
+	}
+	tailed := p.tailed.Load()
+	p.window.Extend(state, tailed != nil && tailed.SameServer(state))
 }
 
 // lag returns by how many sequences the window is behind the log, as last seen.
@@ -226,13 +241,16 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	after, start := p.backfillFrom(state)
 	before := p.tailed.Load()
 	if before == nil {
-		p.begins()
+		p.noteBegin()
 		p.window.Begin(state, after, start)
 		p.tailed.Store(&state)
 		return after, nil
 	}
 	end := p.window.Stats().End
 	common, same, err := p.compare(ctx, *before, state, end)
+	if errors.Is(err, errNoQuorum) && !p.unsure.Swap(true) {
+		p.logger.Warn("the leader of a partition has not heard from most of its servers; its window is served as it is", "partition", p.number, "end", end, "last", state.Last)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -242,15 +260,16 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	} else {
 		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
-		p.begins()
+		p.noteBegin()
 		p.window.Rollback(state, after, start, common)
 	}
 	p.tailed.Store(&state)
+	p.unsure.Store(false)
 	return after, nil
 }
 
-// begins notes when the window begins.
-func (p *Partition) begins() {
+// noteBegin notes when the window begins.
+func (p *Partition) noteBegin() {
 	now := time.Now()
 	p.begun.Store(&now)
 }
@@ -269,8 +288,8 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	fork := event.Fork(gens, state.Generations)
 	common = min(end, state.Last, fork)
 	if common < end {
-		if fork >= end && !p.endIsSure() {
-			return 0, false, errBehind
+		if fork >= end && !state.Quorum {
+			return 0, false, errNoQuorum
 		}
 		return common, false, nil
 	}

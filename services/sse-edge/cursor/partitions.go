@@ -156,6 +156,9 @@ func (ps *Partitions) each() []*Partition {
 func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	p := ps.acquire(ps.log.Partition(at.Session))
 	defer ps.release(p)
+	if err := p.untilReady(ctx); err != nil {
+		return nil, err
+	}
 	return p.open(ctx, at, from, limit)
 }
 

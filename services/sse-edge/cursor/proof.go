@@ -91,13 +91,18 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 // Trims are looked up after the read, and the look at the leader follows them: the trim of what
 // the read should have found lies after it, and the floor may pass a trim in between.
 func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
+	release := func() {}
 	if r.Place.Stream == "" { // the trims of a flow are read with a consumer
-		if err := take(ctx, r.part.of.trims); err != nil {
+		if err := takeToken(ctx, r.part.of.trims); err != nil {
 			return eventlog.State{}, false, err
 		}
-		defer func() { <-r.part.of.trims }()
+		release = sync.OnceFunc(func() { <-r.part.of.trims })
 	}
-	look := func(ctx context.Context, _ int) (eventlog.State, error) { return r.part.looks.after(ctx, v) }
+	defer release()
+	look := func(ctx context.Context, _ int) (eventlog.State, error) {
+		release() // it may wait for the window
+		return r.part.looks.after(ctx, v)
+	}
 	all, state, err := r.part.log.RemovedAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
 		return eventlog.State{}, false, err

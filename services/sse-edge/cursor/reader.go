@@ -112,6 +112,10 @@ func (s Step) Empty() bool {
 // of the log that finds another generation than the window's is discarded and repeated.
 var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
 
+// errNoQuorum is returned when the log ends before what a reader or the window has, no generation says that
+// anything was lost, and another server may lead the partition by now.
+var errNoQuorum = fmt.Errorf("%w: the leader of the partition has not heard from most of its servers", eventlog.ErrUnavailable)
+
 const (
 	// catchUpWithin is how long a window that is behind is waited for: its tail
 	// starts again as soon as it may.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,17 +105,31 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	})
 }
 
-// A server of a cluster may show an end of the log that is not its end, while others have elected another
-// leader: who is ahead of it is told of a loss only if that stays so.
-func TestReader_AheadOfTheLeaderOfACluster(t *testing.T) {
+// A leader that most others have left, who elect another one, shows an end of the log that may not be its end:
+// a client that is ahead of it is told of no loss.
+func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	t.Parallel()
+	c := natstest.StartCluster(t)
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: natstest.StartCluster(t).URL()}, "test", eventlog.Settings{Partitions: 1}, env.Log)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	ps := New(Config{Base: t.Context(), Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Linger: time.Hour, LogReads: 2, Patience: time.Minute})
+	before := waittest.Value(t, "the partition has a leader with a quorum", func() eventlog.State {
+		state, err := b.Log.Look(waittest.Context(t), 0)
+		if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return state
+	}, func(state eventlog.State) bool { return state.Quorum })
+	leader, _, _ := strings.Cut(before.Leader, "@")
+	l, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: c.Named(leader).URL()}, "edge", env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps := New(Config{Base: t.Context(), Log: l.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Linger: time.Hour, LogReads: 2, Patience: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	run.Go(func() { ps.Run(ctx) })
@@ -125,51 +140,82 @@ func TestReader_AheadOfTheLeaderOfACluster(t *testing.T) {
 	if err := p.untilReady(waittest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	state, _ := b.Log.State(0)
 	const beyond = 1000
-	place := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s", Stream: "a"}
+	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
 	id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: beyond}.String()
-	resume := func() (*Reader, error) {
-		return p.tryOpen(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+	a := p.window.Attach(streamOf("a"), false, 0)
+	defer p.window.Detach(a.Chain)
+	resume := func() (Reader, error) {
+		r := Reader{part: p, Place: streamOf("a"), bound: true, Tags: NewTagger(place)}
+		err := r.resume(waittest.Context(t), id, a)
+		return r, err
 	}
-	if r, err := resume(); !errors.Is(err, errBehind) {
-		t.Errorf("a reader is %+v, %v", r, err)
+	if r, err := resume(); err != nil || len(r.Pending) != 1 || r.Pending[0].Reason != ReasonRolledBack {
+		t.Errorf("with a quorum the gaps are %+v, %v", r.Pending, err)
 	}
-	if _, _, err := p.compare(waittest.Context(t), state, state, beyond); !errors.Is(err, errBehind) {
-		t.Errorf("the window is compared: %v", err)
+	if common, same, err := p.compare(waittest.Context(t), before, before, beyond); err != nil || same || common != before.Last {
+		t.Errorf("with a quorum the window and the log have %d in common, %t, %v", common, same, err)
 	}
-	lost := state
-	lost.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "next", Start: 1})
-	if _, same, err := p.compare(waittest.Context(t), state, lost, beyond); same || err != nil {
-		t.Errorf("with a new generation: %v, %v", same, err)
+
+	for _, srv := range c.Servers {
+		if srv.Name() != leader {
+			srv.Stop()
+		}
 	}
-	p.ahead.since = time.Now().Add(-2 * quorumWithin)
-	r, err := resume()
-	if err != nil {
-		t.Fatal(err)
+	alone := waittest.Value(t, "the leader has no quorum", func() eventlog.State {
+		state, err := l.Log.Look(waittest.Context(t), 0)
+		if err != nil { // it takes longer for it to step down
+			t.Fatal(err)
+		}
+		return state
+	}, func(state eventlog.State) bool { return !state.Quorum })
+	if r, err := resume(); !errors.Is(err, errNoQuorum) || !Transient(err) {
+		t.Errorf("without a quorum the gaps are %+v, %v", r.Pending, err)
 	}
-	defer r.Close()
-	if len(r.Pending) != 1 || r.Pending[0].Reason != ReasonRolledBack {
-		t.Errorf("after a while the gaps are %+v", r.Pending)
+	if _, _, err := p.compare(waittest.Context(t), before, alone, beyond); !errors.Is(err, errNoQuorum) {
+		t.Errorf("without a quorum the window is compared: %v", err)
 	}
-	if _, same, err := p.compare(waittest.Context(t), state, state, beyond); same || err != nil {
-		t.Errorf("after a while the window is compared: %v, %v", same, err)
+	alone.Generations = slices.Concat(alone.Generations, []event.Generation{{ID: "next", Start: before.Last + 1}})
+	if _, same, err := p.compare(waittest.Context(t), before, alone, beyond); same || err != nil {
+		t.Errorf("with a new generation: %t, %v", same, err)
 	}
 }
 
-func TestAhead_Over(t *testing.T) {
-	var a ahead
-	begun := time.Now()
-	for _, step := range []struct {
-		at   time.Duration
-		want bool
-	}{
-		{0, false}, {10 * time.Second, false}, {24 * time.Second, false}, {26 * time.Second, true},
-		{time.Hour, false}, {time.Hour + 10*time.Second, false}, {time.Hour + 30*time.Second, true}, // another time
-	} {
-		if got := a.over(begun.Add(step.at)); got != step.want {
-			t.Errorf("after %v: %v", step.at, got)
-		}
+// While the tail may have to empty the window, the window takes over no generation that begins before its end.
+func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	last := f.Publish("a", 5)
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	state, err := ps.log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := state
+	short.Last, short.Quorum = last-2, false
+	if _, err := p.start(waittest.Context(t), short); !errors.Is(err, errNoQuorum) {
+		t.Fatalf("the tail begins: %v", err)
+	}
+	before, _ := p.window.Newest(10)
+	if len(before) != 5 {
+		t.Errorf("the window has %d events, not what it had", len(before))
+	}
+	lost := short
+	lost.Quorum = true
+	lost.Generations = slices.Concat(state.Generations, []event.Generation{{ID: "next", Start: last - 1}})
+	p.extend(lost)
+	if _, gens := p.window.Generations(); len(gens) != 1 {
+		t.Errorf("the window has the generations %v before it was compared", gens)
+	}
+	if after, err := p.start(waittest.Context(t), lost); err != nil || after != 0 {
+		t.Fatalf("the tail begins after %d, %v", after, err)
+	}
+	if now, end := p.window.Newest(10); len(now) != 0 || end != 0 {
+		t.Errorf("the window has %d events up to %d", len(now), end)
+	}
+	if _, gens := p.window.Generations(); len(gens) != 2 {
+		t.Errorf("the window has the generations %v", gens)
 	}
 }
 

@@ -32,10 +32,11 @@ type Start struct {
 	Continues bool
 }
 
-// open returns a reader, of a partition that the caller has acquired; see [Partitions.Open].
+// open returns a reader, of a partition that the caller has acquired and whose window has caught up once;
+// see [Partitions.Open].
 func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	for begun := time.Now(); ; {
-		if err := p.untilReady(ctx); err != nil {
+		if err := p.readyAgain(ctx); err != nil {
 			return nil, err
 		}
 		r, err := p.tryOpen(ctx, at, from, limit)
@@ -161,9 +162,6 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 	}
 	r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
 	if id.Sequence > last {
-		if !r.part.endIsSure() {
-			return errBehind
-		}
 		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: true, Stream: r.Place.Stream, Requested: text}}
 		r.Cursor = last
 	}
@@ -196,7 +194,11 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 	if verdict == event.Good {
 		r.Tags = NewTagger(p)
 	}
-	return verdict, common, max(state.Last, a.End), nil
+	last = max(state.Last, a.End)
+	if verdict == event.Good && id.Sequence > last && !state.Quorum {
+		return event.Unknown, 0, 0, errNoQuorum
+	}
+	return verdict, common, last, nil
 }
 
 func (r *Reader) tagPlace() event.Place {

@@ -134,7 +134,7 @@ func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
 			segment := bytes.Repeat([]byte("a"), 101)
 			memory := quota.NewPool(room)
 			here, client := net.Pipe()
-			defer client.Close()
+			defer func() { _ = client.Close() }()
 			done := make(chan error, 1)
 			go func() { done <- flush(here, net.Buffers{segment[:50], segment[50:]}, timeout, memory.Part("c")) }()
 			got := make([]byte, 1)

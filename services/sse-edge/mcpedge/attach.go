@@ -120,7 +120,7 @@ func (a *attachments) join(st *connection) {
 		return
 	}
 	if s, ok := a.shown[key]; ok {
-		a.take(key, at, s)
+		a.apply(key, at, s)
 	}
 	a.came(key)
 	a.work.Go(func() { a.begin(key, st.claim) })
@@ -321,8 +321,9 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	defer a.mu.Unlock()
 	s := shown{r, revision}
 	if at := a.places[key]; at != nil {
-		a.take(key, at, s)
-	} else if a.coming[key] > 0 { // the record may have been claimed again before the connection joins
+		a.apply(key, at, s)
+	}
+	if a.coming[key] > 0 { // the record may have been claimed again before the connection joins
 		a.shown[key] = s
 	}
 }
@@ -333,8 +334,8 @@ type shown struct {
 	revision uint64
 }
 
-// take takes what the record of a stream says. The caller holds the lock.
-func (a *attachments) take(key string, at *attached, s shown) {
+// apply has an edge follow what the record of a stream says. The caller holds the lock.
+func (a *attachments) apply(key string, at *attached, s shown) {
 	r, revision := s.record, s.revision
 	if revision <= at.revision {
 		return
@@ -366,6 +367,7 @@ func (a *attachments) forget() {
 	for _, at := range a.places {
 		at.revision = 0
 	}
+	clear(a.shown)
 }
 
 // hear notes a sign of life of another edge.
