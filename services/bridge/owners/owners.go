@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
 
@@ -94,11 +95,7 @@ func (n *Notes) Owns(ctx context.Context, principal, task string) (bool, error) 
 }
 
 func keyOf(principal, task string) string {
-	b, err := json.Marshal([]string{principal, task})
-	if err != nil {
-		panic(err) // texts always can be written
-	}
-	sum := sha256.Sum256(b)
+	sum := sha256.Sum256(event.MustJSON([]string{principal, task}))
 	return prefix + hex.EncodeToString(sum[:])
 }
 
