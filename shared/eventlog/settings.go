@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -84,26 +85,18 @@ func DefaultSettings() Settings {
 
 func (s Settings) withDefaults() Settings {
 	return Settings{
-		Partitions:           orDefault(s.Partitions, 16),
-		Replicas:             orDefault(s.Replicas, 1),
-		MaxAge:               orDefault(s.MaxAge, time.Hour),
-		MaxEventsPerStream:   orDefault(s.MaxEventsPerStream, 10_000),
-		MaxBytes:             orDefault(s.MaxBytes, 8<<30),
-		MaxMessageBytes:      orDefault(s.MaxMessageBytes, 8<<20),
-		MaxEventsPerSession:  orDefault(s.MaxEventsPerSession, 10_000),
-		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 32<<20),
-		MaxStreamsPerSession: orDefault(s.MaxStreamsPerSession, 100),
+		Partitions:           cmp.Or(s.Partitions, 16),
+		Replicas:             cmp.Or(s.Replicas, 1),
+		MaxAge:               cmp.Or(s.MaxAge, time.Hour),
+		MaxEventsPerStream:   cmp.Or(s.MaxEventsPerStream, 10_000),
+		MaxBytes:             cmp.Or(s.MaxBytes, 8<<30),
+		MaxMessageBytes:      cmp.Or(s.MaxMessageBytes, 8<<20),
+		MaxEventsPerSession:  cmp.Or(s.MaxEventsPerSession, 10_000),
+		MaxBytesPerSession:   cmp.Or(s.MaxBytesPerSession, 32<<20),
+		MaxStreamsPerSession: cmp.Or(s.MaxStreamsPerSession, 100),
 		Compression:          s.Compression,
-		Layout:               orDefault(s.Layout, Version),
+		Layout:               cmp.Or(s.Layout, Version),
 	}
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }
 
 // Validate returns an error that wraps [ErrInvalidSettings] when a log cannot be
