@@ -28,7 +28,7 @@ func TestVersion_ServicesRefuseALogOfVersion1(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "mcp.0.old.main", []byte(numbered(1))); err != nil {
 		t.Fatal(err)
 	}
-	const says = `: the stored log does not match: it has version "1" and this program reads versions "2" and "3"; use the program that wrote it, or begin another log`
+	const says = `: the stored log does not match: it has version "1" and this program reads version "3"; use the program that wrote it, or begin another log`
 	refuses := func(pkg, want string, args ...string) {
 		t.Helper()
 		var out bytes.Buffer

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// folderVersion is the version of the layout of a new data folder, which is that of the log in it:
+// folderVersion is the version of the layout of the data folder, which is that of the log in it:
 // NATS, which would remove what has expired, is not started on a log of an unknown version.
 //
 //	VERSION      this number; written before anything else
@@ -148,9 +148,9 @@ func checkVersion(path string) error {
 	if err != nil {
 		return refused(path, err)
 	}
-	if v := strings.TrimSpace(string(text)); !eventlog.Reads(v) {
-		return &sentence{fmt.Sprintf("%s has version %.20q and this rejoin reads %s; use the rejoin that wrote it, or choose another folder with --data",
-			path, v, eventlog.Versions), ErrVersion}
+	if v := strings.TrimSpace(string(text)); v != folderVersion {
+		return &sentence{fmt.Sprintf("%s has version %.20q and this rejoin reads version %q; use the rejoin that wrote it, or choose another folder with --data",
+			path, v, folderVersion), ErrVersion}
 	}
 	return nil
 }

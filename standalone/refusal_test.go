@@ -129,8 +129,8 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 		"below a file":        {file + "/data", nil, "as the data folder (not a directory)"},
 		"not to be made":      {"/proc/rejoin", nil, "cannot use /proc/rejoin as the data folder"},
 		"of somebody else":    {dir + "/foreign", nil, "holds other files and was not made by rejoin; choose an empty folder with --data"},
-		"of an older version": {dir + "/older", nil, dir + `/older has version "1" and this rejoin reads versions "2" and "3"; use the rejoin that wrote it, or choose another folder with --data`},
-		"of a newer version":  {dir + "/newer", nil, dir + `/newer has version "4" and this rejoin reads versions "2" and "3"; use the rejoin that wrote it, or choose another folder with --data`},
+		"of an older version": {dir + "/older", nil, dir + `/older has version "1" and this rejoin reads version "3"; use the rejoin that wrote it, or choose another folder with --data`},
+		"of a newer version":  {dir + "/newer", nil, dir + `/newer has version "4" and this rejoin reads version "3"; use the rejoin that wrote it, or choose another folder with --data`},
 		"of no version":       {dir + "/damaged", nil, `has version ""`},
 		"on a full disk":      {dir + "/full", []string{"--min-free-bytes=" + strconv.Itoa(1<<60)}, "of free space, and --min-free-bytes requires 1099511627776.0 MiB; free some space, or choose another folder with --data"},
 		"too small for a log": {dir + "/small", []string{"--max-bytes=" + strconv.Itoa(1<<60)}, "does not fit where"},
@@ -204,7 +204,7 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 		}
 	}
 	setVersion("1")
-	if got, want := refuses(t, data), "rejoin: "+data+`: the stored log does not match: it has version "1" and this program reads versions "2" and "3"; use the program that wrote it, or begin another log; --data chooses another folder`; got != want {
+	if got, want := refuses(t, data), "rejoin: "+data+`: the stored log does not match: it has version "1" and this program reads version "3"; use the program that wrote it, or begin another log; --data chooses another folder`; got != want {
 		t.Errorf("it said %q, want %q", got, want)
 	}
 	setVersion(eventlog.Version)

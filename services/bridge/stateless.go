@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -257,13 +258,7 @@ func (s *Service) probe(client http.Header) (modern, tasks bool, refused *rpc.An
 	return modern, modern && mcp.HasTasks(mustMarshal(result.Capabilities)), nil
 }
 
-func mustMarshal(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // what is made of texts and of JSON that was read can be written
-	}
-	return b
-}
+func mustMarshal(v any) []byte { return event.MustJSON(v) }
 
 // request serves a request that has no session.
 func (s *Service) request(c rpc.Call) rpc.Answer {

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -206,11 +205,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message,
 // code in Nats-Service-Error, and the problem document.
 func (s *Service) refuse(req micro.Request, err error) {
 	p := problem(err)
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(err) // a problem always can be marshalled
-	}
-	s.respond(req, body, nats.Header{micro.ErrorHeader: {string(p.Code)}, micro.ErrorCodeHeader: {strconv.Itoa(p.Status)}})
+	s.respond(req, event.MustJSON(p), nats.Header{micro.ErrorHeader: {string(p.Code)}, micro.ErrorCodeHeader: {strconv.Itoa(p.Status)}})
 }
 
 // respond answers a request. A request's own methods are for its handler's goroutine alone: they
@@ -222,14 +217,8 @@ func (s *Service) respond(req micro.Request, body []byte, header nats.Header) {
 	_ = s.backend.Conn.PublishMsg(&nats.Msg{Subject: req.Reply(), Header: header, Data: body})
 }
 
-// respondJSON answers a request with what can be marshalled.
-func (s *Service) respondJSON(req micro.Request, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	s.respond(req, body, nil)
-}
+// respondJSON answers a request with a value that [event.MustJSON] takes.
+func (s *Service) respondJSON(req micro.Request, v any) { s.respond(req, event.MustJSON(v), nil) }
 
 func readRequest(req micro.Request) (m message, media mediaType, err error) {
 	tokens := strings.Split(strings.TrimPrefix(req.Subject(), natsPrefix), ".")

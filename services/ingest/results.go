@@ -2,12 +2,12 @@ package ingest
 
 import (
 	"bufio"
-	"encoding/json"
 	"net"
 	"slices"
 	"sync"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/quota"
 	"rejoin/shared/web"
 )
@@ -87,14 +87,7 @@ func (r result) line() []byte {
 	return ndjson(acceptance{r.index, r.stored})
 }
 
-// ndjson returns v, which always can be marshalled, as a line.
-func ndjson(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return append(b, '\n')
-}
+func ndjson(v any) []byte { return append(event.MustJSON(v), '\n') }
 
 // store stores a batch and returns its summary. The error is what kept all of it from
 // being tried.

@@ -367,7 +367,15 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	if err := closeIdle(rec); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("the record of before: %v", err)
 	}
-	r.partitions[0].With(func(l *ledger.Ledger) { l.LearnChanges("s", l.Opening("s").Seq, 2) })
+	o, err := r.b.Log.Opening(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Changes++
+	if o, err = r.b.Log.ChangeOpening(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	r.followed(t, eventlog.Ack{Sequence: o.Sequence})
 	if err := closeIdle(now); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("a record that is behind the log: %v", err)
 	}

@@ -222,10 +222,7 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	o, err := r.log.Opening(ctx, name)
 	switch {
 	case err == nil:
-		r.with(name, func(l *ledger.Ledger) {
-			l.Learn(name, o.Sequence, o.Life)
-			l.LearnChanges(name, o.Sequence, o.Changes)
-		})
+		r.with(name, func(l *ledger.Ledger) { l.Learn(name, o.Sequence, o.Life) })
 		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open && rec.Changes == o.Changes {
 			return nil // it was the ledger that did not know
 		}

@@ -9,6 +9,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
 	"rejoin/shared/web"
 )
 
@@ -107,7 +108,7 @@ func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 		b = delivery.AppendObject(b, &step.Items[i], r.Tags)
 	}
 	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
-	b = append(append(b, `,"gap":`...), delivery.Marshal(g)...)
+	b = append(append(b, `,"gap":`...), event.MustJSON(g)...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
 	return append(b, '}'), nil
 }

@@ -95,17 +95,6 @@ const (
 	typeClose   = "close"
 )
 
-// isOurs reports whether an SSE event type is Rejoin's own, so that no message
-// has it.
-func isOurs(typ string) bool {
-	switch typ {
-	case typeConnect, typeCursor, typeGap, typeClose, "expiring", "open", "error":
-		return true
-	default:
-		return false
-	}
-}
-
 // gapOf reads the block that tells a gap.
 func gapOf(block sse.Event) (*Gap, error) {
 	var g Gap

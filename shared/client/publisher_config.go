@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"time"
@@ -98,14 +99,14 @@ func (c *PublisherConfig) Validate() error {
 // withDefaults returns the configuration with its zero values replaced.
 func (c PublisherConfig) withDefaults() PublisherConfig {
 	c.Logger = orDiscard(c.Logger)
-	c.MaxBufferedMessages = orDefault(c.MaxBufferedMessages, DefaultMaxBufferedMessages)
-	c.MaxBufferedBytes = orDefault(c.MaxBufferedBytes, DefaultMaxBufferedBytes)
-	c.MaxBatchMessages = orDefault(c.MaxBatchMessages, DefaultMaxBatchMessages)
-	c.MaxBatchBytes = orDefault(c.MaxBatchBytes, DefaultMaxBatchBytes)
-	c.MaxRequests = orDefault(c.MaxRequests, DefaultMaxRequests)
-	c.AnswerTimeout = orDefault(c.AnswerTimeout, DefaultAnswerTimeout)
-	c.Retry = orDefault(c.Retry, DefaultPublisherRetry)
-	c.MaxRetry = orDefault(c.MaxRetry, DefaultPublisherMaxRetry)
-	c.RepeatWithin = orDefault(c.RepeatWithin, DefaultRepeatWithin)
+	c.MaxBufferedMessages = cmp.Or(c.MaxBufferedMessages, DefaultMaxBufferedMessages)
+	c.MaxBufferedBytes = cmp.Or(c.MaxBufferedBytes, DefaultMaxBufferedBytes)
+	c.MaxBatchMessages = cmp.Or(c.MaxBatchMessages, DefaultMaxBatchMessages)
+	c.MaxBatchBytes = cmp.Or(c.MaxBatchBytes, DefaultMaxBatchBytes)
+	c.MaxRequests = cmp.Or(c.MaxRequests, DefaultMaxRequests)
+	c.AnswerTimeout = cmp.Or(c.AnswerTimeout, DefaultAnswerTimeout)
+	c.Retry = cmp.Or(c.Retry, DefaultPublisherRetry)
+	c.MaxRetry = cmp.Or(c.MaxRetry, DefaultPublisherMaxRetry)
+	c.RepeatWithin = cmp.Or(c.RepeatWithin, DefaultRepeatWithin)
 	return c
 }

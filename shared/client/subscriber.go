@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/sse"
 )
 
@@ -149,7 +150,7 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 	case block.Type == typeCursor && s.cfg.Cursors && block.HasID && !s.covers(place):
 		s.move(place)
 		return more(yield(Event{Kind: KindCursor, Cursor: s.Cursor()}))
-	case isOurs(block.Type):
+	case event.IsReserved(block.Type):
 		if block.Type == typeConnect && s.cfg.OnConnect != nil {
 			var is Connection
 			_ = json.Unmarshal(block.Data, &is) // it exists and resumes as far as is known

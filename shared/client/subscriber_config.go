@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -178,20 +179,12 @@ func notNegative(fields []field) error {
 // withDefaults returns the configuration with its zero values replaced.
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.Logger = orDiscard(c.Logger)
-	c.IdleTimeout = orDefault(c.IdleTimeout, DefaultIdleTimeout)
-	c.OpenTimeout = orDefault(c.OpenTimeout, DefaultOpenTimeout)
-	c.Retry = orDefault(c.Retry, DefaultSubscriberRetry)
-	c.MaxRetry = orDefault(c.MaxRetry, DefaultSubscriberMaxRetry)
-	c.MaxEventBytes = orDefault(c.MaxEventBytes, DefaultMaxEventBytes)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, DefaultIdleTimeout)
+	c.OpenTimeout = cmp.Or(c.OpenTimeout, DefaultOpenTimeout)
+	c.Retry = cmp.Or(c.Retry, DefaultSubscriberRetry)
+	c.MaxRetry = cmp.Or(c.MaxRetry, DefaultSubscriberMaxRetry)
+	c.MaxEventBytes = cmp.Or(c.MaxEventBytes, DefaultMaxEventBytes)
 	return c
-}
-
-func orDefault[T comparable](value, standard T) T {
-	var zero T
-	if value == zero {
-		return standard
-	}
-	return value
 }
 
 func orDiscard(logger *slog.Logger) *slog.Logger {

@@ -108,7 +108,7 @@ func inFile(f *kong.Flag) bool { return len(f.Envs) > 0 && f.Name != "config" }
 func unknownSetting(name string, flags []*kong.Flag) error {
 	plain := strings.ToLower(strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-"))
 	for _, f := range flags {
-		if inFile(f) && isTypo(plain, f.Name) {
+		if inFile(f) && IsTypo(plain, f.Name) {
 			return fmt.Errorf("there is no setting %q, did you mean %q?", name, f.Name)
 		}
 	}

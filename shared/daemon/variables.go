@@ -42,7 +42,7 @@ func (a App) warnOfVariables(log *slog.Logger) error {
 			continue
 		}
 		attrs := []any{"name", name}
-		if i := slices.IndexFunc(known, func(other string) bool { return isTypo(name, other) }); i >= 0 {
+		if i := slices.IndexFunc(known, func(other string) bool { return IsTypo(name, other) }); i >= 0 {
 			attrs = append(attrs, "did_you_mean", known[i])
 		}
 		log.Warn("unknown environment variable, ignored", attrs...)
@@ -50,8 +50,8 @@ func (a App) warnOfVariables(log *slog.Logger) error {
 	return nil
 }
 
-// isTypo reports whether two names differ in one place: in a letter or two.
-func isTypo(a, b string) bool {
+// IsTypo reports whether two names differ in one place: in a letter or two.
+func IsTypo(a, b string) bool {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}

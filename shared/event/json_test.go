@@ -42,3 +42,15 @@ func BenchmarkValidJSON(b *testing.B) {
 		}
 	}
 }
+
+func TestMustJSON_PanicsWhereJSONHasNoForm(t *testing.T) {
+	if got := string(event.MustJSON([]string{"a\n", "<"})); got != `["a\n","\u003c"]` {
+		t.Errorf("got %s", got)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a channel was encoded")
+		}
+	}()
+	event.MustJSON(make(chan int))
+}

@@ -14,11 +14,15 @@ const MaxTypeLen = 128
 // DefaultType is the SSE event type of an event that names none.
 const DefaultType = "message"
 
-// reservedTypes are the SSE event types that Rejoin itself sends; "open" and
-// "error" are dispatched by EventSource itself (HTML, 9.2.2).
-var reservedTypes = map[string]bool{
-	"connect": true, "cursor": true, "gap": true, "close": true,
-	"expiring": true, "open": true, "error": true,
+// IsReserved reports whether t is an SSE event type that Rejoin itself sends, so that no message
+// has it; "open" and "error" are dispatched by EventSource itself (HTML, 9.2.2).
+func IsReserved(t string) bool {
+	switch t {
+	case "connect", "cursor", "gap", "close", "expiring", "open", "error":
+		return true
+	default:
+		return false
+	}
 }
 
 // CheckType reports whether a publisher may use t as an SSE event type: 1 to 128
@@ -34,7 +38,7 @@ func CheckType(t string) error {
 	if strings.TrimSpace(t) != t {
 		return fmt.Errorf("%w: it begins or ends with white space", ErrInvalidType)
 	}
-	if reservedTypes[t] {
+	if IsReserved(t) {
 		return fmt.Errorf("%w: %q", ErrReservedType, t)
 	}
 	return nil

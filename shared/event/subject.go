@@ -3,7 +3,6 @@ package event
 import (
 	"fmt"
 	"hash/crc32"
-	"hash/fnv"
 	"strconv"
 	"strings"
 )
@@ -231,12 +230,4 @@ func ParseSubject(subject string) (Subject, error) {
 // name (IEEE 802.3, as zlib has it) modulo n.
 func Partition(session string, n int) int {
 	return int(crc32.ChecksumIEEE([]byte(session)) % uint32(n)) //nolint:gosec // n is a small positive count
-}
-
-// PartitionFNV is Partition in a log of version 2: FNV-1a 32 of the session's token modulo n, which is
-// what the NATS server's own {{partition(n,…)}} subject mapping computes.
-func PartitionFNV(session string, n int) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(Token(session)))
-	return int(h.Sum32() % uint32(n)) //nolint:gosec // n is a small positive count
 }

@@ -2,13 +2,8 @@ package event_test
 
 import (
 	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/nats-io/nats-server/v2/server"
-	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
 )
@@ -64,26 +59,6 @@ func TestPartition(t *testing.T) {
 		if got := event.Partition(name, 16); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)
 		}
-	}
-}
-
-// The server's own mapping sends a publisher's message to the partition of a log of version 2.
-func TestPartitionFNV_AsTheServerMaps(t *testing.T) {
-	for _, n := range []int{1, 2, 16, 100} {
-		mapping, err := server.NewSubjectTransform("in.*.*", fmt.Sprintf("mcp.{{partition(%d,1)}}.{{wildcard(1)}}.{{wildcard(2)}}", n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		rapid.Check(t, func(t *rapid.T) {
-			session := rapid.StringMatching(`[!-~]{1,128}`).Filter(func(s string) bool { return event.CheckSession(s) == nil }).Draw(t, "session")
-			mapped, err := mapping.Match("in." + event.Token(session) + ".st")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := "mcp." + strconv.Itoa(event.PartitionFNV(session, n)) + "." + event.Token(session) + ".st"; mapped != want {
-				t.Fatalf("the server maps to %q, PartitionFNV says %q", mapped, want)
-			}
-		})
 	}
 }
 

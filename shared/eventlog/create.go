@@ -30,9 +30,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	has, err := l.readSettings(ctx)
 	if errors.Is(err, ErrNotFound) {
 		has = settings.withDefaults()
-		has.Layout, err = l.layoutLeft(ctx, has)
-	}
-	if err != nil {
+	} else if err != nil {
 		return nil, err
 	}
 	l.settings.Store(&has)
@@ -47,24 +45,6 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 		}
 	}
 	return l.start(ctx)
-}
-
-// layoutLeft returns the layout of the partitions that are there without MCP_0, which was lost, or that of
-// settings: with another one, no session would be found in its partition. The error wraps [ErrUnavailable].
-func (l *Log) layoutLeft(ctx context.Context, settings Settings) (string, error) {
-	for p := 1; p < settings.Partitions; p++ {
-		stream, err := l.js.Stream(ctx, streamName(p))
-		switch {
-		case errors.Is(err, jetstream.ErrStreamNotFound):
-			continue
-		case err != nil:
-			return "", apiError(err)
-		}
-		if layout := stream.CachedInfo().Config.Metadata[metaVersion]; Reads(layout) {
-			return layout, nil
-		}
-	}
-	return settings.Layout, nil
 }
 
 // Open opens the log, and waits until it exists or ctx ends. The error wraps

@@ -10,47 +10,17 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
-
-// A log of version 2 stays what it is: its publishers compute the partition as it was.
-func TestOpen_LogOfVersion2(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	create(t, srv, eventlog.Settings{Partitions: 16, Layout: "2"})
-	for name, l := range map[string]*eventlog.Log{"opened": open(t, srv), "created again": create(t, srv, eventlog.Settings{})} {
-		for _, session := range []string{"demo", "a/b", "s.2"} {
-			if got, want := l.Partition(session), event.PartitionFNV(session, 16); got != want {
-				t.Errorf("%s: %s is in %d, want %d", name, session, got, want)
-			}
-		}
-		longer := l.Settings()
-		longer.MaxAge *= 2
-		if err := l.SetLimits(waittest.Context(t), 0, longer); err != nil {
-			t.Error(err)
-		}
-		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "demo", Stream: "a", Data: []byte("1")})
-		if err != nil || ack.Sequence == 0 {
-			t.Error(err)
-		}
-		if state, err := l.Look(waittest.Context(t), event.PartitionFNV("demo", 16)); err != nil || state.Last == 0 {
-			t.Errorf("%s: the event is in another partition; %v", name, err)
-		}
-	}
-	if got := open(t, srv).Settings().Layout; got != "2" {
-		t.Errorf("the layout has become %s", got)
-	}
-}
 
 func TestCreate_KeepsSettings(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
-		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true, Layout: eventlog.Version,
+		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true,
 	}
 	first := create(t, srv, settings)
 	for name, l := range map[string]*eventlog.Log{
@@ -77,34 +47,6 @@ func TestCreate_KeepsSettings(t *testing.T) {
 	}
 	if _, err := js.Stream(waittest.Context(t), "MCP_3"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a fourth partition: %v", err)
-	}
-}
-
-// Logs of before there was a limit of streams know nothing of it.
-func TestOpen_NoLimitOfStreams(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	delete(cfg.Metadata, "rejoin.max_streams_per_session")
-	if _, err := newJetStream(t, l).UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
-	old := open(t, srv)
-	if got := old.Settings().MaxStreamsPerSession; got != 100 {
-		t.Fatalf("it has %d", got)
-	}
-	settings := old.Settings()
-	settings.MaxStreamsPerSession = 5
-	if err := old.SetLimits(waittest.Context(t), 0, settings); err != nil {
-		t.Fatal(err)
-	}
-	if got := open(t, srv).Settings(); got != settings {
-		t.Errorf("it was changed to %+v", got)
 	}
 }
 
@@ -171,8 +113,8 @@ func TestCreate_ForeignStreams(t *testing.T) {
 		"no metadata":                     {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.>"}}, `version ""`},
 		"another version":                 {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": "1"}}, `version "1"`},
 		"another version of a partition":  {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.>"}, Metadata: map[string]string{"rejoin.version": "1"}}, `version "1"`},
-		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": "2", "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
-		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.>"}, Metadata: map[string]string{"rejoin.version": "2"}}, "no rejoin.birth"},
+		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": eventlog.Version, "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
+		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.>"}, Metadata: map[string]string{"rejoin.version": eventlog.Version}}, "no rejoin.birth"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -278,23 +220,4 @@ func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
 	}
 	t.Cleanup(again.Close)
 	return again
-}
-
-// The other partitions say how the log computes them: another way would hide what they hold.
-func TestCreate_KeepsTheLayoutWithoutPartition0(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, eventlog.Settings{Partitions: 16, Layout: "2"})
-	js := newJetStream(t, l)
-	l.Close()
-	if err := js.DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
-	again := create(t, srv, eventlog.Settings{Partitions: 16})
-	if got, want := again.Partition("demo"), event.PartitionFNV("demo", 16); got != want {
-		t.Errorf("demo is in %d, want %d", got, want)
-	}
-	if got := open(t, srv).Settings().Layout; got != "2" {
-		t.Errorf("the layout has become %s", got)
-	}
 }

@@ -272,7 +272,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		MaxConsumers:       maxConsumers,
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,
-		Metadata:           map[string]string{metaVersion: s.Layout},
+		Metadata:           map[string]string{metaVersion: Version},
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression

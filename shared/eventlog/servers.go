@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
 )
 
 // Servers are servers of a cluster: the name of each, and its ID, which is another one
@@ -30,13 +32,7 @@ const (
 )
 
 // format writes a JSON object.
-func (s Servers) format() string {
-	data, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // no map of strings fails
-	}
-	return string(data)
-}
+func (s Servers) format() string { return string(event.MustJSON(s)) }
 
 // parseServers reads what format has written. Nothing is a list of none, of a log that an
 // earlier version has made.

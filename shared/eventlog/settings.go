@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -12,18 +13,10 @@ import (
 	"rejoin/shared/event"
 )
 
-// Version is the version of the layout of a new log. 2: a life in each subject, and openings,
-// births and ends in the log. 3: a session's partition is the CRC-32 of its name, which proxies can
-// compute, and not the FNV-1a of its token.
-const (
-	Version    = "3"
-	versionFNV = "2"
-	// Versions are those that this program reads, for messages.
-	Versions = `versions "` + versionFNV + `" and "` + Version + `"`
-)
-
-// Reads reports whether this program reads a log of a version.
-func Reads(version string) bool { return version == Version || version == versionFNV }
+// Version is the version of the log's layout, the only one that this program reads. 2: a life in each
+// subject, and openings, births and ends in the log. 3: a session's partition is the CRC-32 of its name,
+// which proxies can compute, and not the FNV-1a of its token.
+const Version = "3"
 
 // The largest values that a setting may have. JetStream's file store takes records
 // of 32 MiB, in which subject and headers count.
@@ -65,17 +58,10 @@ type Settings struct {
 	MaxStreamsPerSession int64
 	// Compression stores blocks compressed with S2.
 	Compression bool
-	// Layout is the version of the log's layout, which never changes. Default: Version.
-	Layout string
 }
 
 // Partition returns the partition of a session.
-func (s Settings) Partition(session string) int {
-	if s.Layout == versionFNV {
-		return event.PartitionFNV(session, s.Partitions)
-	}
-	return event.Partition(session, s.Partitions)
-}
+func (s Settings) Partition(session string) int { return event.Partition(session, s.Partitions) }
 
 // DefaultSettings returns the settings of a log without configuration.
 func DefaultSettings() Settings {
@@ -84,26 +70,17 @@ func DefaultSettings() Settings {
 
 func (s Settings) withDefaults() Settings {
 	return Settings{
-		Partitions:           orDefault(s.Partitions, 16),
-		Replicas:             orDefault(s.Replicas, 1),
-		MaxAge:               orDefault(s.MaxAge, time.Hour),
-		MaxEventsPerStream:   orDefault(s.MaxEventsPerStream, 10_000),
-		MaxBytes:             orDefault(s.MaxBytes, 8<<30),
-		MaxMessageBytes:      orDefault(s.MaxMessageBytes, 8<<20),
-		MaxEventsPerSession:  orDefault(s.MaxEventsPerSession, 10_000),
-		MaxBytesPerSession:   orDefault(s.MaxBytesPerSession, 32<<20),
-		MaxStreamsPerSession: orDefault(s.MaxStreamsPerSession, 100),
+		Partitions:           cmp.Or(s.Partitions, 16),
+		Replicas:             cmp.Or(s.Replicas, 1),
+		MaxAge:               cmp.Or(s.MaxAge, time.Hour),
+		MaxEventsPerStream:   cmp.Or(s.MaxEventsPerStream, 10_000),
+		MaxBytes:             cmp.Or(s.MaxBytes, 8<<30),
+		MaxMessageBytes:      cmp.Or(s.MaxMessageBytes, 8<<20),
+		MaxEventsPerSession:  cmp.Or(s.MaxEventsPerSession, 10_000),
+		MaxBytesPerSession:   cmp.Or(s.MaxBytesPerSession, 32<<20),
+		MaxStreamsPerSession: cmp.Or(s.MaxStreamsPerSession, 100),
 		Compression:          s.Compression,
-		Layout:               orDefault(s.Layout, Version),
 	}
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }
 
 // Validate returns an error that wraps [ErrInvalidSettings] when a log cannot be
@@ -124,8 +101,6 @@ func (s Settings) Validate() error {
 		return bad("a limit must be positive, or -1 for none")
 	case s.MaxMessageBytes < 1 || s.MaxMessageBytes > maxMessageBytes:
 		return bad("the largest message must be 1 to %d bytes", maxMessageBytes)
-	case !Reads(s.Layout):
-		return bad("the layout must be one of %s", Versions)
 	}
 	return nil
 }
@@ -137,8 +112,6 @@ const (
 	metaServer      = "rejoin.server"
 	metaServers     = "rejoin.servers" // in a cluster
 	metaChecked     = "rejoin.checked"
-	// metaMaxStreams is missing in logs that were made before there was such a limit.
-	metaMaxStreams = "rejoin.max_streams_per_session"
 )
 
 // field is one setting as metadata of MCP_0.
@@ -167,12 +140,12 @@ func fields() []field {
 		{"rejoin.max_message_bytes", func(s *Settings) int64 { return int64(s.MaxMessageBytes) }, func(s *Settings, v int64) { s.MaxMessageBytes = int(v) }},
 		{"rejoin.max_events_per_session", func(s *Settings) int64 { return s.MaxEventsPerSession }, func(s *Settings, v int64) { s.MaxEventsPerSession = v }},
 		{"rejoin.max_bytes_per_session", func(s *Settings) int64 { return s.MaxBytesPerSession }, func(s *Settings, v int64) { s.MaxBytesPerSession = v }},
-		{metaMaxStreams, func(s *Settings) int64 { return s.MaxStreamsPerSession }, func(s *Settings, v int64) { s.MaxStreamsPerSession = v }},
+		{"rejoin.max_streams_per_session", func(s *Settings) int64 { return s.MaxStreamsPerSession }, func(s *Settings, v int64) { s.MaxStreamsPerSession = v }},
 	}
 }
 
 func (s Settings) metadata() map[string]string {
-	m := map[string]string{metaVersion: s.Layout, "rejoin.compression": strconv.FormatBool(s.Compression)}
+	m := map[string]string{metaVersion: Version, "rejoin.compression": strconv.FormatBool(s.Compression)}
 	for _, f := range fields() {
 		m[f.key] = strconv.FormatInt(f.get(&s), 10)
 	}
@@ -180,15 +153,11 @@ func (s Settings) metadata() map[string]string {
 }
 
 func settingsFrom(meta map[string]string) (Settings, error) {
-	version := meta[metaVersion]
-	if !Reads(version) {
-		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads %s; use the program that wrote it, or begin another log", ErrMismatch, version, Versions)
+	if version := meta[metaVersion]; version != Version {
+		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or begin another log", ErrMismatch, version, Version)
 	}
-	s := Settings{Compression: meta["rejoin.compression"] == "true", Layout: version}
+	s := Settings{Compression: meta["rejoin.compression"] == "true"}
 	for _, f := range fields() {
-		if _, ok := meta[f.key]; !ok && f.key == metaMaxStreams {
-			continue
-		}
 		v, err := strconv.ParseInt(meta[f.key], 10, 64)
 		if err != nil {
 			return Settings{}, fmt.Errorf("%w: its %s is %q", ErrMismatch, f.key, meta[f.key])
@@ -198,7 +167,6 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 	if err := s.Validate(); err != nil {
 		return Settings{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
-	s.MaxStreamsPerSession = s.withDefaults().MaxStreamsPerSession
 	return s, nil
 }
 

@@ -448,8 +448,8 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 		return fmt.Errorf("%w: the JetStream stream %s holds %q and not %q; it belongs to something else",
 			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
 	}
-	if v := cfg.Metadata[metaVersion]; !Reads(v) {
-		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads %s", ErrMismatch, cfg.Name, v, Versions)
+	if v := cfg.Metadata[metaVersion]; v != Version {
+		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
 	}
 	if cfg.Metadata[metaBirth] == "" {
 		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metaBirth)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
 
@@ -73,26 +74,22 @@ type StoredTask struct {
 }
 
 // Event returns the state as an event of [TaskStream].
-func (t StoredTask) Event() ([]byte, error) { return notification(t) }
+func (t StoredTask) Event() ([]byte, error) { return json.Marshal(notification(t)) }
 
 // Notification returns the state as a message to a client that listens with the request id.
 func (t Task) Notification(id json.RawMessage) []byte {
-	b, err := notification(struct {
+	return event.MustJSON(notification(struct {
 		Task
 		Meta map[string]json.RawMessage `json:"_meta"`
-	}{t, map[string]json.RawMessage{MetaSubscription: id}})
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
+	}{t, map[string]json.RawMessage{MetaSubscription: id}}))
 }
 
-func notification(params any) ([]byte, error) {
-	return json.Marshal(struct {
+func notification(params any) any {
+	return struct {
 		JSONRPC string `json:"jsonrpc"`
 		Method  string `json:"method"`
 		Params  any    `json:"params"`
-	}{"2.0", MethodTask, params})
+	}{"2.0", MethodTask, params}
 }
 
 // ErrNoTask is returned for an event that is not the state of a task.
@@ -114,14 +111,10 @@ func (t Task) CreatedResult() json.RawMessage { return t.result("task") }
 func (t Task) GetResult() json.RawMessage { return t.result("complete") }
 
 func (t Task) result(kind string) json.RawMessage {
-	b, err := json.Marshal(struct {
+	return event.MustJSON(struct {
 		Type string `json:"resultType"`
 		Task
 	}{kind, t})
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
 }
 
 // TaskID names the task of a session. It is no secret that is sealed, but a name that nobody can

@@ -93,13 +93,9 @@ func ErrorMessage(id json.RawMessage, code int, message string, data any) []byte
 		Message string `json:"message"`
 		Data    any    `json:"data,omitempty"`
 	}
-	b, err := json.Marshal(struct {
+	return event.MustJSON(struct {
 		Version string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   rpcError        `json:"error"`
 	}{"2.0", id, rpcError{code, message, data}})
-	if err != nil {
-		panic(err) // an ID that was read can be written
-	}
-	return b
 }

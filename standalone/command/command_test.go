@@ -64,14 +64,6 @@ func TestServe_IsTheDefault(t *testing.T) {
 	}
 }
 
-func TestDistance_CountsChanges(t *testing.T) {
-	for pair, want := range map[[2]string]int{{"", ""}: 0, {"", "ab"}: 2, {"kitten", "sitting"}: 3, {"tial", "tail"}: 2, {"log", "log"}: 0} {
-		if got := distance(pair[0], pair[1]); got != want || distance(pair[1], pair[0]) != want {
-			t.Errorf("%q: %d, want %d", pair, got, want)
-		}
-	}
-}
-
 func TestCompletion_EachPlace(t *testing.T) {
 	all, err := places()
 	if err != nil {

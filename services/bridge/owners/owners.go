@@ -5,9 +5,8 @@ package owners
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
 
@@ -94,11 +94,7 @@ func (n *Notes) Owns(ctx context.Context, principal, task string) (bool, error) 
 }
 
 func keyOf(principal, task string) string {
-	b, err := json.Marshal([]string{principal, task})
-	if err != nil {
-		panic(err) // texts always can be written
-	}
-	sum := sha256.Sum256(b)
+	sum := sha256.Sum256(event.MustJSON([]string{principal, task}))
 	return prefix + hex.EncodeToString(sum[:])
 }
 
@@ -119,31 +115,17 @@ func (n *Notes) put(ctx context.Context, key string, ttl time.Duration) error {
 func (n *Notes) get(ctx context.Context, key string) (seconds int64, written time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	request, err := json.Marshal(map[string]string{"last_by_subj": subject(key)})
+	js, err := n.js.Conn().JetStream() // that of package jetstream asks any server as well
 	if err != nil {
 		return 0, written, err
 	}
-	msg, err := n.js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET.KV_"+rpc.CallsBucket, request)
-	if err != nil {
-		return 0, written, err
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Data string    `json:"data"`
-			Time time.Time `json:"time"`
-		} `json:"message"`
-	}
-	err = json.Unmarshal(msg.Data, &answer)
-	switch {
-	case err != nil:
-		return 0, written, err
-	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+	msg, err := js.GetLastMsg("KV_"+rpc.CallsBucket, subject(key), nats.Context(ctx))
+	if errors.Is(err, nats.ErrMsgNotFound) {
 		return 0, written, nil
-	case answer.Error != nil:
-		return 0, written, answer.Error
 	}
-	value, _ := base64.StdEncoding.DecodeString(answer.Message.Data)
-	seconds, _ = strconv.ParseInt(string(value), 10, 64) // the marker of one that has expired has none
-	return seconds, answer.Message.Time, nil
+	if err != nil {
+		return 0, written, err
+	}
+	seconds, _ = strconv.ParseInt(string(msg.Data), 10, 64) // the marker of one that has expired has none
+	return seconds, msg.Time, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -72,15 +73,15 @@ func read(r mcp.Request, header http.Header) (q Request, ok bool) {
 		return q, false
 	}
 	params, meta := maps.Clone(r.Params), maps.Clone(r.Meta)
-	params["_meta"] = marshal(meta)
-	q.Data = marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "method": r.Method, "params": params})
+	params["_meta"] = event.MustJSON(meta)
+	q.Data = event.MustJSON(map[string]any{"jsonrpc": "2.0", "id": r.ID, "method": r.Method, "params": params})
 	header = header.Clone()
 	for _, name := range perRequest {
 		delete(meta, name)
 		header.Del(name)
 	}
-	params["_meta"] = marshal(meta)
-	q.kind, q.key = kindOf(r.Method), sha256.Sum256(marshal([]any{r.Method, params, header}))
+	params["_meta"] = event.MustJSON(meta)
+	q.kind, q.key = kindOf(r.Method), sha256.Sum256(event.MustJSON([]any{r.Method, params, header}))
 	return q, true
 }
 
@@ -152,7 +153,7 @@ func (c *Cache) Put(q Request, result json.RawMessage) {
 		return
 	}
 	delete(members, "ttlMs")
-	e := entry{result: bytes.TrimPrefix(marshal(members), []byte("{")), ttl: hints.TTL, at: c.now(), generation: q.generation}
+	e := entry{result: bytes.TrimPrefix(event.MustJSON(members), []byte("{")), ttl: hints.TTL, at: c.now(), generation: q.generation}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entries.Remove(q.key) // Add would not count what it replaces
@@ -175,12 +176,4 @@ func (c *Cache) Changed(method string) bool {
 	defer c.mu.Unlock()
 	c.generations[kind]++
 	return true
-}
-
-func marshal(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -53,12 +54,12 @@ func (c Client) Askable() bool {
 
 // meta is what every request of the client says of itself.
 func (c Client) meta(level string) Object {
-	meta := Object{mcp.MetaVersion: quoted(mcp.Modern), mcp.MetaCapabilities: c.Capabilities}
+	meta := Object{mcp.MetaVersion: event.MustJSON(mcp.Modern), mcp.MetaCapabilities: c.Capabilities}
 	if c.Info != nil {
 		meta[mcp.MetaClientInfo] = c.Info
 	}
 	if level != "" {
-		meta[mcp.MetaLogLevel] = quoted(level)
+		meta[mcp.MetaLogLevel] = event.MustJSON(level)
 	}
 	return meta
 }
@@ -75,7 +76,7 @@ func (c Client) Later(m rpc.Message, level string, more Object) []byte {
 	}
 	maps.Copy(meta, c.meta(level))
 	delete(params, "task") // of 2025-11-25
-	params["_meta"] = object(meta)
+	params["_meta"] = event.MustJSON(meta)
 	maps.Copy(params, more)
 	return Message(map[string]any{"id": m.ID, "method": *m.Method, "params": params})
 }
@@ -104,7 +105,7 @@ func (d Discovered) Initialized(id json.RawMessage, c Client) []byte {
 	if info == nil {
 		info = json.RawMessage(`{"name":"unknown","version":"unknown"}`)
 	}
-	result := Object{"protocolVersion": quoted(c.Version), "capabilities": object(capabilities), "serverInfo": info}
+	result := Object{"protocolVersion": event.MustJSON(c.Version), "capabilities": event.MustJSON(capabilities), "serverInfo": info}
 	if d.Instructions != nil {
 		result["instructions"] = d.Instructions
 	}
@@ -144,7 +145,7 @@ func ParseRequired(result json.RawMessage) (r Required, asks bool, err error) {
 func (r Required) Again(answers Object) Object {
 	more := Object{}
 	if r.Questions != nil {
-		more["inputResponses"] = object(answers)
+		more["inputResponses"] = event.MustJSON(answers)
 	}
 	if r.State != nil {
 		more["requestState"] = r.State
@@ -166,7 +167,7 @@ func Earlier(method string, result json.RawMessage) json.RawMessage {
 	if content := r["structuredContent"]; content != nil && !isObject(content) {
 		delete(r, "structuredContent") // it was an object; the text says the same
 	}
-	return object(r)
+	return event.MustJSON(r)
 }
 
 // EarlierNotification returns a notification without the name of a subscription.
@@ -178,7 +179,7 @@ func EarlierNotification(m rpc.Message) []byte {
 	if meta, ok := metaOf(params); ok {
 		delete(meta, mcp.MetaSubscription)
 		if delete(params, "_meta"); len(meta) > 0 {
-			params["_meta"] = object(meta)
+			params["_meta"] = event.MustJSON(meta)
 		}
 	}
 	return Message(map[string]any{"method": *m.Method, "params": params})

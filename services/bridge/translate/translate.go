@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -84,7 +85,7 @@ func BriefInfo(info json.RawMessage) json.RawMessage {
 	if len(brief) < 2 {
 		return nil
 	}
-	return object(brief)
+	return event.MustJSON(brief)
 }
 
 // Can reports whether the server declared a capability, or a member of it that is true.
@@ -120,11 +121,7 @@ func Initialize(r mcp.Request, id string) []byte {
 // Message writes a JSON-RPC message.
 func Message(members map[string]any) []byte {
 	members["jsonrpc"] = "2.0"
-	b, err := json.Marshal(members)
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
+	return event.MustJSON(members)
 }
 
 // Request returns a client's request as a server of an earlier revision takes it, with another ID
@@ -142,25 +139,12 @@ func Request(r mcp.Request, id string, more Object) []byte {
 	delete(params, "task") // a client of the new revision cannot ask for one
 	maps.Copy(params, more)
 	if meta["progressToken"] != nil {
-		meta["progressToken"] = quoted(id)
+		meta["progressToken"] = event.MustJSON(id)
 	}
 	if len(meta) > 0 {
-		params["_meta"] = object(meta)
+		params["_meta"] = event.MustJSON(meta)
 	}
 	return Message(map[string]any{"id": id, "method": r.Method, "params": params})
-}
-
-func quoted(text string) json.RawMessage {
-	b, _ := json.Marshal(text) // a text always can be written
-	return b
-}
-
-func object(members Object) json.RawMessage {
-	b, err := json.Marshal(members)
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
 }
 
 // known are the requests that servers of earlier revisions take.
@@ -184,9 +168,9 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	if !ok {
 		return nil, ErrResult
 	}
-	r["resultType"] = quoted("complete")
+	r["resultType"] = event.MustJSON("complete")
 	if cacheable[method] {
-		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), quoted("private")
+		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), event.MustJSON("private")
 	}
 	meta, ok := metaOf(r)
 	if !ok {
@@ -197,12 +181,12 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 		meta[mcp.MetaServerInfo] = s.Info
 	}
 	if delete(r, "_meta"); len(meta) > 0 {
-		r["_meta"] = object(meta)
+		r["_meta"] = event.MustJSON(meta)
 	}
 	if method == "tools/list" && r["tools"] != nil {
 		r["tools"] = withoutExecution(r["tools"])
 	}
-	return object(r), nil
+	return event.MustJSON(r), nil
 }
 
 // TaskTools adds to known whether the calls of the tools of a tools/list result have to be tasks of the
@@ -261,11 +245,11 @@ func withoutExecution(list json.RawMessage) json.RawMessage {
 func (s Server) Discover(tasks bool) (json.RawMessage, error) {
 	capabilities := maps.Clone(s.Capabilities)
 	delete(capabilities, "tasks") // of 2025-11-25: others than the extension's
-	r := Object{"supportedVersions": list(mcp.Revisions), "capabilities": WithTasks(object(capabilities), tasks)}
+	r := Object{"supportedVersions": event.MustJSON(mcp.Revisions), "capabilities": WithTasks(event.MustJSON(capabilities), tasks)}
 	if s.Instructions != nil {
 		r["instructions"] = s.Instructions
 	}
-	return s.Result(mcp.MethodDiscover, object(r))
+	return s.Result(mcp.MethodDiscover, event.MustJSON(r))
 }
 
 // WithTasks returns capabilities of a server, which may be nothing, with the extension.
@@ -285,14 +269,9 @@ func WithTasks(capabilities json.RawMessage, tasks bool) json.RawMessage {
 		if extensions[mcp.ExtensionTasks] == nil {
 			extensions[mcp.ExtensionTasks] = json.RawMessage("{}")
 		}
-		c["extensions"] = object(extensions)
+		c["extensions"] = event.MustJSON(extensions)
 	}
-	return object(c)
-}
-
-func list(texts []string) json.RawMessage {
-	b, _ := json.Marshal(texts) // texts always can be written
-	return b
+	return event.MustJSON(c)
 }
 
 // Codes of errors that the revision 2026-07-28 does not have any more.
@@ -390,11 +369,7 @@ func (s Server) InputRequired(questions map[string]Question, state string) json.
 	if s.Info != nil {
 		r["_meta"] = Object{mcp.MetaServerInfo: s.Info}
 	}
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // what was read can be written
-	}
-	return b
+	return event.MustJSON(r)
 }
 
 // Progress returns a progress notification with the token of the client, or nil when it gave none.
@@ -426,7 +401,7 @@ func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
 		return nil
 	}
 	meta[mcp.MetaSubscription] = id
-	params["_meta"] = object(meta)
+	params["_meta"] = event.MustJSON(meta)
 	return Message(map[string]any{"method": *m.Method, "params": params})
 }
 
@@ -501,10 +476,10 @@ func AlsoAcknowledged(data []byte, tasks []string) ([]byte, Filter) {
 	if !ok || rpc.Unmarshal(params["notifications"], &f) != nil || len(tasks) == 0 {
 		return data, f
 	}
-	notifications["taskIds"] = list(append(f.Tasks, tasks...))
-	params["notifications"] = object(notifications)
-	m["params"] = object(params)
-	return object(m), f
+	notifications["taskIds"] = event.MustJSON(append(f.Tasks, tasks...))
+	params["notifications"] = event.MustJSON(notifications)
+	m["params"] = event.MustJSON(params)
+	return event.MustJSON(m), f
 }
 
 // WithoutTasks returns a request to listen without the tasks that are not the server's.
@@ -517,13 +492,13 @@ func WithoutTasks(data []byte, ours func(id string) bool) []byte {
 		return data
 	}
 	if ids = slices.DeleteFunc(ids, ours); len(ids) > 0 {
-		notifications["taskIds"] = list(ids)
+		notifications["taskIds"] = event.MustJSON(ids)
 	} else {
 		delete(notifications, "taskIds")
 	}
-	params["notifications"] = object(notifications)
-	m["params"] = object(params)
-	return object(m)
+	params["notifications"] = event.MustJSON(notifications)
+	m["params"] = event.MustJSON(params)
+	return event.MustJSON(m)
 }
 
 // Plain returns a message with nothing in it that two parsers may read in two ways: no member twice, in
@@ -538,9 +513,9 @@ func Plain(data []byte) []byte {
 		maps.DeleteFunc(params, func(name string, _ json.RawMessage) bool {
 			return name != taskID && strings.EqualFold(name, taskID)
 		})
-		m["params"] = object(params)
+		m["params"] = event.MustJSON(params)
 	}
-	return object(m)
+	return event.MustJSON(m)
 }
 
 const taskID = "taskId"
@@ -550,14 +525,14 @@ var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 // ListenEnd returns the result of a request to listen.
 func ListenEnd(id json.RawMessage) json.RawMessage {
-	return object(Object{"resultType": quoted("complete"), "_meta": object(Object{mcp.MetaSubscription: id})})
+	return event.MustJSON(Object{"resultType": event.MustJSON("complete"), "_meta": event.MustJSON(Object{mcp.MetaSubscription: id})})
 }
 
 // Outcome returns what a response has: a result, or an error. What cannot be read is an error.
 func Outcome(response []byte) (result, failure json.RawMessage) {
 	m, ok := read(response)
 	if result, failure = some(m["result"]), some(m["error"]); !ok || result == nil && failure == nil {
-		failure = object(Object{"code": json.RawMessage(strconv.Itoa(rpc.CodeInternal)), "message": quoted("The response cannot be read.")})
+		failure = event.MustJSON(Object{"code": json.RawMessage(strconv.Itoa(rpc.CodeInternal)), "message": event.MustJSON("The response cannot be read.")})
 	}
 	return result, failure
 }
@@ -569,5 +544,5 @@ func WithID(response []byte, id json.RawMessage) []byte {
 		return response
 	}
 	m["id"] = id
-	return object(m)
+	return event.MustJSON(m)
 }

@@ -112,14 +112,6 @@ func (l *Ledger) Learn(session string, seq uint64, life string) {
 	}
 }
 
-// LearnChanges enters how often the members of a session were changed, of which an opening that
-// an older version copied has no header.
-func (l *Ledger) LearnChanges(session string, seq, changes uint64) {
-	if o := l.openings[session]; o != nil && o.Seq == seq {
-		o.changes = changes
-	}
-}
-
 // Unheard reports whether the registry may yet have a record of a session's life, or a newer one than
 // rec, which is that of its name or empty: the log has an opening that says more. So limits that
 // the session asks for are unknown.

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -66,16 +65,7 @@ type GapData struct {
 
 // appendJSON appends a block whose data is v, which always can be marshalled.
 func appendJSON(b []byte, id, typ string, v any) []byte {
-	return sse.AppendEvent(b, id, typ, Marshal(v))
-}
-
-// Marshal encodes a value that JSON can hold.
-func Marshal(v any) []byte {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return data
+	return sse.AppendEvent(b, id, typ, event.MustJSON(v))
 }
 
 // OrNull returns nil for the empty stream of a session's flow.

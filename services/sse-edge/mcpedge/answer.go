@@ -7,6 +7,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/subscriber"
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
@@ -22,8 +23,7 @@ func direct(c *fiber.Ctx, data []byte) (result string, err error) {
 }
 
 func response(id, result json.RawMessage) []byte {
-	b, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "result": result}) // what was read can be written
-	return b
+	return event.MustJSON(map[string]any{"jsonrpc": "2.0", "id": id, "result": result})
 }
 
 // pass passes on what the upstream says, which [rpc.ParseAnswer] has checked.

@@ -269,7 +269,7 @@ func (f *eventsForm) terminated(code int, message string) []byte {
 // notify returns the block of a notification.
 func (f *eventsForm) notify(method string, params map[string]any) []byte {
 	params["_meta"] = map[string]json.RawMessage{mcp.MetaSubscription: f.id}
-	data := delivery.Marshal(map[string]any{"jsonrpc": "2.0", "method": "notifications/events/" + method, "params": params})
+	data := event.MustJSON(map[string]any{"jsonrpc": "2.0", "method": "notifications/events/" + method, "params": params})
 	return append(sse.AppendData(nil, data), '\n')
 }
 
@@ -300,9 +300,9 @@ func withEvents(data []byte) []byte {
 		return data
 	}
 	capabilities["events"] = json.RawMessage(`{}`)
-	result["capabilities"] = delivery.Marshal(capabilities)
-	m["result"] = delivery.Marshal(result)
-	return delivery.Marshal(m)
+	result["capabilities"] = event.MustJSON(capabilities)
+	m["result"] = event.MustJSON(result)
+	return event.MustJSON(m)
 }
 
 // edited returns the response to the request of a call as its client gets it.

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/cursor"
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
@@ -39,7 +38,7 @@ func subscription(more string) string {
 	return `"name":"rejoin.stream","arguments":{"session":"s","stream":"a"}` + more + `,`
 }
 
-func after(cursor string) string { return `,"cursor":` + string(delivery.Marshal(cursor)) }
+func after(cursor string) string { return `,"cursor":` + string(event.MustJSON(cursor)) }
 
 func (u eventsUser) ask(method, params string, headers ...string) reply {
 	u.t.Helper()
@@ -558,7 +557,7 @@ func TestEvents_Access(t *testing.T) {
 			}
 			if tt.code == -32011 {
 				a.Header.Del("Date")
-				got := a.Text + string(delivery.Marshal(a.Header))
+				got := a.Text + string(event.MustJSON(a.Header))
 				if absent == "" {
 					absent = got
 				}

@@ -234,7 +234,7 @@ func (m *streamForm) handOverCall() []byte {
 func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte {
 	state.Times++
 	state.After = after
-	result := delivery.Marshal(map[string]any{"resultType": "input_required", "inputRequests": struct{}{}, "requestState": state.String()})
+	result := event.MustJSON(map[string]any{"resultType": "input_required", "inputRequests": struct{}{}, "requestState": state.String()})
 	return append(sse.AppendData(nil, response(id, result)), '\n')
 }
 

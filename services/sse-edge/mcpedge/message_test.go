@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/event"
 )
 
@@ -21,7 +20,7 @@ func TestMCP_PostedMessage(t *testing.T) {
 		},
 	} {
 		got, err := parsePosted([]byte(body))
-		if err != nil || got.batch != want.batch || !bytes.Equal(delivery.Marshal(got.ids), delivery.Marshal(want.ids)) || !bytes.Equal(delivery.Marshal(got.methods), delivery.Marshal(want.methods)) {
+		if err != nil || got.batch != want.batch || !bytes.Equal(event.MustJSON(got.ids), event.MustJSON(want.ids)) || !bytes.Equal(event.MustJSON(got.methods), event.MustJSON(want.methods)) {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}

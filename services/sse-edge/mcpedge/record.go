@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/bucket"
+	"rejoin/shared/event"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 )
@@ -86,7 +86,7 @@ func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstre
 // claim makes a record an edge's, whatever it was, and returns what it was and the
 // revision that it has now.
 func (a *attachRecords) claim(ctx context.Context, key, edge string) (before attachRecord, revision uint64, err error) {
-	value := delivery.Marshal(attachRecord{Edge: edge})
+	value := event.MustJSON(attachRecord{Edge: edge})
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
 		for {
 			before = attachRecord{}
@@ -133,7 +133,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 			if !ok {
 				return nil
 			}
-			if _, err = kv.Update(ctx, key, delivery.Marshal(next), entry.Revision()); !bucket.Conflict(err) {
+			if _, err = kv.Update(ctx, key, event.MustJSON(next), entry.Revision()); !bucket.Conflict(err) {
 				return err
 			}
 		}
@@ -143,7 +143,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 // update replaces the record of a revision.
 func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, last uint64) (revision uint64, err error) {
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
-		revision, err = kv.Update(ctx, key, delivery.Marshal(r), last)
+		revision, err = kv.Update(ctx, key, event.MustJSON(r), last)
 		return err
 	})
 	return revision, err

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/sse-edge/delivery"
+	"rejoin/shared/event"
 	"rejoin/shared/web"
 )
 
@@ -25,7 +25,7 @@ func (s *Service) ResourceRoutes() []web.Route {
 
 // resource describes the resource at a path (RFC 9728, section 2).
 func (s *Service) resource(path string) fiber.Handler {
-	document := delivery.Marshal(struct {
+	document := event.MustJSON(struct {
 		Resource string   `json:"resource"`
 		Servers  []string `json:"authorization_servers,omitempty"`
 		Methods  []string `json:"bearer_methods_supported"`
