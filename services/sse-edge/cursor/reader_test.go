@@ -105,8 +105,8 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	})
 }
 
-// A leader that most others have left, who elect another one, shows an end of the log that may not be its end:
-// a client that is ahead of it is told of no loss.
+// A leader that most others have left, and that they replace, shows an end of the log that may not be its
+// end: a client that is ahead of it receives no gap.
 func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -582,7 +582,7 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	p.window.Through(last, 0)
 	r, err := p.open(waittest.Context(t), streamOf("a"), Start{Now: true}, window.Limits{Events: 10, Bytes: 1 << 20})
 	if err != nil || r.Cursor != last {
-		t.Fatalf("from now, the reader is at %+v, %v; not behind %d", r, err, last)
+		t.Fatalf("from now, the reader is at %+v, %v; not after %d", r, err, last)
 	}
 	r.Close()
 }

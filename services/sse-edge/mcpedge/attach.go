@@ -44,7 +44,7 @@ type attachments struct {
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
 	coming map[string]int       // claims whose connections have not joined yet, by the same
-	shown  map[string]shown     // the newest records that were shown meanwhile, by the same
+	latest map[string]shown     // the newest records that were shown meanwhile, by the same
 	heard  map[string]time.Time // when other edges were, last
 }
 
@@ -91,7 +91,7 @@ func newAttachments(base context.Context, records *attachRecords, logger *slog.L
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
 		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
-		places: map[string]*attached{}, coming: map[string]int{}, shown: map[string]shown{}, heard: map[string]time.Time{},
+		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 	}
 }
 
@@ -119,7 +119,7 @@ func (a *attachments) join(st *connection) {
 		at.holder = st
 		return
 	}
-	if s, ok := a.shown[key]; ok {
+	if s, ok := a.latest[key]; ok {
 		a.apply(key, at, s)
 	}
 	a.came(key)
@@ -131,7 +131,7 @@ func (a *attachments) join(st *connection) {
 func (a *attachments) came(key string) {
 	if a.coming[key]--; a.coming[key] == 0 {
 		delete(a.coming, key)
-		delete(a.shown, key)
+		delete(a.latest, key)
 	}
 }
 
@@ -324,7 +324,7 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 		a.apply(key, at, s)
 	}
 	if a.coming[key] > 0 { // the record may have been claimed again before the connection joins
-		a.shown[key] = s
+		a.latest[key] = s
 	}
 }
 
@@ -367,7 +367,7 @@ func (a *attachments) forget() {
 	for _, at := range a.places {
 		at.revision = 0
 	}
-	clear(a.shown)
+	clear(a.latest)
 }
 
 // hear notes a sign of life of another edge.

@@ -266,7 +266,7 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	waittest.Until(t, "the edge sees the later claim", func() bool {
 		one.mu.Lock()
 		defer one.mu.Unlock()
-		return one.shown[key].revision >= later.revision
+		return one.latest[key].revision >= later.revision
 	})
 	r := cursor.InMemory(window.New(1<<10, func(string) {}), at, 0)
 	st := &connection{Stream: delivery.NewSSE(&delivery.Streams{}, r, delivery.Request{}, false), claim: claimed}
@@ -279,8 +279,8 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	if now := one.places[key]; now.holder != nil || now.other != two.edge {
 		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.other)
 	}
-	if len(one.coming)+len(one.shown) != 0 {
-		t.Errorf("%d claims and %d records are kept", len(one.coming), len(one.shown))
+	if len(one.coming)+len(one.latest) != 0 {
+		t.Errorf("%d claims and %d records are kept", len(one.coming), len(one.latest))
 	}
 }
 

@@ -233,8 +233,8 @@ func TestMCP_Gap(t *testing.T) {
 	c.Over()
 }
 
-// Whether a call whose next events have expired has lost any of them can never be said: its client is not
-// asked to come again for ever.
+// Whether a call whose next events have expired has lost any of them can never be known: its client receives
+// an error instead of being asked to come again.
 func TestMCP_ExpiredGap(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()

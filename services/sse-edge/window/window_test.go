@@ -313,7 +313,7 @@ func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
 	now := w.CaughtUp()
 	select {
 	case <-now:
-		t.Error("who opens a reader does not wait")
+		t.Error("a reader that is opened does not wait")
 	default:
 	}
 	w.Append(message(5, at, `{}`), 4)
