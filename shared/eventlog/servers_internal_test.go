@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 )
 
@@ -230,4 +232,32 @@ func FuzzServers(f *testing.F) {
 			t.Errorf("%q is %v, and then %v, %v", text, s, again, err)
 		}
 	})
+}
+
+func TestHasQuorum_MostHeardLately(t *testing.T) {
+	heard := func(ago ...time.Duration) *jetstream.StreamInfo {
+		c := &jetstream.ClusterInfo{Name: "c", RaftGroup: "g", Leader: "a"}
+		for _, d := range ago {
+			c.Replicas = append(c.Replicas, &jetstream.PeerInfo{Active: d, Offline: d == time.Hour})
+		}
+		return &jetstream.StreamInfo{Cluster: c}
+	}
+	for name, tt := range map[string]struct {
+		info *jetstream.StreamInfo
+		want bool
+	}{
+		"alone":                       {&jetstream.StreamInfo{}, true},
+		"one replica":                 {&jetstream.StreamInfo{Cluster: &jetstream.ClusterInfo{Name: "c", Leader: "a"}}, true},
+		"both others":                 {heard(time.Millisecond, time.Second), true},
+		"one of two":                  {heard(time.Hour, time.Second), true},
+		"none lately":                 {heard(quorumWithin, time.Hour), false},
+		"none since it leads":         {heard(0, 0), false},
+		"two of four":                 {heard(time.Second, time.Second, time.Hour, 5*time.Second), true},
+		"one of four":                 {heard(time.Second, 4*time.Second, time.Hour, 5*time.Second), false},
+		"one that is said to be gone": {&jetstream.StreamInfo{Cluster: &jetstream.ClusterInfo{RaftGroup: "g", Replicas: []*jetstream.PeerInfo{{Active: time.Second, Offline: true}, {Active: time.Minute}}}}, false},
+	} {
+		if got := hasQuorum(tt.info); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
 }
