@@ -33,7 +33,7 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 func TestMCP_NoBridgeForLong(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, time.Second }
+	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
 	s, _ := f.mcpService(nil)
 	u := join(t, s.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
@@ -46,7 +46,9 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	if n := testutil.ToFloat64(s.metrics.abandoned); n != 1 {
 		t.Errorf("%v calls were given up", n)
 	}
-	b.listen(rpc.Subject(u.session)) // the bridge is back, and the client asks once more
+	b.listen(rpc.Subject(u.session)) // the bridge is back, and the client asks once more, where a slow check is no failure
+	f.tune = nil
+	u = u.at(f.mcpEdge(nil))
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
 	c = u.get(id)
 	c.primed()
