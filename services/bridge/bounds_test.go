@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -105,7 +106,7 @@ func TestListen_TooMuch(t *testing.T) {
 		ids[i] = mcp.TaskID(uuid.NewString())
 	}
 	before := in.b.Conn.Stats().OutMsgs
-	c := statelessCall(t, "1", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":%s,"taskIds":%s}`, mustMarshal(uris), mustMarshal(ids)), tasks)
+	c := statelessCall(t, "1", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":%s,"taskIds":%s}`, event.MustJSON(uris), event.MustJSON(ids)), tasks)
 	if a := s.do(t, c); a.Status != http.StatusAccepted {
 		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
 	}

@@ -239,7 +239,7 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordWrite)
 	defer cancel()
-	of := sha256.Sum256(mustMarshal([]any{l.owner, f}))
+	of := sha256.Sum256(event.MustJSON([]any{l.owner, f}))
 	key := listenPrefix + hex.EncodeToString(of[:])
 	_, err := s.records.kv.Get(ctx, key)
 	missed = !errors.Is(err, jetstream.ErrKeyNotFound)

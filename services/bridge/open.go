@@ -14,6 +14,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -280,7 +281,7 @@ type spares struct {
 // spareKey is the same for calls that could have the same session: of one client, with the same
 // capabilities and the same forwarded header.
 func (s *Service) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
-	return sha256.Sum256(mustMarshal([]any{clientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
+	return sha256.Sum256(event.MustJSON([]any{clientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
 // unusedSession returns a session that no call has used, and has the next one begun.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -83,7 +84,7 @@ func (p *passed) next(ctx context.Context) (data []byte, id json.RawMessage) {
 	delete(params, "requestState")
 	delete(params, "inputResponses")
 	maps.Copy(params, p.required.Again(p.answers))
-	id = mustMarshal("rejoin-" + strconv.Itoa(p.round))
+	id = event.MustJSON("rejoin-" + strconv.Itoa(p.round))
 	return translate.Message(map[string]any{"id": id, "method": p.request.Method, "params": params}), id
 }
 
@@ -171,7 +172,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 	p.required, p.requests, p.answers = required, translate.Object{}, translate.Object{}
 	prefix := strconv.Itoa(p.round) + "."
 	for key, q := range required.Questions {
-		p.requests[prefix+key] = mustMarshal(q.Whole()) // a task has each key once
+		p.requests[prefix+key] = event.MustJSON(q.Whole()) // a task has each key once
 	}
 	p.answered = make(chan struct{})
 	if len(p.requests) == 0 { // the server wants its state again, and more time

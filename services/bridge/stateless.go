@@ -172,9 +172,9 @@ func (s *Service) discovery(result json.RawMessage) json.RawMessage {
 	if result == nil || rpc.Unmarshal(result, &members) != nil || members == nil {
 		return nil
 	}
-	members["supportedVersions"] = mustMarshal(mcp.Revisions)
+	members["supportedVersions"] = event.MustJSON(mcp.Revisions)
 	members["capabilities"] = translate.WithTasks(members["capabilities"], s.cfg.TaskAfter >= 0)
-	return mustMarshal(members)
+	return event.MustJSON(members)
 }
 
 func (d *discovered) put(it item) error {
@@ -255,10 +255,8 @@ func (s *Service) probe(client http.Header) (modern, tasks bool, refused *rpc.An
 	var result translate.Discovered
 	err = rpc.Unmarshal(m.Result, &result)
 	modern = err == nil && slices.Contains(result.Versions, mcp.Modern)
-	return modern, modern && mcp.HasTasks(mustMarshal(result.Capabilities)), nil
+	return modern, modern && mcp.HasTasks(event.MustJSON(result.Capabilities)), nil
 }
-
-func mustMarshal(v any) []byte { return event.MustJSON(v) }
 
 // request serves a request that has no session.
 func (s *Service) request(c rpc.Call) rpc.Answer {
@@ -275,7 +273,7 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
 	}
 	content := r.Content()
-	d := &onDemand{call: c, content: content, client: sha256.Sum256(mustMarshal([]any{c.Owner, c.Client, r.ClientInfo, content}))}
+	d := &onDemand{call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.orphans.made(d.client)
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}

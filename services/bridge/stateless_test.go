@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -415,7 +416,7 @@ func repeated(t testing.TB, c rpc.Call, id string, r required, answer string) rp
 	if err := json.Unmarshal(c.Data, &m); err != nil {
 		t.Fatal(err)
 	}
-	m.Params["requestState"], m.Params["inputResponses"] = mustMarshal(r.Result.RequestState), mustMarshal(answers)
+	m.Params["requestState"], m.Params["inputResponses"] = event.MustJSON(r.Result.RequestState), event.MustJSON(answers)
 	c.Session, c.Life, c.Stream, c.Held = state.Session, state.Life, newStream(t, id), true
 	c.Data = translate.Message(map[string]any{"id": json.RawMessage(id), "method": m.Method, "params": m.Params})
 	return c

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -366,7 +367,7 @@ func (h *clientSession) ownTasks(m rpc.Message, data []byte) ([]byte, error) {
 	if len(own) == len(all) {
 		return data, nil
 	}
-	result["tasks"] = mustMarshal(append([]json.RawMessage{}, own...))
+	result["tasks"] = event.MustJSON(append([]json.RawMessage{}, own...))
 	return translate.Message(map[string]any{"id": m.ID, "result": result}), nil
 }
 
@@ -409,7 +410,7 @@ func (h *clientSession) guardTasks(c *rpc.Call, all []json.RawMessage, batch boo
 		}
 	}
 	if c.Data = all[0]; batch {
-		c.Data = mustMarshal(all)
+		c.Data = event.MustJSON(all)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -539,7 +540,7 @@ func (t *translated) askTask() {
 	}
 	requests, ids := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	for _, q := range t.open {
-		requests[q.key], ids[q.key] = mustMarshal(q.Whole()), q.id
+		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
 	}
 	if t.first != nil { // else it is about to be continued
 		t.first.pause()
@@ -690,7 +691,7 @@ func (t *translated) ask(ctx context.Context, method string, params any) error {
 
 // exchange makes a request of our own, and returns the response, or how it is refused.
 func (t *translated) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
-	c := newCall(t.session, "", []json.RawMessage{mustMarshal(id)})
+	c := newCall(t.session, "", []json.RawMessage{event.MustJSON(id)})
 	r := &ownAnswer{of: t}
 	c.to = r
 	t.up.serve(ctx, c, t.client, data)

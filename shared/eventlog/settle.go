@@ -93,7 +93,7 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 				switch {
 				case settled:
 				case err != nil:
-					pause = settleAfterError
+					pause = max(pause, settleAfterError)
 				default:
 					pause = max(pause, settleEvery)
 				}

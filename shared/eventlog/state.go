@@ -110,7 +110,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	compared := server == state.server // by a janitor, which has written what began with an entry
+	// A janitor that has compared the servers has listed the generations that began with an entry.
+	compared := server == state.server
 	if at := l.connected(); at.clustered {
 		compared = state.servers.knows(at.name, at.id)
 	}

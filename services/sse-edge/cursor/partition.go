@@ -88,17 +88,7 @@ func (p *Partition) readyAgain(ctx context.Context) error {
 }
 
 // hasCaughtUp reports whether the partition is followed and the window has caught up.
-func (p *Partition) hasCaughtUp() bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.window.CaughtUp():
-		return true
-	default:
-		return false
-	}
-}
+func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Holes().Inside }
 
 // watch lets frames carry a generation that was begun while the tail went on.
 func (p *Partition) watch(ctx context.Context) {
