@@ -3,10 +3,12 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -15,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// browser is a tab of a Chromium of the test's own, with a fresh profile.
+// browser is a tab with a fresh profile.
 type browser struct {
 	t   testing.TB
 	ctx context.Context
@@ -31,16 +33,63 @@ func browserProgram() string {
 	return ""
 }
 
+// chromium is the Chromium that tests share as long as one of them has a tab in it.
+var chromium struct {
+	mu   sync.Mutex
+	tabs int
+	ctx  context.Context //nolint:containedctx // chromedp's
+	stop func() error
+}
+
+// openBrowser opens a tab with a profile of its own: in a Chromium of its own if there are more
+// options, or in that of all tests.
 func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
+	t.Helper()
+	if *overTLS { // with a certificate of its own
+		more = append(more, chromedp.IgnoreCertErrors)
+	}
+	if len(more) > 0 {
+		ctx, stop := startChromium(t, more...)
+		t.Cleanup(func() {
+			if err := stop(); err != nil {
+				t.Errorf("closing the browser: %v", err)
+			}
+		})
+		return &browser{t: t, ctx: ctx}
+	}
+	c := &chromium
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tabs == 0 {
+		c.ctx, c.stop = startChromium(t)
+	}
+	c.tabs++
+	ctx, _ := chromedp.NewContext(c.ctx, chromedp.WithNewBrowserContext()) // ended by Cancel below
+	t.Cleanup(func() {
+		err := chromedp.Cancel(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.tabs--; c.tabs == 0 {
+			err = errors.Join(err, c.stop())
+		}
+		if err != nil {
+			t.Errorf("closing the browser: %v", err)
+		}
+	})
+	// The tab lives as long as the context of the first call.
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		t.Fatal(err)
+	}
+	return &browser{t: t, ctx: ctx}
+}
+
+func startChromium(t testing.TB, more ...chromedp.ExecAllocatorOption) (ctx context.Context, stop func() error) {
 	t.Helper()
 	path := browserProgram()
 	if path == "" {
 		t.Fatal("there is no Chromium; see e2e/programs.sh")
 	}
-	if *overTLS { // with a certificate of its own
-		more = append(more, chromedp.IgnoreCertErrors)
-	}
-	alloc, stop := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
+	alloc, end := chromedp.NewExecAllocator(context.Background(), append([]chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(path),
 		chromedp.NoFirstRun,
 		chromedp.NoDefaultBrowserCheck,
@@ -48,19 +97,21 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 		chromedp.NoSandbox,
 		chromedp.DisableGPU,
 		chromedp.Flag("disable-background-networking", true),
+		// No tab of it counts as one in the background.
+		chromedp.Flag("disable-background-timer-throttling", true),
+		chromedp.Flag("disable-backgrounding-occluded-windows", true),
+		chromedp.Flag("disable-renderer-backgrounding", true),
 	}, more...)...)
-	ctx, _ := chromedp.NewContext(alloc) // ended by Cancel below
-	t.Cleanup(func() {
-		if err := chromedp.Cancel(ctx); err != nil {
-			t.Errorf("closing the browser: %v", err)
-		}
-		stop()
-	})
+	ctx, _ = chromedp.NewContext(alloc) // ended by Cancel below
 	// The browser lives as long as the context of the first call.
 	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
+		end()
 		t.Fatal(err)
 	}
-	return &browser{t: t, ctx: ctx}
+	return ctx, func() error {
+		defer end()
+		return chromedp.Cancel(ctx)
+	}
 }
 
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {

@@ -19,6 +19,7 @@ import (
 // The official suite, against a server of the Go SDK alone and through Rejoin: nothing
 // that the server passes may be lost.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	// A server without sessions cannot ask its client anything, and fails four checks.
 	alone := startEverythingServer(t, "-stateless=false")
 	p := startProc(t, "--upstream="+alone)
@@ -64,6 +65,7 @@ var unpassable = map[string]string{
 // Before a server of both eras nothing may be lost, and before one of the earlier alone, which the suite
 // for 2026-07-28 fails, all but unpassable passes.
 func TestConformance_WithoutSessions(t *testing.T) {
+	t.Parallel()
 	both, earlier := startEverythingServer(t, "-stateless"), startEverythingServer(t, "-stateless=false")
 	args := []string{"--requirements", "2026-07-28"}
 	for name, tt := range map[string]struct {

@@ -23,6 +23,7 @@ type did struct {
 // Clients of each era before servers of each: they list and call tools, are asked while they wait for
 // a result, hear of progress and of changes.
 func TestEras(t *testing.T) {
+	t.Parallel()
 	packages := npm(t)
 	for _, kind := range []string{"modern", "both", "sessions", "standalone", "stdio"} {
 		t.Run(kind, func(t *testing.T) {

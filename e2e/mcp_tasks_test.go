@@ -33,6 +33,7 @@ var taskFlags = []string{
 
 // Calls at servers that have no tasks become some: every check passes, before servers of either era.
 func TestConformance_Tasks(t *testing.T) {
+	t.Parallel()
 	for name, stateless := range map[string]string{"2025-11-25": "-stateless=false", "2026-07-28": "-stateless"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
