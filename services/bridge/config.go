@@ -261,3 +261,35 @@ func (c Config) command(environ []string) (*upstream.Command, error) {
 	}
 	return upstream.NewCommand(argv, environ, c.UpstreamEnv, c.UpstreamUser)
 }
+
+// taskPolicy says which calls of a tool become tasks.
+type taskPolicy string
+
+const (
+	// taskNever leaves calls of the tool as they are.
+	taskNever taskPolicy = "never"
+	// taskLate makes a task of a call that takes longer than --task-after.
+	taskLate taskPolicy = "after"
+	// taskAlways makes a task of each call, before the MCP server has it.
+	taskAlways taskPolicy = "always"
+	// taskRequired is taskLate, and refuses clients without the extension.
+	taskRequired taskPolicy = "required"
+)
+
+// taskPolicies reads the flag.
+func (c Config) taskPolicies() (map[string]taskPolicy, error) {
+	all := map[string]taskPolicy{}
+	for _, text := range c.TaskTools {
+		i := strings.LastIndexByte(text, '=')
+		if i < 1 {
+			return nil, fmt.Errorf("--task-tools must be NAME=POLICY, not %q", text)
+		}
+		switch policy := taskPolicy(text[i+1:]); policy {
+		case taskNever, taskLate, taskAlways, taskRequired:
+			all[text[:i]] = policy
+		default:
+			return nil, fmt.Errorf("--task-tools has the policies never, after, always and required, not %q", policy)
+		}
+	}
+	return all, nil
+}

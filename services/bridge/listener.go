@@ -249,3 +249,11 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 	}
 	return missed
 }
+
+// isAlive asks a bridge of a name whether it is there. The error is that of NATS.
+func (s *Service) isAlive(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, aliveWithin)
+	defer cancel()
+	_, err := s.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
+	return err
+}

@@ -300,14 +300,6 @@ func (s *Service) claimName(ctx context.Context) (*nats.Subscription, error) {
 	}
 }
 
-// isAlive asks a bridge of a name whether it is there. The error is that of NATS.
-func (s *Service) isAlive(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, aliveWithin)
-	defer cancel()
-	_, err := s.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
-	return err
-}
-
 // serveOpenCalls tells the janitor that sessions with open calls are not idle.
 func (s *Service) serveOpenCalls() {
 	id := "bridge-" + rand.Text()

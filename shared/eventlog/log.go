@@ -53,6 +53,10 @@ const retryEvery = 200 * time.Millisecond
 // requestTimeout bounds one request to JetStream's API.
 const requestTimeout = 5 * time.Second
 
+// lookWithin bounds what must not hold up a look at a partition: a request that was under way when
+// its server went is never answered, and would wait for requestTimeout.
+const lookWithin = time.Second
+
 const (
 	// maxBegun is how many publishes may be under way: far more than any ingest begins.
 	maxBegun = 1 << 20

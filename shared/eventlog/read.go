@@ -270,3 +270,6 @@ func scanError(ctx context.Context, err error) error {
 	}
 	return apiError(err)
 }
+
+// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
+const tailPull = 4096

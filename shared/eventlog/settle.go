@@ -33,9 +33,6 @@ const (
 	// seconds before the janitor's lease and JetStream itself have one: 4 to 9 s each after
 	// a start of all servers.
 	settleInCluster = 10 * time.Second
-	// lookWithin bounds what must not hold up the settling: a request that was under
-	// way when its server went is never answered, and would wait for requestTimeout.
-	lookWithin = time.Second
 )
 
 // watch keeps every partition's State fresh. After a connection to another server

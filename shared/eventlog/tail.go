@@ -40,9 +40,6 @@ type TailConfig struct {
 // tailRetry is how long a tail waits after a failed attempt.
 const tailRetry = 100 * time.Millisecond
 
-// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
-const tailPull = 4096
-
 // Tail follows partition p with one ordered consumer until ctx ends, which is
 // also its error. It continues after every interruption, and begins again, with a
 // call of Start, when the connection was lost, when the partition was re-created

@@ -61,6 +61,14 @@ const (
 	MethodRead      = "resources/read"
 )
 
+// The methods of [ExtensionTasks].
+const (
+	MethodGetTask    = "tasks/get"
+	MethodUpdateTask = "tasks/update"
+	MethodCancelTask = "tasks/cancel"
+	MethodTask       = "notifications/tasks"
+)
+
 // removed are the methods of earlier revisions that this one does not have. What a client sends
 // under these names is not passed on: a server of both eras might serve it.
 var removed = map[string]bool{

@@ -17,14 +17,6 @@ import (
 // for its state (ext-tasks, specification/draft/tasks).
 const ExtensionTasks = MetaPrefix + "tasks"
 
-// The methods of the extension.
-const (
-	MethodGetTask    = "tasks/get"
-	MethodUpdateTask = "tasks/update"
-	MethodCancelTask = "tasks/cancel"
-	MethodTask       = "notifications/tasks"
-)
-
 // IsTaskMethod reports whether a method is one of the extension's.
 func IsTaskMethod(method string) bool {
 	return method == MethodGetTask || method == MethodUpdateTask || method == MethodCancelTask

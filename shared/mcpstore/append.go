@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"rejoin/shared/eventlog"
-	"rejoin/shared/natsconn"
 	"rejoin/shared/session"
 )
-
-// attemptEvery is the pause between two attempts.
-const attemptEvery = 50 * time.Millisecond
 
 // Append stores an event under the stream's next index, and returns when JetStream has
 // it. The end of ctx does not end it, since a client that has gone is the one that
@@ -72,19 +67,6 @@ func (s *Store) store(ctx context.Context, st *stream, data []byte) error {
 	})
 }
 
-// patiently tries again until ctx ends while the trouble may pass.
-func patiently(ctx context.Context, try func() error) error {
-	for {
-		err := try()
-		if err == nil || !passing(err) {
-			return err
-		}
-		if !natsconn.Pause(ctx, attemptEvery) {
-			return err
-		}
-	}
-}
-
 // attempt publishes an event once. The key is that of its index, so that whatever was
 // stored first under it is the only one.
 func (s *Store) attempt(ctx context.Context, st *stream, i index, data []byte) error {
@@ -103,12 +85,6 @@ func (s *Store) attempt(ctx context.Context, st *stream, i index, data []byte) e
 		return fmt.Errorf("%w: session %s was opened again", eventlog.ErrUnavailable, st.at.session)
 	}
 	return err
-}
-
-// passing reports whether an error is trouble that may pass.
-func passing(err error) bool {
-	return errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) || errors.Is(err, eventlog.ErrNotFound) ||
-		errors.Is(err, session.ErrUnavailable)
 }
 
 // final reports whether a message is the last of its stream: a response, since a

@@ -1,10 +1,16 @@
 package mcpstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
+	"rejoin/shared/session"
 )
 
 var (
@@ -27,3 +33,25 @@ var (
 	// ErrInvalidName is returned when a session or stream has a name that the log cannot hold.
 	ErrInvalidName = errors.New("the name is not valid")
 )
+
+// patiently tries again until ctx ends while the trouble may pass.
+func patiently(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if err == nil || !passing(err) {
+			return err
+		}
+		if !natsconn.Pause(ctx, attemptEvery) {
+			return err
+		}
+	}
+}
+
+// attemptEvery is the pause between two attempts.
+const attemptEvery = 50 * time.Millisecond
+
+// passing reports whether an error is trouble that may pass.
+func passing(err error) bool {
+	return errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) || errors.Is(err, eventlog.ErrNotFound) ||
+		errors.Is(err, session.ErrUnavailable)
+}

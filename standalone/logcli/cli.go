@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -107,10 +106,4 @@ func withoutSecrets(urls string) string {
 		all[i] = s
 	}
 	return strings.Join(all, ",")
-}
-
-// question is where the user's answers come from.
-type question struct {
-	in       io.Reader
-	terminal bool
 }

@@ -225,3 +225,9 @@ func (q question) ask(ctx context.Context, out io.Writer, text string) error {
 	}
 	return errNotAsked
 }
+
+// question is where the user's answers come from.
+type question struct {
+	in       io.Reader
+	terminal bool
+}

@@ -10,18 +10,6 @@ import (
 	"time"
 )
 
-// session is what the table shows of a session.
-type session struct {
-	Session string    `json:"session"`
-	State   string    `json:"state"`
-	Created time.Time `json:"created"`
-	Ended   time.Time `json:"ended"`
-	Streams int       `json:"streams"`
-	Events  int       `json:"events"`
-	Bytes   int64     `json:"bytes"`
-	Newest  time.Time `json:"newest"`
-}
-
 // detail is a session with its streams.
 type detail struct {
 	session

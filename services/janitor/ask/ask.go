@@ -10,8 +10,8 @@
 package ask
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,17 +29,12 @@ const Subject = "mcp.janitor.ask"
 
 func subjectOf(janitor string) string { return Subject + "." + janitor }
 
-var (
-	// ErrInvalid is returned for what is not a question or an answer.
-	ErrInvalid = errors.New("not a question to a janitor, or no answer")
-	// ErrBusy is returned when too many questions wait for answers.
-	ErrBusy = errors.New("too many questions wait for other janitors")
-	// ErrTooLarge is returned when the answers are larger than 32 MiB.
-	ErrTooLarge = errors.New("the answers of the other janitors are too large")
-)
-
 // maxPartitions bounds a question; a log has fewer.
 const maxPartitions = 10_000
+
+// partsHeader is how many parts of the answer follow. An answer without bytes is one that is
+// larger than maxBytes.
+const partsHeader = "Rejoin-Parts-Left"
 
 // Holding is which partitions a janitor holds.
 type Holding struct {
@@ -206,3 +201,12 @@ const (
 	Unfinished Swept = "unfinished"
 	NotBegun   Swept = "not_begun"
 )
+
+// encode encodes without HTML's escapes, which make six bytes of one.
+func encode(v any) ([]byte, error) {
+	var data bytes.Buffer
+	enc := json.NewEncoder(&data)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return data.Bytes(), err
+}

@@ -1,9 +1,7 @@
 package ask
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"sync"
@@ -15,9 +13,6 @@ import (
 )
 
 const (
-	// partsHeader is how many parts of the answer follow. An answer without bytes is one that is
-	// larger than maxBytes.
-	partsHeader = "Rejoin-Parts-Left"
 	// partBytes is the most bytes of a part, or half of what NATS takes if that is less.
 	partBytes = 512 << 10
 	// backlog is how many questions may wait; more are dropped by the client, and the asker
@@ -96,13 +91,4 @@ func (a *Asker) respond(to *nats.Msg, answer Answer) {
 		part.Data, data = data[:n], data[n:]
 		err = a.nc.PublishMsg(part)
 	}
-}
-
-// encode encodes without HTML's escapes, which make six bytes of one.
-func encode(v any) ([]byte, error) {
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return data.Bytes(), err
 }

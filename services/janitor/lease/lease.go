@@ -2,10 +2,25 @@ package lease
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/bucket"
 	"rejoin/shared/natsconn"
+)
+
+var (
+	// ErrNotActing is returned when the lease has been lost, or is in doubt.
+	ErrNotActing = errors.New("this janitor is not the acting one")
+
+	errStopped = errors.New("the janitor stops")
+	errShared  = errors.New("another janitor has a smaller share")
 )
 
 // Lease is this janitor's side of one partition's lease.
@@ -138,4 +153,163 @@ func (l *Lease) giveBack(ctx context.Context, t *Term, why error) error {
 		l.of.Elsewhere(l.partition)
 	}
 	return err
+}
+
+// Leases competes for the leases of all partitions on behalf of one janitor.
+//
+//	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
+//	   ├──▶ follow, one for each connection: hears who holds what
+//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
+//	   └──▶ a subscription that says that this janitor is connected
+//
+// mu guards the state of all, and is never held across I/O.
+type Leases struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	kv       jetstream.KeyValue // of the present connection
+	replicas int
+	id       string
+	logger   *slog.Logger
+	all      []*Lease // by partition
+	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
+	// call a method of Leases. Set before Run.
+	Elsewhere func(partition int)
+
+	mu         sync.Mutex
+	now        func() Instant
+	sharing    sharing
+	told       string // the partitions that the log said this janitor acts for
+	complained bool   // since the connection was made
+	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
+}
+
+// Held reports whether this janitor acts for a partition now.
+func (s *Leases) Held(p int) bool {
+	t := s.Acting(p)
+	return t != nil && t.Ctx.Err() == nil
+}
+
+// connection returns the number of the present connection.
+func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
+
+// ringAll has all candidates look whether they want their partition.
+func (s *Leases) ringAll() {
+	for _, l := range s.all {
+		l.ring()
+	}
+}
+
+// begin begins a term.
+func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
+	s := l.of
+	t := &Term{lease: l, ended: make(chan struct{})}
+	ctx, t.end = context.WithCancelCause(ctx)
+	t.Ctx = context.WithValue(ctx, termKey{}, t)
+	t.timer = time.AfterFunc(time.Hour, t.check)
+	s.mu.Lock()
+	l.term, l.yields = t, false
+	t.timer.Reset(l.state.left(s.now()))
+	length := l.state.lease
+	s.mu.Unlock()
+	s.logger.Debug("a term begins", "partition", l.partition, "lease", length.String())
+	go func() { // finish waits for it
+		defer close(t.ended)
+		if err := act(t.Ctx); err != nil && t.Ctx.Err() == nil {
+			t.err = err
+		}
+	}()
+	return t
+}
+
+// finish ends a term, and returns act's error when it has ended.
+func (l *Lease) finish(t *Term, why error) error {
+	t.end(why)
+	t.timer.Stop()
+	<-t.ended
+	s := l.of
+	s.mu.Lock() // after each Do that has seen that Ctx had not ended
+	l.yields = false
+	s.mu.Unlock()
+	t.uses.Wait()
+	s.mu.Lock()
+	l.term = nil
+	l.state.stepDown()
+	s.mu.Unlock()
+	if errors.Is(why, errStopped) || errors.Is(why, errShared) {
+		s.logger.Debug("a term ends", "partition", l.partition, "reason", why)
+	} else {
+		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", context.Cause(t.Ctx))
+	}
+	return t.err
+}
+
+// try does a write.
+func (l *Lease) try(ctx context.Context, w write) outcome {
+	s := l.of
+	ctx, cancel := context.WithTimeout(ctx, s.pause())
+	defer cancel()
+	value, err := s.value()
+	if err != nil {
+		return outcome{result: unknown}
+	}
+	var revision uint64
+	if w.revision == 0 {
+		revision, err = s.kv.Create(ctx, l.key, value)
+	} else {
+		revision, err = s.kv.Update(ctx, l.key, value, w.revision)
+	}
+	if err == nil {
+		return outcome{result: written, revision: revision}
+	}
+	if !bucket.Conflict(err) {
+		s.complain(ctx, "cannot write a lease", err)
+		return outcome{result: unknown}
+	}
+	return l.read(ctx)
+}
+
+// read says who has the lease.
+func (l *Lease) read(ctx context.Context) outcome {
+	entry, err := l.of.kv.Get(ctx, l.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return outcome{result: taken}
+	}
+	if err != nil {
+		return outcome{result: unknown}
+	}
+	var h holder
+	if err := json.Unmarshal(entry.Value(), &h); err != nil || h.ID == "" {
+		return outcome{result: taken, revision: entry.Revision(), holder: unknownHolder}
+	}
+	o := outcome{result: taken, revision: entry.Revision(), holder: h.ID}
+	if h.ID != l.of.id {
+		o.gone = l.of.gone(ctx, h.ID)
+	}
+	return o
+}
+
+// release gives the lease back, so that another one need not wait for it to run out.
+func (l *Lease) release(ctx context.Context, revision uint64) {
+	ctx, done := l.of.lastly(ctx)
+	defer done()
+	if err := l.of.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
+		l.of.logger.Info("a lease was not released, and will run out", "partition", l.partition, "error", err)
+	}
+}
+
+// Acting returns the term in which this janitor acts for a partition, or nil.
+func (s *Leases) Acting(p int) *Term {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[p].term
+}
+
+// mine returns the leases that this janitor acts by. The caller holds mu.
+func (s *Leases) mine() (held []*Lease) {
+	for _, l := range s.all {
+		if l.term != nil {
+			held = append(held, l)
+		}
+	}
+	return held
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,9 +27,6 @@ const (
 	partitionKey = "partition."
 	janitorKey   = "janitor."
 )
-
-// unknownHolder stands for one whose record cannot be read.
-const unknownHolder = "unknown"
 
 // holder is the value of a key.
 type holder struct {
@@ -143,51 +142,6 @@ func (s *Leases) goAway(ctx context.Context) {
 	_ = s.kv.Delete(ctx, janitorKey+s.id) // it runs out
 }
 
-// try does a write.
-func (l *Lease) try(ctx context.Context, w write) outcome {
-	s := l.of
-	ctx, cancel := context.WithTimeout(ctx, s.pause())
-	defer cancel()
-	value, err := s.value()
-	if err != nil {
-		return outcome{result: unknown}
-	}
-	var revision uint64
-	if w.revision == 0 {
-		revision, err = s.kv.Create(ctx, l.key, value)
-	} else {
-		revision, err = s.kv.Update(ctx, l.key, value, w.revision)
-	}
-	if err == nil {
-		return outcome{result: written, revision: revision}
-	}
-	if !bucket.Conflict(err) {
-		s.complain(ctx, "cannot write a lease", err)
-		return outcome{result: unknown}
-	}
-	return l.read(ctx)
-}
-
-// read says who has the lease.
-func (l *Lease) read(ctx context.Context) outcome {
-	entry, err := l.of.kv.Get(ctx, l.key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return outcome{result: taken}
-	}
-	if err != nil {
-		return outcome{result: unknown}
-	}
-	var h holder
-	if err := json.Unmarshal(entry.Value(), &h); err != nil || h.ID == "" {
-		return outcome{result: taken, revision: entry.Revision(), holder: unknownHolder}
-	}
-	o := outcome{result: taken, revision: entry.Revision(), holder: h.ID}
-	if h.ID != l.of.id {
-		o.gone = l.of.gone(ctx, h.ID)
-	}
-	return o
-}
-
 // gone reports whether a janitor has surely lost its connection to the only server that
 // there is, so that nothing it does has any effect before it connects again, and then
 // it does not hold a lease any more.
@@ -230,11 +184,30 @@ func (s *Leases) lastly(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// release gives the lease back, so that another one need not wait for it to run out.
-func (l *Lease) release(ctx context.Context, revision uint64) {
-	ctx, done := l.of.lastly(ctx)
-	defer done()
-	if err := l.of.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
-		l.of.logger.Info("a lease was not released, and will run out", "partition", l.partition, "error", err)
+// heard notes an entry of the bucket.
+func (s *Leases) heard(key string, h holder, removed bool) {
+	now := s.now()
+	if id, ok := strings.CutPrefix(key, janitorKey); ok {
+		if removed {
+			s.sharing.leave(id, now)
+			s.ringAll()
+			return
+		}
+		s.sharing.hear(id, now)
+		return
+	}
+	p, err := strconv.Atoi(strings.TrimPrefix(key, partitionKey))
+	if err != nil || p < 0 || p >= len(s.all) {
+		return
+	}
+	if removed {
+		h.ID = ""
+	}
+	s.sharing.held(p, h.ID, now)
+	switch {
+	case h.ID == "":
+		s.all[p].ring()
+	case h.ID != s.id && s.all[p].term == nil:
+		s.Elsewhere(p)
 	}
 }

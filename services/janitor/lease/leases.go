@@ -25,42 +25,6 @@ import (
 // Default is the lease of a configuration that says nothing.
 const Default = 5 * time.Second
 
-var (
-	// ErrNotActing is returned when the lease has been lost, or is in doubt.
-	ErrNotActing = errors.New("this janitor is not the acting one")
-
-	errStopped = errors.New("the janitor stops")
-	errShared  = errors.New("another janitor has a smaller share")
-)
-
-// Leases competes for the leases of all partitions on behalf of one janitor.
-//
-//	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
-//	   ├──▶ follow, one for each connection: hears who holds what
-//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
-//	   └──▶ a subscription that says that this janitor is connected
-//
-// mu guards the state of all, and is never held across I/O.
-type Leases struct {
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	kv       jetstream.KeyValue // of the present connection
-	replicas int
-	id       string
-	logger   *slog.Logger
-	all      []*Lease // by partition
-	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
-	// call a method of Leases. Set before Run.
-	Elsewhere func(partition int)
-
-	mu         sync.Mutex
-	now        func() Instant
-	sharing    sharing
-	told       string // the partitions that the log said this janitor acts for
-	complained bool   // since the connection was made
-	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
-}
-
 // New returns the leases of some partitions, of a length, for one janitor. clock is the time of day:
 // a lease is over when either that or the monotonic clock says so.
 func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock func() time.Time, logger *slog.Logger) (*Leases, error) {
@@ -89,19 +53,6 @@ func (s *Leases) SetClock(change func(now Instant) Instant) {
 	defer s.mu.Unlock()
 	now := s.now
 	s.now = func() Instant { return change(now()) }
-}
-
-// Acting returns the term in which this janitor acts for a partition, or nil.
-func (s *Leases) Acting(p int) *Term {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[p].term
-}
-
-// Held reports whether this janitor acts for a partition now.
-func (s *Leases) Held(p int) bool {
-	t := s.Acting(p)
-	return t != nil && t.Ctx.Err() == nil
 }
 
 // Do calls f with the context of the term in which this janitor acts for a partition, and returns
@@ -141,19 +92,6 @@ func (s *Leases) Holders() (own []int, nobodys int) {
 	}
 	return own, nobodys
 }
-
-// mine returns the leases that this janitor acts by. The caller holds mu.
-func (s *Leases) mine() (held []*Lease) {
-	for _, l := range s.all {
-		if l.term != nil {
-			held = append(held, l)
-		}
-	}
-	return held
-}
-
-// connection returns the number of the present connection.
-func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
 
 // Run stands for the leases until ctx ends, and calls act for each term with a context that ends
 // with it. It returns act's error, if that does not come with the end.
@@ -279,41 +217,6 @@ func (s *Leases) visit(ctx context.Context) {
 			s.mu.Unlock()
 			s.ringAll()
 		}
-	}
-}
-
-// ringAll has all candidates look whether they want their partition.
-func (s *Leases) ringAll() {
-	for _, l := range s.all {
-		l.ring()
-	}
-}
-
-// heard notes an entry of the bucket.
-func (s *Leases) heard(key string, h holder, removed bool) {
-	now := s.now()
-	if id, ok := strings.CutPrefix(key, janitorKey); ok {
-		if removed {
-			s.sharing.leave(id, now)
-			s.ringAll()
-			return
-		}
-		s.sharing.hear(id, now)
-		return
-	}
-	p, err := strconv.Atoi(strings.TrimPrefix(key, partitionKey))
-	if err != nil || p < 0 || p >= len(s.all) {
-		return
-	}
-	if removed {
-		h.ID = ""
-	}
-	s.sharing.held(p, h.ID, now)
-	switch {
-	case h.ID == "":
-		s.all[p].ring()
-	case h.ID != s.id && s.all[p].term == nil:
-		s.Elsewhere(p)
 	}
 }
 

@@ -153,3 +153,6 @@ func (s *sharing) surplus(mine int, now Instant) int {
 	}
 	return 0
 }
+
+// unknownHolder stands for one whose record cannot be read.
+const unknownHolder = "unknown"

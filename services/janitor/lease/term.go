@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -53,48 +52,4 @@ func (t *Term) check() {
 		return
 	}
 	t.timer.Reset(l.state.left(now))
-}
-
-// begin begins a term.
-func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
-	s := l.of
-	t := &Term{lease: l, ended: make(chan struct{})}
-	ctx, t.end = context.WithCancelCause(ctx)
-	t.Ctx = context.WithValue(ctx, termKey{}, t)
-	t.timer = time.AfterFunc(time.Hour, t.check)
-	s.mu.Lock()
-	l.term, l.yields = t, false
-	t.timer.Reset(l.state.left(s.now()))
-	length := l.state.lease
-	s.mu.Unlock()
-	s.logger.Debug("a term begins", "partition", l.partition, "lease", length.String())
-	go func() { // finish waits for it
-		defer close(t.ended)
-		if err := act(t.Ctx); err != nil && t.Ctx.Err() == nil {
-			t.err = err
-		}
-	}()
-	return t
-}
-
-// finish ends a term, and returns act's error when it has ended.
-func (l *Lease) finish(t *Term, why error) error {
-	t.end(why)
-	t.timer.Stop()
-	<-t.ended
-	s := l.of
-	s.mu.Lock() // after each Do that has seen that Ctx had not ended
-	l.yields = false
-	s.mu.Unlock()
-	t.uses.Wait()
-	s.mu.Lock()
-	l.term = nil
-	l.state.stepDown()
-	s.mu.Unlock()
-	if errors.Is(why, errStopped) || errors.Is(why, errShared) {
-		s.logger.Debug("a term ends", "partition", l.partition, "reason", why)
-	} else {
-		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", context.Cause(t.Ctx))
-	}
-	return t.err
 }

@@ -141,3 +141,59 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 	}
 	return it
 }
+
+// skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
+// The error errBehind says that the page is of another generation than the window.
+func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+	// The answer of an earlier page is still good when no trim was stored since, the window holds
+	// all trims since, and the floor of the log has not passed the cursor or has not moved.
+	if r.asked > 0 {
+		state, err := r.part.looks.after(ctx, v)
+		if err != nil {
+			return err
+		}
+		if newest, start := r.part.window.Trims(r.Chain); newest <= r.asked && start <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
+			return r.skipCleared(ctx, v, page, s)
+		}
+	}
+	state, _, err := r.skipRemoved(ctx, v, 0, s)
+	if err != nil {
+		return err
+	}
+	r.asked, r.askedFirst = state.Last, state.First
+	return r.skipCleared(ctx, v, page, s)
+}
+
+// skipCleared drops the events of a page that a clear took, before the janitor
+// announces that.
+func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+	if r.cleared == nil || r.Place.Stream == "" {
+		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
+	}
+	for _, e := range page.Entries {
+		for _, stream := range []string{"", e.Subject.Stream} {
+			if e.Sequence <= r.DroppedTo(e.Subject.Stream) {
+				break
+			}
+			at, err := r.clearedAt(ctx, stream)
+			if err != nil {
+				return err
+			}
+			if r.Place.Stream != "" { // its chain knows of those that came since
+				stream, at = r.Place.Stream, max(at, v.ClearedAt)
+			}
+			if e.Sequence < at {
+				r.skip(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
+			}
+		}
+	}
+	return nil
+}
+
+// clearedAt returns the sequence of the newest clear of a stream, or of
+// the session when stream is empty, and 0 when there is none.
+func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
+	return once(r.cleared, stream, func() (uint64, error) {
+		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
+	})
+}

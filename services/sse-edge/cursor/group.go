@@ -342,3 +342,7 @@ func (g *Group) Close() {
 		g.cfg.Closed()
 	}
 }
+
+// ErrTooManySessions is returned when more open sessions match the patterns of a group than it may
+// follow.
+var ErrTooManySessions = errors.New("more sessions match than a connection may follow")

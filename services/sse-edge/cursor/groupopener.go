@@ -288,16 +288,6 @@ func (p *Partition) generationOf(ctx context.Context, tag string) (birth, genera
 	}
 }
 
-// openedAt returns the sequence at which the newest life of a session began: 0, or one up to position, when
-// that certainly lies there. Where that is unknown, it is that of a later opening.
-func (p *Partition) openedAt(ctx context.Context, session string, position uint64) (uint64, error) {
-	if began, start := p.window.BeganAt(session); began > 0 || position+1 >= start {
-		return began, nil
-	}
-	of, err := p.lookUpLife(ctx, session)
-	return of.opened, err
-}
-
 // stayed reports whether a member's life is the one that it had at the client's position.
 func (o *groupOpener) stayed(i int) bool {
 	m := o.members[i]

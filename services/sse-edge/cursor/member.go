@@ -40,18 +40,6 @@ type Member struct {
 	gaps   []Gap // that were found
 }
 
-// MemberState is what a client is told of a member.
-type MemberState string
-
-// The states of a member: it is followed; it has ended; there is no such session, or the client
-// may not read it. A pattern is full when more open sessions match than there is room for.
-const (
-	MemberOpen    MemberState = "open"
-	MemberClosed  MemberState = "closed"
-	MemberUnknown MemberState = "unknown"
-	MemberFull    MemberState = "full"
-)
-
 // Tags make the event IDs of the place, in the generation of what was read last.
 func (m *Member) Tags() Tagger { return m.reader.Tags }
 
@@ -61,12 +49,6 @@ func (m *Member) name() string {
 		return m.place.text
 	}
 	return m.Place.Session
-}
-
-// Change is a member's new state.
-type Change struct {
-	Place window.Place
-	State MemberState
 }
 
 // state returns the member's state as of now.

@@ -373,3 +373,95 @@ func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.Stat
 	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
 	return state, nil
 }
+
+// errNotReady is returned when a partition's window did not catch up with the log in time.
+var errNotReady = errors.New("the partition is not ready")
+
+// jumpLook is a look at the partition's leader that followed a jump of the tail.
+type jumpLook struct {
+	proved    uint64
+	rollbacks int
+	state     eventlog.State
+}
+
+// patience is how long readers wait for a janitor to read a partition after a start of its
+// server, or to compare it with a new leader: a janitor that restarts makes no gap uncertain, one
+// that is down delays no reader.
+type patience struct {
+	limit time.Duration
+
+	mu         sync.Mutex
+	generation string    // that is not checked; empty when it is
+	leader     string    // likewise
+	since      time.Time // when it was missed first
+}
+
+// over reports whether the wait is over: the partition was checked, or that has been missed
+// for too long.
+func (p *patience) over(state eventlog.State) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if state.Checked() {
+		p.generation = ""
+		return true
+	}
+	if id := state.Generation().ID; p.generation != id || p.leader != state.Leader {
+		p.generation, p.leader, p.since = id, state.Leader, time.Now()
+	}
+	return time.Since(p.since) > p.limit
+}
+
+// openedAt returns the sequence at which the newest life of a session began: 0, or one up to position, when
+// that certainly lies there. Where that is unknown, it is that of a later opening.
+func (p *Partition) openedAt(ctx context.Context, session string, position uint64) (uint64, error) {
+	if began, start := p.window.BeganAt(session); began > 0 || position+1 >= start {
+		return began, nil
+	}
+	of, err := p.lookUpLife(ctx, session)
+	return of.opened, err
+}
+
+// acquire returns a partition, followed until the caller releases it.
+func (ps *Partitions) acquire(number int) *Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.followed[number]
+	if p == nil {
+		p = ps.newPartition(number)
+		ps.followed[number] = p
+		if !ps.ended {
+			ps.tails.Go(p.follow)
+		}
+	}
+	p.readers++
+	if p.linger != nil {
+		p.linger.Stop()
+	}
+	return p
+}
+
+// release ends what acquire began.
+func (ps *Partitions) release(p *Partition) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p.readers--; p.readers == 0 {
+		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
+	}
+}
+
+func (ps *Partitions) newPartition(number int) *Partition {
+	cfg := ps.cfg
+	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
+	ctx, end := context.WithCancel(ps.ctx)
+	return &Partition{
+		of: ps, ctx: ctx, end: end,
+		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
+		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
+		patience: patience{limit: cfg.Patience},
+		backlog: backlog{
+			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
+			budget: max(cfg.WindowBytes/64, minScanBudget),
+		},
+		jumped: make(chan struct{}, 1),
+	}
+}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
 )
 
@@ -88,51 +87,6 @@ func New(cfg Config) *Partitions {
 	return ps
 }
 
-// acquire returns a partition, followed until the caller releases it.
-func (ps *Partitions) acquire(number int) *Partition {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := ps.followed[number]
-	if p == nil {
-		p = ps.newPartition(number)
-		ps.followed[number] = p
-		if !ps.ended {
-			ps.tails.Go(p.follow)
-		}
-	}
-	p.readers++
-	if p.linger != nil {
-		p.linger.Stop()
-	}
-	return p
-}
-
-func (ps *Partitions) newPartition(number int) *Partition {
-	cfg := ps.cfg
-	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
-	ctx, end := context.WithCancel(ps.ctx)
-	return &Partition{
-		of: ps, ctx: ctx, end: end,
-		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
-		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
-		patience: patience{limit: cfg.Patience},
-		backlog: backlog{
-			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
-			budget: max(cfg.WindowBytes/64, minScanBudget),
-		},
-		jumped: make(chan struct{}, 1),
-	}
-}
-
-// release ends what acquire began.
-func (ps *Partitions) release(p *Partition) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if p.readers--; p.readers == 0 {
-		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
-	}
-}
-
 // forget ends following a partition that has no reader.
 func (ps *Partitions) forget(p *Partition) {
 	ps.mu.Lock()
@@ -148,18 +102,6 @@ func (ps *Partitions) each() []*Partition {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(ps.followed), func(p *Partition) bool { return p == nil })
-}
-
-// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
-// partition waits until its window has caught up with the log.
-// Errors are errNotReady and those of the log and the registry, all of which pass.
-func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	p := ps.acquire(ps.log.Partition(at.Session))
-	defer ps.release(p)
-	if err := p.untilReady(ctx); err != nil {
-		return nil, err
-	}
-	return p.open(ctx, at, from, limit)
 }
 
 // Life returns the newest life of a session, if the window knows it. Like Open, it waits until the

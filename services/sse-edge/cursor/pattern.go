@@ -2,17 +2,12 @@ package cursor
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"rejoin/services/sse-edge/window"
 )
-
-// ErrTooManySessions is returned when more open sessions match the patterns of a group than it may
-// follow.
-var ErrTooManySessions = errors.New("more sessions match than a connection may follow")
 
 // pattern stands for the sessions whose names begin with prefix. A group with patterns has a lane for
 // each partition, and there a member for each pattern besides those of the sessions: its reader has a

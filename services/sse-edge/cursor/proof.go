@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -21,13 +20,6 @@ import (
 //	in the window, tail saw all     nothing                              nothing
 //	in the window, below a jump     trims in the window, or the floor    the partition's state
 //	below the window                trims, floor and birth in the log    the partition's state
-
-// jumpLook is a look at the partition's leader that followed a jump of the tail.
-type jumpLook struct {
-	proved    uint64
-	rollbacks int
-	state     eventlog.State
-}
 
 // prove finds out whether events are missing after a cursor that lies in the window, but
 // below a jump of the tail. The error errAgain says that the view must be read again.
@@ -62,28 +54,6 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	return err
 }
 
-// skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
-// The error errBehind says that the page is of another generation than the window.
-func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
-	// The answer of an earlier page is still good when no trim was stored since, the window holds
-	// all trims since, and the floor of the log has not passed the cursor or has not moved.
-	if r.asked > 0 {
-		state, err := r.part.looks.after(ctx, v)
-		if err != nil {
-			return err
-		}
-		if newest, start := r.part.window.Trims(r.Chain); newest <= r.asked && start <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
-			return r.skipCleared(ctx, v, page, s)
-		}
-	}
-	state, _, err := r.skipRemoved(ctx, v, 0, s)
-	if err != nil {
-		return err
-	}
-	r.asked, r.askedFirst = state.Last, state.First
-	return r.skipCleared(ctx, v, page, s)
-}
-
 // skipRemoved asks the log what was removed after the cursor, and returns the look that the
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
@@ -112,32 +82,6 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 		losses = append(losses, window.Loss{Stream: m.Stream, UpTo: m.UpTo, Reason: m.Reason, Certain: m.Certain})
 	}
 	return state, r.skip(s, losses...), nil
-}
-
-// skipCleared drops the events of a page that a clear took, before the janitor
-// announces that.
-func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
-	if r.cleared == nil || r.Place.Stream == "" {
-		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
-	}
-	for _, e := range page.Entries {
-		for _, stream := range []string{"", e.Subject.Stream} {
-			if e.Sequence <= r.DroppedTo(e.Subject.Stream) {
-				break
-			}
-			at, err := r.clearedAt(ctx, stream)
-			if err != nil {
-				return err
-			}
-			if r.Place.Stream != "" { // its chain knows of those that came since
-				stream, at = r.Place.Stream, max(at, v.ClearedAt)
-			}
-			if e.Sequence < at {
-				r.skip(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
-			}
-		}
-	}
-	return nil
 }
 
 // skip drops what is gone, and tells that to a client that may have seen what came before.
@@ -225,38 +169,3 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 
 // checkAgain is how often readers look whether a partition was checked meanwhile.
 const checkAgain = 50 * time.Millisecond
-
-// patience is how long readers wait for a janitor to read a partition after a start of its
-// server, or to compare it with a new leader: a janitor that restarts makes no gap uncertain, one
-// that is down delays no reader.
-type patience struct {
-	limit time.Duration
-
-	mu         sync.Mutex
-	generation string    // that is not checked; empty when it is
-	leader     string    // likewise
-	since      time.Time // when it was missed first
-}
-
-// over reports whether the wait is over: the partition was checked, or that has been missed
-// for too long.
-func (p *patience) over(state eventlog.State) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if state.Checked() {
-		p.generation = ""
-		return true
-	}
-	if id := state.Generation().ID; p.generation != id || p.leader != state.Leader {
-		p.generation, p.leader, p.since = id, state.Leader, time.Now()
-	}
-	return time.Since(p.since) > p.limit
-}
-
-// clearedAt returns the sequence of the newest clear of a stream, or of
-// the session when stream is empty, and 0 when there is none.
-func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
-	return once(r.cleared, stream, func() (uint64, error) {
-		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
-	})
-}

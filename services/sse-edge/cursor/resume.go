@@ -11,9 +11,6 @@ import (
 	"rejoin/shared/session"
 )
 
-// errNotReady is returned when a partition's window did not catch up with the log in time.
-var errNotReady = errors.New("the partition is not ready")
-
 // Start says where a subscriber begins.
 type Start struct {
 	// After is the client's event ID; empty when it has none.
@@ -240,4 +237,16 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 func Transient(err error) bool {
 	return errors.Is(err, errNotReady) || errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrNotFound) ||
 		errors.Is(err, session.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
+// partition waits until its window has caught up with the log.
+// Errors are errNotReady and those of the log and the registry, all of which pass.
+func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
+	p := ps.acquire(ps.log.Partition(at.Session))
+	defer ps.release(p)
+	if err := p.untilReady(ctx); err != nil {
+		return nil, err
+	}
+	return p.open(ctx, at, from, limit)
 }

@@ -1,11 +1,21 @@
 package ask
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"rejoin/services/janitor/lease"
+)
+
+var (
+	// ErrInvalid is returned for what is not a question or an answer.
+	ErrInvalid = errors.New("not a question to a janitor, or no answer")
+	// ErrBusy is returned when too many questions wait for answers.
+	ErrBusy = errors.New("too many questions wait for other janitors")
+	// ErrTooLarge is returned when the answers are larger than 32 MiB.
+	ErrTooLarge = errors.New("the answers of the other janitors are too large")
 )
 
 // Lacking is the error when some partitions have no answer.
