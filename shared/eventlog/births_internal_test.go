@@ -73,7 +73,7 @@ func TestBirths_Bounded(t *testing.T) {
 			t.Fatalf("what is used is forgotten after %d others", i)
 		}
 	}
-	if len(b.recent) > maxBirths || len(b.older) > maxBirths || len(b.under) > 0 {
-		t.Errorf("%d, %d and %d are remembered", len(b.recent), len(b.older), len(b.under))
+	if b.born.Len() > maxBirths || len(b.under) > 0 {
+		t.Errorf("%d are remembered, and %d under way", b.born.Len(), len(b.under))
 	}
 }

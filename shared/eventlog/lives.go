@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -259,19 +260,18 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 	return l.publish(ctx, s.Partition, msg)
 }
 
-// maxBirths bounds the streams in either half of the births that a log remembers: some
-// 25 MB in all.
-const maxBirths = 1 << 16
+// maxBirths bounds the births that are remembered of a partition: some 8 MB.
+const maxBirths = 1 << 15
 
 // births are the streams of a partition that are known to have a birth. What is forgotten is
 // born again, which costs one entry. A birth stays in the log as long as the life does, but a
 // server that was restarted may have lost it: so another generation, and a server that went
 // on without the janitor's word, make all of them forgotten. It is safe for concurrent use.
 type births struct {
-	mu            sync.Mutex
-	known         knowledge
-	recent, older map[birthPlace]struct{}
-	under         map[birthPlace]*bearing
+	mu    sync.Mutex
+	known knowledge
+	born  *simplelru.LRU[birthPlace, struct{}] // nil: none
+	under map[birthPlace]*bearing
 }
 
 type birthPlace struct{ session, life, stream string }
@@ -293,8 +293,10 @@ type bearing struct {
 func (b *births) begin(at birthPlace, known knowledge) (has bool, wait *bearing, finish func(error)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.known == known && b.has(at) {
-		return true, nil, nil
+	if b.born != nil && b.known == known {
+		if _, has := b.born.Get(at); has {
+			return true, nil, nil
+		}
 	}
 	if wait := b.under[at]; wait != nil {
 		return false, wait, nil
@@ -309,37 +311,15 @@ func (b *births) begin(at birthPlace, known knowledge) (has bool, wait *bearing,
 		defer b.mu.Unlock()
 		delete(b.under, at)
 		if err == nil {
-			if b.known != known {
-				b.known, b.recent, b.older = known, nil, nil
+			if b.born == nil || b.known != known {
+				b.known = known
+				b.born, _ = simplelru.NewLRU[birthPlace, struct{}](maxBirths, nil) // fails only without a size
 			}
-			b.put(at)
+			b.born.Add(at, struct{}{})
 		}
 		under.err = err
 		close(under.done)
 	}
-}
-
-// has reports whether a stream is remembered. The caller holds the lock.
-func (b *births) has(at birthPlace) bool {
-	if _, ok := b.recent[at]; ok {
-		return true
-	}
-	_, ok := b.older[at]
-	if ok {
-		b.put(at)
-	}
-	return ok
-}
-
-// put enters a stream. The caller holds the lock.
-func (b *births) put(at birthPlace) {
-	if len(b.recent) >= maxBirths {
-		b.recent, b.older = nil, b.recent
-	}
-	if b.recent == nil {
-		b.recent = map[birthPlace]struct{}{}
-	}
-	b.recent[at] = struct{}{}
 }
 
 // bear makes sure that the stream of an event has a birth in the partition as it is known

@@ -31,7 +31,7 @@ type Admission struct {
 	sessions  map[string]int
 	addresses map[netip.Addr]int
 	networks  map[netip.Addr]int // the /48 of IPv6 addresses
-	visitors  visitors
+	visitors  *visitors
 }
 
 // Visit is one event stream or poll, as admission counts it.
