@@ -70,7 +70,7 @@ install: ## Build rejoin, and install it with its shell completion below PREFIX 
 # Packages wait for most of their time: for servers, clients and clocks.
 AT_ONCE := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# Nobody debugs a run of the tests, and without DWARF a test program is linked in two thirds of the time.
+# A run of the tests is not debugged, and without DWARF a test program is linked in two thirds of the time.
 GOTEST := go test -ldflags=-w
 
 .PHONY: test

@@ -62,7 +62,7 @@ func goClient(ctx context.Context, p *programs) (figures, error) {
 	return f, nil
 }
 
-// publisherRate returns how many messages a second a publisher is told to be stored, on
+// publisherRate returns how many messages a second are acknowledged to a publisher, on
 // some streams from the first one on.
 func publisherRate(ctx context.Context, url string, first, streams, messages int) (float64, error) {
 	publisher, err := goclient.NewPublisher(goclient.PublisherConfig{URL: url})

@@ -26,7 +26,7 @@ const (
 )
 
 // scaleEdges measures what further edges cost: NATS and all edges together for an event that
-// nobody receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
+// no client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
 // long the first reader of a partition waits; and 10,000 clients whose edge has gone.
 func scaleEdges(ctx context.Context, p *programs) (figures, error) {
 	var f figures
@@ -195,7 +195,7 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 	return nil
 }
 
-// coldReaders measures first readers of partitions that nobody follows, from the connect to the
+// coldReaders measures first readers of partitions that no client follows, from the connect to the
 // first event, which is the oldest of a stream.
 func coldReaders(ctx context.Context, f *figures, p *programs, nats string) error {
 	e, err := startEdge(ctx, p, nats, "--partition-linger=0s")

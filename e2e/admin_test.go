@@ -246,7 +246,7 @@ func TestAdminPage_AsksForAToken(t *testing.T) {
 	b.until("document.getElementById('owner').textContent == 'Owner: alice'")
 }
 
-// Nobody clicks on a row that has just moved away.
+// Rows do not move away from under the pointer.
 func TestAdminPage_StandsStillUnderThePointer(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)

@@ -56,7 +56,7 @@ func (c *killedCall) run(ctx context.Context) {
 		"arguments": counting{Call: c.name, Gate: c.gate, Steps: *killsSteps, Pause: int(killsPause.Milliseconds())},
 	}, true)
 	resp, err := c.send(ctx, http.MethodPost, body, mcprev.MethodCallTool, "count")
-	for err == nil && resp.StatusCode == http.StatusServiceUnavailable { // NATS was killed, and nobody has the request
+	for err == nil && resp.StatusCode == http.StatusServiceUnavailable { // NATS was killed, and no bridge has the request
 		_ = resp.Body.Close()
 		pause(ctx, 50*time.Millisecond)
 		resp, err = c.send(ctx, http.MethodPost, body, mcprev.MethodCallTool, "count")

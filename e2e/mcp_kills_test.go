@@ -359,7 +359,7 @@ func (k *killing) check(ctx context.Context) {
 	var young, lost, twice, again, failed, silent, tasks int
 	var slowest time.Duration
 	var late sync.WaitGroup
-	for _, c := range k.calls { // whoever comes back after the end is told nothing again
+	for _, c := range k.calls { // a client that resumes after the end receives nothing again
 		late.Go(func() { c.comeBack(ctx) })
 	}
 	late.Wait()

@@ -22,7 +22,7 @@ while IFS= read -r message || [ -n "$message" ]; do
 	deadline=$((SECONDS + 100)) # the log knows the key for two minutes
 	while :; do
 		# Without --no-templates, {{ would mean something; standard input is the loop's.
-		# Without an answer nobody knows what became of it, so the same again.
+		# Without an answer it may be stored or not, so the same again.
 		answer=$(nats request --raw --no-templates --timeout=5s -H "Idempotency-Key:$key-$n" "mcp.ingest.$session.$stream" "$message" </dev/null) || answer=
 		case $answer in
 		'{"id":'*) echo "$answer" && break ;;

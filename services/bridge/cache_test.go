@@ -155,7 +155,7 @@ func TestCache_ListChanges(t *testing.T) {
 	}
 }
 
-// A client that listens again, and is told of every kind of change, gets what is there now.
+// A client that listens again, and receives every kind of change, gets what is there now.
 func TestCache_ListensAgain(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := listens(newModern(t))

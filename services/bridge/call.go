@@ -90,7 +90,7 @@ func (c *call) tell(a rpc.Answer) bool {
 	return true
 }
 
-// accept tells the client that the upstream has taken its requests. One without a session is told
+// accept tells the client that the upstream has taken its requests. One without a session gets
 // when there is something for it; see [clientSession.answerOrOpen].
 func (c *call) accept() {
 	if c.session.onDemand == nil {

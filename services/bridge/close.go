@@ -159,7 +159,7 @@ func (s *Service) closeOnce(ctx context.Context, h *clientSession) error {
 // patrolEvery is how often a bridge looks for sessions that were ended elsewhere.
 const patrolEvery = time.Second
 
-// reconcile finishes the sessions that somebody else has ended, and the calls that nobody waits
+// reconcile finishes the sessions that somebody else has ended, and the calls that no client waits
 // for. The copy of the registry only raises the suspicion.
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(patrolEvery)

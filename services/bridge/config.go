@@ -73,16 +73,16 @@ type Config struct {
 	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
 	OpenTimeout time.Duration `default:"30s" help:"Maximum duration of initialize, and of an outage of the MCP server during a request."`
 
-	// CancelGrace is how long a call of revision 2026-07-28 goes on whose client has gone and may come
+	// CancelGrace is how long a call of revision 2026-07-28 continues whose client has gone and may come
 	// back, with --mcp-resume-stateless of the edges. Default: 15 s.
-	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 goes on after its client has gone, where edges let clients resume it (--mcp-resume-stateless)."`
+	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has gone, where edges let clients resume it (--mcp-resume-stateless)."`
 
 	// InputWait is how long a client may take to answer what an MCP server asks during a call, where
 	// the bridge translates between revisions. Default: 10 min.
 	InputWait time.Duration `default:"10m" help:"How long a client may take to answer what the MCP server asks during a call that is translated between revisions of MCP."`
 
 	// ListenMemory is how long the bridge knows of a client without a session that listened. Such a
-	// client is told of every change that it may have missed; 0: it is not. Default: 1 h.
+	// client receives every kind of change that it may have missed; 0: none. Default: 1 h.
 	ListenMemory time.Duration `default:"1h" help:"How long after a client of MCP 2026-07-28 has listened (subscriptions/listen) its next request to listen reports each kind of change once, since some may have been missed; 0 for never."`
 
 	// TaskAfter is how long a call of a client that declares the tasks extension may take before it

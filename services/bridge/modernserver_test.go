@@ -102,7 +102,7 @@ func TestModernServer_ServerAsks(t *testing.T) {
 		t.Errorf("the response is %s", all[len(all)-1])
 	}
 
-	// The session goes on at the next bridge.
+	// The session continues at the next bridge.
 	in.stop()
 	s.start(t, testConfig(up.URL))
 	stream = newStream(t, "2")
@@ -112,7 +112,7 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	}
 }
 
-// A client of earlier revisions hears of changes without asking, and of all of them when nobody
+// A client of earlier revisions hears of changes without asking, and of all of them when no client
 // listened for a while.
 func TestModernServer_Changes(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// withTasks is a server of the revision without sessions that has tasks of its own, and knows nobody.
+// withTasks is a server of the revision without sessions that has tasks of its own, and no notion of users.
 func withTasks(t testing.TB) *server {
 	t.Helper()
 	up := newModern(t)

@@ -216,7 +216,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	case <-time.After(wait):
 		made.accept()
 	}
-	if _, err := h.answerOrOpen(made, item{}); err == nil { // else it is told
+	if _, err := h.answerOrOpen(made, item{}); err == nil { // else it has the error
 		select {
 		case a := <-made.reply:
 			return a

@@ -399,7 +399,7 @@ func (h *clientSession) openForTask() error {
 	return err
 }
 
-// openOnce opens the session in the log, if nobody has tried. The caller holds the lock.
+// openOnce opens the session in the log, on the first call. The caller holds the lock.
 func (d *onDemand) openOnce(h *clientSession) {
 	if d.opened || d.failed != nil {
 		return
@@ -448,7 +448,7 @@ func asBusy(err error) rpc.Answer {
 	return upstream.Busy("the session cannot be registered now")
 }
 
-// cancel ends a call that nobody waits for: after --cancel-grace, where the client may come back.
+// cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
 func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 	if h.onDemand != nil && h.call(c.Stream) != nil && h.task() == nil {
 		if c.Resumable {
@@ -484,7 +484,7 @@ func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 // and the client's connection with it. Edges ask every 10 s.
 const orphanedAfter = 35 * time.Second
 
-// isOrphaned reports whether nobody waits for the session's call any more. since is when edges
+// isOrphaned reports whether no client waits for the session's call any more. since is when edges
 // could be heard again, or zero.
 func (h *clientSession) isOrphaned(now, since time.Time) bool {
 	d := h.onDemand

@@ -198,7 +198,7 @@ func TestStateless_NotificationIsTooLarge(t *testing.T) {
 	}
 }
 
-// Where calls have taken their share of the sessions, a call goes on without the log, and what comes
+// Where calls have taken their share of the sessions, a call continues without the log, and what comes
 // before its response is left out.
 func TestStateless_TooManySessions(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
@@ -227,7 +227,7 @@ func TestStateless_TooManySessions(t *testing.T) {
 }
 
 // A client that goes cancels its call: the connection to a server of its revision ends, and another
-// server is told.
+// server is notified.
 func TestStateless_ClientGoes(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})
@@ -252,7 +252,7 @@ func TestStateless_ClientGoes(t *testing.T) {
 	}
 }
 
-// Where a client may come back its call goes on for the grace: until that is over, or the client
+// Where a client may come back its call continues for the grace: until that is over, or the client
 // makes the call again, or an edge asks about it.
 func TestStateless_ClientMayComeBack(t *testing.T) {
 	for _, end := range []string{"grace", "again", "asked"} {
@@ -296,7 +296,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
-			eventually(t, "the call goes on", func() bool {
+			eventually(t, "the call continues", func() bool {
 				in.orphans.mu.Lock()
 				defer in.orphans.mu.Unlock()
 				return len(in.orphans.all) == 0
@@ -561,7 +561,7 @@ func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 	}
 }
 
-// A call of a client without sessions goes on at the next bridge, where the server lets it.
+// A call of a client without sessions continues at the next bridge, where the server lets it.
 func TestStateless_TakenOver(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})

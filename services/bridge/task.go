@@ -49,7 +49,7 @@ const (
 
 // task is a call whose client has a name for it instead of the response: the states are in the
 // session's stream [mcp.TaskStream], where any edge finds the newest. The log has each before
-// anybody is told of it. It belongs to who holds the lock of the call.
+// any client has its ID. It belongs to who holds the lock of the call.
 type task struct {
 	session *clientSession
 	out     *writer

@@ -109,7 +109,7 @@ func slow(up *server, release chan struct{}, outcome string) *server {
 	return up
 }
 
-// servers are those that a task may be at, made anew for each test.
+// servers are those that a task may be at, made for each test.
 func servers(t testing.TB) map[string]*server {
 	t.Helper()
 	return map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)}
@@ -450,7 +450,7 @@ func TestTask_NoInput(t *testing.T) {
 	}
 }
 
-// The result of a task is more than an event may have: its client is told.
+// The result of a task is more than an event may have: its client receives an error.
 func TestTask_ResultIsTooLarge(t *testing.T) {
 	for name, up := range servers(t) {
 		s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
@@ -533,7 +533,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 	}
 }
 
-// A bridge that takes the task of another over goes on where the server lets it, and says that it
+// A bridge that takes the task of another over continues where the server lets it, and says that it
 // has failed where not.
 func TestTask_TakenOver(t *testing.T) {
 	for _, eventIDs := range []bool{true, false} {

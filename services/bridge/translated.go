@@ -120,7 +120,7 @@ func (t *translated) hand(ctx context.Context, c *call) {
 	id := t.takes(c)
 	for _, can := range t.asks {
 		if can {
-			select { // some servers ask there, and nobody hears what they ask before
+			select { // some servers ask there, and questions before that are lost
 			case <-t.session.listen(cursor{}):
 			case <-ctx.Done():
 			}

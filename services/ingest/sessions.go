@@ -55,7 +55,7 @@ func (s *Service) answerOf(rec session.Record) sessionAnswer {
 
 // createSession answers POST /v1/sessions.
 //
-// That a name is taken shows, whoever its owner is: a name is given once. A client that must
+// That a name is taken shows, also to those who do not own it: a name is given once. A client that must
 // not learn other names has a pattern of its own in its token.
 func (s *Service) createSession(c *fiber.Ctx) error {
 	grants := s.cfg.Access.Grants(c)

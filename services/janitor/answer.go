@@ -50,7 +50,7 @@ func (s *Service) askAbout(name string, q ask.Question) (ask.Answer, error) {
 	return answers[0], nil
 }
 
-// answerable returns the partitions that this janitor acts for. Without NATS nobody else can be asked,
+// answerable returns the partitions that this janitor acts for. Without NATS no other janitor can be asked,
 // so any ledger that is complete will do.
 func (s *Service) answerable() []*follow.Partition {
 	if !s.backend.Conn.IsConnected() {

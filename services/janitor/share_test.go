@@ -53,7 +53,7 @@ func inPartitions(log *eventlog.Log) []string {
 	return names
 }
 
-// Janitors that come and go share the partitions, and each keeps its own ledgers only. Whoever has
+// Janitors that come and go share the partitions, and each keeps its own ledgers only. One that has
 // a partition trims it.
 func TestShares_JanitorsComeAndGo(t *testing.T) {
 	t.Parallel()

@@ -166,7 +166,7 @@ func sumOf(a, b map[ledger.Reason]int) map[ledger.Reason]int {
 }
 
 // report writes a line about what was announced, if anything was. That a term has ended is no
-// trouble: whoever acts next continues.
+// trouble: the janitor that acts next continues.
 func (w *sweeper) report(took time.Duration, removed map[ledger.Reason]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range ledger.Reasons {

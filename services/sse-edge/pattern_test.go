@@ -76,7 +76,7 @@ func TestPattern_Access(t *testing.T) {
 	if states, _, _ := c.connects(); states != "o.mine open, o.shared open" && states != "o.shared open, o.mine open" {
 		t.Errorf("connect: %s", states)
 	}
-	f.Create("o.theirs", "bob") // of which nothing is told
+	f.Create("o.theirs", "bob") // which is never reported
 	f.PublishTo("o.theirs", "a", 1)
 	f.Create("o.new", "alice")
 	c.changes("o.new", cursor.MemberOpen)

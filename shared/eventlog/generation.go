@@ -40,7 +40,7 @@ func (s State) begun(server string) bool {
 
 // writable waits until something may be stored in a partition, as settle does. Where no janitor has
 // begun a generation, it begins one: with an entry under a subject that the server's run alone has,
-// so that whoever stores it first decides where the generation starts. The error wraps [ErrUnavailable].
+// so that the first to store it decides where the generation starts. The error wraps [ErrUnavailable].
 func (l *Log) writable(ctx context.Context, p int) error {
 	for {
 		server, err := l.settle(ctx, p)

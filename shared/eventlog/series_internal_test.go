@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// An event that is acknowledged while its context ends is stored, and the series goes on.
+// An event that is acknowledged while its context ends is stored, and the series continues.
 func TestSeries_StoredAsTheContextEnds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

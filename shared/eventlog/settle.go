@@ -107,7 +107,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
 	part := l.parts[p]
 	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
-		l.log.Error("a partition has gone; creating it anew", "partition", p)
+		l.log.Error("a partition has gone; creating it again", "partition", p)
 		if err = l.createPartition(ctx, p, func() Servers { return l.seen(ctx) }); err == nil {
 			err = l.refreshWithin(ctx, p)
 		}

@@ -212,7 +212,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case state.seenOn != a.server:
 			return errors.New("the connection went to another server")
 		case !state.Created.Equal(a.state.Created):
-			return errors.New("the partition was created anew")
+			return errors.New("the partition was created again")
 		case state.Last < last:
 			// The look may be older than what has come in since: look again.
 			if now, err := a.log.Look(ctx, a.p); err == nil && now.Last < last {

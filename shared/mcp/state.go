@@ -18,7 +18,7 @@ import (
 const statePrefix = "rejoin."
 
 // State is the requestState of a call that a bridge holds while its client gathers input. It is no
-// secret that is sealed, but a name that nobody can guess: what it stands for, and who may use it,
+// secret that is sealed, but a name that cannot be guessed: what it stands for, and who may use it,
 // is in the bridge's memory and ends with the call.
 type State struct {
 	Session, Life string

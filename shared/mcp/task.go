@@ -61,7 +61,7 @@ type Task struct {
 // StoredTask is a state as the log has it.
 type StoredTask struct {
 	Task
-	// Asked are the IDs that the MCP server has given Requests, for the bridge that goes on.
+	// Asked are the IDs that the MCP server has given Requests, for the bridge that continues.
 	Asked map[string]json.RawMessage `json:"asked,omitempty"`
 }
 
@@ -109,8 +109,8 @@ func (t Task) result(kind string) json.RawMessage {
 	}{kind, t})
 }
 
-// TaskID names the task of a session. It is no secret that is sealed, but a name that nobody can
-// guess, as a [State] is.
+// TaskID names the task of a session. It is no secret that is sealed, but a name that cannot be
+// guessed, as a [State] is.
 func TaskID(session string) string { return statePrefix + session }
 
 // ParseTaskID returns the session of a task; false for the task of an MCP server.

@@ -223,7 +223,7 @@ const (
 	beginEvery = 10 * time.Millisecond
 )
 
-// unanswered is called when nobody listens where messages are asked for.
+// unanswered is called when a request for messages has no responders.
 func (r *Reader) unanswered() {
 	if !r.heard.Load() && r.Clustered() && r.beginAgain() {
 		return

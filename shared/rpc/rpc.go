@@ -68,7 +68,7 @@ const (
 	// request that continues one that waits for its client has the session and the life of that
 	// one, and Held.
 	Request Action = "request"
-	// Cancel says that nobody waits for what Call.Stream gets any more: 202. With Call.Resumable
+	// Cancel says that no client waits for what Call.Stream gets any more: 202. With Call.Resumable
 	// somebody may come back: a [Check] says so.
 	Cancel Action = "cancel"
 )

@@ -57,7 +57,7 @@ func (r *Registry) Keep(partitions []bool, copied func()) {
 	}
 }
 
-// Has reports whether the copy has the records of a partition, and goes on to.
+// Has reports whether the copy has the records of a partition, and continues to follow it.
 func (r *Registry) Has(partition int) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -113,7 +113,7 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 			continue
 		}
 		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
-			r.log.Error("the session registry has gone; creating it anew")
+			r.log.Error("the session registry has gone; creating it again")
 			err = createBucket(ctx, r.js, r.events)
 		}
 		if err != nil && r.nc.IsConnected() {

@@ -60,7 +60,7 @@ type FullError struct {
 
 func (e *FullError) Error() string {
 	if e.Reason == FullShare {
-		return fmt.Sprintf("While more than three quarters of %s (%d) are taken, nobody gets more than a quarter.", e.flag, e.limit)
+		return fmt.Sprintf("While more than three quarters of %s (%d) are taken, no client gets more than a quarter.", e.flag, e.limit)
 	}
 	return fmt.Sprintf("%s (%d) is reached; a closed session counts until its name is free again.", e.flag, e.limit)
 }

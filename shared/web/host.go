@@ -17,7 +17,7 @@ var LoopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 // DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
 // addresses make no difference. Nothing allowed means [LoopbackHosts]. A client that is refused
-// is told that flag adds names.
+// reads that the flag adds names.
 func HostCheck(flag string, allowed []string) fiber.Handler {
 	if len(allowed) == 0 {
 		allowed = LoopbackHosts

@@ -33,7 +33,7 @@ type api struct {
 	base   string
 	token  client.TokenFunc
 	http   *http.Client
-	status io.Writer // is told of a server that is silent
+	status io.Writer // gets a line for a server that is silent
 }
 
 // newAPI returns an api and what closes its connections.

@@ -190,7 +190,7 @@ func TestTail_ServerComesLate(t *testing.T) {
 	}
 }
 
-// Who stops a command that never reached the server is told that nothing was done.
+// A command that is stopped before it reached the server prints that nothing was done.
 func TestInterrupted_WithoutAServer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()

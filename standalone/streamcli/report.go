@@ -36,7 +36,7 @@ func newReport(status io.Writer, url string) *report {
 
 func (r *report) stop() { r.timer.Stop() }
 
-// failed takes why an attempt failed. Only the first one since the last answer is told.
+// failed takes why an attempt failed. Only the first one since the last answer is printed.
 func (r *report) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -133,7 +133,7 @@ func ParseRequired(result json.RawMessage) (r Required, asks bool, err error) {
 		return r, false, nil
 	case "input_required":
 	default:
-		return r, false, ErrResult // nobody has declared that extension
+		return r, false, ErrResult // no client has declared that extension
 	}
 	if m.State = some(m.State); len(m.Questions) == 0 && m.State == nil {
 		return r, true, ErrResult
@@ -201,7 +201,7 @@ func (d Discovered) All() Filter {
 // Empty reports whether nothing is listened to.
 func (f Filter) Empty() bool { return !f.Tools && !f.Prompts && !f.Resources && len(f.URIs) == 0 }
 
-// Changes returns a notification for everything that is listened to: what changed while nobody
+// Changes returns a notification for everything that is listened to: what changed while no client
 // listened is not known.
 func (f Filter) Changes() (all [][]byte) {
 	for _, n := range []struct {

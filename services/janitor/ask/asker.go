@@ -61,7 +61,7 @@ func New(nc *nats.Conn, janitor string, hold func() Holding, answer func(context
 }
 
 // Ask puts a question about partitions to those who hold them, and returns their answers, of
-// which no two are about the same partition. Nobody else is asked when this janitor holds all of
+// which no two are about the same partition. No other is asked when this janitor holds all of
 // them.
 //
 // An error is [ErrBusy], [ErrTooLarge], or a [*Lacking] for partitions without an answer. Except
@@ -85,7 +85,7 @@ func (a *Asker) Ask(ctx context.Context, q Question, partitions []int) ([]Answer
 	return a.askEach(ctx, q, places, lacking)
 }
 
-// about answers a question that needs nobody else.
+// about answers a question that needs no other janitor.
 func (a *Asker) about(ctx context.Context, q Question) ([]Answer, error) {
 	answer := a.answer(ctx, q)
 	if missing := without(q.Partitions, answer.Partitions); len(missing) > 0 { // they have just been lost
@@ -138,7 +138,7 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 		}
 		select {
 		case <-ctx.Done():
-		case <-over.C: // nobody listens, which NATS says at once
+		case <-over.C: // there are no responders, which NATS says at once
 		}
 	}
 	if len(found.without())+len(found.incomplete()) == 0 {

@@ -25,7 +25,7 @@ type Lacking struct {
 	Without []int
 	// Incomplete are those of which the janitor's ledger is not complete yet.
 	Incomplete []int
-	// Away says that there is no connection to NATS, so nobody could be asked.
+	// Away says that there is no connection to NATS, so no janitor could be asked.
 	Away bool
 }
 

@@ -75,7 +75,7 @@ func (s *Leases) Do(p int, f func(ctx context.Context) error) (did bool, err err
 	return true, err
 }
 
-// Holders returns for which partitions this janitor acts, and how many nobody acts for, as far as it
+// Holders returns for which partitions this janitor acts, and how many have no janitor, as far as it
 // has heard, at one time.
 func (s *Leases) Holders() (own []int, nobodys int) {
 	s.mu.Lock()

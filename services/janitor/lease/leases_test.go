@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// deaf is a connection that loses what it receives once it is told to.
+// deaf is a connection that loses what it receives, once deafened.
 type deaf struct{ lost atomic.Bool }
 
 func (d *deaf) Dial(network, address string) (net.Conn, error) {

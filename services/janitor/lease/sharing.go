@@ -24,7 +24,7 @@ type peer struct{ first, last Instant }
 
 // holding says who holds a partition.
 type holding struct {
-	by string // empty: nobody, as far as is known
+	by string // empty: no janitor, as far as is known
 	at Instant
 }
 
@@ -33,12 +33,12 @@ func newSharing(me string, partitions int, lease time.Duration) sharing {
 }
 
 // returning is for how long after a reconnection a janitor leaves the partitions to the others that
-// they held before: after a restart of NATS nobody holds any, and one that has to be read again by
+// they held before: after a restart of NATS none is held, and one that has to be read again by
 // another janitor costs more. All connect within half a second; publishers wait three for the
 // generation that a partition's janitor begins.
 const returning = time.Second
 
-// forget begins again with a new connection, from which everything is heard anew.
+// forget begins again with a new connection, from which everything is heard again.
 func (s *sharing) forget(now Instant) {
 	if s.there {
 		s.back = now
@@ -70,7 +70,7 @@ func (s *sharing) held(p int, by string, now Instant) {
 	s.kept[p] = by == s.me || by == "" && s.kept[p]
 }
 
-// expire forgets whoever was not heard of for a lease.
+// expire forgets janitors that were not heard of for a lease.
 func (s *sharing) expire(now Instant) {
 	for id, m := range s.peers {
 		if m.last.until(now) >= s.lease {
@@ -113,7 +113,7 @@ func (s *sharing) counts(mine int, now Instant, settled time.Duration) (others [
 	return others, free
 }
 
-// orphaned is after how many leases a partition that nobody holds is anybody's, whatever share
+// orphaned is after how many leases a partition without a holder may be taken by any janitor, whatever share
 // another one has.
 const orphaned = 3
 

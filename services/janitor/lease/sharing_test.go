@@ -76,7 +76,7 @@ func (m *shared) join(t *rapid.T) {
 	m.all[id] = &s
 }
 
-// Whoever comes and goes, all partitions have a janitor soon, and all janitors have about as many.
+// Whichever janitors come and go, all partitions have one soon, and all janitors have about as many.
 func TestSharing_Converges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 20).Draw(t, "partitions")

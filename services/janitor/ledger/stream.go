@@ -194,7 +194,7 @@ func (a *Account) end(s *stream) marker {
 	return end
 }
 
-// recount counts a stream that changed among the open ones, or takes it off. Whoever
+// recount counts a stream that changed among the open ones, or takes it off. The one that
 // changes a stream's events or markers calls it.
 func (a *Account) recount(s *stream) {
 	_, ended := s.markers.endAfter(s.last)

@@ -95,7 +95,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 			return err
 		}
 	}
-	if m.reader != nil { // what it has not told is told now
+	if m.reader != nil { // what it has not reported is reported now
 		for _, gap := range m.reader.Pending {
 			gap.ResumesAt = r.ID(r.Cursor)
 			m.gaps = append(m.gaps, gap)

@@ -84,7 +84,7 @@ func TestPartitions_Linger(t *testing.T) {
 	r = opens(t, ps, "s", Start{})
 	defer r.Close()
 	if ps.Of("s") != p {
-		t.Error("the partition was followed anew")
+		t.Error("the partition was followed again")
 	}
 	ps.forget(p) // the timer of the first reader may have been late
 	if ps.Of("s") != p {
@@ -120,7 +120,7 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 	reads(t, r, last-1, last)
 }
 
-// Whoever asks for a life before opening a reader hears of it also in a partition that was not followed.
+// A life can be asked for before a reader is opened, also in a partition that was not followed.
 func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	f := edgetest.NewLog(t)
 	create(t, f, "s")
@@ -135,7 +135,7 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
 }
 
-// Without NATS a partition that is not followed cannot be read, and nobody waits for it; one that is
+// Without NATS a partition that is not followed cannot be read, and no client waits for it; one that is
 // followed can.
 func TestPartitions_WithoutNATS(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)

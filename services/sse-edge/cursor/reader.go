@@ -397,7 +397,7 @@ type Change struct {
 	State MemberState
 }
 
-// MemberState is what a client is told of a member.
+// MemberState is the state of a member, as clients receive it.
 type MemberState string
 
 // The states of a member: it is followed; it has ended; there is no such session, or the client

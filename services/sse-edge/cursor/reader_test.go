@@ -154,7 +154,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	waittest.NoError(t, func() (err error) {
 		r, err = resume()
 		return err
-	}, eventlog.ErrUnavailable) // on a machine that pauses the leader has heard from nobody for a moment
+	}, eventlog.ErrUnavailable) // on a machine that pauses the leader has heard from no replica for a moment
 	if len(r.Pending) != 1 || r.Pending[0].Reason != ReasonRolledBack {
 		t.Errorf("with a quorum the gaps are %+v", r.Pending)
 	}
@@ -229,7 +229,7 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 }
 
 // The server loses its newest event, comes back without a janitor, and gives the sequence to
-// another event: who had the lost one is told, and gets the other.
+// another event: a reader that had the lost one gets a gap, and the other event.
 func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	t.Parallel()
 	f := edgetest.NewLog(t)
@@ -401,7 +401,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	}
 }
 
-// Events that were removed are no newest ones, and no gap is told of them.
+// Events that were removed are no newest ones, and get no gap.
 func TestReader_LastOfRemoved(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 10)

@@ -105,7 +105,7 @@ func forwarded(c *fiber.Ctx) http.Header {
 	return h
 }
 
-// cancel tells the bridge, without waiting for it, that nobody waits for a call's response any more;
+// cancel tells the bridge, without waiting for it, that the client no longer waits for a call's response;
 // resumable says that somebody may come back.
 func (s *Service) cancel(call rpc.Call, resumable bool) {
 	s.attached.work.Go(func() {

@@ -59,7 +59,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 // Clients give up a call after a minute; an edge tells them before.
 func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	m := &streamForm{service: &Service{checkEvery: checkEvery, unheardFor: unheardFor, checks: make(chan struct{})}} // nobody may be asked
+	m := &streamForm{service: &Service{checkEvery: checkEvery, unheardFor: unheardFor, checks: make(chan struct{})}} // nothing may be asked
 	gone := now
 	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and has gone since
 	for m.unheard.IsZero() || m.checkAt.Sub(m.unheard) < unheardFor {

@@ -281,7 +281,7 @@ func TestEvents_PollTruncated(t *testing.T) {
 	}
 }
 
-// Events older than maxAgeMs are left out, which the client is told.
+// Events older than maxAgeMs are left out, and the client receives a note of that.
 func TestEvents_MaxAge(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.mcpService(withMCPEvents)
@@ -358,7 +358,7 @@ func TestEventsParams_MaxAge(t *testing.T) {
 	}
 }
 
-// A client whose connection breaks, or whose edge stops, goes on after its cursor, and gets each
+// A client whose connection breaks, or whose edge stops, resumes after its cursor, and gets each
 // event once.
 func TestEvents_StreamResumes(t *testing.T) {
 	f := newFixture(t)
@@ -430,7 +430,7 @@ func TestEvents_StreamResumes(t *testing.T) {
 	}
 }
 
-// A gap is a second confirmation, with the place from which the stream goes on.
+// A gap is a second confirmation, with the place from which the stream continues.
 func TestEvents_StreamTruncated(t *testing.T) {
 	f := newFixture(t)
 	u, begin, trimmed := f.trimmedStream()

@@ -122,7 +122,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	}
 }
 
-// A call is handed over before a proxy cuts its response: three times, and goes on then.
+// A call is handed over before a proxy cuts its response: three times, and stays then.
 func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	b, u := newModern(t, limited)

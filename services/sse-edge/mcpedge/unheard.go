@@ -21,7 +21,7 @@ type absence struct {
 	lost        bool
 }
 
-// note notes whether nobody listens for a session, and reports whether nobody has for the limit, and
+// note notes whether a session has no listener, and reports whether it has had none for the limit, and
 // whether this is the first that is known of it.
 func (u *unheard) note(name string, nobody bool, now time.Time, limit time.Duration) (lost, begun bool) {
 	u.mu.Lock()

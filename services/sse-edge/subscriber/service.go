@@ -96,7 +96,7 @@ func (s *Service) Run(ctx context.Context) {
 	tails.Wait()
 }
 
-// Drain lets nobody in any more, closes all streams within a time, and waits for them and for
+// Drain admits no more clients, closes all streams within a time, and waits for them and for
 // polls.
 func (s *Service) Drain(within time.Duration) {
 	s.Admitted.Close()

@@ -17,7 +17,7 @@ type ChainCursor struct {
 // DroppedTo returns up to which sequence a stream's events are not sent any more.
 func (c *ChainCursor) DroppedTo(stream string) uint64 { return max(c.Cursor, c.Dropped[stream]) }
 
-// Watcher is told of the openings that a window takes in. Opened must not block: the window's lock is
+// Watcher hears of the openings that a window takes in. Opened must not block: the window's lock is
 // held.
 type Watcher interface{ Opened(session string) }
 
