@@ -156,8 +156,8 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 	case c == nil || c.Through+1 < first:
 	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
-	default:
-		m.Certain = c.Removed > after || c.Last < first
+	default: // the copy may be of a later floor, and what went since lies above first
+		m.Certain = c.Removed > after && c.Removed < first || c.Last < first
 	}
 	return m, nil
 }

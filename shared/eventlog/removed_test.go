@@ -156,6 +156,11 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	want("busy", last["busy"]-3, "busy expired to "+up+", false")
 	want("busy", floor-1, "")
 	want("", floor-2, " expired to "+up+", false")
+	// The floor moves on once it was looked at: what is removed above it is missing of no page.
+	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
+		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: lookAt(t, l, 0).Last})
+	must(t, err)
+	want("busy", floor-2, "busy expired to "+up+", false")
 	// What the birth says does not reach to the floor any more.
 	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
 	purge(last["busy"])

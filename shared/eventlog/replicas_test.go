@@ -2,6 +2,8 @@ package eventlog_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,20 +38,22 @@ func TestSetLimits_ReplicasUnderLoad(t *testing.T) {
 		if err := l.SetLimits(waittest.Context(t), 0, settings); err != nil {
 			t.Fatal(err)
 		}
-		state, err := l.Look(waittest.Context(t), 0)
-		if err != nil {
-			t.Fatal(err)
+		// A leader may be elected at the moment.
+		var state eventlog.State
+		look := func() (err error) {
+			state, err = l.Look(waittest.Context(t), 0)
+			if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return err
 		}
+		waittest.Until(t, "a leader answers", func() bool { return look() == nil })
 		if state.Limits.Replicas != n || l.Settings().Replicas != n {
 			t.Errorf("there are %d replicas, the settings say %d, want %d", state.Limits.Replicas, l.Settings().Replicas, n)
 		}
 		// They were all current when SetLimits returned; while events are stored, one may be
 		// an event behind at any moment.
-		for ctx := waittest.Context(t); state.Current != n; {
-			if state, err = l.Look(ctx, 0); err != nil {
-				t.Fatalf("%d of %d replicas are current: %v", state.Current, n, err)
-			}
-		}
+		waittest.Until(t, fmt.Sprintf("%d replicas are current", n), func() bool { return look() == nil && state.Current == n })
 		if len(state.Generations) != 1 {
 			t.Errorf("there are %d generations", len(state.Generations))
 		}
