@@ -145,6 +145,10 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 // skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
 // The error errBehind says that the page is of another generation than the window.
 func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+	// Before the look: the floor may pass a clear once it has taken what the clear is about.
+	if err := r.lookUpClears(ctx, page); err != nil {
+		return err
+	}
 	// The answer of an earlier page is still good when no trim was stored since, the window holds
 	// all trims since, and the floor of the log has not passed the cursor or has not moved.
 	if r.asked > 0 {
@@ -153,7 +157,8 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 			return err
 		}
 		if newest, start := r.part.window.Trims(r.Chain); newest <= r.asked && start <= r.asked+1 && state.First <= max(r.Cursor+1, r.askedFirst) {
-			return r.skipCleared(ctx, v, page, s)
+			r.skipCleared(v, page, s)
+			return nil
 		}
 	}
 	state, _, err := r.skipRemoved(ctx, v, 0, s)
@@ -161,24 +166,34 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 		return err
 	}
 	r.asked, r.askedFirst = state.Last, state.First
-	return r.skipCleared(ctx, v, page, s)
+	r.skipCleared(v, page, s)
+	return nil
 }
 
-// skipCleared drops the events of a page that a clear took, before the janitor
-// announces that.
-func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
+// lookUpClears asks the log for the clears of what a page has.
+func (r *Reader) lookUpClears(ctx context.Context, page eventlog.Page) error {
 	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}
 	for _, e := range page.Entries {
 		for _, stream := range []string{"", e.Subject.Stream} {
+			if _, err := r.clearedAt(ctx, stream); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// skipCleared drops the events of a page that a clear took, before the janitor
+// announces that.
+func (r *Reader) skipCleared(v window.View, page eventlog.Page, s *Step) {
+	for _, e := range page.Entries {
+		for _, stream := range []string{"", e.Subject.Stream} {
 			if e.Sequence <= r.DroppedTo(e.Subject.Stream) {
 				break
 			}
-			at, err := r.clearedAt(ctx, stream)
-			if err != nil {
-				return err
-			}
+			at := r.cleared[stream]
 			if r.Place.Stream != "" { // its chain knows of those that came since
 				stream, at = r.Place.Stream, max(at, v.ClearedAt)
 			}
@@ -187,7 +202,6 @@ func (r *Reader) skipCleared(ctx context.Context, v window.View, page eventlog.P
 			}
 		}
 	}
-	return nil
 }
 
 // clearedAt returns the sequence of the newest clear of a stream, or of
