@@ -67,7 +67,7 @@ func (p *proc) heap() float64 {
 
 // A client that sends slowly, or stops, is cut off, and delays no other.
 func TestAttackSlowloris(t *testing.T) {
-	p := startProc(t, "--header-timeout=6s", "--body-timeout=6s")
+	p := startProc(t, "--header-timeout=6s", "--body-timeout=6s", "--ack-timeout=9s")
 	const each = 10
 	head := "POST " + streamPath("slow", "s") + " HTTP/1.1\r\nHost: localhost\r\n"
 	lines := head + "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -89,12 +89,12 @@ func (p *proc) storeLarge(session string) {
 
 // H2: 30 KB of requests for pages of 4 MB that are not read.
 func TestAttackUnreadPages(t *testing.T) {
-	attackWithPages(t, startProc(t))
+	attackWithPages(t, startProc(t, "--ack-timeout=9s"))
 }
 
 // The same pages lie below the window: the log is read for them.
 func TestAttackUnreadPagesOfTheLog(t *testing.T) {
-	attackWithPages(t, startProc(t, "--window-bytes=16MiB"))
+	attackWithPages(t, startProc(t, "--window-bytes=16MiB", "--ack-timeout=9s"))
 }
 
 func attackWithPages(t *testing.T, p *proc) {

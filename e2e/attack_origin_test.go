@@ -28,7 +28,7 @@ func (p *proc) openSessions() string {
 // body: whatever page is open on this machine could make sessions and sweep.
 func TestAttackCrossOriginWrites(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--ack-timeout=9s")
 	b := openBrowser(t)
 	page := site(t).URL
 	sandbox := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -87,7 +87,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 // The same with the headers that browsers send, at each service.
 func TestAttackCrossOriginHeaders(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--cors-origins="+listedOrigin)
+	p := startProc(t, "--cors-origins="+listedOrigin, "--ack-timeout=9s")
 	for name, headers := range map[string][]string{
 		"another site":                {"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"},
 		"another site, no origin":     {"Sec-Fetch-Site", "cross-site"},

@@ -27,7 +27,7 @@ func TestAttackSessionMetadata(t *testing.T) {
 	if memoryFactor > 1 {
 		each = 200 // with the race detector, which takes five times as long
 	}
-	p := startProc(t)
+	p := startProc(t, "--ack-timeout=30s")
 	start := p.memory("VmRSS")
 	body := `{"metadata":{"x":"` + strings.Repeat("x", 16<<10-8) + `"}}`
 	var mu sync.Mutex

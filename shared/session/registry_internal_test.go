@@ -19,7 +19,8 @@ import (
 // busy is a bucket whose leader is not done yet with an earlier write of the key.
 type busy struct {
 	jetstream.KeyValue
-	left int // how many writes it refuses
+	left    int    // how many writes it refuses
+	refused func() // after each
 }
 
 func (b *busy) refuse() error {
@@ -27,6 +28,9 @@ func (b *busy) refuse() error {
 		return nil
 	}
 	b.left--
+	if b.refused != nil {
+		b.refused()
+	}
 	return &jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamWrongLastSequenceConstant}
 }
 
@@ -92,8 +96,9 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	}
 	// The log has what the index could not be told in time.
 	b.left = 1_000_000
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	b.refused = cancel
 	rec, err = r.Create(ctx, New("s", "", nil, time.Now()))
 	if err != nil {
 		t.Fatal(err)
