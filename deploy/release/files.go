@@ -14,6 +14,38 @@ import (
 	"time"
 )
 
+// A release is what is built, and how.
+type release struct {
+	root       string    // of the repository
+	version    string    // what --version of the programs says
+	time       time.Time // of everything that has one
+	platforms  []string  // such as linux/amd64
+	programs   []program
+	nfpm       string // the program that builds Debian packages; empty: none are built
+	maintainer string // of the Debian package
+	url        string // of the repository, for the packages; empty: unknown
+	images     []image
+	registry   string // before the names of images, such as registry.example/rejoin
+	push       bool   // the images to the registry
+}
+
+// A program is a main package, below the folder of its module.
+type program struct{ module, pkg string }
+
+func (p program) name() string { return filepath.Base(p.pkg) }
+
+var programs = []program{
+	{"standalone", "./cmd/rejoin"},
+	{"services/ingest", "./cmd/ingest"},
+	{"services/sse-edge", "./cmd/sse-edge"},
+	{"services/janitor", "./cmd/janitor"},
+	{"services/bridge", "./cmd/bridge"},
+	{"deploy", "./cmd/credentials"},
+}
+
+// Windows is not among them: edge and bridge need Unix sockets and signals.
+const platforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64"
+
 // A file of an archive, with its path below the archive's one folder.
 type file struct {
 	path string
@@ -110,35 +142,3 @@ func (r release) build(ctx context.Context, p program, path, goos, arch string) 
 	}
 	return nil
 }
-
-// A release is what is built, and how.
-type release struct {
-	root       string    // of the repository
-	version    string    // what --version of the programs says
-	time       time.Time // of everything that has one
-	platforms  []string  // such as linux/amd64
-	programs   []program
-	nfpm       string // the program that builds Debian packages; empty: none are built
-	maintainer string // of the Debian package
-	url        string // of the repository, for the packages; empty: unknown
-	images     []image
-	registry   string // before the names of images, such as registry.example/rejoin
-	push       bool   // the images to the registry
-}
-
-// A program is a main package, below the folder of its module.
-type program struct{ module, pkg string }
-
-func (p program) name() string { return filepath.Base(p.pkg) }
-
-var programs = []program{
-	{"standalone", "./cmd/rejoin"},
-	{"services/ingest", "./cmd/ingest"},
-	{"services/sse-edge", "./cmd/sse-edge"},
-	{"services/janitor", "./cmd/janitor"},
-	{"services/bridge", "./cmd/bridge"},
-	{"deploy", "./cmd/credentials"},
-}
-
-// Windows is not among them: edge and bridge need Unix sockets and signals.
-const platforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64"

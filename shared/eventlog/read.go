@@ -68,6 +68,9 @@ func (l *Log) stopReader(p int, r *natsconn.Reader) {
 	}
 }
 
+// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
+const tailPull = 4096
+
 // Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
 // not, in order, until handle returns false, and returns the sequence up to which
 // there was no more. While handle does not return, nothing more is read: it may
@@ -270,6 +273,3 @@ func scanError(ctx context.Context, err error) error {
 	}
 	return apiError(err)
 }
-
-// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
-const tailPull = 4096

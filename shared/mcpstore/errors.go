@@ -34,6 +34,9 @@ var (
 	ErrInvalidName = errors.New("the name is not valid")
 )
 
+// attemptEvery is the pause between two attempts.
+const attemptEvery = 50 * time.Millisecond
+
 // patiently tries again until ctx ends while the trouble may pass.
 func patiently(ctx context.Context, try func() error) error {
 	for {
@@ -46,9 +49,6 @@ func patiently(ctx context.Context, try func() error) error {
 		}
 	}
 }
-
-// attemptEvery is the pause between two attempts.
-const attemptEvery = 50 * time.Millisecond
 
 // passing reports whether an error is trouble that may pass.
 func passing(err error) bool {

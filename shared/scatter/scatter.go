@@ -42,7 +42,7 @@ func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse f
 			if err != nil || !inbox.Is(msg.Reply) {
 				continue
 			}
-			if data, err := encode(answer(q)); err == nil {
+			if data, err := Encode(answer(q)); err == nil {
 				_ = msg.Respond(data) // what does not arrive is no answer either
 			}
 		}
@@ -113,7 +113,7 @@ func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question 
 
 // ask sends a question, and returns where the answers come.
 func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error) {
-	data, err := encode(question)
+	data, err := Encode(question)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,9 @@ func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error
 	return sub, nil
 }
 
-// encode encodes without HTML's escapes, which make six bytes of one.
-func encode(v any) ([]byte, error) {
+// Encode encodes as JSON without HTML's escapes, which make six bytes of one. Errors are those of
+// package json.
+func Encode(v any) ([]byte, error) {
 	var data bytes.Buffer
 	enc := json.NewEncoder(&data)
 	enc.SetEscapeHTML(false)

@@ -146,6 +146,9 @@ rejoin <command> --help shows the flags of a command, and more examples.
 	return b.String()
 }
 
+// sameBytes is how much of a name tells what was meant.
+const sameBytes = 4
+
 // nearest returns the first command that begins as word does, or of which word is a typo; empty for
 // a word that is like none.
 func nearest(word string) string {
@@ -156,6 +159,3 @@ func nearest(word string) string {
 	}
 	return ""
 }
-
-// sameBytes is how much of a name tells what was meant.
-const sameBytes = 4

@@ -5,6 +5,39 @@ import (
 	"strings"
 )
 
+// place is where a command line can stand, and what can follow there.
+type place struct {
+	path  string // the commands so far: "", "log", "log set"
+	words []word
+	flags []flag
+}
+
+// word is a command, or a value of an argument that has few.
+type word struct{ text, help string }
+
+type flag struct {
+	name, help string
+	takesValue bool
+	values     []string // empty: any
+}
+
+// steps are the lines of a shell's case that follow the commands: each is what was
+// found so far, a space, and the next word.
+func steps(places []place) []string {
+	var all []string
+	for _, p := range places[1:] {
+		before, last := "", p.path
+		if i := strings.LastIndex(p.path, " "); i >= 0 {
+			before, last = p.path[:i], p.path[i+1:]
+		}
+		all = append(all, "'"+before+" "+last+"'")
+	}
+	return all
+}
+
+// quoted quotes text for a shell.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
 // bashScript completes in bash, which splits words at "=".
 func bashScript(places []place) string {
 	var b strings.Builder
@@ -158,36 +191,3 @@ end
 func fishQuoted(text string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(text) + "'"
 }
-
-// place is where a command line can stand, and what can follow there.
-type place struct {
-	path  string // the commands so far: "", "log", "log set"
-	words []word
-	flags []flag
-}
-
-// word is a command, or a value of an argument that has few.
-type word struct{ text, help string }
-
-type flag struct {
-	name, help string
-	takesValue bool
-	values     []string // empty: any
-}
-
-// steps are the lines of a shell's case that follow the commands: each is what was
-// found so far, a space, and the next word.
-func steps(places []place) []string {
-	var all []string
-	for _, p := range places[1:] {
-		before, last := "", p.path
-		if i := strings.LastIndex(p.path, " "); i >= 0 {
-			before, last = p.path[:i], p.path[i+1:]
-		}
-		all = append(all, "'"+before+" "+last+"'")
-	}
-	return all
-}
-
-// quoted quotes text for a shell.
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -10,7 +10,6 @@
 package ask
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -201,12 +200,3 @@ const (
 	Unfinished Swept = "unfinished"
 	NotBegun   Swept = "not_begun"
 )
-
-// encode encodes without HTML's escapes, which make six bytes of one.
-func encode(v any) ([]byte, error) {
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return data.Bytes(), err
-}

@@ -244,7 +244,7 @@ func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int
 
 // askOne asks a janitor. Its answer takes from the room for all answers.
 func (a *Asker) askOne(ctx context.Context, janitor string, q Question, room *atomic.Int64) (Answer, error) {
-	data, err := encode(q)
+	data, err := scatter.Encode(q)
 	if err != nil {
 		return Answer{}, err
 	}

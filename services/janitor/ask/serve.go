@@ -76,7 +76,7 @@ func (a *Asker) work(ctx context.Context, questions <-chan *nats.Msg, sweeps cha
 
 // respond sends an answer in parts. What does not arrive is no answer.
 func (a *Asker) respond(to *nats.Msg, answer Answer) {
-	data, err := encode(answer)
+	data, err := scatter.Encode(answer)
 	if err != nil {
 		return
 	}

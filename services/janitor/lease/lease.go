@@ -23,6 +23,34 @@ var (
 	errShared  = errors.New("another janitor has a smaller share")
 )
 
+// Leases competes for the leases of all partitions on behalf of one janitor.
+//
+//	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
+//	   ├──▶ follow, one for each connection: hears who holds what
+//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
+//	   └──▶ a subscription that says that this janitor is connected
+//
+// mu guards the state of all, and is never held across I/O.
+type Leases struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	kv       jetstream.KeyValue // of the present connection
+	replicas int
+	id       string
+	logger   *slog.Logger
+	all      []*Lease // by partition
+	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
+	// call a method of Leases. Set before Run.
+	Elsewhere func(partition int)
+
+	mu         sync.Mutex
+	now        func() Instant
+	sharing    sharing
+	told       string // the partitions that the log said this janitor acts for
+	complained bool   // since the connection was made
+	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
+}
+
 // Lease is this janitor's side of one partition's lease.
 type Lease struct {
 	of        *Leases
@@ -35,6 +63,39 @@ type Lease struct {
 	term   *Term // nil while another one acts
 	yields bool  // the term is to end in favour of another janitor
 }
+
+// Acting returns the term in which this janitor acts for a partition, or nil.
+func (s *Leases) Acting(p int) *Term {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[p].term
+}
+
+// Held reports whether this janitor acts for a partition now.
+func (s *Leases) Held(p int) bool {
+	t := s.Acting(p)
+	return t != nil && t.Ctx.Err() == nil
+}
+
+// mine returns the leases that this janitor acts by. The caller holds mu.
+func (s *Leases) mine() (held []*Lease) {
+	for _, l := range s.all {
+		if l.term != nil {
+			held = append(held, l)
+		}
+	}
+	return held
+}
+
+// ringAll has all candidates look whether they want their partition.
+func (s *Leases) ringAll() {
+	for _, l := range s.all {
+		l.ring()
+	}
+}
+
+// connection returns the number of the present connection.
+func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
 
 func (l *Lease) ring() {
 	select {
@@ -155,50 +216,6 @@ func (l *Lease) giveBack(ctx context.Context, t *Term, why error) error {
 	return err
 }
 
-// Leases competes for the leases of all partitions on behalf of one janitor.
-//
-//	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
-//	   ├──▶ follow, one for each connection: hears who holds what
-//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
-//	   └──▶ a subscription that says that this janitor is connected
-//
-// mu guards the state of all, and is never held across I/O.
-type Leases struct {
-	nc       *nats.Conn
-	js       jetstream.JetStream
-	kv       jetstream.KeyValue // of the present connection
-	replicas int
-	id       string
-	logger   *slog.Logger
-	all      []*Lease // by partition
-	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
-	// call a method of Leases. Set before Run.
-	Elsewhere func(partition int)
-
-	mu         sync.Mutex
-	now        func() Instant
-	sharing    sharing
-	told       string // the partitions that the log said this janitor acts for
-	complained bool   // since the connection was made
-	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
-}
-
-// Held reports whether this janitor acts for a partition now.
-func (s *Leases) Held(p int) bool {
-	t := s.Acting(p)
-	return t != nil && t.Ctx.Err() == nil
-}
-
-// connection returns the number of the present connection.
-func (s *Leases) connection() uint64 { return s.nc.Stats().Reconnects }
-
-// ringAll has all candidates look whether they want their partition.
-func (s *Leases) ringAll() {
-	for _, l := range s.all {
-		l.ring()
-	}
-}
-
 // begin begins a term.
 func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Term {
 	s := l.of
@@ -295,21 +312,4 @@ func (l *Lease) release(ctx context.Context, revision uint64) {
 	if err := l.of.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
 		l.of.logger.Info("a lease was not released, and will run out", "partition", l.partition, "error", err)
 	}
-}
-
-// Acting returns the term in which this janitor acts for a partition, or nil.
-func (s *Leases) Acting(p int) *Term {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[p].term
-}
-
-// mine returns the leases that this janitor acts by. The caller holds mu.
-func (s *Leases) mine() (held []*Lease) {
-	for _, l := range s.all {
-		if l.term != nil {
-			held = append(held, l)
-		}
-	}
-	return held
 }

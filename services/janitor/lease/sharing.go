@@ -28,6 +28,9 @@ type holding struct {
 	at Instant
 }
 
+// unknownHolder stands for one whose record cannot be read.
+const unknownHolder = "unknown"
+
 func newSharing(me string, partitions int, lease time.Duration) sharing {
 	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions), kept: make([]bool, partitions), returning: returning}
 }
@@ -153,6 +156,3 @@ func (s *sharing) surplus(mine int, now Instant) int {
 	}
 	return 0
 }
-
-// unknownHolder stands for one whose record cannot be read.
-const unknownHolder = "unknown"

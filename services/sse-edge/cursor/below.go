@@ -98,19 +98,6 @@ func (r *Reader) newest(ctx context.Context, s event.Subject) (eventlog.Entry, e
 	return e, err
 }
 
-// once looks for a stream's newest clear, unless that is known; 0 means that there is none.
-func once(known map[string]uint64, stream string, look func() (uint64, error)) (uint64, error) {
-	if at, ok := known[stream]; ok {
-		return at, nil
-	}
-	at, err := look()
-	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
-		return 0, err
-	}
-	known[stream] = at
-	return at, nil
-}
-
 // itemsOf frames the messages of a page as the window would have.
 func (r *Reader) itemsOf(page eventlog.Page) []window.Item {
 	items := r.items[:0]
@@ -170,16 +157,22 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 	return nil
 }
 
-// lookUpClears asks the log for the clears of what a page has.
+// lookUpClears asks the log for the newest clear of the session and of each stream that a page has
+// events of; [Reader.cleared] has 0 where there is none.
 func (r *Reader) lookUpClears(ctx context.Context, page eventlog.Page) error {
 	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}
 	for _, e := range page.Entries {
 		for _, stream := range []string{"", e.Subject.Stream} {
-			if _, err := r.clearedAt(ctx, stream); err != nil {
+			if _, known := r.cleared[stream]; known {
+				continue
+			}
+			at, err := r.part.log.Last(ctx, r.Subject(event.Clear, stream))
+			if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 				return err
 			}
+			r.cleared[stream] = at
 		}
 	}
 	return nil
@@ -202,12 +195,4 @@ func (r *Reader) skipCleared(v window.View, page eventlog.Page, s *Step) {
 			}
 		}
 	}
-}
-
-// clearedAt returns the sequence of the newest clear of a stream, or of
-// the session when stream is empty, and 0 when there is none.
-func (r *Reader) clearedAt(ctx context.Context, stream string) (uint64, error) {
-	return once(r.cleared, stream, func() (uint64, error) {
-		return r.part.log.Last(ctx, r.Subject(event.Clear, stream))
-	})
 }

@@ -11,6 +11,10 @@ import (
 	"rejoin/services/sse-edge/window"
 )
 
+// ErrTooManySessions is returned when more open sessions match the patterns of a group than it may
+// follow.
+var ErrTooManySessions = errors.New("more sessions match than a connection may follow")
+
 // Group reads several places as one: the events of each partition in the order of the log. So one
 // position for each partition says what a client has of all of them.
 //
@@ -342,7 +346,3 @@ func (g *Group) Close() {
 		g.cfg.Closed()
 	}
 }
-
-// ErrTooManySessions is returned when more open sessions match the patterns of a group than it may
-// follow.
-var ErrTooManySessions = errors.New("more sessions match than a connection may follow")

@@ -18,6 +18,9 @@ import (
 	"rejoin/shared/tracing"
 )
 
+// errNotReady is returned when a partition's window did not catch up with the log in time.
+var errNotReady = errors.New("the partition is not ready")
+
 // Partition is one partition that the edge follows: its window, and the tail that fills it.
 type Partition struct {
 	of       *Partitions
@@ -60,6 +63,51 @@ func (p *Partition) follow() {
 	work.Wait()
 	p.backlog.work.Wait()
 	p.looks.work.Wait()
+}
+
+func (ps *Partitions) newPartition(number int) *Partition {
+	cfg := ps.cfg
+	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
+	ctx, end := context.WithCancel(ps.ctx)
+	return &Partition{
+		of: ps, ctx: ctx, end: end,
+		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
+		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
+		patience: patience{limit: cfg.Patience},
+		backlog: backlog{
+			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
+			budget: max(cfg.WindowBytes/64, minScanBudget),
+		},
+		jumped: make(chan struct{}, 1),
+	}
+}
+
+// acquire returns a partition, followed until the caller releases it.
+func (ps *Partitions) acquire(number int) *Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.followed[number]
+	if p == nil {
+		p = ps.newPartition(number)
+		ps.followed[number] = p
+		if !ps.ended {
+			ps.tails.Go(p.follow)
+		}
+	}
+	p.readers++
+	if p.linger != nil {
+		p.linger.Stop()
+	}
+	return p
+}
+
+// release ends what acquire began.
+func (ps *Partitions) release(p *Partition) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p.readers--; p.readers == 0 {
+		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
+	}
 }
 
 // untilReady waits until the window has caught up, unless NATS cannot be reached. The error is errNotReady.
@@ -356,6 +404,13 @@ func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 	return m
 }
 
+// jumpLook is a look at the partition's leader that followed a jump of the tail.
+type jumpLook struct {
+	proved    uint64
+	rollbacks int
+	state     eventlog.State
+}
+
 // afterJump returns a look at the partition's leader that followed the newest jump that v
 // shows. What the tail missed there was announced before it, so a view of the window that
 // has come to the look's end has all of it. Errors are those of [looks.after].
@@ -372,16 +427,6 @@ func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.Stat
 	}
 	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
 	return state, nil
-}
-
-// errNotReady is returned when a partition's window did not catch up with the log in time.
-var errNotReady = errors.New("the partition is not ready")
-
-// jumpLook is a look at the partition's leader that followed a jump of the tail.
-type jumpLook struct {
-	proved    uint64
-	rollbacks int
-	state     eventlog.State
 }
 
 // patience is how long readers wait for a janitor to read a partition after a start of its
@@ -419,49 +464,4 @@ func (p *Partition) openedAt(ctx context.Context, session string, position uint6
 	}
 	of, err := p.lookUpLife(ctx, session)
 	return of.opened, err
-}
-
-// acquire returns a partition, followed until the caller releases it.
-func (ps *Partitions) acquire(number int) *Partition {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := ps.followed[number]
-	if p == nil {
-		p = ps.newPartition(number)
-		ps.followed[number] = p
-		if !ps.ended {
-			ps.tails.Go(p.follow)
-		}
-	}
-	p.readers++
-	if p.linger != nil {
-		p.linger.Stop()
-	}
-	return p
-}
-
-// release ends what acquire began.
-func (ps *Partitions) release(p *Partition) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if p.readers--; p.readers == 0 {
-		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
-	}
-}
-
-func (ps *Partitions) newPartition(number int) *Partition {
-	cfg := ps.cfg
-	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
-	ctx, end := context.WithCancel(ps.ctx)
-	return &Partition{
-		of: ps, ctx: ctx, end: end,
-		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
-		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
-		patience: patience{limit: cfg.Patience},
-		backlog: backlog{
-			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
-			budget: max(cfg.WindowBytes/64, minScanBudget),
-		},
-		jumped: make(chan struct{}, 1),
-	}
 }

@@ -83,6 +83,24 @@ type Step struct {
 	Ended bool
 }
 
+// Change is a member's new state.
+type Change struct {
+	Place window.Place
+	State MemberState
+}
+
+// MemberState is the state of a member, as clients receive it.
+type MemberState string
+
+// The states of a member: it is followed; it has ended; there is no such session, or the client
+// may not read it. A pattern is full when more open sessions match than there is room for.
+const (
+	MemberOpen    MemberState = "open"
+	MemberClosed  MemberState = "closed"
+	MemberUnknown MemberState = "unknown"
+	MemberFull    MemberState = "full"
+)
+
 // add adds gaps. A second one of the same stream is the first one's continuation.
 func (s *Step) add(gaps ...Gap) {
 	for _, g := range gaps {
@@ -390,21 +408,3 @@ func (r *Reader) Release() { r.items = nil }
 func InMemory(w *window.Window, at window.Place, cursor uint64) *Reader {
 	return &Reader{part: &Partition{window: w}, Place: at, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
 }
-
-// Change is a member's new state.
-type Change struct {
-	Place window.Place
-	State MemberState
-}
-
-// MemberState is the state of a member, as clients receive it.
-type MemberState string
-
-// The states of a member: it is followed; it has ended; there is no such session, or the client
-// may not read it. A pattern is full when more open sessions match than there is room for.
-const (
-	MemberOpen    MemberState = "open"
-	MemberClosed  MemberState = "closed"
-	MemberUnknown MemberState = "unknown"
-	MemberFull    MemberState = "full"
-)

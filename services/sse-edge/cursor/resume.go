@@ -29,6 +29,18 @@ type Start struct {
 	Continues bool
 }
 
+// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
+// partition waits until its window has caught up with the log.
+// Errors are errNotReady and those of the log and the registry, all of which pass.
+func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
+	p := ps.acquire(ps.log.Partition(at.Session))
+	defer ps.release(p)
+	if err := p.untilReady(ctx); err != nil {
+		return nil, err
+	}
+	return p.open(ctx, at, from, limit)
+}
+
 // open returns a reader, of a partition that the caller has acquired and whose window has caught up once;
 // see [Partitions.Open].
 func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
@@ -237,16 +249,4 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 func Transient(err error) bool {
 	return errors.Is(err, errNotReady) || errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrNotFound) ||
 		errors.Is(err, session.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-}
-
-// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
-// partition waits until its window has caught up with the log.
-// Errors are errNotReady and those of the log and the registry, all of which pass.
-func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	p := ps.acquire(ps.log.Partition(at.Session))
-	defer ps.release(p)
-	if err := p.untilReady(ctx); err != nil {
-		return nil, err
-	}
-	return p.open(ctx, at, from, limit)
 }
