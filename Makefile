@@ -70,20 +70,21 @@ install: ## Build rejoin, and install it with its shell completion below PREFIX 
 # Packages wait for most of their time: for servers, clients and clocks.
 AT_ONCE := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# A run of the tests is not debugged, and without DWARF a test program is linked in two thirds of the time.
-GOTEST := go test -ldflags=-w
+# A run of the tests is not debugged, and without DWARF a program is linked in two thirds of the time:
+# the tests themselves, and those that they build.
+test test-short race: export GOFLAGS += -ldflags=-w
 
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
-	$(GOTEST) -timeout 20m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
+	go test -timeout 20m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
 
 # What starts programs, of this project or of others.
 LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 
 .PHONY: test-short
 test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
-	$(GOTEST) -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
+	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
 
 # What documents and examples say is carried out by programs of others, in pages the browser has
 # the work, builds have no races of ours, what NATS permits is its own doing, a cluster that is
@@ -98,7 +99,7 @@ race: export CGO_ENABLED = 1
 race: export GORACE = atexit_sleep_ms=50
 race: ## Run the tests of every module with the race detector, but for those of pages, documents, examples, attacks and whole clusters.
 	@e2e/programs.sh gcc
-	$(GOTEST) -race -vet=off -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
+	go test -race -vet=off -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: sim
 sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole system in virtual time, under faults.

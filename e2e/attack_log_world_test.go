@@ -647,7 +647,7 @@ func builtWithClock(t *testing.T, pkg string, by time.Duration) (name string) {
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-w", "-overlay="+overlay, "-o", filepath.Join(scratch, name), pkg).CombinedOutput() //nolint:gosec // our own program
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay="+overlay, "-o", filepath.Join(scratch, name), pkg).CombinedOutput() //nolint:gosec // our own program
 	if err != nil {
 		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
 	}

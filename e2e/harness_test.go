@@ -64,7 +64,7 @@ func built(t testing.TB, pkg string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	args := append([]string{"build", "-ldflags=-w", "-o", path}, append(buildFlags, pkg)...)
+	args := append([]string{"build", "-o", path}, append(buildFlags, pkg)...)
 	out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		binary = filepath.Join(dir, "rejoin")
 		var out []byte
-		if out, err = exec.Command("go", "build", "-ldflags=-w", "-o", binary, "./cmd/rejoin").CombinedOutput(); err != nil { //nolint:noctx // the test run's own time-out is enough
+		if out, err = exec.Command("go", "build", "-o", binary, "./cmd/rejoin").CombinedOutput(); err != nil { //nolint:noctx // the test run's own time-out is enough
 			err = fmt.Errorf("%w\n%s", err, out)
 		}
 	}
