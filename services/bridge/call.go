@@ -90,8 +90,8 @@ func (c *call) tell(a rpc.Answer) bool {
 	return true
 }
 
-// accept tells the client that the upstream has taken its requests. One without a session gets
-// when there is something for it; see [clientSession.answerOrOpen].
+// accept tells the client that the upstream has taken its requests. A client without a session
+// hears of that with the first message for it; see [clientSession.answerOrOpen].
 func (c *call) accept() {
 	if c.session.onDemand == nil {
 		c.tell(rpc.Answer{Status: http.StatusAccepted})

@@ -461,7 +461,7 @@ func (l *listening) end() {
 }
 
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
-// Behind another one, what has changed meanwhile is not known, and the client receives that all has.
+// After another one, changes in between are not known, and the client receives one of each kind.
 func (u *modernServer) subscription(ctx context.Context, c *call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &listening{cancel, make(chan struct{}), make(chan struct{})}

@@ -399,7 +399,7 @@ func (h *clientSession) openForTask() error {
 	return err
 }
 
-// openOnce opens the session in the log, on the first call. The caller holds the lock.
+// openOnce opens the session in the log, unless that was tried before. The caller holds the lock.
 func (d *onDemand) openOnce(h *clientSession) {
 	if d.opened || d.failed != nil {
 		return

@@ -48,8 +48,8 @@ const (
 )
 
 // task is a call whose client has a name for it instead of the response: the states are in the
-// session's stream [mcp.TaskStream], where any edge finds the newest. The log has each before
-// any client has its ID. It belongs to who holds the lock of the call.
+// session's stream [mcp.TaskStream], where any edge finds the newest. Each is stored before
+// any client receives it. It belongs to who holds the lock of the call.
 type task struct {
 	session *clientSession
 	out     *writer

@@ -76,8 +76,8 @@ type Service struct {
 	setter      *setter
 	edges       *edges
 	asker       *ask.Asker
-	acting      func() []*follow.Partition      // actingFor; tests replace it
-	holders     func() (own []int, nobodys int) // [lease.Leases.Holders]; a test replaces it
+	acting      func() []*follow.Partition     // actingFor; tests replace it
+	holders     func() (own []int, vacant int) // [lease.Leases.Holders]; a test replaces it
 	app         *fiber.App
 	ln          net.Listener // nil without a listener of its own
 	wasReady    atomic.Bool

@@ -143,7 +143,7 @@ func TestReady_PartitionGotMeanwhile(t *testing.T) {
 	ready := make(chan error, 1)
 	beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
 		asked, holders := make(chan struct{}), s.holders
-		s.holders = func() (own []int, nobodys int) {
+		s.holders = func() (own []int, vacant int) {
 			close(asked)
 			for !s.leases.Held(0) && natsconn.Pause(t.Context(), time.Millisecond) {
 			}

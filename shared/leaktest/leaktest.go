@@ -23,8 +23,8 @@ const patience = 30 * time.Second
 // that are not ignored. Property tests of rapid make 100 checks, and with the race detector as
 // many as take as long, unless -rapid.checks says how many.
 //
-// Unless GOGC says otherwise, memory is collected when there is four times as much of it: with a
-// small heap and servers that allocate, a fifth of the processor time was the collector's.
+// GOGC is 300 unless it is set: with the default of 100, a fifth of the processor time of tests with
+// servers in the process was the garbage collector's.
 func Run(m *testing.M, ignored ...goleak.Option) (code int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(300)

@@ -16,8 +16,8 @@ var LoopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 // the request's host, without its port, is one of allowed. It stands against
 // DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
-// addresses make no difference. Nothing allowed means [LoopbackHosts]. A client that is refused
-// reads that the flag adds names.
+// addresses make no difference. Nothing allowed means [LoopbackHosts]. The answer to a client that
+// is refused names the flag, which adds names.
 func HostCheck(flag string, allowed []string) fiber.Handler {
 	if len(allowed) == 0 {
 		allowed = LoopbackHosts

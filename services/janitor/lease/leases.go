@@ -77,7 +77,7 @@ func (s *Leases) Do(p int, f func(ctx context.Context) error) (did bool, err err
 
 // Holders returns for which partitions this janitor acts, and how many have no janitor, as far as it
 // has heard, at one time.
-func (s *Leases) Holders() (own []int, nobodys int) {
+func (s *Leases) Holders() (own []int, vacant int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sharing.expire(s.now())
@@ -87,10 +87,10 @@ func (s *Leases) Holders() (own []int, nobodys int) {
 		case l.term != nil && l.term.Ctx.Err() == nil:
 			own = append(own, p)
 		case l.term != nil || by == "" || by == s.id: // that has ended, or begins
-			nobodys++
+			vacant++
 		}
 	}
-	return own, nobodys
+	return own, vacant
 }
 
 // Run stands for the leases until ctx ends, and calls act for each term with a context that ends

@@ -93,8 +93,8 @@ func TestHolders_HeardBeforeTheTerm(t *testing.T) {
 	}
 	s.sharing.held(0, s.id, s.now())
 	s.sharing.held(1, "another", s.now())
-	if own, nobodys := s.Holders(); len(own) != 0 || nobodys != 1 {
-		t.Errorf("it acts for %v, and nobody for %d", own, nobodys)
+	if own, vacant := s.Holders(); len(own) != 0 || vacant != 1 {
+		t.Errorf("it acts for %v, and %d are vacant", own, vacant)
 	}
 }
 

@@ -463,7 +463,7 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	}
 }
 
-// A heartbeat moves no position over what the tail has missed, and was not proved to be empty.
+// A heartbeat moves no position over sequences that the tail has missed, unless they were proved to be empty.
 func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	f := edgetest.NewLog(t)
 	last := f.PublishTo("x", "a", 1)

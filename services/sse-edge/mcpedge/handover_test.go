@@ -122,7 +122,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	}
 }
 
-// A call is handed over before a proxy cuts its response: three times, and stays then.
+// A call is handed over before a proxy cuts its response: three times, and not a fourth time.
 func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	b, u := newModern(t, limited)

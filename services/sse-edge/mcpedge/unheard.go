@@ -23,10 +23,10 @@ type absence struct {
 
 // note notes whether a session has no listener, and reports whether it has had none for the limit, and
 // whether this is the first that is known of it.
-func (u *unheard) note(name string, nobody bool, now time.Time, limit time.Duration) (lost, begun bool) {
+func (u *unheard) note(name string, silent bool, now time.Time, limit time.Duration) (lost, begun bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !nobody {
+	if !silent {
 		delete(u.all, name)
 		return false, false
 	}
