@@ -108,6 +108,7 @@ type stop struct {
 	index   int
 	problem *web.Problem
 	fenced  bool // JetStream refused it, and all that follow, because of their fence
+	eof     bool // there are no more messages
 }
 
 // run returns where the batch stopped, or nil when it came to its end. It reports the
@@ -130,13 +131,16 @@ func (b *batch) run() *stop {
 	switch {
 	case first != nil && first.fenced:
 		return first
-	case end != nil && end.problem == nil:
+	case first != nil && end.problem == nil: // also when it came to its end
 		end.problem = first.problem
+	case end.eof:
+		return nil
 	}
 	return end
 }
 
-// read begins one message after the other.
+// read begins one message after the other, and returns where it stopped: without a problem
+// at the end, and at trouble with a message that was begun.
 func (b *batch) read() *stop {
 	refused := 0
 	for index := 0; ; index++ {
@@ -148,7 +152,7 @@ func (b *batch) read() *stop {
 		}
 		e, err := b.from.next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return &stop{index: index, eof: true}
 		}
 		m := b.template
 		m.data = e.data
@@ -243,7 +247,7 @@ func (b *batch) settle() (first *stop) {
 		if err != nil {
 			r.problem = problem(err)
 			if first == nil && stops(r.problem) {
-				first = &stop{r.index, r.problem, errors.Is(err, errFenced)}
+				first = &stop{index: r.index, problem: r.problem, fenced: errors.Is(err, errFenced)}
 				close(b.trouble)
 			}
 		}
