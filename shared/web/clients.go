@@ -46,7 +46,7 @@ type Clients struct {
 	cfg     ClientsConfig
 	proxies []netip.Prefix
 	alike   bool // the service does not tell clients apart
-	// unlisted is when a request came last from a proxy that is not trusted, as Unix time in
+	// unlisted is when a request of a proxy that is not trusted was reported last, as Unix time in
 	// seconds; 0 for never.
 	unlisted atomic.Int64
 }
@@ -161,23 +161,15 @@ func parseForwarded(text string) (netip.Addr, bool) {
 
 // Client returns what a request counts as where its client may have a share of what there is:
 // the subject of its token once [Access.Guard] has let it in, or else what its address counts
-// as. It is empty, which stands for no client in particular, while addresses do not tell clients
-// apart, since requests come from a proxy that is not trusted.
+// as.
 func (cl *Clients) Client(c *fiber.Ctx) string {
 	if grants, ok := c.Locals(grantsKey{}).(auth.Grants); ok {
 		return "subject " + grants.Subject
 	}
-	if cl != nil && time.Now().Unix()-cl.unlisted.Load() < unlistedFor {
-		return ""
-	}
 	return Counted(cl.Address(c)).String()
 }
 
-// unlistedFor is for how many seconds addresses tell nothing after a request of a proxy that
-// is not trusted.
-const unlistedFor = 60
-
-// watch notes a request that comes from a proxy that is not trusted.
+// watch reports, once a minute, requests that come from a proxy that is not trusted.
 func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
 	if cl.alike || len(c.Request().Header.Peek(fiber.HeaderXForwardedFor)) == 0 {
 		return
@@ -187,8 +179,8 @@ func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
 		return
 	}
 	now := time.Now().Unix()
-	if before := cl.unlisted.Swap(now); now-before >= unlistedFor {
-		log.Warn("requests come from a proxy that is not in --trusted-proxies, so addresses do not tell clients apart: no client's share is bounded", "proxy", peer.IP.String())
+	if before := cl.unlisted.Load(); now-before >= 60 && cl.unlisted.CompareAndSwap(before, now) {
+		log.Warn("requests come from a proxy that is not in --trusted-proxies: all clients behind it count as one, with one client's share", "proxy", peer.IP.String())
 	}
 }
 

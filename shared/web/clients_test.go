@@ -136,6 +136,27 @@ func FuzzForwardedAddress(f *testing.F) {
 	})
 }
 
+// A client that sends X-Forwarded-For itself keeps its share, and others theirs.
+func TestUnlistedProxy_ClientsCount(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	clients, err := NewClients(ClientsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&log, nil)), Clients: clients})
+	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString(clients.Client(c)) }})
+	url := serve(t, app)
+	for _, forwarded := range []string{header("X-Forwarded-For", "192.0.2.1"), header("X-Forwarded-For", "192.0.2.2"), ""} {
+		if r := do(t, url, "GET", "/", forwarded); r.body != "127.0.0.1" {
+			t.Errorf("with %v, the client counts as %q", forwarded, r.body)
+		}
+	}
+	if n := strings.Count(log.String(), "--trusted-proxies"); n != 1 {
+		t.Errorf("%d lines of the log are about it: %s", n, &log)
+	}
+}
+
 // A service without clients' shares, such as a janitor, has nothing to say of proxies.
 func TestUnlistedProxy_NobodyCounts(t *testing.T) {
 	t.Parallel()
