@@ -156,11 +156,11 @@ func (h *clientSession) use() {
 // its process. Clients list the tools as soon as they are ready.
 const unusedAfter = time.Minute
 
-// endUnused ends the sessions that are not used.
+// endUnused ends the sessions that their clients do not use. One of a call is used by that.
 func (s *Service) endUnused() {
 	for _, h := range s.all() {
 		h.mu.Lock()
-		unused := !h.used && time.Since(h.begun) > s.unusedAfter
+		unused := !h.used && h.onDemand == nil && time.Since(h.begun) > s.unusedAfter
 		h.mu.Unlock()
 		if unused {
 			s.log.Info("a session that was never used ends, since there are too many processes", "session", h.name)

@@ -98,8 +98,12 @@ func TestAttackSessionsByInitialize(t *testing.T) {
 func TestAttackUnusedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
-	cfg.MaxProcesses = 3
+	cfg.MaxProcesses = 5 // the call's, and one that is begun ahead
 	in := s.start(t, cfg)
+	in.answerWithin = 0
+	call := statelessCall(t, "1", "hang", "", "")
+	call.Owner = "carol"
+	s.do(t, call)
 	var unused []string
 	for i := range 2 {
 		name, _ := s.openAs(t, fmt.Sprint("mallory ", i), "")
@@ -112,7 +116,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 
 	_, a := s.openAs(t, "alice", "")
 	wantBusy(t, a)
-	if n := in.metric(t, "sessions"); n != 3 {
+	if n := in.metric(t, "sessions"); n != 4 {
 		t.Errorf("%v sessions are left: those that were begun just now may be used yet", n)
 	}
 	in.unusedAfter = 0
@@ -126,6 +130,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 		s.wantState(t, name, session.Closed)
 	}
 	s.wantState(t, used, session.Open)
+	s.wantState(t, call.Session, session.Open) // it is used by its call
 }
 
 // One client makes as many requests as may be open.

@@ -347,6 +347,7 @@ func (h *clientSession) again(c rpc.Call) rpc.Answer {
 	if t := u.translation(); t == nil || !t.again(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})
 	}
+	h.onDemand.wasAsked()
 	return h.request(c, []json.RawMessage{r.ID})
 }
 
@@ -461,7 +462,7 @@ func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 }
 
 // cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
-// makes it again.
+// makes it again, and it does not wait for its client's answers.
 func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 	s, d := h.service, h.onDemand
 	again := s.orphans.add(d.client)
@@ -475,9 +476,16 @@ func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 	d.mu.Lock()
 	asked := d.asked.After(since)
 	d.mu.Unlock()
-	if !asked && h.call(stream) != nil && h.task() == nil {
+	if !asked && h.call(stream) != nil && !h.needsNoClient() {
 		h.finish(errEnded)
 	}
+}
+
+// needsNoClient reports whether the call continues while no client is connected for it: it has become
+// a task, or waits for its client's answers for --input-wait.
+func (h *clientSession) needsNoClient() bool {
+	u, ok := h.up.(*stateless)
+	return !ok || u.held() || h.task() != nil
 }
 
 // orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
@@ -488,7 +496,7 @@ const orphanedAfter = 35 * time.Second
 // could be heard again, or zero.
 func (h *clientSession) isOrphaned(now, since time.Time) bool {
 	d := h.onDemand
-	if u, ok := h.up.(*stateless); d == nil || !ok || u.held() || h.task() != nil {
+	if d == nil || h.needsNoClient() {
 		return false
 	}
 	d.mu.Lock()

@@ -333,6 +333,43 @@ func TestStateless_EdgeIsGone(t *testing.T) {
 	}
 }
 
+// A client that answers a question is there, however long it took.
+func TestStateless_ClientAnswersLate(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := asker(t)
+	in := s.start(t, testConfig(up.URL))
+	in.answerWithin = 0
+	grace := make(chan time.Time)
+	in.after = func(time.Duration) <-chan time.Time { return grace }
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		<-r.Context().Done()
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	r, _ := s.ask(t, c)
+	h := in.session(c.Session)
+	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+	grace <- time.Time{}
+	eventually(t, "the grace is over", func() bool {
+		in.orphans.mu.Lock()
+		defer in.orphans.mu.Unlock()
+		return len(in.orphans.all) == 0
+	})
+	if h.ctx.Err() != nil {
+		t.Fatal("a call that waits for its client was cancelled")
+	}
+	h.onDemand.mu.Lock()
+	h.onDemand.opened, h.onDemand.asked = true, time.Now().Add(-time.Hour)
+	h.onDemand.mu.Unlock()
+	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.Status, a.Data)
+	}
+	if h.ctx.Err() != nil || h.isOrphaned(time.Now(), time.Time{}) {
+		t.Error("a call is cancelled whose client has just answered")
+	}
+}
+
 // asker is a server with sessions that asks twice while it works on a call, and answers with what it
 // was told.
 func asker(t testing.TB) *server {
