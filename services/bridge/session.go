@@ -216,14 +216,16 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	case <-time.After(wait):
 		made.accept()
 	}
-	if _, err := h.answerOrOpen(made, item{}); err == nil { // else it has the error
-		select {
-		case a := <-made.reply:
-			return a
-		case <-time.After(unloggedFor):
-			if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
-				h.finish(errEnded)
-			}
+	if _, err := h.answerOrOpen(made, item{}); err != nil {
+		h.finish(errEnded) // the client has the error
+		return <-made.reply
+	}
+	select {
+	case a := <-made.reply:
+		return a
+	case <-time.After(unloggedFor):
+		if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
+			h.finish(errEnded)
 		}
 	}
 	return <-made.reply

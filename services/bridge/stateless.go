@@ -16,6 +16,7 @@ import (
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -281,7 +282,11 @@ func (s *Service) request(c rpc.Call) rpc.Answer {
 	h := newClientSession(s, c.Session, c.Life, clientOf(c), nil)
 	h.principal, h.onDemand, h.up = c.Owner, d, &stateless{session: h, request: r, rule: rule, kept: kept}
 	h.remember(c.Header)
-	return h.request(c, []json.RawMessage{r.ID})
+	a := h.request(c, []json.RawMessage{r.ID})
+	if !h.busy() {
+		h.finish(errEnded) // also when the call was not begun
+	}
+	return a
 }
 
 // cachedResult returns the result of a request that another client has got. Where there is none,
@@ -354,11 +359,14 @@ func (h *clientSession) again(c rpc.Call) rpc.Answer {
 // answerOrOpen is called before an event of a call is stored. It answers the client itself where that is
 // all that there will be, and reports so; otherwise it sees to it that the session is in the log,
 // and tells the client to look there. Where there are too many sessions, what is not the response is
-// left out. Errors are errClosed.
+// left out. Errors are errClosed, and [upstream.ErrTooLarge] for what NATS does not carry.
 func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 	d := h.onDemand
 	if d == nil {
 		return false, nil
+	}
+	if int64(len(it.data)) > h.service.backend.Conn.MaxPayload()-eventlog.HeaderRoom {
+		return false, upstream.ErrTooLarge
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -387,7 +395,7 @@ func (h *clientSession) openForTask() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.meta.Retention.KeepClosed = int64(max(callKept, s.cfg.TaskTTL) / time.Second)
-	if !d.opened {
+	if !d.opened || d.failed != nil {
 		d.openOnce(h)
 		return d.failed
 	}
@@ -405,12 +413,11 @@ func (d *onDemand) openOnce(h *clientSession) {
 	if d.opened || d.failed != nil {
 		return
 	}
-	if d.failed = h.open(d); d.failed == nil {
-		d.opened, d.asked = true, time.Now()
-	}
+	d.failed = h.open(d)
+	d.asked = time.Now()
 }
 
-// open opens the session in the log, and begins to answer for it.
+// open opens the session in the log, and begins to answer for it. The caller holds the lock.
 func (h *clientSession) open(d *onDemand) error {
 	s := h.service
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
@@ -427,6 +434,7 @@ func (h *clientSession) open(d *onDemand) error {
 		return errors.Join(errLimit, err)
 	}
 	defer leave()
+	d.opened = true // also when the answer does not come
 	if _, err := s.backend.Sessions.Create(ctx, rec); err != nil {
 		s.log.Warn("a session is not made", "session", h.name, "error", err)
 		return err

@@ -226,6 +226,41 @@ func TestStateless_TooManySessions(t *testing.T) {
 	s.open(t) // there is room for a client with a session
 }
 
+// A request that is refused since it can have no session ends at the MCP server too.
+func TestStateless_RefusedIsEnded(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	cfg := testConfig(up.URL)
+	cfg.Sessions.MaxSessions = 3
+	in := s.start(t, cfg)
+	in.answerWithin = 0
+	s.open(t)
+	s.open(t)
+	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
+	c := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
+	if a := s.do(t, c); a.Status != http.StatusTooManyRequests {
+		t.Errorf("%d %s", a.Status, a.Data)
+	}
+	eventually(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
+	if s.isKnown(t, c.Session) {
+		t.Error("the session is in the log")
+	}
+}
+
+// A quick result that NATS does not carry is an error for its request.
+func TestStateless_ResultIsTooLarge(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(up.URL))
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 9<<20) + `"}]}}`)
+		})
+		a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+		if !strings.Contains(string(a.Data), `"id":1,"error"`) || !strings.Contains(string(a.Data), "--max-message-bytes") {
+			t.Errorf("%s: %d %.200s", name, a.Status, a.Data)
+		}
+	}
+}
+
 // A client that goes cancels its call: the connection to a server of its revision ends, and another
 // server is notified.
 func TestStateless_ClientGoes(t *testing.T) {
