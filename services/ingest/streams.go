@@ -63,6 +63,9 @@ func (o *openStreams) enter(rec session.Record, stream string, now time.Time) er
 		if int64(len(known.last)) >= most {
 			return errTooManyStreams
 		}
+		if o.makeRoom(1) {
+			known = o.of(rec) // it is in the older half now
+		}
 		o.held++
 	}
 	known.last[stream] = now.Unix()
@@ -83,12 +86,20 @@ func (o *openStreams) of(rec session.Record) *sessionStreams {
 	if !ok || known.life != rec.Life {
 		known = &sessionStreams{rec.Life, map[string]int64{}}
 	}
-	if o.held+len(o.recent) >= maxStreamsHeld { // an empty session takes room as well
-		o.older, o.recent, o.held = o.recent, map[string]*sessionStreams{}, 0
-	}
+	o.makeRoom(1 + len(known.last)) // an empty session takes room as well
 	o.recent[rec.Session] = known
 	o.held += len(known.last)
 	return known
+}
+
+// makeRoom makes recent the older half if it has no room for n more, and reports whether it
+// did. A session that is alone stays: its own limit bounds it. The caller holds the lock.
+func (o *openStreams) makeRoom(n int) bool {
+	if len(o.recent) <= 1 || o.held+len(o.recent)+n <= maxStreamsHeld {
+		return false
+	}
+	o.older, o.recent, o.held = o.recent, map[string]*sessionStreams{}, 0
+	return true
 }
 
 // ended forgets a stream that has ended, or all of a session when stream is empty.

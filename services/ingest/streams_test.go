@@ -95,6 +95,52 @@ func TestMemory_MillionSessions(t *testing.T) {
 	count(t, o)
 }
 
+// Sessions that begin more and more streams are bounded too, and the one in use stays known.
+func TestMemory_KnownSessionsGrow(t *testing.T) {
+	const sessions, most = 1000, 200
+	w := world{retained: time.Hour}
+	o := w.streams(most)
+	busy := session.Record{Session: "busy"}
+	enter := func(rec session.Record, stream int) {
+		t.Helper()
+		if err := o.enter(rec, strconv.Itoa(stream), noon); err != nil {
+			t.Fatalf("stream %d of %s: %v", stream, rec.Session, err)
+		}
+	}
+	for stream := range most {
+		for s := range sessions {
+			enter(session.Record{Session: strconv.Itoa(s)}, stream)
+			enter(busy, stream)
+		}
+		count(t, o)
+	}
+	if err := o.enter(busy, "one more", noon); !errors.Is(err, errTooManyStreams) {
+		t.Errorf("the session in use was forgotten: %v", err)
+	}
+}
+
+// A session that may have more streams than there is room for does not have others forgotten.
+func TestOpenStreams_LargeSession(t *testing.T) {
+	w := world{retained: time.Hour}
+	const most = maxStreamsHeld + 10
+	o := w.streams(most)
+	small, large := session.Record{Session: "small"}, session.Record{Session: "large"}
+	if err := o.enter(small, "a", noon); err != nil {
+		t.Fatal(err)
+	}
+	for i := range most {
+		if err := o.enter(large, strconv.Itoa(i), noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.enter(large, "one more", noon); !errors.Is(err, errTooManyStreams) {
+		t.Errorf("one more: %v", err)
+	}
+	if n := len(o.of(small).last); n != 1 {
+		t.Errorf("%d streams of the small session are known", n)
+	}
+}
+
 func count(t *testing.T, o *openStreams) {
 	t.Helper()
 	recent, older := 0, 0

@@ -64,7 +64,8 @@ func (r *registrar) round(ctx context.Context) {
 		if !complete {
 			continue
 		}
-		if !r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, now, clock)) {
+		r.doAll(ctx, ledger.Duties(records, inLog, r.cfg.nameKept, r.patience, now, clock))
+		if ctx.Err() != nil {
 			return
 		}
 		idle.add(records, inLog)
@@ -115,29 +116,34 @@ func (r *registrar) clock() time.Time {
 	return r.now()
 }
 
-// doAll does duties, and reports whether it makes sense to go on.
-func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) bool {
+// doAll does duties until ctx ends. Once one fails, it leaves out the rest of that partition: while
+// that has no leader, each would take as long to fail.
+func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
+	failed := map[int]bool{}
 	for _, d := range todo {
-		if ctx.Err() != nil {
-			return false
+		p := r.log.Partition(d.Record.Session)
+		if failed[p] {
+			continue
 		}
-		did, err := r.do(r.log.Partition(d.Record.Session), func(term context.Context) error { return r.fulfil(term, d) })
+		if ctx.Err() != nil {
+			return
+		}
+		did, err := r.do(p, func(term context.Context) error { return r.fulfil(term, d) })
 		switch {
 		case !did: // another janitor does it
 		case err == nil:
 			r.metrics.duties.WithLabelValues(d.Task.String()).Inc()
 		case ctx.Err() != nil:
-			return false
+			return
 		case errors.Is(err, lease.ErrNotActing):
 			r.logger.Debug("another janitor has the session now", "task", d.Task.String(), "error", err)
 		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
 			r.logger.Debug("a record was changed by somebody else", "task", d.Task.String(), "error", err)
 		default:
-			r.logger.Warn("the registry is not up to date", "task", d.Task.String(), "error", err)
-			return false
+			r.logger.Warn("the registry is not up to date", "partition", p, "task", d.Task.String(), "error", err)
+			failed[p] = true
 		}
 	}
-	return true
 }
 
 // idle returns those of the candidates that are idle, as duties. It asks the edges who is

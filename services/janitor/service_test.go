@@ -17,6 +17,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -330,6 +331,70 @@ func TestRegistry_Duties(t *testing.T) {
 	}
 	if n := r.metric(t, "trimmed_events_total", string(ledger.Closed)); n != 3 {
 		t.Errorf("%v events of the closed session were removed", n)
+	}
+}
+
+// A partition without a leader keeps neither others from what is due there, nor idle sessions open.
+func TestRegistry_PartitionUnavailable(t *testing.T) {
+	t.Parallel()
+	cfg := idle()
+	cfg.IdleAfter = flagtype.Duration(time.Hour)
+	var attempts []int // by partition
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 3}, cfg, func(s *Service) {
+		attempts = make([]int, len(s.partitions))
+		do := s.registrar.do
+		s.registrar.now = func() time.Time { return time.Now().Add(2 * time.Hour) } // all sessions are idle
+		s.registrar.do = func(p int, f func(context.Context) error) (bool, error) {
+			if attempts[p]++; p == 1 {
+				return true, eventlog.ErrUnavailable
+			}
+			return do(p, f)
+		}
+	})
+	js, err := jetstream.New(r.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := inPartitions(r.b.Log, "alone")
+	names := slices.Clone(alone)
+	for _, name := range alone {
+		r.create(t, name)
+	}
+	for _, prefix := range []string{"one", "two"} { // somebody ends them and dies after the seal
+		for p, name := range inPartitions(r.b.Log, prefix) {
+			seal := event.Subject{Partition: p, Session: name, Life: r.create(t, name).Life, Kind: event.Seal}
+			ack, err := js.Publish(t.Context(), seal.String(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.followed(t, eventlog.Ack{Partition: p, Sequence: ack.Sequence})
+			names = append(names, name)
+		}
+	}
+	eventually(t, func() error {
+		for _, name := range names {
+			if _, ok := r.b.Sessions.Session(name); !ok || !r.registrar.ready(r.b.Log.Partition(name)) {
+				return fmt.Errorf("the janitor does not know of %s, or does not act for it", name)
+			}
+		}
+		return nil
+	})
+	r.registrar.round(t.Context())
+	if want := []int{2, 1, 2}; !slices.Equal(attempts, want) {
+		t.Errorf("there were %v attempts in the partitions, want %v", attempts, want)
+	}
+	if n := r.metric(t, "registry_records_total", "finished"); n != 4 {
+		t.Errorf("%v closes were finished", n)
+	}
+	r.registrar.round(t.Context()) // the second one that finds them alone
+	for p, name := range alone {
+		want := session.Closed
+		if p == 1 {
+			want = session.Open
+		}
+		if rec, err := r.b.Sessions.Get(t.Context(), name); err != nil || rec.State != want {
+			t.Errorf("partition %d: the idle session is %q, %v", p, rec.State, err)
+		}
 	}
 }
 

@@ -40,11 +40,11 @@ func wantShares(t *testing.T, all []*running, shares ...int) {
 	})
 }
 
-// inPartitions returns the name of a session in each partition.
-func inPartitions(log *eventlog.Log) []string {
+// inPartitions returns the name of a session in each partition, which begins with prefix.
+func inPartitions(log *eventlog.Log, prefix string) []string {
 	names := make([]string, log.Settings().Partitions)
 	for i, found := 0, 0; found < len(names); i++ {
-		name := fmt.Sprint("s", i)
+		name := fmt.Sprint(prefix, i)
 		if p := log.Partition(name); names[p] == "" {
 			names[p] = name
 			found++
@@ -61,7 +61,7 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 	cfg := short(quick())
 	all := []*running{begin(t, srv, settings, cfg)}
 	wantShares(t, all, 5)
-	names := inPartitions(all[0].b.Log)
+	names := inPartitions(all[0].b.Log, "s")
 	published := 0
 	check := func() {
 		t.Helper()

@@ -103,6 +103,30 @@ func TestAccess_NewSession(t *testing.T) {
 	}
 }
 
+// Clients at one address have shares of their own: each counts as the subject of its token.
+func TestAccess_ShareOfSubject(t *testing.T) {
+	for name, path := range map[string]string{"stream": streamPath, "several sessions": "/v1/events?session=s"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s, _ := f.startService(func(c *Config) {
+				guarded(t)(c)
+				c.MaxConnections = 8
+			})
+			f.Create("s", "alice")
+			f.SetMembers("s", "bob")
+			alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
+			for range 6 {
+				subscribe(t, s.url()+path, alice...).Next("connect")
+			}
+			subscribe(t, s.url()+path, alice...).Over()
+			if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("share_limit")); n != 1 {
+				t.Errorf("%v connections above the share were refused", n)
+			}
+			subscribe(t, s.url()+path, bob...).Next("connect")
+		})
+	}
+}
+
 func TestAccess_TokenExpires(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

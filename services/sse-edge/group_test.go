@@ -363,6 +363,39 @@ func TestGroup_Access(t *testing.T) {
 	}
 }
 
+// A client that becomes a member of a session that it names is told so before anything that follows.
+func TestGroup_BecomesMember(t *testing.T) {
+	for name, stream := range map[string]string{"all streams": "", "one stream": "&stream=a"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s, _ := f.startService(guarded(t))
+			f.Create("mine", "alice")
+			f.Create("s", "bob")
+			f.Publish("a", 1)
+			s.has(t, f.PublishTo("mine", "a", 1))
+			c := subscribe(t, s.url()+"/v1/events?session=mine&session=s"+stream, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
+			if states, _, _ := c.connects(); states != "mine open, s unknown" {
+				t.Errorf("connect: %s", states)
+			}
+			c.groupEvents(1) // behind what s has
+			f.SetMembers("s", "alice")
+			mine := f.PublishTo("mine", "a", 1)
+			e := c.Next("state")
+			var told struct {
+				Session string
+				State   cursor.MemberState
+			}
+			if err := json.Unmarshal(e.Data, &told); err != nil || told.Session != "s" || told.State != cursor.MemberOpen {
+				t.Errorf("got %s, %v", e.Data, err)
+			}
+			theirs := f.Publish("a", 1)
+			if got, want := places(t, c.groupEvents(2)), fmt.Sprintf("mine/a:%d s/a:%d", mine, theirs); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+}
+
 // Who names a session of another neither takes a connection of it nor keeps it from being idle.
 func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 	f := newFixture(t)

@@ -111,7 +111,7 @@ func (a *Access) HostCheck(flag string, hosts []string) fiber.Handler {
 	return HostCheck(flag, slices.Concat(LoopbackHosts, hosts))
 }
 
-// grantsKey is where Guard keeps the grants of a request.
+// grantsKey is where Authenticate keeps the grants of a request.
 type grantsKey struct{}
 
 // everybody has the grants of all requests without access control.
@@ -128,11 +128,9 @@ func (a *Access) Guard(h fiber.Handler) fiber.Handler {
 		return h
 	}
 	return func(c *fiber.Ctx) error {
-		grants, err := a.Authenticate(c)
-		if err != nil {
+		if _, err := a.Authenticate(c); err != nil {
 			return err
 		}
-		c.Locals(grantsKey{}, grants)
 		return h(c)
 	}
 }
@@ -152,7 +150,7 @@ func (a *Access) GuardFor(allows func(*fiber.Ctx, auth.Grants) bool, h fiber.Han
 }
 
 // Grants returns what the request's token grants: everything without access control,
-// nothing outside of [Access.Guard].
+// nothing before [Access.Authenticate].
 func (a *Access) Grants(c *fiber.Ctx) auth.Grants {
 	if !a.On() {
 		return everybody
@@ -169,7 +167,8 @@ const verifyTimeout = 10 * time.Second
 
 // Authenticate returns what the request's token grants: that of the Authorization header
 // (RFC 6750, section 2.1), or else of the cookie that [Access.SetCookie] sets. Without
-// access control that is everything.
+// access control that is everything. From then on the request counts as the token's subject
+// in shares; see [Clients.Client].
 //
 // Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, which tells a client
 // whether it had a token and nothing else (the reason is in the log, and in
@@ -194,7 +193,11 @@ func (a *Access) Authenticate(c *fiber.Ctx) (auth.Grants, error) {
 	if ofCookie && writes(c) && !a.listed(c) {
 		return auth.Grants{}, a.refuse(refusedOrigin, notListed())
 	}
-	return a.verify(c, token)
+	grants, err := a.verify(c, token)
+	if err == nil {
+		c.Locals(grantsKey{}, grants)
+	}
+	return grants, err
 }
 
 func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {

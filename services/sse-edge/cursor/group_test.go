@@ -264,6 +264,55 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 	}
 }
 
+// A client that becomes a member of a session follows it from there on, also while the registry is
+// behind the log.
+func TestGroup_BecomesMember(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("x", "alice")
+	f.Create("s", "bob")
+	last := f.Publish("a", 1)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "s", last)
+	behind := true
+	open := func(from Start) *Group {
+		return openGroup(t, ps, from, func(c *GroupConfig) {
+			c.StillAdmitted = func(string, string) bool { return true }
+			c.Uses = func(owner string, members []string) bool {
+				return owner == "alice" || slices.Contains(members, "alice")
+			}
+			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+				if name == "s" && behind {
+					return life, false, nil
+				}
+				life, _ = ps.Of(name).Life(name)
+				return life, true, nil
+			}
+		}, "s", "x")
+	}
+	g := open(Start{})
+	if got := membersOf(g) + readAll(t, g); got != "s:unknown x:open" {
+		t.Errorf("got %s", got)
+	}
+	reads := func(want string) {
+		t.Helper()
+		waittest.Until(t, "the group is woken", func() bool { _, _, idle := g.Quick(nil); return !idle })
+		if got := readAll(t, g); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	f.SetMembers("s", "alice")
+	reads("s:open")
+	reads(fmt.Sprint("s:", f.Publish("a", 1)))
+	behind = false
+	if got := readAll(t, open(Start{After: g.ID()})); got != "" {
+		t.Errorf("when the client comes again: %s", got)
+	}
+	f.SetMembers("s")
+	reads("s:unknown")
+	f.SetMembers("s", "alice", "carol")
+	reads("s:open")
+}
+
 // A gap of a session outlasts the begin of its next life.
 func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	f := edgetest.NewLog(t)

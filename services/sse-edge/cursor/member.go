@@ -123,16 +123,34 @@ func (m *Member) newLife() (life string, there bool) {
 	return life, known && life != m.life && (m.ended || m.refused)
 }
 
-// out reports whether the client may not read the life any more. Its newest opening says so in the order of
-// the log.
+// mayRead reports whether the client may read the life. The newest opening says so in the order of the log;
+// known is false where the window does not have that.
+func (m *Member) mayRead(g *Group) (may, known bool) {
+	newest, seen := m.lane.part.window.Session(m.Place.Session)
+	if g.cfg.Uses == nil || !seen || newest.Owner == "" || newest.Life != m.life {
+		return false, false
+	}
+	return g.cfg.Uses(newest.Owner, newest.Members), true
+}
+
+// out reports whether the client may not read the life any more.
 func (m *Member) out(g *Group) bool {
 	if m.refused || g.cfg.StillAdmitted == nil {
 		return false
 	}
-	if newest, known := m.lane.part.window.Session(m.Place.Session); g.cfg.Uses != nil && known && newest.Owner != "" && newest.Life == m.life {
-		return !g.cfg.Uses(newest.Owner, newest.Members)
+	if may, known := m.mayRead(g); known {
+		return !may
 	}
 	return !g.cfg.StillAdmitted(m.Place.Session, m.life)
+}
+
+// letIn reports whether the client, which was refused, may read the life now.
+func (m *Member) letIn(g *Group) bool {
+	if !m.refused {
+		return false
+	}
+	may, _ := m.mayRead(g)
+	return may
 }
 
 // quick reads without a wait, and reports whether that was enough; end is the window's before it.
@@ -143,7 +161,7 @@ func (m *Member) quick(g *Group, end uint64) bool {
 	if len(m.items) > 0 { // these are to be taken first
 		return true
 	}
-	if _, there := m.newLife(); there {
+	if _, there := m.newLife(); there || m.letIn(g) {
 		return false
 	}
 	if m.refused {
@@ -158,11 +176,12 @@ func (m *Member) quick(g *Group, end uint64) bool {
 	return ok
 }
 
-// next reads from the log, or begins with the newest life of the name. Until it is known whether
-// the client may read that, through lies before it, and the lane stands still.
+// next reads from the log, or begins with the newest life of the name: another one, or the one that was
+// refused. Until it is known whether the client may read that, through lies before it, and the lane stands
+// still.
 func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	life, there := m.newLife()
-	if !there {
+	if !there && !m.refused {
 		s, err := m.reader.Next(ctx)
 		if err != nil {
 			return err
@@ -172,7 +191,7 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	}
 	var ok bool
 	var err error
-	if m.of != nil {
+	if m.of != nil || !there { // it was let in, and may be out again by now
 		life, ok, err = m.lane.admit(ctx, m.Place.Session)
 	} else {
 		_, ok, err = g.admit(ctx, m.Place.Session, life)

@@ -393,11 +393,14 @@ func (w *Window) open(e eventlog.Entry) {
 		return
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
-	n := w.names[e.Subject.Session]
+	n, flow := w.names[e.Subject.Session], w.chain(Place{Session: e.Subject.Session, Life: o.Life})
+	if n.owner != o.Owner || !slices.Equal(n.members, o.Members) {
+		wakeAll(flow) // a reader that was refused may read it now
+	}
 	if n.owner, n.members = o.Owner, o.Members; n.began == e.Sequence {
 		n.began = o.Began
 	}
-	w.note(e.Sequence, w.chain(Place{Session: e.Subject.Session, Life: o.Life}))
+	w.note(e.Sequence, flow)
 	for _, watcher := range w.watchers {
 		watcher.Opened(e.Subject.Session)
 	}
