@@ -10,6 +10,9 @@ import (
 // Link is a dialer whose connections a test can cut and heal, while the server continues for
 // everybody else. The zero Link is healed. Its methods may be called at the same time.
 type Link struct {
+	// Before is called with what is about to be sent to the server; nil for nothing.
+	Before func(data []byte)
+
 	mu    sync.Mutex
 	cut   bool
 	conns []net.Conn
@@ -26,10 +29,23 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(context.Background(), network, address)
-	if err == nil {
-		l.conns = append(l.conns, conn)
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	l.conns = append(l.conns, conn)
+	return &linkConn{conn, l}, nil
+}
+
+type linkConn struct {
+	net.Conn
+	link *Link
+}
+
+func (c *linkConn) Write(data []byte) (int, error) {
+	if c.link.Before != nil {
+		c.link.Before(data)
+	}
+	return c.Conn.Write(data)
 }
 
 // Cut ends all connections, and refuses others until Heal.

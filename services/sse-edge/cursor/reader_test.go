@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -42,9 +44,14 @@ func lingers(t *testing.T, f *edgetest.Log, backfill int, linger time.Duration) 
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
+	return followed(t, b.Log, env, backfill, linger)
+}
+
+func followed(t *testing.T, log *eventlog.Log, env daemon.Env, backfill int, linger time.Duration) *Partitions {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ps := New(Config{
-		Base: ctx, Log: b.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, Linger: linger, LogReads: 2, Patience: time.Minute,
+		Base: ctx, Log: log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Backfill: backfill, Linger: linger, LogReads: 2, Patience: time.Minute,
 	})
 	var run sync.WaitGroup
 	run.Go(func() { ps.Run(ctx) })
@@ -103,6 +110,42 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 			t.Errorf("resume: %v, want that the window is behind", err)
 		}
 	})
+}
+
+// The log's floor may pass a clear while the log is asked for it: then the floor says that the events
+// are gone.
+func TestReader_FloorPassesAClear(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	if err := f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"); err != nil {
+		t.Fatal(err)
+	}
+	last := f.Publish("b", 1)
+	var asks sync.Once
+	link := natstest.Link{Before: func(data []byte) {
+		if bytes.Contains(data, []byte(".=clear")) {
+			asks.Do(func() { f.Purge(last) })
+		}
+	}}
+	env := daemon.NewEnv(nil)
+	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps := followed(t, l, env, -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var s Step
+	if err := r.below(waittest.Context(t), p.window.Read(&r.ChainCursor, r.limit, nil), &s); err != nil && !errors.Is(err, errAgain) || len(s.Items) > 0 {
+		t.Errorf("%d cleared events are sent, %v", len(s.Items), err)
+	}
 }
 
 // A leader that most others have left, and that they replace, shows an end of the log that may not be its
