@@ -92,10 +92,12 @@ func (s *Service) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d 
 		if saysNothing(refused.Status) {
 			return false
 		}
+		s.forgetEra()
 	case d.up == nil:
 		if !others {
 			return false
 		}
+		s.forgetEra()
 	case d.id != "" || !translate.ParseClient(m).Askable():
 		return false
 	}
@@ -326,6 +328,9 @@ func (s *Service) connect(ctx context.Context, c rpc.Call, r mcp.Request, client
 	c.Header, c.Data = client, translate.Initialize(r, id)
 	d, refused := dial(ctx, c, json.RawMessage(`"`+id+`"`))
 	if refused != nil {
+		if !saysNothing(refused.Status) {
+			s.forgetEra()
+		}
 		return nil, refused
 	}
 	m, err := rpc.ParseMessage(d.response)

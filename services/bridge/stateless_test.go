@@ -136,6 +136,51 @@ func TestStateless_Discover(t *testing.T) {
 }
 
 // A call with more than a response has a session of its own in the log, which ends with it.
+// A response to server/discover that breaks off says nothing of the revisions that the server speaks.
+func TestEra_DiscoverBreaksOff(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	discover := up.on[mcp.MethodDiscover]
+	var asked atomic.Int64
+	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
+		if asked.Add(1) > 1 {
+			discover(w, r, m)
+			return
+		}
+		w.json(`{"jsonrpc":"2.0","id":`)
+		w.flush()
+		panic(http.ErrAbortHandler)
+	})
+	in := s.start(t, testConfig(up.URL))
+	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
+		t.Errorf("%d %s", a.Status, a.Data)
+	}
+	in.era.mu.Lock()
+	in.era.refusedUntil = time.Time{} // the second is over
+	in.era.mu.Unlock()
+	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
+		t.Errorf("asked again: %d %s", a.Status, a.Data)
+	}
+}
+
+// A server that refuses initialize is asked again what it speaks.
+func TestEra_InitializeRefused(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, testConfig(newModern(t).URL))
+	takenForEarlier := func() {
+		in.era.mu.Lock()
+		defer in.era.mu.Unlock()
+		in.era.modern, in.era.until = false, time.Now().Add(eraFor)
+	}
+	takenForEarlier()
+	s.do(t, statelessCall(t, "1", "tools/list", "", ""))
+	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
+		t.Errorf("without a session: %d %s", a.Status, a.Data)
+	}
+	takenForEarlier()
+	s.open(t)
+}
+
 func TestStateless_CallWithProgress(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})
