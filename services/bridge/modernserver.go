@@ -296,11 +296,11 @@ func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *ca
 		}
 		p.Came() // it is the client that is waited for
 		answers, failed := u.askAll(ctx, c, required)
-		if failed != nil {
-			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
-		}
 		if context.Cause(ctx) != nil {
 			return nil, nil
+		}
+		if failed != nil {
+			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
 		}
 		p.Wait()
 		more = required.Again(answers)
@@ -317,7 +317,7 @@ func codeOf(e json.RawMessage) int {
 const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
-// client's ends the request.
+// client's ends the request, and so does a question that cannot be stored.
 func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	if len(r.Questions) == 0 {
 		select {
@@ -339,7 +339,8 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 			question["params"] = q.Params
 		}
 		if _, err := c.put(item{data: translate.Message(question)}); err != nil {
-			return nil, nil
+			m, _ := rpc.ParseMessage(u.failure(err).Data) // it is ours
+			return nil, m.Error
 		}
 	}
 	timeout := time.NewTimer(u.service.cfg.InputWait)

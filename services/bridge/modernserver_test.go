@@ -112,6 +112,24 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	}
 }
 
+// A question that the log does not take ends the request: it is not made again without an answer.
+func TestModernServer_QuestionIsTooLarge(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
+	up := newModern(t)
+	s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}}}}`)
+	})
+	name, stream := s.begin(t), newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":1`) || !strings.Contains(all[0], "--max-message-bytes") {
+		t.Errorf("the stream is %q", all)
+	}
+	if n := up.posted("tools/call"); n != 1 {
+		t.Errorf("the tool was called %d times", n)
+	}
+}
+
 // A client of earlier revisions hears of changes without asking, and of all of them when no client
 // listened for a while.
 func TestModernServer_Changes(t *testing.T) {
