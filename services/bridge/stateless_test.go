@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -496,6 +497,37 @@ func TestTranslated_ServerAsks(t *testing.T) {
 	}
 	if n := up.posted("tools/call"); n != 1 {
 		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+// A notification of progress has the token of the request that waits, which need not be the first one's.
+func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newEarlier(t)
+	answered := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		<-answered
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Result != nil { // and no look at whether the server is there
+			close(answered)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	asked, _ := s.ask(t, c)
+	c = repeated(t, c, "2", asked, `{"action":"accept"}`)
+	c.Data = bytes.Replace(c.Data, []byte(`"mine"`), []byte(`"another"`), 1)
+	if a := s.do(t, c); a.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.Status, a.Data)
+	}
+	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[0], `"progressToken":"another"`) {
+		t.Errorf("the stream is %q", all)
 	}
 }
 
