@@ -16,8 +16,10 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 )
 
 // modernServer is a session of a client of earlier revisions at a server that has none: the bridge
@@ -30,6 +32,10 @@ type modernServer struct {
 	remote
 	client     translate.Client
 	discovered translate.Discovered
+
+	missed bool // another bridge has listened before; what changed since is unknown
+
+	saving sync.Mutex // held while level or uris are stored and changed
 
 	mu      sync.Mutex
 	level   string                         // of log messages; empty for none
@@ -44,7 +50,7 @@ type modernServer struct {
 func (s *Service) newModernServer(m modernSession) *modernServer {
 	return &modernServer{
 		remote: remote{service: s, endpoint: s.endpoint, modern: true}, client: m.Client, discovered: m.Discovered,
-		changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
+		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
 	}
 }
 
@@ -61,8 +67,14 @@ func (s *Service) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (co
 	}
 	return connected{
 		up: u, version: u.client.Version, response: u.discovered.Initialized(m.ID, u.client),
-		modern: &modernSession{u.client, translate.Discovered{Capabilities: u.discovered.Capabilities}}, // the registry keeps it for each session
+		modern: u.state(),
 	}, nil
+}
+
+// state returns what the registry keeps for each session: no more than the next bridge needs. The
+// caller holds saving, unless the session is new.
+func (u *modernServer) state() *modernSession {
+	return &modernSession{u.client, translate.Discovered{Capabilities: u.discovered.Capabilities}, u.level, u.uris}
 }
 
 // exchange makes a request, hands what comes before the response to take, and returns the response.
@@ -225,38 +237,83 @@ func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, d
 
 // answer returns the response to a request: what belongs to the session is answered here.
 func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
-	var level, uri string
+	var value string
+	var err error
 	switch *m.Method {
 	case translate.MethodPing:
 	case "logging/setLevel":
-		_ = json.Unmarshal(m.Param("level"), &level) // none is none
-		u.mu.Lock()
-		u.level = level
-		u.mu.Unlock()
+		_ = json.Unmarshal(m.Param("level"), &value) // none is none
+		err = u.change(ctx, c.session, func(is *modernSession) { is.Level = value })
 	case "resources/subscribe", "resources/unsubscribe":
-		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &uri) != nil {
+		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
 			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
 		}
-		u.subscribe(uri, *m.Method == "resources/subscribe")
+		err = u.change(ctx, c.session, func(is *modernSession) {
+			is.URIs = slices.DeleteFunc(slices.Clone(is.URIs), func(other string) bool { return other == value })
+			if *m.Method == "resources/subscribe" {
+				is.URIs = append(is.URIs, value)
+			}
+		})
 	default:
 		return u.request(ctx, p, c, client, m)
+	}
+	if err != nil {
+		return rpc.ErrorMessage(m.ID, rpc.CodeInternal, err.Error(), nil), nil
 	}
 	return translate.Message(map[string]any{"id": m.ID, "result": struct{}{}}), nil
 }
 
-// maxSubscriptions bounds the resources that a client may subscribe to.
-const maxSubscriptions = 1000
+const (
+	// maxSubscriptions bounds the resources that a client may subscribe to.
+	maxSubscriptions = 1000
+	// maxSettings bounds their URIs and the level in the metadata of a session, which is as large
+	// as that of other sessions may be.
+	maxSettings = 16 << 10
+)
 
-func (u *modernServer) subscribe(uri string, on bool) {
+// change changes what the client has set: in the session's metadata for the next bridge, and then here.
+// Errors are for the client.
+func (u *modernServer) change(ctx context.Context, h *clientSession, edit func(*modernSession)) error {
+	u.saving.Lock()
+	defer u.saving.Unlock()
+	next := u.state()
+	edit(next)
+	if len(next.URIs) > maxSubscriptions || len(event.MustJSON([]any{next.Level, next.URIs})) > maxSettings {
+		return errSubscriptions
+	}
+	if err := u.save(ctx, h, next); err != nil {
+		u.service.log.Info("what a client has set is not stored", "session", h.name, "error", err)
+		if full, ok := errors.AsType[*session.FullError](err); ok {
+			return full
+		}
+		return errors.New("this cannot be stored now")
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	uris := slices.DeleteFunc(slices.Clone(u.uris), func(other string) bool { return other == uri })
-	if on && len(uris) < maxSubscriptions {
-		uris = append(uris, uri)
+	if !slices.Equal(u.uris, next.URIs) {
+		close(u.changed)
+		u.changed = make(chan struct{})
 	}
-	u.uris = uris
-	close(u.changed)
-	u.changed = make(chan struct{})
+	u.level, u.uris = next.Level, next.URIs
+	return nil
+}
+
+func (u *modernServer) save(ctx context.Context, h *clientSession, is *modernSession) error {
+	s := u.service
+	data, err := json.Marshal(s.newMetadata(connected{version: u.client.Version, modern: is}))
+	if err != nil {
+		return err
+	}
+	rec, _ := s.backend.Sessions.Session(h.name)
+	leave, err := s.limits.Grow(rec.Holder(), session.Usage{MetadataBytes: max(0, int64(len(data))-rec.Usage().MetadataBytes)})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.closeTimeout())
+	defer cancel()
+	_, err = s.backend.Sessions.SetMetadata(ctx, h.name, h.life, data)
+	return err
 }
 
 // maxRounds is how often a server may ask for one request.
@@ -296,11 +353,11 @@ func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *ca
 		}
 		p.Came() // it is the client that is waited for
 		answers, failed := u.askAll(ctx, c, required)
-		if failed != nil {
-			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
-		}
 		if context.Cause(ctx) != nil {
 			return nil, nil
+		}
+		if failed != nil {
+			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
 		}
 		p.Wait()
 		more = required.Again(answers)
@@ -317,7 +374,7 @@ func codeOf(e json.RawMessage) int {
 const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
-// client's ends the request.
+// client's ends the request, and so does a question that cannot be stored.
 func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	if len(r.Questions) == 0 {
 		select {
@@ -339,7 +396,8 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 			question["params"] = q.Params
 		}
 		if _, err := c.put(item{data: translate.Message(question)}); err != nil {
-			return nil, nil
+			m, _ := rpc.ParseMessage(u.failure(err).Data) // it is ours
+			return nil, m.Error
 		}
 	}
 	timeout := time.NewTimer(u.service.cfg.InputWait)
@@ -461,11 +519,13 @@ func (l *listening) end() {
 }
 
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
-// After another one, changes in between are not known, and the client receives one of each kind.
+// After another one, of this bridge or the one before, changes in between are not known, and the
+// client receives one of each kind.
 func (u *modernServer) subscription(ctx context.Context, c *call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
-	missed := false
+	missed := u.missed
+	u.missed = false
 	if last != nil {
 		select {
 		case <-last.ended:

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -112,6 +113,24 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	}
 }
 
+// A question that the log does not take ends the request: it is not made again without an answer.
+func TestModernServer_QuestionIsTooLarge(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
+	up := newModern(t)
+	s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}}}}`)
+	})
+	name, stream := s.begin(t), newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":1`) || !strings.Contains(all[0], "--max-message-bytes") {
+		t.Errorf("the stream is %q", all)
+	}
+	if n := up.posted("tools/call"); n != 1 {
+		t.Errorf("the tool was called %d times", n)
+	}
+}
+
 // A client of earlier revisions hears of changes without asking, and of all of them when no client
 // listened for a while.
 func TestModernServer_Changes(t *testing.T) {
@@ -158,6 +177,84 @@ func TestModernServer_Changes(t *testing.T) {
 	heard(2)
 	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	heard(3)
+}
+
+// withSubscriptions returns a server without sessions that has resources and log messages.
+func withSubscriptions(t testing.TB) *server {
+	t.Helper()
+	up := newModern(t)
+	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true},"logging":{}}}}`)
+	})
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":`+string(m.Param("notifications"))+`}}`)
+		<-r.Context().Done()
+	})
+	return up
+}
+
+// set makes a request that changes what the bridge keeps of a session, and returns the response.
+func (s *system) set(t testing.TB, name, id, method, params string) string {
+	t.Helper()
+	stream := newStream(t, id)
+	s.post(t, name, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, method, params))
+	return strings.Join(s.finished(t, name, stream), " ")
+}
+
+// Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
+// the client receives one notification for each subscription.
+func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := withSubscriptions(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	for n, uri := range []string{"file:///a", "file:///b", "file:///a"} {
+		method := "resources/subscribe"
+		if n == 2 {
+			method = "resources/unsubscribe"
+		}
+		if got := s.set(t, name, fmt.Sprint(n), method, `{"uri":"`+uri+`"}`); !strings.Contains(got, `"result"`) {
+			t.Fatalf("it is answered %s", got)
+		}
+	}
+	s.set(t, name, "3", "logging/setLevel", `{"level":"debug"}`)
+	in.stop()
+	s.start(t, testConfig(up.URL))
+	eventually(t, "the client is told that the resource may have changed", func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return len(all) == 1 && strings.Contains(all[0], translate.ResourceUpdated) && strings.Contains(all[0], "file:///b")
+	})
+	s.set(t, name, "4", "prompts/list", `{}`)
+	if up.posted(`"io.modelcontextprotocol/logLevel":"debug"`) != 1 {
+		t.Error("the level of log messages is lost")
+	}
+}
+
+// Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
+func TestModernServer_TooLongSubscription(t *testing.T) {
+	for want, cfg := range map[string]session.LimitsConfig{
+		errSubscriptions.Error(): {}, "--max-metadata-bytes": {MaxMetadataBytes: 8 << 10},
+	} {
+		s := newSystem(t, eventlog.Settings{})
+		bridge := testConfig(withSubscriptions(t).URL)
+		bridge.Sessions = cfg
+		s.start(t, bridge)
+		name := s.ready(t)
+		if got := s.set(t, name, "1", "resources/subscribe", `{"uri":"file:///a"}`); !strings.Contains(got, `"result"`) {
+			t.Errorf("a short one is answered %s", got)
+		}
+		uri := strings.Repeat("x", maxSettings)
+		if cfg.MaxMetadataBytes > 0 {
+			uri = uri[:maxSettings/2]
+		}
+		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
+			t.Errorf("a long one is answered %s", got)
+		}
+		if rec, err := s.b.Sessions.Get(patient(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
+			t.Errorf("the metadata is %s, %v", rec.Metadata, err)
+		}
+	}
 }
 
 // The processes that are started ahead are each used by one call, and end when none comes.

@@ -92,10 +92,12 @@ func (s *Service) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d 
 		if saysNothing(refused.Status) {
 			return false
 		}
+		s.forgetEra()
 	case d.up == nil:
 		if !others {
 			return false
 		}
+		s.forgetEra()
 	case d.id != "" || !translate.ParseClient(m).Askable():
 		return false
 	}
@@ -220,14 +222,18 @@ func newRecord(c rpc.Call, metadata json.RawMessage) session.Record {
 	return rec
 }
 
-// register opens the session in the log, begins to answer for it and returns its life.
-func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
-	var meta metadata
+// newMetadata returns what the registry holds of a session.
+func (s *Service) newMetadata(d connected) (meta metadata) {
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.name, d.id, d.version, d.modern
 	if s.command != nil && s.cfg.ProcessIdleAfter > 0 {
 		meta.Retention = &retention{IdleAfter: int64(time.Duration(s.cfg.ProcessIdleAfter) / time.Second)}
 	}
-	data, err := json.Marshal(meta)
+	return meta
+}
+
+// register opens the session in the log, begins to answer for it and returns its life.
+func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
+	data, err := json.Marshal(s.newMetadata(d))
 	if err != nil {
 		return "", err
 	}
@@ -326,6 +332,9 @@ func (s *Service) connect(ctx context.Context, c rpc.Call, r mcp.Request, client
 	c.Header, c.Data = client, translate.Initialize(r, id)
 	d, refused := dial(ctx, c, json.RawMessage(`"`+id+`"`))
 	if refused != nil {
+		if !saysNothing(refused.Status) {
+			s.forgetEra()
+		}
 		return nil, refused
 	}
 	m, err := rpc.ParseMessage(d.response)

@@ -200,6 +200,8 @@ func names(key string) (session, stream string, ok bool) {
 type modernSession struct {
 	Client     translate.Client     `json:"client"`
 	Discovered translate.Discovered `json:"discovered"`
+	Level      string               `json:"level,omitempty"` // of log messages; empty for none
+	URIs       []string             `json:"uris,omitempty"`  // of the resources that the client subscribed to
 }
 
 // oneCall is what the registry holds of the one call of a session: what the next bridge needs to

@@ -118,7 +118,9 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		up = &stdio{service: s} // its process has ended with the bridge before
 	}
 	if meta.MCP.Modern != nil {
-		up = s.newModernServer(*meta.MCP.Modern)
+		modern := s.newModernServer(*meta.MCP.Modern)
+		modern.missed = true
+		up = modern
 	}
 	h := newClientSession(s, rec.Session, rec.Life, rec.Owner, up)
 	h.principal = rec.Owner

@@ -224,11 +224,14 @@ func (s *Service) hasOwnTasks() bool {
 	return s.era.tasks
 }
 
-// forgetEra has the MCP server asked again: it did not speak as it should.
+// forgetEra has the MCP server asked again that was taken to speak earlier revisions, and has refused
+// initialize.
 func (s *Service) forgetEra() {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	s.era.until = time.Time{}
+	if !s.era.modern {
+		s.era.until = time.Time{}
+	}
 }
 
 // probe asks the MCP server for what it speaks, for all who want to know.
@@ -250,6 +253,11 @@ func (s *Service) probe(client http.Header) (modern, tasks bool, refused *rpc.An
 	}
 	m, _, err := s.response(resp, discover.ID)
 	upstream.Finish(resp)
+	if err != nil && !errors.Is(err, upstream.ErrUnanswered) { // the response broke off
+		s.unreachable(err)
+		a := upstream.Unreachable(err)
+		return false, false, &a
+	}
 	if err != nil || m.Error != nil {
 		return false, false, nil
 	}

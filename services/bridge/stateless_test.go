@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,6 +137,51 @@ func TestStateless_Discover(t *testing.T) {
 }
 
 // A call with more than a response has a session of its own in the log, which ends with it.
+// A response to server/discover that breaks off says nothing of the revisions that the server speaks.
+func TestEra_DiscoverBreaksOff(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	discover := up.on[mcp.MethodDiscover]
+	var asked atomic.Int64
+	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
+		if asked.Add(1) > 1 {
+			discover(w, r, m)
+			return
+		}
+		w.json(`{"jsonrpc":"2.0","id":`)
+		w.flush()
+		panic(http.ErrAbortHandler)
+	})
+	in := s.start(t, testConfig(up.URL))
+	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
+		t.Errorf("%d %s", a.Status, a.Data)
+	}
+	in.era.mu.Lock()
+	in.era.refusedUntil = time.Time{} // the second is over
+	in.era.mu.Unlock()
+	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
+		t.Errorf("asked again: %d %s", a.Status, a.Data)
+	}
+}
+
+// A server that refuses initialize is asked again what it speaks.
+func TestEra_InitializeRefused(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, testConfig(newModern(t).URL))
+	takenForEarlier := func() {
+		in.era.mu.Lock()
+		defer in.era.mu.Unlock()
+		in.era.modern, in.era.until = false, time.Now().Add(eraFor)
+	}
+	takenForEarlier()
+	s.do(t, statelessCall(t, "1", "tools/list", "", ""))
+	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
+		t.Errorf("without a session: %d %s", a.Status, a.Data)
+	}
+	takenForEarlier()
+	s.open(t)
+}
+
 func TestStateless_CallWithProgress(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})
@@ -523,6 +569,37 @@ func TestTranslated_ServerAsks(t *testing.T) {
 	}
 	if n := up.posted("tools/call"); n != 1 {
 		t.Errorf("the tool was called %d times", n)
+	}
+}
+
+// A notification of progress has the token of the request that waits, which need not be the first one's.
+func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newEarlier(t)
+	answered := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		<-answered
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Result != nil { // and no look at whether the server is there
+			close(answered)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	asked, _ := s.ask(t, c)
+	c = repeated(t, c, "2", asked, `{"action":"accept"}`)
+	c.Data = bytes.Replace(c.Data, []byte(`"mine"`), []byte(`"another"`), 1)
+	if a := s.do(t, c); a.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.Status, a.Data)
+	}
+	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[0], `"progressToken":"another"`) {
+		t.Errorf("the stream is %q", all)
 	}
 }
 

@@ -45,19 +45,20 @@ type translated struct {
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	mu     sync.Mutex
-	first  *call         // whose request the server has; nil without one
-	target *call         // gets what comes; nil while the call is held
-	turned chan struct{} // closed when target is another one, or has all
-	ready  []byte        // a response that came while the call was held
-	over   bool          // the client has the response, or the task its last state
-	made   *task         // what the call has become; nil for none
-	ended  bool          // the client has cancelled the task
-	due    *time.Timer   // until the call becomes a task
-	open   []question    // that have no answer
-	keys   string        // begins their keys, if another bridge has given some
-	rounds []string      // in which the client was asked, the newest last
-	gather *time.Timer   // until the client is asked
-	expiry *time.Timer   // until a held call is given up
+	first  *call           // whose request the server has; nil without one
+	target *call           // gets what comes; nil while the call is held
+	token  json.RawMessage // the progress token of target's request; nil for none
+	turned chan struct{}   // closed when target is another one, or has all
+	ready  []byte          // a response that came while the call was held
+	over   bool            // the client has the response, or the task its last state
+	made   *task           // what the call has become; nil for none
+	ended  bool            // the client has cancelled the task
+	due    *time.Timer     // until the call becomes a task
+	open   []question      // that have no answer
+	keys   string          // begins their keys, if another bridge has given some
+	rounds []string        // in which the client was asked, the newest last
+	gather *time.Timer     // until the client is asked
+	expiry *time.Timer     // until a held call is given up
 }
 
 // question is a request of the server's.
@@ -167,7 +168,7 @@ func (t *translated) takes(c *call) json.RawMessage {
 	c.to = t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.first = c
+	t.first, t.token = c, t.request.Meta["progressToken"]
 	if t.made == nil {
 		t.target = c
 	}
@@ -415,7 +416,7 @@ func (t *translated) takeNotification(m rpc.Message, it item) error {
 	case t.request.Method == mcp.MethodListen:
 		return nil // the client is about to be told what it hears
 	case m.Is("notifications/progress"):
-		it.data = translate.Progress(m, t.request)
+		it.data = translate.Progress(m, t.token)
 	case m.Is("notifications/message"):
 		if t.request.LogLevel == "" {
 			return nil
@@ -471,6 +472,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 		t.takeAnswers(answers)
 	}
 	t.turn(c)
+	t.token = r.Meta["progressToken"]
 	switch {
 	case t.ready != nil:
 		response := t.ready

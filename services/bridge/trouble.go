@@ -109,6 +109,9 @@ var (
 	// errEarly is why a message before the response to initialize is left out.
 	errEarly = errors.New("it came before the response to initialize, and too many did")
 
+	// errSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
+	errSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
+
 	// errClosed is returned when the log takes no more of a stream.
 	errClosed = errors.New("the stream is closed")
 )

@@ -373,8 +373,7 @@ func (s Server) InputRequired(questions map[string]Question, state string) json.
 }
 
 // Progress returns a progress notification with the token of the client, or nil when it gave none.
-func Progress(m rpc.Message, r mcp.Request) []byte {
-	token := r.Meta["progressToken"]
+func Progress(m rpc.Message, token json.RawMessage) []byte {
 	params, ok := read(m.Params)
 	if token == nil || !ok {
 		return nil

@@ -1,9 +1,11 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -115,20 +117,30 @@ func (p *Process) complain() {
 	}
 }
 
+// pipeBytes is the most that a pipe holds, unless root raises fs.pipe-max-size.
+const pipeBytes = 1 << 20
+
 // Leftover reads a pipe of a program. Once that has ended, which sets a deadline, it reads
-// what is there, and no more: others may have the pipe open.
-type Leftover struct{ F *os.File }
+// what is there, and no more: others may have the pipe open, and write to it forever.
+type Leftover struct {
+	F    *os.File
+	rest *bytes.Reader // what the pipe held after the deadline; nil before
+}
 
 func (l *Leftover) Read(b []byte) (int, error) {
-	n, err := l.F.Read(b)
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return n, err
+	if l.rest == nil {
+		n, err := l.F.Read(b)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		// The deadline passed while somebody was busy with what was read before.
+		if err := l.F.SetReadDeadline(time.Now().Add(drainWithin)); err != nil {
+			return 0, err
+		}
+		rest, _ := io.ReadAll(io.LimitReader(l.F, pipeBytes)) // the deadline ends it while others have the pipe open
+		l.rest = bytes.NewReader(rest)
 	}
-	// The deadline passed while somebody was busy with what was read before.
-	if err := l.F.SetReadDeadline(time.Now().Add(drainWithin)); err != nil {
-		return 0, err
-	}
-	return l.F.Read(b)
+	return l.rest.Read(b)
 }
 
 // Write writes a line to the program, in at most the time that is left until the

@@ -1,0 +1,65 @@
+package upstream
+
+import (
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"rejoin/shared/waittest"
+)
+
+// ended returns a pipe of a program that has ended: the deadline of its reader has passed.
+func ended(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+	if err := r.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return r, w
+}
+
+func TestLeftover_ChildThatWritesOn(t *testing.T) {
+	r, w := ended(t)
+	go func() {
+		for err := error(nil); err == nil; { // until the pipe is closed
+			_, err = w.WriteString("a line\n")
+		}
+	}()
+	over := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, &Leftover{F: r})
+		over <- err
+	}()
+	if err := waittest.Receive(t, "the reader reaches an end", over); err != nil {
+		t.Error(err)
+	}
+}
+
+// A reader that is busy for longer than drainWithin between any two reads receives everything.
+func TestLeftover_BusyReader(t *testing.T) {
+	r, w := ended(t)
+	const all = 20_000
+	if _, err := w.Write(make([]byte, all)); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	l, n := &Leftover{F: r}, 0
+	for buffer := make([]byte, 4096); ; {
+		got, err := l.Read(buffer)
+		n += got
+		if err != nil {
+			break
+		}
+		if err := r.SetReadDeadline(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != all {
+		t.Errorf("it received %d bytes of %d", n, all)
+	}
+}
