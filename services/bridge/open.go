@@ -335,12 +335,12 @@ func (s *Service) connect(ctx context.Context, c rpc.Call, r mcp.Request, client
 		if !saysNothing(refused.Status) {
 			s.forgetEra()
 		}
-		return nil, refused
+		return nil, withoutID(*refused)
 	}
 	m, err := rpc.ParseMessage(d.response)
 	if err == nil && m.Error != nil {
 		s.forgetEra()
-		return nil, &rpc.Answer{Status: http.StatusBadGateway, Data: d.response}
+		return nil, withoutID(rpc.Answer{Status: http.StatusBadGateway, Data: d.response})
 	}
 	b := &begun{connected: d, until: time.Now().Add(spareFor)}
 	if err == nil {
@@ -355,6 +355,12 @@ func (s *Service) connect(ctx context.Context, c rpc.Call, r mcp.Request, client
 		return nil, &a
 	}
 	return b, nil
+}
+
+// withoutID returns an answer to a request of our own, for the request that it was made for.
+func withoutID(a rpc.Answer) *rpc.Answer {
+	a.Data = translate.WithID(a.Data, json.RawMessage("null"))
+	return &a
 }
 
 // take takes a session; nil when there is none.

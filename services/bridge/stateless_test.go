@@ -136,7 +136,6 @@ func TestStateless_Discover(t *testing.T) {
 	}
 }
 
-// A call with more than a response has a session of its own in the log, which ends with it.
 // A response to server/discover that breaks off says nothing of the revisions that the server speaks.
 func TestEra_DiscoverBreaksOff(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
@@ -174,7 +173,9 @@ func TestEra_InitializeRefused(t *testing.T) {
 		in.era.modern, in.era.until = false, time.Now().Add(eraFor)
 	}
 	takenForEarlier()
-	s.do(t, statelessCall(t, "1", "tools/list", "", ""))
+	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
+		t.Errorf("the error is %d %s", a.Status, a.Data)
+	}
 	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
 		t.Errorf("without a session: %d %s", a.Status, a.Data)
 	}
@@ -182,6 +183,7 @@ func TestEra_InitializeRefused(t *testing.T) {
 	s.open(t)
 }
 
+// A call with more than a response has a session of its own in the log, which ends with it.
 func TestStateless_CallWithProgress(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})
