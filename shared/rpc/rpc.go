@@ -88,7 +88,7 @@ type Call struct {
 	Resumable bool `json:"resumable,omitempty"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
-	// Client is what the client of [Open] or [Request] counts as in shares; empty when it is not known.
+	// Client is the address that the client of [Open] or [Request] counts as; empty when it is not known.
 	Client string `json:"client,omitempty"`
 	// Header is the client's, without what belongs to the connection or to the transport.
 	// The bridge chooses what it passes on.

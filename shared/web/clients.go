@@ -160,7 +160,7 @@ func parseForwarded(text string) (netip.Addr, bool) {
 }
 
 // Client returns what a request counts as where its client may have a share of what there is:
-// the subject of its token once [Access.Guard] has let it in, or else what its address counts
+// the subject of its token once [Access.Authenticate] has accepted it, or else what its address counts
 // as.
 func (cl *Clients) Client(c *fiber.Ctx) string {
 	if grants, ok := c.Locals(grantsKey{}).(auth.Grants); ok {

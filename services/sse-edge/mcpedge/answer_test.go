@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/auth/authtest"
 	"rejoin/shared/rpc"
 )
 
@@ -108,10 +110,12 @@ func TestAttackForgedStatus(t *testing.T) {
 
 // A bridge shares its processes out by client, and knows no addresses itself.
 func TestMCP_Share(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	join(t, f.mcpEdge(nil), "2025-11-25")
-	if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" {
-		t.Errorf("the bridge was told of %q", client)
+	for _, change := range []func(*config){nil, guarded(t)} {
+		f := newFixture(t)
+		b := f.bridge()
+		join(t, f.mcpEdge(change), "2025-11-25", edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
+		if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" {
+			t.Errorf("the bridge was told of %q", client)
+		}
 	}
 }

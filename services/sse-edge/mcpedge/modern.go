@@ -79,7 +79,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	}
 	call := rpc.Call{
 		Action: rpc.Request, Session: state.Session, Life: state.Life, Held: held,
-		Owner: who.grants.Subject, Client: s.subs.Config.Clients.Client(c), Header: forwarded(c), Data: body,
+		Owner: who.grants.Subject, Client: s.subs.ClientAddress(c).String(), Header: forwarded(c), Data: body,
 	}
 	if task {
 		return s.taskPost(c, who, call, r)

@@ -122,7 +122,7 @@ func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Call) (rpc.Answe
 	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
 		return rpc.Answer{}, s.subs.Config.Access.Insufficient(c)
 	}
-	call.Action, call.Owner, call.Client, call.Header = rpc.Open, who.grants.Subject, s.subs.Config.Clients.Client(c), forwarded(c)
+	call.Action, call.Owner, call.Client, call.Header = rpc.Open, who.grants.Subject, s.subs.ClientAddress(c).String(), forwarded(c)
 	return s.ask(c.UserContext(), call, bridgeTimeout)
 }
 

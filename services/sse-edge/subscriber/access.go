@@ -107,7 +107,7 @@ var (
 // LetIn admits a request for events of sessions. A visit that is let in has to leave
 // admission. The error is ErrNoRoom, or ErrStopping, which wraps it.
 func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
-	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.clientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
+	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.ClientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.Admitted.Enter(by.Visit); refused != "" {
 		s.Streams.CountRefused(refused)
 		if refused == admission.Closed {
@@ -118,10 +118,10 @@ func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, err
 	return by, nil
 }
 
-// clientAddress is what a request's client counts as.
-func (s *Service) clientAddress(c *fiber.Ctx) netip.Addr {
+// ClientAddress is what the address of a request's client counts as.
+func (s *Service) ClientAddress(c *fiber.Ctx) netip.Addr {
 	return web.Counted(s.Config.Clients.Address(c))
 }
 
 // TooOften reports whether a request's client address connects or polls above its limit.
-func (s *Service) TooOften(c *fiber.Ctx) bool { return s.connects.Take(s.clientAddress(c)) > 0 }
+func (s *Service) TooOften(c *fiber.Ctx) bool { return s.connects.Take(s.ClientAddress(c)) > 0 }
