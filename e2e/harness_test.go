@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -85,7 +84,7 @@ type proc struct {
 	// prepare changes the command before each start; nil: nothing.
 	prepare func(*exec.Cmd)
 	tls     bool // the edge speaks it
-	// addrs are the addresses it is bound to, by flag; known after the first start.
+	// addrs are the addresses that it listens on, by flag. Nobody else is given them meanwhile.
 	addrs map[string]string
 
 	cmd  *exec.Cmd
@@ -119,7 +118,7 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 		p.speakTLS()
 	}
 	for _, flag := range listening {
-		p.addrs[flag] = "127.0.0.1:0"
+		p.addrs[flag] = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	}
 	t.Cleanup(func() {
 		if p.cmd != nil {
@@ -136,19 +135,6 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 // start starts the program, on the ports that it had before.
 func (p *proc) start() {
 	p.t.Helper()
-	built(p.t, rejoinPackage) // which may take its time
-	deadline := time.Now().Add(waittest.Timeout)
-	for {
-		if err := p.try(deadline); err == nil {
-			return
-		} else if !strings.Contains(err.Error(), "is taken") || time.Now().After(deadline) {
-			p.t.Fatalf("the program did not start: %v\n%s", err, p.log.tail(20))
-		}
-		// The port went to somebody's outgoing connection meanwhile: those are short.
-	}
-}
-
-func (p *proc) try(deadline time.Time) error {
 	args := append([]string{"--data=" + p.data, "--log-format=json"}, p.args...)
 	for flag, addr := range p.addrs {
 		args = append(args, flag+"="+addr)
@@ -164,25 +150,25 @@ func (p *proc) try(deadline time.Time) error {
 	p.log = &procLog{}
 	p.cmd.Stderr = p.log
 	if err := p.cmd.Start(); err != nil {
-		return err
+		p.t.Fatal(err)
 	}
 	p.done = make(chan struct{})
 	go func() {
 		_ = p.cmd.Wait() // how it ended is in ProcessState
 		close(p.done)
 	}()
+	deadline := time.Now().Add(waittest.Timeout)
 	for !p.isReady() {
 		select {
 		case <-p.done:
 			p.cmd = nil
-			return errors.New(p.log.tail(1))
+			p.t.Fatalf("the program did not start:\n%s", p.log.tail(20))
 		case <-time.After(10 * time.Millisecond): // the program announces on no channel that it is ready
 		}
 		if time.Now().After(deadline) {
-			return errors.New("it was not ready in time")
+			p.t.Fatalf("the program was not ready in time:\n%s", p.log.tail(20))
 		}
 	}
-	return nil
 }
 
 // checkRaces reports what the race detector found in the program's last life.
@@ -201,12 +187,8 @@ func (p *proc) checkRaces() {
 
 func (p *proc) isReady() bool {
 	for msg, flag := range listening {
-		addr := p.log.attr(msg, "addr")
-		if addr == "" {
+		if p.log.attr(msg, "addr") != p.addrs[flag] {
 			return false
-		}
-		if p.addrs[flag] != addr { // from the second start on there are no writes, so others may read
-			p.addrs[flag] = addr
 		}
 	}
 	a, err := try(http.MethodGet, p.url("--admin-addr")+"/readyz", "")
