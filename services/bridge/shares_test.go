@@ -98,12 +98,8 @@ func TestAttackSessionsByInitialize(t *testing.T) {
 func TestAttackUnusedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
-	cfg.MaxProcesses = 5 // the call's, and one that is begun ahead
+	cfg.MaxProcesses = 4
 	in := s.start(t, cfg)
-	in.answerWithin = 0
-	call := statelessCall(t, "1", "hang", "", "")
-	call.Owner = "carol"
-	s.do(t, call)
 	var unused []string
 	for i := range 2 {
 		name, _ := s.openAs(t, fmt.Sprint("mallory ", i), "")
@@ -113,6 +109,11 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	used, _ := s.openAs(t, "bob", "")
 	stream, _ := s.request(t, used, "1", "progress")
 	s.finished(t, used, stream)
+	in.answerWithin = 0
+	call := statelessCall(t, "1", "hang", "", "") // none is begun ahead: more than half are taken
+	call.Owner = "carol"
+	s.do(t, call)
+	eventually(t, "the call has its process", func() bool { return in.metric(t, "processes") == 4 })
 
 	_, a := s.openAs(t, "alice", "")
 	wantBusy(t, a)
