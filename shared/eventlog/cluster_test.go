@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -69,6 +72,88 @@ func TestLook_ClusterWithoutALeader(t *testing.T) {
 	if state, _ := l.State(0); state.Last != before.Last {
 		t.Errorf("the log was last seen at %d, and is now at %d", before.Last, state.Last)
 	}
+}
+
+// A program that starts while one partition has no leader serves the others, and that one once it has.
+func TestOpen_PartitionWithoutALeader(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	settings := one()
+	settings.Partitions, settings.Replicas = 6, 1
+	open := func(open func(context.Context, *nats.Conn) (*eventlog.Log, error)) *eventlog.Log {
+		t.Helper()
+		nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(t), nats.ReconnectJitter(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		l, err := open(waittest.Context(t), nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		return l
+	}
+	takes := func(l *eventlog.Log, session string, n int) { // once all servers have heard of who takes it
+		t.Helper()
+		waittest.NoError(t, func() error {
+			_, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: "t", Data: numbered(n)})
+			return err
+		})
+	}
+	create := func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, error) {
+		return eventlog.Create(ctx, nc, settings, quiet(t))
+	}
+	l := open(create)
+	eventlogtest.Begin(t, l)
+	sessions := make([]string, settings.Partitions)
+	for i := 0; slices.Contains(sessions, ""); i++ {
+		name := fmt.Sprint("s", i)
+		sessions[l.Partition(name)] = name
+	}
+	for _, session := range sessions {
+		takes(l, session, 1)
+	}
+	js := newJetStream(t, l)
+	leaders := make([]string, settings.Partitions)
+	for p := range leaders {
+		stream, err := js.Stream(waittest.Context(t), fmt.Sprint("MCP_", p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaders[p] = stream.CachedInfo().Cluster.Leader
+	}
+	gone := slices.IndexFunc(leaders, func(name string) bool { return name != leaders[0] })
+	if gone < 0 {
+		t.Fatalf("all partitions are on one server: %v", leaders)
+	}
+	there := slices.IndexFunc(leaders, func(name string) bool { return name != leaders[gone] })
+	c.Named(leaders[gone]).Stop()
+	waittest.NoError(t, func() error { // JetStream has a leader
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := js.Stream(ctx, fmt.Sprint("MCP_", there))
+		return err
+	})
+	for name, open := range map[string]*eventlog.Log{
+		"opened": open(func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, error) {
+			return eventlog.Open(ctx, nc, quiet(t))
+		}),
+		"created": open(create),
+	} {
+		takes(open, sessions[there], 2)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := open.Publish(ctx, eventlog.Event{Session: sessions[gone], Stream: "t", Data: numbered(2)})
+		cancel()
+		if !errors.Is(err, eventlog.ErrUnavailable) {
+			t.Errorf("%s: publishing to the partition that is gone: %v", name, err)
+		}
+		if _, err := open.Newest(waittest.Context(t), event.Subject{Partition: gone, Session: sessions[gone], Life: "l", Stream: "t"}); !errors.Is(err, eventlog.ErrUnavailable) {
+			t.Errorf("%s: reading there: %v", name, err)
+		}
+		defer takes(open, sessions[gone], 3)
+	}
+	c.Named(leaders[gone]).Start()
 }
 
 // A consumer lies on any of the servers, which may be behind the leader that has

@@ -40,8 +40,8 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
 	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
-		if err := l.createPartition(ctx, p, servers); err != nil {
-			return nil, err
+		if e := l.createPartition(ctx, p, servers); e != nil && (err != nil || !errors.Is(e, ErrUnavailable)) {
+			return nil, e
 		}
 	}
 	return l.start(ctx)
@@ -99,12 +99,23 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}, nil
 }
 
+// start looks at each partition. One that cannot be looked at is found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
 	l.link.Store(newLinkContext())
 	l.parts = make([]*partition, l.Settings().Partitions)
+	failed := make([]error, len(l.parts))
+	var looking sync.WaitGroup
 	for p := range l.parts {
-		l.parts[p] = &partition{changed: make(chan struct{}), owned: make(chan struct{}, 1)}
-		if err := l.refresh(ctx, p); err != nil {
+		l.parts[p] = &partition{stream: unseen{}, changed: make(chan struct{}), owned: make(chan struct{}, 1)}
+		looking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			failed[p] = l.refresh(ctx, p)
+		})
+	}
+	looking.Wait()
+	for p, err := range failed {
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, ErrUnavailable)) {
 			return nil, fmt.Errorf("partition %d: %w", p, err)
 		}
 	}

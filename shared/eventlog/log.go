@@ -82,11 +82,18 @@ func (l *Log) Partition(session string) int { return l.settings.Load().Partition
 func (l *Log) Conn() *nats.Conn { return l.nc }
 
 func (l *Log) readSettings(ctx context.Context) (Settings, error) {
-	stream, err := l.js.Stream(ctx, streamName(0))
+	stream, err := l.find(ctx, 0)
 	if err != nil {
 		return Settings{}, apiError(err)
 	}
 	return settingsFrom(stream.CachedInfo().Config.Metadata)
+}
+
+// find asks for a partition's JetStream stream before the log is open. Without a leader nobody may answer.
+func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return l.js.Stream(ctx, streamName(p))
 }
 
 // apiError names what JetStream's API answered in this package's errors.

@@ -237,7 +237,7 @@ func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers
 			cfg.Metadata[k] = v
 		}
 	}
-	stream, err := l.js.Stream(ctx, cfg.Name)
+	stream, err := l.find(ctx, p)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers())
 		_, err = l.js.CreateStream(ctx, cfg)
@@ -247,7 +247,7 @@ func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers
 		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 			return apiError(err)
 		}
-		stream, err = l.js.Stream(ctx, cfg.Name)
+		stream, err = l.find(ctx, p)
 	}
 	if err != nil {
 		return apiError(err)

@@ -51,7 +51,12 @@ type State struct {
 }
 
 // Generation returns the newest generation.
-func (s State) Generation() event.Generation { return s.Generations[len(s.Generations)-1] }
+func (s State) Generation() event.Generation {
+	if len(s.Generations) == 0 {
+		return event.Generation{} // of a partition that was not looked at yet
+	}
+	return s.Generations[len(s.Generations)-1]
+}
 
 // Checked reports whether a janitor has read all of the partition since its server was started,
 // in a cluster whether it has compared it with the server that leads since it does: only then
@@ -266,6 +271,27 @@ func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream
 	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
 	return msg, apiError(err)
 }
+
+// unseen is the handle of a partition that no look has found yet.
+type unseen struct{ jetstream.Stream }
+
+var errUnseen = errors.New("the partition was not found yet")
+
+func (unseen) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return nil, errUnseen
+}
+
+func (unseen) GetMsg(context.Context, uint64, ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+	return nil, errUnseen
+}
+
+func (unseen) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	return nil, errUnseen
+}
+
+func (unseen) DeleteMsg(context.Context, uint64) error { return errUnseen }
+
+func (unseen) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { return errUnseen }
 
 // stream returns the client's handle of a partition, which is good for requests by name.
 func (l *Log) stream(p int) jetstream.Stream {
