@@ -78,7 +78,7 @@ func TestGroup_Property(t *testing.T) {
 		f.Create(name, "")
 	}
 	var edges []string
-	for _, window := range []flagtype.Bytes{8 << 20, 400 << 10} { // the smaller one has to read the log
+	for _, window := range []flagtype.Bytes{8 << 20, 1 << 20} { // the smaller one has to read the log
 		s, _ := f.startService(func(c *Config) { c.WindowBytes, c.MaxConnectionSessions = window, sessions })
 		s.knows(t, names[:early]...) // a session that begins behind a client's cursor may get a gap for another one's
 		edges = append(edges, s.url())

@@ -11,6 +11,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -50,6 +51,9 @@ type Window struct {
 	// controls are the control entries from start on, oldest first. A chain that has nothing else
 	// is forgotten with its last one.
 	controls []control
+	// chainBytes is what the chains take that the window has something of. Those that only
+	// readers hold count with these.
+	chainBytes int
 	// watchers hear of openings.
 	watchers []Watcher
 	// trails are those of the newest events that are sampled.
@@ -78,9 +82,8 @@ type control struct {
 	chain    *Chain
 }
 
-// controlBytes is what a control entry costs, with the chain that may be there for its sake
-// alone: names of the usual length, and a place in the map.
-const controlBytes = 512
+// controlBytes is what a control entry costs, besides its chain.
+const controlBytes = int(unsafe.Sizeof(control{}))
 
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
 // that cannot be read, by what they should have been.
@@ -96,12 +99,12 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	}
 	w.frames.clear()
 	w.ring.clear()
-	w.controls, w.trails = nil, nil
+	w.controls, w.trails, w.chainBytes = nil, nil, 0
 	for _, n := range w.names {
 		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
-		c.length, c.entries, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
+		c.length, c.held, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
 		c.lost, c.losses, c.unsure = Loss{}, nil, Loss{}
 		c.wake()
 		w.forget(c)
@@ -422,7 +425,7 @@ func (w *Window) message(e eventlog.Entry) {
 		en.traced = true
 	}
 	n := w.ring.push(en)
-	stream.entries++
+	w.hold(stream, 1)
 	w.link(stream, n, streamLinks)
 	w.link(flow, n, flowLinks)
 	if e.Final {
@@ -466,12 +469,26 @@ func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
 
 // held is how many bytes the window takes.
 func (w *Window) held() int {
-	return w.frames.held() + w.ring.bytes() + len(w.controls)*controlBytes
+	return w.frames.held() + w.ring.bytes() + len(w.controls)*controlBytes + w.chainBytes
+}
+
+// hold counts n entries more, or less, of a chain, and of its flow.
+func (w *Window) hold(c *Chain, n int) {
+	for ; c != nil; c = c.flow {
+		before := c.held
+		switch c.held += n; {
+		case before == 0:
+			w.chainBytes += c.bytes()
+		case c.held == 0:
+			w.chainBytes -= c.bytes()
+		}
+	}
 }
 
 // note keeps a chain until a control entry of it is evicted.
 func (w *Window) note(sequence uint64, c *Chain) {
 	w.controls = append(w.controls, control{sequence, c})
+	w.hold(c, 1)
 	w.evict()
 }
 
@@ -483,6 +500,7 @@ func (w *Window) evict() {
 			old := w.controls[0]
 			w.controls = w.controls[1:]
 			w.start = old.sequence + 1
+			w.hold(old.chain, -1)
 			w.forget(old.chain)
 			continue
 		}
@@ -494,7 +512,7 @@ func (w *Window) evict() {
 		if !old.dead {
 			unlink(stream, w.ring.first, old.stream.next)
 		}
-		stream.entries--
+		w.hold(stream, -1)
 		w.ring.pop()
 		if w.ring.len() > 0 {
 			w.frames.freeBefore(w.ring.at(w.ring.first).offset)

@@ -3,6 +3,7 @@ package window
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func TestWindow_Budget(t *testing.T) {
 	const budget = 64 << 10
 	w := newTestWindow(budget)
 	for n := uint64(1); n <= 5000; n++ {
-		at := streamOf("s", fmt.Sprint(n%100))
+		at := streamOf("s", fmt.Sprint(n%10))
 		w.Append(message(n, at, `{"jsonrpc":"2.0","method":"m"}`), 0)
 		if got := w.Stats(); got.Bytes > budget+maxSegment/16 {
 			t.Fatalf("after %d events the window takes %d bytes of %d", n, got.Bytes, budget)
@@ -197,8 +198,8 @@ func TestWindow_Budget(t *testing.T) {
 	}
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	if len(w.chains) > 101 {
-		t.Errorf("%d chains for 100 streams and a flow", len(w.chains))
+	if len(w.chains) > 11 {
+		t.Errorf("%d chains for 10 streams and a flow", len(w.chains))
 	}
 }
 
@@ -667,4 +668,38 @@ func TestWindow_SampledEvents(t *testing.T) {
 	if len(w.trails) > 0 {
 		t.Error("a life that is over has trails")
 	}
+}
+
+// What a window takes for many streams and sessions of few small events is counted too.
+func TestWindow_MemoryOfManyChains(t *testing.T) {
+	const budget = 8 << 20
+	for name, fill := range map[string]func(append func(eventlog.Entry), sequence uint64){
+		"streams": func(append func(eventlog.Entry), n uint64) {
+			append(message(n, Place{fmt.Sprint("session-", n/1000), "f5kq2vznf3hc", fmt.Sprint("stream-", n)}, `{"jsonrpc":"2.0","method":"m"}`))
+		},
+		"sessions": func(append func(eventlog.Entry), n uint64) {
+			name, life := fmt.Sprintf("4f0c9a52-5a3e-4c0e-9a3e-%012d", n), fmt.Sprintf("f5kq2v%d", n)
+			append(opening(2*n-1, name, life))
+			append(message(2*n, Place{name, life, "call.abcdefgh"}, `{"jsonrpc":"2.0","method":"m"}`))
+		},
+	} {
+		w := newTestWindow(budget)
+		before := heap()
+		for n := range uint64(100_000) {
+			fill(func(e eventlog.Entry) { w.Append(e, 0) }, n+1)
+		}
+		took, s := heap()-before, w.Stats()
+		t.Logf("%s: %d events take %d bytes, %d are counted", name, s.Events, took, s.Bytes)
+		if s.Bytes > budget || took > budget*3/2 {
+			t.Errorf("%s: the window takes %d bytes, and counts %d of %d", name, took, s.Bytes, budget)
+		}
+		runtime.KeepAlive(w)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc) //nolint:gosec // less than 2⁶³
 }
