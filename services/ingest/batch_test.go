@@ -344,3 +344,40 @@ func (in *instance) postBatchEach(t *testing.T, path, body string) (sum batchAns
 	}
 	return sum
 }
+
+// A line that the end of the connection has cut is no message, though it may look like one.
+func TestBatch_CutLine(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	var body strings.Builder
+	for n := range 5000 {
+		fmt.Fprintln(&body, 100_000+n)
+	}
+	const whole = 3000 // lines before the cut
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(in.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nIdempotency-Key: k\r\nContent-Length: %d\r\n\r\n%s", batchPath, asNDJSON, body.Len(), body.String()[:7*whole+3])
+	if tcp, ok := conn.(*net.TCPConn); err != nil || !ok || tcp.CloseWrite() != nil {
+		t.Fatalf("the body is not cut: %v", err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var cut batchAnswer
+	if err := json.NewDecoder(resp.Body).Decode(&cut); err != nil || cut.Accepted != whole || cut.Stopped == nil || cut.Stopped.Index != whole {
+		t.Errorf("%v, %+v, stopped %+v", err, cut, cut.Stopped)
+	}
+	if again := in.postBatch(t, asNDJSON, batchPath, body.String(), "Idempotency-Key", "k"); again.Duplicates != whole || again.Accepted != 5000 {
+		t.Errorf("made again: %+v", again)
+	}
+	if all := s.messages(t); len(all) != 5000 || all[whole] != "message 103000" {
+		t.Errorf("%d messages are stored, with %s at the cut", len(all), all[whole])
+	}
+}

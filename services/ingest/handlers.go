@@ -91,8 +91,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 	c.Set(fiber.HeaderContentType, mimeNDJSON)
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	body := web.StreamedBody(c)
-	body.Keep()
-	c.Context().SetBodyStreamWriter(func(w *bufio.Writer) {
+	body.Answer(func(w *bufio.Writer) {
 		defer body.Held().Release()
 		b.answerEach(conn, w)
 	})

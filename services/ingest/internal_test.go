@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -255,3 +256,34 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// What waits for a client to read it counts until it is written, and no buffer outlives it.
+func TestResults_LargeBuffers(t *testing.T) {
+	client, server := net.Pipe()
+	defer func() { _ = client.Close() }()
+	defer func() { _ = server.Close() }()
+	pool := quota.NewPool(64 << 20)
+	r := newResults(server, func() {}, pool, "a")
+	for range 8 {
+		r.add(make([]byte, 1<<20))
+	}
+	lines := r.take(nil)
+	err := r.write(bufio.NewWriter(writerFunc(func(b []byte) (int, error) {
+		if used := pool.Used(); used < 8<<20 {
+			t.Errorf("%d bytes of it count while it is written", used)
+		}
+		return len(b), nil
+	})), lines)
+	if err != nil || pool.Used() != 0 {
+		t.Errorf("%v, %d bytes are counted for nothing", err, pool.Used())
+	}
+	r.add([]byte("line\n"))
+	r.take(lines)
+	if n := cap(r.lines); n > maxSpare {
+		t.Errorf("a buffer of %d bytes is kept", n)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

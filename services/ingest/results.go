@@ -156,12 +156,17 @@ func (r *results) extend() {
 	}
 }
 
-// write writes lines in pieces; each that is gone moves the deadline.
+// write writes lines in pieces; each that is gone moves the deadline. Their memory is free once all
+// of them are.
 func (r *results) write(w *bufio.Writer, lines []byte) error {
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.letGo(int64(len(lines)))
+	}()
 	for piece := range slices.Chunk(lines, 64<<10) {
 		r.mu.Lock()
 		r.extend()
-		r.letGo(int64(len(piece)))
 		r.mu.Unlock()
 		if _, err := w.Write(piece); err != nil {
 			return err
@@ -173,7 +178,7 @@ func (r *results) write(w *bufio.Writer, lines []byte) error {
 	return nil
 }
 
-// letGo gives back memory for what is on its way. The caller holds the lock.
+// letGo gives back memory. The caller holds the lock.
 func (r *results) letGo(n int64) {
 	n = min(n, r.held)
 	r.memory.Give(r.client, n)
@@ -194,8 +199,15 @@ func (r *results) close() {
 	r.more.Signal()
 }
 
-// take returns what is there, and waits for some. It returns nothing at the end.
+// maxSpare is the largest buffer that is used again: it counts for nothing while it is empty.
+const maxSpare = 256 << 10
+
+// take returns what is there, and waits for some. It returns nothing at the end. spare is used for
+// what comes next.
 func (r *results) take(spare []byte) []byte {
+	if cap(spare) > maxSpare {
+		spare = nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.lines) == 0 && !r.closed {

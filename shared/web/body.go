@@ -1,11 +1,13 @@
 package web
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -25,7 +27,11 @@ type Body struct {
 	extended time.Time
 	// kept says that it is still read when the handler has returned.
 	kept bool
+	read int
 	err  error // what ended it: io.EOF when it was read whole
+
+	mu   sync.Mutex
+	over bool // nobody gets the response any more: reading ends
 
 	memory *quota.Pool
 	client func() string // whom it is held for
@@ -74,17 +80,44 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 // to arrive, less a sixteenth: so a body may go on without end, and a client that trickles is cut off
 // all the same. Without it, all of the body has to arrive within that time.
 func (b *Body) Part() {
-	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.stopping() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.over && !b.stopping() {
 		b.extended = now
 		_ = b.ctx.Conn().SetReadDeadline(now.Add(b.timeout)) // fails on a closed connection, as Read does
 	}
 }
 
-// Keep has the body read on by what writes the response, after the handler. The
-// connection is closed after the response.
-func (b *Body) Keep() {
+// Answer has write write the response, after the handler, while it reads the body on. The
+// connection is closed after the response. When that cannot be sent, the writer and the body
+// return errors, and write has to return: the connection's buffers are the next one's then.
+func (b *Body) Answer(write func(*bufio.Writer)) {
 	b.kept = true
 	b.close()
+	a := &lateAnswer{body: b, done: make(chan struct{})}
+	a.ReadCloser = fasthttp.NewStreamReader(func(w *bufio.Writer) {
+		defer close(a.done)
+		write(w)
+	})
+	b.ctx.Response.SetBodyStream(a, -1)
+}
+
+// lateAnswer is a response that is written while the body is read. fasthttp closes it before it gives the
+// buffers that the body is read from to the next connection, and waits for nobody else (docs/upstream/0034).
+type lateAnswer struct {
+	io.ReadCloser
+	body *Body
+	done chan struct{}
+}
+
+func (a *lateAnswer) Close() error {
+	err := a.ReadCloser.Close()
+	a.body.mu.Lock()
+	a.body.over = true
+	_ = a.body.ctx.Conn().SetReadDeadline(time.Unix(1, 0)) // fails on a closed connection, as Read does
+	a.body.mu.Unlock()
+	<-a.done
+	return err
 }
 
 // close has the connection closed after the response. fasthttp would do so at once
@@ -101,6 +134,9 @@ func (b *Body) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.stream.Read(p)
+	if b.read += n; errors.Is(err, io.EOF) && b.read < b.size {
+		err = io.ErrUnexpectedEOF // fasthttp says so of chunks alone
+	}
 	b.err = bodyError(err)
 	return n, b.err
 }
@@ -128,7 +164,7 @@ func bodyError(err error) error {
 }
 
 // Held returns what the request takes of the application's memory, which is given back when
-// the response is made, or, after [Body.Keep], by who keeps it.
+// the response is made, or, after [Body.Answer], by who writes it.
 func (b *Body) Held() *quota.Part {
 	if b.held == nil {
 		b.held = b.memory.Part(b.client())
