@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // listens has a server take requests to listen, and returns what it is asked for.
@@ -103,7 +104,17 @@ func TestListen_Again(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
 			cfg := testConfig(listens(up).URL)
 			cfg.ListenMemory = time.Hour
-			b := s.start(t, cfg)
+			// A listener sets the time at which it is remembered again once it has what it missed.
+			hasMissed := make(chan struct{}, 10)
+			signals := func(b *Service) {
+				b.after = func(d time.Duration) <-chan time.Time {
+					if d == cfg.ListenMemory/2 {
+						hasMissed <- struct{}{}
+					}
+					return time.After(d)
+				}
+			}
+			b := s.start(t, cfg, signals)
 			up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 				w.Header().Set("Mcp-Session-Id", "one")
 				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true}}}}`)
@@ -118,13 +129,13 @@ func TestListen_Again(t *testing.T) {
 				if a := s.do(t, l); a.Status != http.StatusAccepted {
 					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
 				}
+				waittest.Receive(t, "it has what it missed", hasMissed)
 				return l
 			}
 			const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
 			first := listen("1", "alice", all)
-			s.listenedTo(t, first, 1)
 			b.stop()
-			s.start(t, cfg)
+			s.start(t, cfg, signals)
 			for id, tt := range map[string]struct {
 				owner, filter string
 				want          []string
@@ -136,7 +147,7 @@ func TestListen_Again(t *testing.T) {
 				l := listen(id, tt.owner, tt.filter)
 				got := s.listenedTo(t, l, 1+len(tt.want))
 				if len(got) != 1+len(tt.want) {
-					t.Errorf("%s receives %q", id, got)
+					t.Fatalf("%s receives %q", id, got)
 				}
 				for i, method := range tt.want {
 					if !strings.Contains(got[i+1], method) || !strings.Contains(got[i+1], `"io.modelcontextprotocol/subscriptionId":`+id) {
@@ -144,8 +155,12 @@ func TestListen_Again(t *testing.T) {
 					}
 				}
 			}
-			if got := s.listenedTo(t, first, 1); len(got) > 2 || len(got) == 2 && !strings.Contains(got[1], `"id":1`) {
+			got := s.finished(t, first.Session, first.Stream)
+			if len(got) != 2 || !strings.Contains(got[1], `"id":1`) {
 				t.Errorf("the first request received %q", got)
+			}
+			if len(hasMissed) > 0 {
+				t.Error("a listener is acknowledged twice")
 			}
 		})
 	}
