@@ -229,7 +229,7 @@ func (in *instance) post(t *testing.T, session, stream string, body []byte, head
 }
 
 // takes posts a message under a key until it is known to be stored.
-func (in *instance) takes(t *testing.T, id, key string) answer {
+func (in *instance) takes(t *testing.T, id, key string) {
 	t.Helper()
 	var a answer
 	eventually(t, "it takes events", func() bool {
@@ -239,7 +239,6 @@ func (in *instance) takes(t *testing.T, id, key string) answer {
 	if a.status != http.StatusCreated {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	return a
 }
 
 // freeze ends the following of the registry: an ingest whose copy is held back.
