@@ -16,9 +16,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// slow is how long the tools work that become tasks because they are slow: longer than --task-after
-// of the test, and shorter than the 10 s that the suite waits for a task.
-const slow = 5 * time.Second
+// slow is how long the tool works that becomes a task because it is slow: twice --task-after of the test,
+// after which the suite still waits for 5 s.
+const slow = 10 * time.Second
 
 func main() {
 	stateless := flag.Bool("stateless", false, "speak 2026-07-28")
@@ -31,7 +31,7 @@ func main() {
 		return after(ctx, time.Duration(args.Seconds)*time.Second, "computed "+args.Label)
 	})
 	add(server, "failing_job", func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, error) {
-		result, err := after(ctx, slow, "it does not work")
+		result, err := after(ctx, time.Second, "it does not work")
 		if result != nil {
 			result.IsError = true
 		}

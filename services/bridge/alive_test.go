@@ -1,15 +1,19 @@
 package bridge
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // never returns what hangs until the test is over.
@@ -58,26 +62,44 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		_, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
 		return err == nil
 	})
-	asked, err := s.b.Conn.SubscribeSync(aliveSubject("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := s.launch(t, testConfig(up.URL))
-	for range 2 {
-		if _, err := asked.NextMsgWithContext(patient(t)); err != nil {
-			t.Fatal(err)
+	asksAgain := make(chan chan time.Time)
+	second := s.launch(t, testConfig(up.URL), func(second *Service) {
+		second.after = func(d time.Duration) <-chan time.Time {
+			if d != aliveEvery {
+				return time.After(d)
+			}
+			again := make(chan time.Time)
+			select {
+			case asksAgain <- again:
+			case <-t.Context().Done():
+			}
+			return again
 		}
-	}
-	if err := asked.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
+	})
+	again := waittest.Receive(t, "the second has asked", asksAgain)
+	close(again)
+	again = waittest.Receive(t, "the second has asked again", asksAgain)
 	if second.taken.Load() {
 		t.Error("both are open")
 	}
 	if all, _ := s.read(t, name, stream); len(all) > 0 {
 		t.Errorf("the call of the first has got %v", all)
 	}
-	first.stop()
+	s.stopAway(t, first)
+	close(again)
 	eventually(t, "the second is open", second.taken.Load)
 	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
+// stopAway stops a bridge, and returns when NATS says that it is away. A question from before would
+// go to a bridge that does not answer any more.
+func (s *system) stopAway(t *testing.T, in *instance) {
+	t.Helper()
+	in.stop()
+	eventually(t, "NATS says that the bridge is away", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.b.Conn.RequestWithContext(ctx, aliveSubject(in.name), nil)
+		return errors.Is(err, nats.ErrNoResponders)
+	})
 }

@@ -65,7 +65,8 @@ type Service struct {
 	unusedAfter  time.Duration                        // [unusedAfter], but for tests
 	answerWithin time.Duration                        // [answerWithin], but for tests
 	goneAfter    time.Duration                        // [goneAfter], but for tests
-	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream is asked again
+	aliveWithin  time.Duration                        // [aliveWithin], but for tests
+	after        func(time.Duration) <-chan time.Time // [time.After], but for tests: the pauses before the upstream, tasks and other bridges are asked again
 
 	limits *session.Limits
 	// callLimits are those of calls without sessions: a closed one counts until its name is free

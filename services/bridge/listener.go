@@ -191,7 +191,9 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	return l.put(item{data: is.Notification(l.id)}) != nil || is.Status.Over()
 }
 
-// hasLost reports, once, that the bridge of a task has been away for long.
+// hasLost reports, once, that the bridge of a task has been away for long. A question without an
+// answer in time changes nothing: NATS ends the connection of a bridge that stays silent, and then
+// says that it is away.
 func (s *Service) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
 	if w.bridge == "" || w.bridge == s.name || now.Sub(w.asked) < s.goneAfter/3 {
@@ -199,8 +201,9 @@ func (s *Service) hasLost(ctx context.Context, w *watched) bool {
 	}
 	w.asked = now
 	switch err := s.isAlive(ctx, w.bridge); {
-	case !errors.Is(err, nats.ErrNoResponders):
+	case err == nil:
 		w.absent, w.lost = time.Time{}, false
+	case !errors.Is(err, nats.ErrNoResponders):
 	case w.absent.IsZero():
 		w.absent = now
 	case !w.lost && now.Sub(w.absent) >= s.goneAfter:
@@ -252,7 +255,7 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 
 // isAlive asks a bridge of a name whether it is there. The error is that of NATS.
 func (s *Service) isAlive(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, aliveWithin)
+	ctx, cancel := context.WithTimeout(ctx, s.aliveWithin)
 	defer cancel()
 	_, err := s.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
 	return err

@@ -7,10 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // listens has a server take requests to listen, and returns what it is asked for.
@@ -101,7 +104,17 @@ func TestListen_Again(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
 			cfg := testConfig(listens(up).URL)
 			cfg.ListenMemory = time.Hour
-			b := s.start(t, cfg)
+			// A listener sets the time at which it is remembered again once it has what it missed.
+			hasMissed := make(chan struct{}, 10)
+			signals := func(b *Service) {
+				b.after = func(d time.Duration) <-chan time.Time {
+					if d == cfg.ListenMemory/2 {
+						hasMissed <- struct{}{}
+					}
+					return time.After(d)
+				}
+			}
+			b := s.start(t, cfg, signals)
 			up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 				w.Header().Set("Mcp-Session-Id", "one")
 				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true}}}}`)
@@ -116,13 +129,13 @@ func TestListen_Again(t *testing.T) {
 				if a := s.do(t, l); a.Status != http.StatusAccepted {
 					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
 				}
+				waittest.Receive(t, "it has what it missed", hasMissed)
 				return l
 			}
 			const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
 			first := listen("1", "alice", all)
-			s.listenedTo(t, first, 1)
 			b.stop()
-			s.start(t, cfg)
+			s.start(t, cfg, signals)
 			for id, tt := range map[string]struct {
 				owner, filter string
 				want          []string
@@ -134,7 +147,7 @@ func TestListen_Again(t *testing.T) {
 				l := listen(id, tt.owner, tt.filter)
 				got := s.listenedTo(t, l, 1+len(tt.want))
 				if len(got) != 1+len(tt.want) {
-					t.Errorf("%s receives %q", id, got)
+					t.Fatalf("%s receives %q", id, got)
 				}
 				for i, method := range tt.want {
 					if !strings.Contains(got[i+1], method) || !strings.Contains(got[i+1], `"io.modelcontextprotocol/subscriptionId":`+id) {
@@ -142,8 +155,12 @@ func TestListen_Again(t *testing.T) {
 					}
 				}
 			}
-			if got := s.listenedTo(t, first, 1); len(got) > 2 || len(got) == 2 && !strings.Contains(got[1], `"id":1`) {
+			got := s.finished(t, first.Session, first.Stream)
+			if len(got) != 2 || !strings.Contains(got[1], `"id":1`) {
 				t.Errorf("the first request received %q", got)
+			}
+			if len(hasMissed) > 0 {
+				t.Error("a listener is acknowledged twice")
 			}
 		})
 	}
@@ -168,10 +185,11 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	first := s.start(t, gone)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	second := s.start(t, taskConfig(up.URL))
-	second.goneAfter = 3 * time.Millisecond
-	second.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
-	first.stop()
+	s.start(t, taskConfig(up.URL), func(second *Service) {
+		second.goneAfter = 3 * time.Millisecond
+		second.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
+	})
+	s.stopAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
 	if a := s.do(t, l); a.Status != http.StatusAccepted {
 		t.Fatalf("the client is answered %d %s", a.Status, a.Data)
@@ -187,4 +205,47 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	if strings.Contains(all[3], mcp.TaskLost) || len(all) != 4 {
 		t.Errorf("the client has received %s", all)
 	}
+}
+
+// A bridge that does not answer in time is neither there nor away: what was known of it stays known.
+func TestHasLost_BridgeIsSilent(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, testConfig(newServer(t).URL))
+	in.goneAfter = 0
+	w := &watched{bridge: "other"}
+	ask := func(want bool) {
+		t.Helper()
+		if got := in.hasLost(t.Context(), w); got != want {
+			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
+		}
+	}
+	// other answers as a bridge of the name does, or is silent, while ask asks.
+	other := func(answer func(*nats.Msg), want bool) {
+		t.Helper()
+		sub, err := in.b.Conn.Subscribe(aliveSubject(w.bridge), answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(want)
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	silent := func() {
+		t.Helper()
+		in.aliveWithin = time.Millisecond
+		other(func(*nats.Msg) {}, false)
+		in.aliveWithin = wait
+	}
+	silent()
+	ask(false) // away for the first time
+	silent()
+	ask(true)
+	silent()
+	ask(false) // reported already
+	other(func(msg *nats.Msg) { _ = msg.Respond(nil) }, false)
+	silent()
+	ask(false) // away for the first time since
+	ask(true)
 }

@@ -105,15 +105,15 @@ type instance struct {
 }
 
 // start runs a bridge, and waits until it has taken over the sessions of the one before.
-func (s *system) start(t testing.TB, cfg Config) *instance {
+func (s *system) start(t testing.TB, cfg Config, set ...func(*Service)) *instance {
 	t.Helper()
-	in := s.launch(t, cfg)
+	in := s.launch(t, cfg, set...)
 	eventually(t, "the bridge is open", in.taken.Load)
 	return in
 }
 
-// launch runs a bridge that may have to wait for another.
-func (s *system) launch(t testing.TB, cfg Config) *instance {
+// launch runs a bridge that may have to wait for another. It is set up before it runs.
+func (s *system) launch(t testing.TB, cfg Config, set ...func(*Service)) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
 	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, fast()...)
@@ -125,6 +125,10 @@ func (s *system) launch(t testing.TB, cfg Config) *instance {
 		t.Fatal(err)
 	}
 	service.answerWithin = wait // whatever the machine does: what is answered at once is
+	service.aliveWithin = wait  // and a bridge that is there answers
+	for _, f := range set {
+		f(service)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx) }()

@@ -55,7 +55,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	m := newMetrics(env.Metrics)
 	s := &Service{
-		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, taskTools: tools, after: time.After,
+		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, aliveWithin: aliveWithin, taskTools: tools, after: time.After,
 		limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), callLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
 		handling: make(chan struct{}, cfg.MaxCalls), closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
@@ -295,7 +295,7 @@ func (s *Service) claimName(ctx context.Context) (*nats.Subscription, error) {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(aliveEvery):
+		case <-s.after(aliveEvery):
 		}
 	}
 }

@@ -191,9 +191,7 @@ func TestBatch_ClosedSession(t *testing.T) {
 
 func TestBatch_LogIsDown(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := testConfig()
-	cfg.AckTimeout = pause
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	body, w := io.Pipe()
 	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath, body)
 	if err != nil {
@@ -215,6 +213,7 @@ func TestBatch_LogIsDown(t *testing.T) {
 	write("0")
 	eventually(t, "the first one is stored", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") == 1 })
 	s.srv.Stop()
+	defer in.expire()()
 	go func() {
 		for i := range 1000 {
 			write(fmt.Sprint(i + 1))

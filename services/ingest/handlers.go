@@ -78,7 +78,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 	if err := b.template.checkNames(); err != nil {
 		return problem(err)
 	}
-	ctx, cancel := context.WithTimeout(c.UserContext(), s.cfg.AckTimeout)
+	ctx, cancel := s.limit(c.UserContext(), s.cfg.AckTimeout)
 	defer cancel()
 	rec, err := s.open(ctx, b.template)
 	if err == nil {
@@ -177,7 +177,7 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 // nothing more of it, from any publisher. Errors wrap [session.ErrNotFound], [errBusy],
 // [session.ErrUnavailable] or [errCloseFailed].
 func (s *Service) close(req closeRequest) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
+	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
 	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
 		return err

@@ -2,7 +2,9 @@
 package ingest
 
 import (
+	"context"
 	"net"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -45,4 +47,6 @@ type Service struct {
 	publishers, perSession, creators *web.Limiter[string]
 	app                              *fiber.App
 	ln                               net.Listener
+	// limit is context.WithTimeout; a test ends requests by a signal.
+	limit func(context.Context, time.Duration) (context.Context, context.CancelFunc)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -50,6 +51,37 @@ type instance struct {
 	url  string
 	http *http.Client
 	stop func() error // ends it and returns what Run returned
+
+	mu  sync.Mutex
+	due chan struct{} // closed: the time of all requests is over
+}
+
+// expire ends the time of all requests, those under way and those to come, until the function
+// that it returns is called. Without it they have the time of [testConfig].
+func (in *instance) expire() (restore func()) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	close(in.due)
+	return func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.due = make(chan struct{})
+	}
+}
+
+func (in *instance) limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	in.mu.Lock()
+	due := in.due
+	in.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, d)
+	go func() {
+		select {
+		case <-due:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 func patient(t *testing.T) context.Context {
@@ -85,8 +117,8 @@ func testConfig() ingest.Config {
 	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: patience, MaxInFlight: 100}
 }
 
-// brief is for an ingest whose acknowledgements are lost. What it is to store is not
-// stored on a slow machine.
+// brief is for an ingest whose acknowledgements are lost. On a slow machine it does not store what
+// it should, so whoever uses it repeats its requests.
 func brief(cfg ingest.Config) ingest.Config {
 	cfg.AckTimeout = 2 * time.Second
 	return cfg
@@ -109,10 +141,11 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	if err != nil {
 		t.Fatal(err)
 	}
+	in := &instance{Service: service, b: b, env: env, url: "http://" + service.Addr().String(), http: newClient(t), due: make(chan struct{})}
+	service.LimitBy(in.limit)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx) }()
-	in := &instance{Service: service, b: b, env: env, url: "http://" + service.Addr().String(), http: newClient(t)}
 	in.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() {
 		if err := in.stop(); err != nil {
@@ -196,7 +229,7 @@ func (in *instance) post(t *testing.T, session, stream string, body []byte, head
 }
 
 // takes posts a message under a key until it is known to be stored.
-func (in *instance) takes(t *testing.T, id, key string) answer {
+func (in *instance) takes(t *testing.T, id, key string) {
 	t.Helper()
 	var a answer
 	eventually(t, "it takes events", func() bool {
@@ -206,7 +239,6 @@ func (in *instance) takes(t *testing.T, id, key string) answer {
 	if a.status != http.StatusCreated {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	return a
 }
 
 // freeze ends the following of the registry: an ingest whose copy is held back.
@@ -266,6 +298,36 @@ func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 		}
 	}
 	return all
+}
+
+// awaitEntries waits until so many entries were stored in partition 0, acknowledged or not.
+func (s *system) awaitEntries(t *testing.T, n uint64) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d entries are stored", n), func() bool {
+		state, err := s.b.Log.Look(patient(t), 0)
+		return err == nil && state.Last >= n
+	})
+}
+
+// last returns the sequence of the newest entry of partition 0.
+func (s *system) last(t *testing.T) uint64 {
+	t.Helper()
+	state, err := s.b.Log.Look(patient(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Last
+}
+
+// unacknowledged makes a request whose entry is stored without an acknowledgement, and whose time
+// is over then.
+func (s *system) unacknowledged(t *testing.T, in *instance, request func() answer) answer {
+	t.Helper()
+	before, answered := s.last(t), make(chan answer, 1)
+	go func() { answered <- request() }()
+	s.awaitEntries(t, before+1)
+	defer in.expire()()
+	return <-answered
 }
 
 // events returns all messages that are in the log.

@@ -65,7 +65,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 //
 // It returns only when log and index have the members, so that new members have access at once.
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.closeTimeout())
+	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
 	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
 		return session.Record{}, err

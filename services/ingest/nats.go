@@ -164,7 +164,7 @@ func (s *Service) answerSession(req micro.Request) {
 		s.refuse(req, fmt.Errorf("session: %w", err))
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	ctx, cancel := s.limit(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
 	rec, err := s.backend.Sessions.Get(ctx, name)
 	if err == nil {

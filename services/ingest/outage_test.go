@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -40,9 +39,7 @@ func TestNATS_Reconnect(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	eventlogtest.Begin(t, s.b.Log)
-	cfg := testConfig()
-	cfg.AckTimeout = 500 * time.Millisecond
-	in := s.start(t, cfg)
+	in := s.start(t, testConfig())
 	if !in.ready() {
 		t.Error("not ready at the start")
 	}
@@ -50,11 +47,13 @@ func TestNATS_Reconnect(t *testing.T) {
 		in.takes(t, fmt.Sprint(round), fmt.Sprint("first", round))
 		s.srv.Stop()
 		eventually(t, "not ready", func() bool { return !in.ready() })
+		restore := in.expire()
 		in.post(t, "s", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
 		in.post(t, "new", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
 		in.create(t, `{"session":"new"}`).expect(t, http.StatusServiceUnavailable, "unavailable")
 		in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
 		in.post(t, "s", "t", []byte("{")).expect(t, http.StatusBadRequest, "invalid_json")
+		restore()
 		s.srv.Start()
 		eventually(t, "ready", in.ready)
 		in.takes(t, "back", fmt.Sprint(round))
@@ -67,11 +66,11 @@ func TestNATS_Reconnect(t *testing.T) {
 func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, brief(testConfig()))
+	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
-	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
+	s.unacknowledged(t, in, func() answer { return in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k") }).expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	s.unacknowledged(t, in, func() answer { return in.close(t, "s") }).expect(t, http.StatusServiceUnavailable, "unavailable")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	if a := in.close(t, "s"); a.status != http.StatusNoContent {
@@ -83,12 +82,12 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 func TestPublish_UnknownOutcomeIsDuplicate(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, brief(testConfig()))
+	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	s.unacknowledged(t, in, func() answer { return in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k") }).expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	in.takes(t, "1", "k").stored(t, true)
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	if n := len(s.events(t)); n != 2 {
 		t.Errorf("%d events are stored", n)
 	}
@@ -98,7 +97,7 @@ func TestMetrics_EachMoves(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
-	cfg.AckTimeout, cfg.MaxInFlight = pause, 1
+	cfg.MaxInFlight = 1
 	in := s.start(t, cfg)
 	const published, closes = "rejoin_ingest_published_total", "rejoin_ingest_closes_total"
 	expect := func(name, label string, want float64) {
@@ -121,12 +120,15 @@ func TestMetrics_EachMoves(t *testing.T) {
 	expect("rejoin_ingest_publish_seconds", "", 2)
 
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	unknown := make(chan answer, 1)
+	unknown, before := make(chan answer, 1), s.last(t)
 	go func() { unknown <- in.post(t, "s", "t", ping("2")) }()
-	eventually(t, "it is under way", func() bool { return in.metric(t, "rejoin_ingest_inflight", "") == 1 })
+	s.awaitEntries(t, before+1)
+	expect("rejoin_ingest_inflight", "", 1)
 	in.post(t, "s", "t", ping("3")).expect(t, http.StatusServiceUnavailable, "unavailable")
 	expect(published, "unavailable", 1)
+	restore := in.expire()
 	a := <-unknown
+	restore()
 	a.expect(t, http.StatusServiceUnavailable, "publish_unknown")
 	expect(published, "unknown", 1)
 	expect("rejoin_ingest_inflight", "", 0)

@@ -72,7 +72,7 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		return nil, err
 	}
 	u := &inFlight{service: s, message: m}
-	u.ctx, u.cancel = context.WithTimeout(ctx, s.cfg.AckTimeout)
+	u.ctx, u.cancel = s.limit(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
 			u.releasePlace()

@@ -81,7 +81,7 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	case !grants.ActsFor(req.owner):
 		return s.cfg.Access.Insufficient(c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AckTimeout)
+	ctx, cancel := s.limit(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
 	rec := session.New(req.name, req.owner, req.metadata, s.backend.Now()).WithMembers(req.members)
 	if err := checkSize(rec, req.members); err != nil {

@@ -98,8 +98,13 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 		}
 	}
 	r.actsAnew(t, term)
-	r.sweeper.sweepNow(100 * time.Millisecond)
-	_ = r.deleter.all(r.term(t), r.partitions[0])
+	eventually(t, func() error { return r.sweeper.sweepNow(patience).err }) // one that began, and came to its end
+	eventually(t, func() error {
+		if err := r.deleter.all(r.term(t), r.partitions[0]); !errors.Is(err, follow.ErrMoved) {
+			return fmt.Errorf("the deletes end with %w", err)
+		}
+		return nil
+	})
 	wantAll := func() {
 		t.Helper()
 		for _, name := range direct {

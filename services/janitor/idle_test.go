@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	who "rejoin/shared/presence"
 	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func openRecord(name string, created time.Duration) session.Record {
@@ -260,12 +262,34 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 	})
 }
 
+// idleFor is how long sessions are idle in the tests that set the clock ahead: less than edgeGone, so
+// that an edge may answer late.
+const idleFor = edgeGone * 2 / 3
+
+// aheadClock is a registrar's clock that a test sets ahead.
+type aheadClock struct{ ahead, looks atomic.Int64 }
+
+func (c *aheadClock) now() time.Time {
+	c.looks.Add(1)
+	return time.Now().Add(time.Duration(c.ahead.Load()))
+}
+
+// awaitRound waits until the round that is under way has come to its end: the next one looks at the
+// clock.
+func (c *aheadClock) awaitRound(t *testing.T) {
+	t.Helper()
+	before := c.looks.Load()
+	waittest.Until(t, "the next round begins", func() bool { return c.looks.Load() > before })
+}
+
 func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
-	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(4*time.Second)
+	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(idleFor)
 	began := time.Now().Add(-2 * clockSkew)
+	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
+		s.registrar.now = clock.now
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 		s.registrar.idleness.known = began
 	})
@@ -277,6 +301,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.create(t, "empty")
+	clock.ahead.Store(int64(idleFor))
 	state := func(name string) session.State {
 		rec, _ := r.b.Sessions.Session(name)
 		return rec.State
@@ -287,6 +312,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 		}
 		return nil
 	})
+	clock.awaitRound(t) // all that the round found are closed by now
 	for _, name := range []string{"visited", "written", "earlier"} {
 		if now := state(name); now != session.Open {
 			t.Errorf("the session %s is %q", name, now)
@@ -298,32 +324,24 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	cfg := quick()
-	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(3*time.Second), 300*time.Millisecond, 600*time.Millisecond
-	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: 2 * time.Second}, cfg, func(s *Service) {
+	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(idleFor), 300*time.Millisecond, 600*time.Millisecond
+	var clock aheadClock
+	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, MaxAge: time.Hour}, cfg, func(s *Service) {
+		s.registrar.now = clock.now
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
 	})
 	r.play(t, "e", func(name string) bool { return name == "visited" })
 	for _, name := range []string{"alone", "visited", "busy"} {
 		r.create(t, name)
 	}
+	r.publish(t, "busy", "t", 1)
 	patient := session.New("patient", "", json.RawMessage(`{"retention":{"idleAfter":-1}}`), time.Now())
 	if _, err := r.b.Sessions.Create(t.Context(), patient); err != nil {
 		t.Fatal(err)
 	}
-	state := func(name string) session.State {
-		rec, _ := r.b.Sessions.Session(name)
-		return rec.State
-	}
-	for _, name := range []string{"alone", "patient"} {
-		eventually(t, func() error {
-			r.publish(t, "busy", "t", 1)
-			if now := state(name); now != "" {
-				return fmt.Errorf("the session %s is %s", name, now)
-			}
-			return nil
-		})
-	}
-	for task, want := range map[string]float64{"closed": 2, "removed": 2} {
+	// becomes waits until records were closed or removed.
+	becomes := func(task string, want float64) {
+		t.Helper()
 		eventually(t, func() error {
 			if n := r.metric(t, "registry_records_total", task); n != want {
 				return fmt.Errorf("%v records were %s, want %v", n, task, want)
@@ -331,8 +349,17 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 			return nil
 		})
 	}
-	if state("visited") != session.Open || state("busy") != session.Open {
-		t.Errorf("visited is %q, busy %q", state("visited"), state("busy"))
+	clock.ahead.Store(int64(idleFor))
+	becomes("closed", 2)
+	clock.awaitRound(t)
+	clock.ahead.Store(0) // nothing becomes idle any more
+	// The floor passes what was stored of them.
+	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
+	becomes("removed", 2)
+	for name, want := range map[string]session.State{"alone": "", "patient": "", "visited": session.Open, "busy": session.Open} {
+		if now, _ := r.b.Sessions.Session(name); now.State != want {
+			t.Errorf("the session %s is %q, want %q", name, now.State, want)
+		}
 	}
 }
 

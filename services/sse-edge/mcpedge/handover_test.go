@@ -280,12 +280,13 @@ func TestHandOver_Refused(t *testing.T) {
 	}
 }
 
-// A stream that its client resumes ends before a proxy cuts it, and the client is back at once.
+// A stream that its client resumes ends before a proxy cuts it, and the client is back at once: here
+// at an edge without a limit, which sends the rest however long that takes.
 func TestProxyRequestLimit_Resumes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	b := f.bridge()
-	url := f.mcpEdge(func(c *config) { limited(c); resumable(c) })
+	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
 	u := &mcpUser{t: t, url: url, version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
 	calls := b.accepts()
 	c := u.follow(u.post(statelessTool))
@@ -297,7 +298,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 		t.Errorf("the client comes back after %s", c.Decoder.Retry())
 	}
 	b.say(call.Session, call.Stream, true, result("7"))
-	c = u.follow(u.do(http.MethodGet, "", "Last-Event-ID", last))
+	c = u.at(unlimited).follow(u.at(unlimited).do(http.MethodGet, "", "Last-Event-ID", last))
 	c.primed()
 	c.says(result("7"))
 	c.Over()
@@ -308,7 +309,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	last = c.primed()
 	c.Over()
 	b.say(old.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
-	c = old.get(last)
+	c = old.at(unlimited).get(last)
 	c.primed()
 	c.says(result(`"a"`))
 	c.Over()
