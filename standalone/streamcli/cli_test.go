@@ -276,3 +276,13 @@ func TestTail_Colours(t *testing.T) {
 		})
 	}
 }
+
+// A log may allow messages of 31 MiB.
+func TestPublish_LargestMessage(t *testing.T) {
+	var got []string
+	url := ingest(t, &got)
+	message := `"` + strings.Repeat("x", 31<<20-2) + `"`
+	if code, _, status := run(t, message, "publish", "s", "t", "--url="+url); code != 0 || len(got) != 1 {
+		t.Errorf("code %d, %q, sent %d", code, status, len(got))
+	}
+}

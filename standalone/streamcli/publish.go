@@ -27,8 +27,12 @@ type PublishCLI struct {
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
-// maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
-const maxLine = 32 << 20
+const (
+	// maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
+	maxLine = 32 << 20
+	// maxBuffered has room for such a line while the one before is stored.
+	maxBuffered = 2 * maxLine
+)
 
 // pending is a line that was published.
 type pending struct {
@@ -51,7 +55,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	server := newReport(status, cli.URL)
 	defer server.stop()
-	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed})
+	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed, MaxBufferedBytes: maxBuffered})
 	if err != nil {
 		return err
 	}
