@@ -66,7 +66,7 @@ func (m message) check(maxBytes int) error {
 	if len(m.data) > maxBytes {
 		return &tooLargeError{maxBytes}
 	}
-	return event.CheckJSON(m.data)
+	return event.CheckValue(m.data)
 }
 
 // compact takes the white space out of a message that was printed over several lines: a frame
