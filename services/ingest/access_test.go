@@ -9,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/services/ingest"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -236,5 +239,41 @@ func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	}
 	if _, ok := s.b.Sessions.Session("nothing"); ok {
 		t.Error("a session was made without an owner")
+	}
+}
+
+// A client that has as much under way as it may leaves places for others.
+func TestPublish_PlacesAreShared(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := guardedConfig(t)
+	cfg.MaxInFlight = 8
+	var l natstest.Link
+	in := s.start(t, cfg, nats.SetCustomDialer(&l))
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	post := func(token, session string) answer {
+		return in.as(t, token, http.MethodPost, "/v1/sessions/"+session+"/streams/t/events", string(ping("1")))
+	}
+	for token, session := range map[string]string{alice: "a", bob: "b"} {
+		in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`)
+		post(token, session).stored(t, false)
+	}
+	l.Cut()
+	eventually(t, "the cut is noticed", func() bool { return !in.b.Conn.IsConnected() })
+	const many = 20
+	alices, bobs := make(chan answer, many), make(chan answer, 1)
+	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight", "")) }
+	for range many {
+		go func() { alices <- post(alice, "a") }()
+	}
+	eventually(t, "all are under way or answered", func() bool { return len(alices)+underWay() == many })
+	before := underWay()
+	go func() { bobs <- post(bob, "b") }()
+	eventually(t, "so is another client's", func() bool { return len(bobs)+underWay() == before+1 })
+	l.Heal()
+	(<-bobs).stored(t, false)
+	for range many {
+		if a := <-alices; a.status != http.StatusCreated {
+			a.expect(t, http.StatusServiceUnavailable, "unavailable")
+		}
 	}
 }

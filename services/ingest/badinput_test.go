@@ -226,3 +226,22 @@ func TestPublish_OnlyJSONRPC(t *testing.T) {
 	}
 	strict.post(t, "new", "t", ping("1")).stored(t, false)
 }
+
+// A message of 10,000 levels would have one more in an envelope than Go's subscribers read.
+func TestPublish_Levels(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+	deepest, tooDeep := nested(9_999), nested(10_000)
+	in.post(t, "s", "t", []byte(deepest)).stored(t, false)
+	in.post(t, "s", "t", []byte(tooDeep)).expect(t, http.StatusBadRequest, "invalid_json")
+	for kind, body := range map[string]string{
+		asNDJSON:        deepest + "\n" + tooDeep,
+		asEnvelopeLines: `{"message":` + deepest + "}\n" + `{"message":` + tooDeep + "}",
+	} {
+		got := in.postBatch(t, kind, batchPath, body)
+		if got.Accepted != 1 || len(got.Errors) != 1 || got.Errors[0].Index != 1 || got.Errors[0].Code != "invalid_json" {
+			t.Errorf("%s: %+v", kind, got)
+		}
+	}
+}

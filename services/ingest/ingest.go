@@ -31,9 +31,9 @@ type Service struct {
 	metrics  *metrics
 	traces   *tracing.Traces
 	log      publishLog
-	inflight chan struct{} // one token for each publish and close
+	inflight *quota.Pool   // of publishes and closes: MaxInFlight
 	visits   visits        // the requests on NATS that are being answered
-	places   *quota.Pool   // of requests on NATS: MaxInFlight
+	places   *quota.Pool   // of requests on NATS, which may wait for their turn: MaxInFlight
 	lanes    lanes         // of requests on NATS: one for each session
 	arrays   chan struct{} // one token for each array on NATS that is being stored
 	// longArrays has a token for each array of more than shortArray bytes that is being checked.

@@ -29,6 +29,15 @@ type message struct {
 	data            []byte
 }
 
+// sharer returns whose share of the places the message takes: its publisher's, and on NATS, which
+// does not name that, its session's.
+func (m message) sharer() string {
+	if m.trusted {
+		return "session " + m.session
+	}
+	return "publisher " + m.publisher
+}
+
 // stored is a publisher's answer for an event in the log.
 type stored struct {
 	ID        string `json:"id"`
@@ -66,7 +75,7 @@ func (m message) check(maxBytes int) error {
 	if len(m.data) > maxBytes {
 		return &tooLargeError{maxBytes}
 	}
-	return event.CheckJSON(m.data)
+	return event.CheckValue(m.data)
 }
 
 // compact takes the white space out of a message that was printed over several lines: a frame

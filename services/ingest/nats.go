@@ -100,7 +100,7 @@ func (s *Service) answer(req micro.Request) {
 // back. NATS does not tell who asks, so it is the session that has a share of them. The error
 // is errBusy or [web.ErrNoMemory].
 func (s *Service) hold(m message, media mediaType) (left func(), err error) {
-	session, bytes := "session "+m.session, int64(len(m.data))
+	session, bytes := m.sharer(), int64(len(m.data))
 	if !media.one() {
 		bytes *= 2 // its elements are copies
 	}

@@ -153,11 +153,11 @@ func TestMetrics_EachMoves(t *testing.T) {
 // The log's trouble with the last messages is known after they were all read.
 func TestBatch_LogFullAtTheEnd(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
-	s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 2, jetstream.DiscardNew })
 	for kind, body := range map[string]string{asNDJSON: "%s\n%s\n", asMessages: "[%s,%s]"} {
+		s := newSystem(t, eventlog.Settings{Partitions: 1}) // once it was full, messages wait for each other
+		in := s.start(t, testConfig())
+		in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
+		s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 2, jetstream.DiscardNew })
 		got := in.postBatch(t, kind, batchPath, fmt.Sprintf(body, ping("1"), ping("2")))
 		if got.Accepted != 0 || got.Stopped == nil || got.Stopped.Index != 2 || got.Stopped.Code != "storage_full" {
 			t.Errorf("%s: %+v, stopped %+v", kind, got, got.Stopped)

@@ -68,7 +68,7 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		}
 	}
 	m.compact()
-	if err := s.takePlace(ctx, patience); err != nil {
+	if err := s.takeShared(ctx, m.sharer(), patience); err != nil {
 		return nil, err
 	}
 	u := &inFlight{service: s, message: m}
@@ -168,45 +168,45 @@ func (u *inFlight) whyEnded() error {
 	}
 }
 
-// takePlace takes a place among the publishes and closes under way. The error is errBusy.
+// takePlace takes a place for a close or a change of members, in no client's share. The error is
+// errBusy.
 func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
-	select {
-	case s.inflight <- struct{}{}:
-	default:
-		if !s.queue(ctx, patience) {
-			return errBusy
-		}
+	return s.takeShared(ctx, "", patience)
+}
+
+// givePlace gives back what takePlace took.
+func (s *Service) givePlace() { s.giveShared("") }
+
+// takeShared takes a place among the publishes and closes under way, in the share of a client.
+// patience is how long it waits for one. The error is errBusy.
+func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {
+	if !s.inflight.Take(client, 1) && !s.queue(ctx, client, patience) {
+		return errBusy
 	}
 	s.metrics.inflight.Inc()
 	return nil
 }
 
 // queue waits for a place, and reports whether it got one.
-func (s *Service) queue(ctx context.Context, patience time.Duration) bool {
+func (s *Service) queue(ctx context.Context, client string, patience time.Duration) bool {
 	if patience == 0 {
 		return false
 	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case s.inflight <- struct{}{}:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.inflight.Wait(ctx, client, 1) == nil
 }
 
-// givePlace gives back what takePlace took.
-func (s *Service) givePlace() {
+// giveShared gives back what takeShared took.
+func (s *Service) giveShared(client string) {
 	s.metrics.inflight.Dec()
-	<-s.inflight
+	s.inflight.Give(client, 1)
 }
 
 // releasePlace ends what send began.
 func (u *inFlight) releasePlace() {
 	u.cancel()
-	u.service.givePlace()
+	u.service.giveShared(u.message.sharer())
 }
 
 // open returns the record of a message's session. It may be older than the log: JetStream

@@ -34,7 +34,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, limits.Share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		inflight:   make(chan struct{}, cfg.MaxInFlight),
+		inflight:   quota.NewPool(int64(cfg.MaxInFlight)),
 		visits:     visits{over: make(chan struct{})},
 		places:     quota.NewPool(int64(cfg.MaxInFlight)),
 		arrays:     make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),

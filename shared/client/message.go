@@ -44,7 +44,7 @@ func (m *Message) check() error {
 	if m.Key != "" && !event.ValidKey(m.Key) {
 		return ErrInvalidKey
 	}
-	return event.CheckJSON(m.Data)
+	return event.CheckValue(m.Data)
 }
 
 // line returns a checked message as one line of a request.

@@ -31,9 +31,9 @@ const (
 	// DefaultSubscriberMaxRetry bounds how late a subscriber notices that the
 	// server is back.
 	DefaultSubscriberMaxRetry = 30 * time.Second
-	// DefaultMaxEventBytes has room for a message of 1 MiB of which every byte was
-	// escaped.
-	DefaultMaxEventBytes = 8 << 20
+	// DefaultMaxEventBytes has room for the largest message that a log may allow, 31 MiB, and
+	// for its envelope.
+	DefaultMaxEventBytes = 32<<20 + 64<<10
 )
 
 // Connection is what a connection begins with.
@@ -127,7 +127,7 @@ type SubscriberConfig struct {
 	MaxRetry time.Duration
 
 	// MaxEventBytes bounds one block of the event stream, and so the memory that a
-	// server can make the subscriber use. Default: 8 MiB.
+	// server can make the subscriber use. Default: 32 MiB and 64 KiB.
 	MaxEventBytes int
 }
 

@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -11,6 +12,35 @@ import (
 // Nesting is limited to 10,000 levels, so that no text can exhaust the stack.
 func ValidJSON(data []byte) bool {
 	return jsontext.Value(data).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
+// MaxLevels is how deep a message may be nested: an envelope adds a level, and encoding/json
+// reads 10,000.
+const MaxLevels = 9_999
+
+// tooDeep reports whether valid JSON has more than MaxLevels levels. Brackets are counted
+// first: that is fast, and nearly every text has too few.
+func tooDeep(data []byte) bool {
+	if len(data) <= 2*MaxLevels || bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= MaxLevels {
+		return false
+	}
+	depth := 0
+	for s := (scanner{data: data}); s.pos < len(data); {
+		switch data[s.pos] {
+		case '"':
+			s.str()
+			continue
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth--
+		}
+		if depth > MaxLevels {
+			return true
+		}
+		s.pos++
+	}
+	return false
 }
 
 // MustJSON is [json.Marshal] for values that always can be encoded: strings, numbers, and JSON

@@ -2,8 +2,11 @@ package event_test
 
 import (
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"rejoin/shared/event"
 )
@@ -13,6 +16,36 @@ func TestValidJSON_DeepNesting(t *testing.T) {
 		text := []byte(strings.Repeat("[", levels) + strings.Repeat("]", levels))
 		if got, want := event.ValidJSON(text), json.Valid(text); got != want {
 			t.Errorf("%d levels: %t, encoding/json says %t", levels, got, want)
+		}
+	}
+}
+
+// A message is read inside an envelope too, by encoding/json.
+func TestCheckValue_Levels(t *testing.T) {
+	nested := func(open, inner, end string, levels int) []byte {
+		return []byte(strings.Repeat(open, levels) + inner + strings.Repeat(end, levels))
+	}
+	brackets := strings.Repeat("[{", event.MaxLevels)
+	for name, tt := range map[string]struct {
+		data []byte
+		ok   bool
+	}{
+		"arrays":               {nested("[", "", "]", event.MaxLevels), true},
+		"arrays, too deep":     {nested("[", "", "]", event.MaxLevels+1), false},
+		"objects":              {nested(`{"a":`, "1", "}", event.MaxLevels), true},
+		"objects, too deep":    {nested(`{"a":`, "1", "}", event.MaxLevels+1), false},
+		"far too deep":         {nested("[", "", "]", 1<<20), false},
+		"one after the other":  {nested("[", "[]"+strings.Repeat(",[{}]", event.MaxLevels), "]", event.MaxLevels-2), true},
+		"in a string":          {[]byte(`["` + brackets + `"]`), true},
+		"in a string, escaped": {[]byte(`["\\\"` + brackets + `"]`), true},
+		"no JSON":              {[]byte(brackets), false},
+		"no UTF-8":             {[]byte("\"\xff\""), false},
+	} {
+		if err := event.CheckValue(tt.data); (err == nil) != tt.ok || err != nil && !errors.Is(err, event.ErrInvalidJSON) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if envelope := slices.Concat([]byte(`{"message":`), tt.data, []byte("}")); tt.ok && !json.Valid(envelope) {
+			t.Errorf("%s: it cannot be read inside an envelope", name)
 		}
 	}
 }
@@ -28,6 +61,9 @@ func FuzzValidJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if got, want := event.ValidJSON(data), json.Valid(data); got != want {
 			t.Fatalf("%q: %t, encoding/json says %t", data, got, want)
+		}
+		if got, want := event.CheckValue(data) == nil, json.Valid(data) && utf8.Valid(data) && json.Valid(slices.Concat([]byte("["), data, []byte("]"))); got != want {
+			t.Fatalf("%q: %t as a message, encoding/json says %t in an array", data, got, want)
 		}
 	})
 }

@@ -80,6 +80,18 @@ func CheckJSON(data []byte) error {
 	return nil
 }
 
+// CheckValue reports whether data may be a message: what [CheckJSON] accepts, with at most
+// [MaxLevels] levels. The error wraps [ErrInvalidJSON].
+func CheckValue(data []byte) error {
+	if err := CheckJSON(data); err != nil {
+		return err
+	}
+	if tooDeep(data) {
+		return fmt.Errorf("%w: it has more than %d levels", ErrInvalidJSON, MaxLevels)
+	}
+	return nil
+}
+
 func syntaxError(data []byte) string {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return "it is empty"

@@ -135,12 +135,13 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 		_, err := js.Stream(ctx, fmt.Sprint("MCP_", there))
 		return err
 	})
-	for name, open := range map[string]*eventlog.Log{
+	logs := map[string]*eventlog.Log{
 		"opened": open(func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, error) {
 			return eventlog.Open(ctx, nc, quiet(t))
 		}),
 		"created": open(create),
-	} {
+	}
+	for name, open := range logs {
 		takes(open, sessions[there], 2)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		_, err := open.Publish(ctx, eventlog.Event{Session: sessions[gone], Stream: "t", Data: numbered(2)})
@@ -151,9 +152,11 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 		if _, err := open.Newest(waittest.Context(t), event.Subject{Partition: gone, Session: sessions[gone], Life: "l", Stream: "t"}); !errors.Is(err, eventlog.ErrUnavailable) {
 			t.Errorf("%s: reading there: %v", name, err)
 		}
-		defer takes(open, sessions[gone], 3)
 	}
 	c.Named(leaders[gone]).Start()
+	for _, open := range logs {
+		takes(open, sessions[gone], 3)
+	}
 }
 
 // A consumer lies on any of the servers, which may be behind the leader that has

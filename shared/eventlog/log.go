@@ -195,6 +195,9 @@ type partition struct {
 	shown    uint64 // the number of the look that state is from
 	changed  chan struct{}
 	births   births
+	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
+	// the partition is nearly full, by the last look.
+	sent, roomUntil atomic.Int64
 	// unsettled is how often publishing went on without the janitor's word.
 	unsettled uint64
 	owned     chan struct{} // holds one token while somebody changes the configuration

@@ -59,6 +59,13 @@ type Ack struct {
 	Duplicate bool
 }
 
+// entryOverhead is about what a partition has of an event besides its data: subject, headers and
+// the record of the file store.
+const entryOverhead = 256
+
+// size is about what the event takes of its partition.
+func (e Event) size() int64 { return int64(len(e.Data) + entryOverhead) }
+
 // Publish stores an event and returns when JetStream has acknowledged it. It sends again only
 // what JetStream has refused because another message with the same fence is on its way, which was
 // surely not stored.
@@ -138,6 +145,7 @@ func (l *Log) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
 }
 
 func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
+	l.parts[p].sent.Add(e.size())
 	span := l.trace(ctx, &e, p)
 	if e.Life != "" && l.batches(p) {
 		w := &Publishing{log: l, p: p, span: span}
@@ -224,6 +232,9 @@ func (l *Log) refused(ctx context.Context, p int, msg *nats.Msg, err error) (Ack
 		return Ack{}, fmt.Errorf("%w: %w", ErrConflict, err)
 	}
 	err = publishError(err)
+	if errors.Is(err, ErrFull) {
+		l.parts[p].roomUntil.Store(0) // the next look says whether there is room again
+	}
 	if errors.Is(err, ErrClosed) && msg.Header.Get(jetstream.MsgIDHeader) != "" {
 		return l.storedBefore(ctx, p, msg, err)
 	}

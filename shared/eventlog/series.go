@@ -18,6 +18,10 @@ import (
 // earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
+// A server that refuses an event for want of room still stores smaller ones that follow it. So
+// while the partition may have no room for the next event ([partition.mayBeFull]), that one is
+// begun only after all before it are settled.
+//
 // After an event that is not stored, or of which it is not known, what waits after it is
 // not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
 // after those alone that are too large.
@@ -75,7 +79,7 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error)
 
 // beginSingly begins an event as soon as it would overtake nothing.
 func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
-	release, err := s.enter(ctx, p)
+	release, err := s.enter(ctx, p, e.size())
 	if err != nil {
 		s.end(err)
 		return nil, err
@@ -104,11 +108,11 @@ type routed struct {
 	sole                  bool
 }
 
-// enter counts one more event as under way, once nothing is on another connection, and keeps
-// the connection from being made again until release is called.
-func (s *Series) enter(ctx context.Context, p int) (release func(), err error) {
+// enter counts one more event as under way, once it would overtake nothing, and keeps the
+// connection from being made again until release is called.
+func (s *Series) enter(ctx context.Context, p int, size int64) (release func(), err error) {
 	for {
-		release, quiet, err := s.tryEnter()
+		release, quiet, err := s.tryEnter(p, size)
 		if release != nil || err != nil {
 			return release, err
 		}
@@ -131,7 +135,7 @@ var ready = func() chan struct{} {
 }()
 
 // tryEnter is enter, or returns what has to be waited for.
-func (s *Series) tryEnter() (release func(), quiet <-chan struct{}, err error) {
+func (s *Series) tryEnter(p int, size int64) (release func(), quiet <-chan struct{}, err error) {
 	now, release := s.log.hold()
 	if release == nil {
 		return nil, ready, nil
@@ -142,7 +146,7 @@ func (s *Series) tryEnter() (release func(), quiet <-chan struct{}, err error) {
 	case s.failed != nil:
 		release()
 		return nil, nil, s.failed
-	case s.on != now && s.unsettled > 0:
+	case s.unsettled > 0 && (s.on != now || s.log.parts[p].mayBeFull(size)):
 		release()
 		if s.quiet == nil {
 			s.quiet = make(chan struct{})

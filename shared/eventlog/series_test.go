@@ -324,3 +324,57 @@ func BenchmarkSeries(b *testing.B) {
 		}
 	}
 }
+
+// Nothing overtakes an event that the partition has no room for, so that its publisher can store
+// it, and those after it, later.
+func TestSeries_OrderWhenFull(t *testing.T) {
+	t.Parallel()
+	const chunk = 200 << 10
+	large := eventlog.Event{Session: "s", Stream: "t", Data: make([]byte, 2*chunk)}
+	try := func(t *testing.T, l *eventlog.Log, stream string) []begun {
+		t.Helper()
+		events := append([]eventlog.Event{large}, seriesOf(stream, 20)...)
+		all := runSeries(t, l, events, waittest.Timeout)
+		if err := all[0].err; !errors.Is(err, eventlog.ErrFull) {
+			t.Fatalf("the large one: %v", err)
+		}
+		return all
+	}
+	for name, fill := range map[string]func(t *testing.T, l, other *eventlog.Log){
+		"its own events filled it": func(t *testing.T, l, _ *eventlog.Log) {
+			fillWith(t, l, chunk)
+		},
+		"a look found it full": func(t *testing.T, l, other *eventlog.Log) {
+			fillWith(t, other, chunk)
+			look(t, l)
+		},
+		"a refusal found it full": func(t *testing.T, l, other *eventlog.Log) {
+			l.Close() // it looks no more
+			fillWith(t, other, chunk)
+			try(t, l, "before")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := natstest.Start(t)
+			l := create(t, srv, eventlog.Settings{Partitions: 1, MaxBytes: 2 << 20})
+			publish(t, l, "s", "first", 1)
+			fill(t, l, open(t, srv))
+			for i, b := range try(t, l, "t")[1:] {
+				if b.err == nil || !errors.Is(b.err, eventlog.ErrSeriesFailed) {
+					t.Errorf("event %d after the large one: %v", i, b.err)
+				}
+			}
+		})
+	}
+}
+
+// fillWith publishes events of a size until less than two of them fit into a partition of 2 MiB.
+func fillWith(t *testing.T, l *eventlog.Log, size int) {
+	t.Helper()
+	for range 9 {
+		if err := put(t, l, size, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

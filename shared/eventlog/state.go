@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -78,6 +79,23 @@ func (l *Log) State(p int) (State, <-chan struct{}) {
 	return part.state, part.changed
 }
 
+// maxReserve is the most that [State.room] leaves: several times what publishers have under way.
+const maxReserve = 32 << 20
+
+// room returns how many bytes the partition can take until it is nearly full. The rest is a
+// sixteenth of the limit at most, since the janitor begins to remove at seven eighths.
+func (s State) room() int64 {
+	if s.Limits.MaxBytes <= 0 {
+		return math.MaxInt64 / 2 // to which what was sent is added
+	}
+	return s.Limits.MaxBytes - int64(s.Bytes) - min(s.Limits.MaxBytes/16, maxReserve) //nolint:gosec // far fewer bytes
+}
+
+// mayBeFull reports whether there may be no room for so many bytes more.
+func (part *partition) mayBeFull(size int64) bool {
+	return part.sent.Load()+size > part.roomUntil.Load()
+}
+
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
 // or [ErrNotFound].
 func (l *Log) Look(ctx context.Context, p int) (State, error) {
@@ -102,7 +120,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	part := l.parts[p]
 	part.mu.Lock()
 	part.asked++
-	number := part.asked
+	number, sent := part.asked, part.sent.Load()
 	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
 	ctx, cancel := l.request(ctx)
@@ -141,6 +159,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	}
 	part.shown = number
 	part.state, part.stream = state, stream
+	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {
 		part.settled = server
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -275,4 +276,48 @@ func TestTail_Colours(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A log may allow messages of 31 MiB.
+func TestPublish_LargestMessage(t *testing.T) {
+	var got []string
+	url := ingest(t, &got)
+	message := `"` + strings.Repeat("x", 31<<20-2) + `"`
+	if code, _, status := run(t, message, "publish", "s", "t", "--url="+url); code != 0 || len(got) != 1 {
+		t.Errorf("code %d, %q, sent %d", code, status, len(got))
+	}
+}
+
+// Standard input that says nothing holds up no interruption.
+func TestPublish_InterruptedWhileInputIsIdle(t *testing.T) {
+	in := idle{read: make(chan struct{}), end: make(chan struct{})}
+	defer close(in.end)
+	signals := make(chan os.Signal, 1)
+	var status, errs bytes.Buffer
+	a := publishApp([]string{"s", "t", "--url=http://127.0.0.1:1"}, in, &status)
+	a.Stdout, a.Stderr, a.Signals = io.Discard, &errs, signals
+	code := make(chan int, 1)
+	go func() { code <- a.Main() }()
+	<-in.read
+	signals <- os.Interrupt
+	select {
+	case got := <-code:
+		if want := "0 stored (0 duplicates), 0 rejected\nrejoin publish: interrupted at line 1\n"; got != 1 || status.String()+errs.String() != want {
+			t.Errorf("code %d, %q", got, status.String()+errs.String())
+		}
+	case <-waittest.Context(t).Done():
+		t.Fatal("it continues to read")
+	}
+}
+
+// idle has nothing to read until its end.
+type idle struct {
+	read chan struct{} // closed at the first Read
+	end  chan struct{}
+}
+
+func (in idle) Read([]byte) (int, error) {
+	close(in.read)
+	<-in.end
+	return 0, io.EOF
 }

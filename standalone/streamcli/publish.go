@@ -27,8 +27,12 @@ type PublishCLI struct {
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
-// maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
-const maxLine = 32 << 20
+const (
+	// maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
+	maxLine = 32 << 20
+	// maxBuffered has room for such a line while the one before is stored.
+	maxBuffered = 2 * maxLine
+)
 
 // pending is a line that was published.
 type pending struct {
@@ -51,7 +55,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	server := newReport(status, cli.URL)
 	defer server.stop()
-	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed})
+	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed, MaxBufferedBytes: maxBuffered})
 	if err != nil {
 		return err
 	}
@@ -76,10 +80,10 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
 	switch {
-	case readErr != nil:
-		return readErr
 	case t.err != nil:
 		return t.err
+	case readErr != nil:
+		return readErr
 	case closeErr != nil:
 		return closeErr
 	case t.refused > 0:
@@ -103,10 +107,18 @@ func oneLine(messages []string) []string {
 
 // read publishes the lines, and returns how many were refused before they were sent.
 func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client.Publisher, queue chan<- pending, status io.Writer) (refused int, err error) {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 64<<10), maxLine)
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
+	lines, readErr := scan(ctx, in)
+	for n := 1; ; n++ {
+		var line []byte
+		var more bool
+		select {
+		case line, more = <-lines:
+		case <-ctx.Done():
+			return refused, fmt.Errorf("interrupted at line %d", n)
+		}
+		if !more {
+			return refused, readErr()
+		}
 		if len(line) == 0 {
 			continue
 		}
@@ -121,10 +133,31 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			queue <- pending{n, result}
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return refused, fmt.Errorf("standard input: %w", err)
+}
+
+// scan returns the lines without the white space around them; err is valid once they are closed.
+// A read of standard input cannot be interrupted: its goroutine ends with the read, or with the
+// process.
+func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() error) {
+	scanner := bufio.NewScanner(in)
+	scanner.Buffer(make([]byte, 64<<10), maxLine)
+	out := make(chan []byte)
+	go func() {
+		for scanner.Scan() {
+			select {
+			case out <- bytes.Clone(bytes.TrimSpace(scanner.Bytes())):
+			case <-ctx.Done():
+				return // not the end of the lines
+			}
+		}
+		close(out)
+	}()
+	return out, func() error {
+		if err := scanner.Err(); err != nil {
+			return fmt.Errorf("standard input: %w", err)
+		}
+		return nil
 	}
-	return refused, nil
 }
 
 // settle waits for what was published, in order.
