@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -398,6 +400,53 @@ func TestExamples_Subscribing(t *testing.T) {
 			p.start()
 			if code := follow().end(); code != 1 {
 				t.Errorf("without a token its exit code is %d", code)
+			}
+		})
+	}
+}
+
+// emptyMessages is a proxy that answers with an event without data while no edge is there: before a
+// message, and after it with its ID.
+func emptyMessages(t *testing.T) *proc {
+	t.Helper()
+	const head = "retry: 20\n"
+	var requests atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		if r.URL.Path == "/rejoin.js" {
+			http.ServeFile(w, r, "../services/sse-edge/rejoinjs/rejoin.js")
+			return
+		}
+		text := "event: close\nid: main_abcdefg_3\ndata: {\"status\":\"closed\",\"session\":\"demo\",\"stream\":\"main\"}\n\n"
+		switch requests.Add(1) {
+		case 1:
+			text = "data:\n\n"
+		case 2:
+			text = "event: connect\nid: main_abcdefg_1\ndata: {\"session\":\"demo\",\"stream\":\"main\",\"exists\":true}\n\n" +
+				"id: main_abcdefg_2\ndata: " + numbered(1) + "\n\n"
+		case 3:
+			text = "id: " + r.Header.Get("Last-Event-ID") + ".17\ndata:\n\n"
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, head+text) // the client may have ended
+	}))
+	t.Cleanup(s.Close)
+	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
+}
+
+// An event without data is no message.
+func TestExamples_EmptyMessage(t *testing.T) {
+	t.Parallel()
+	for _, e := range subscribingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "place")
+			r := emptyMessages(t).example(e.program, "demo", "main", file)
+			if code := r.end(); code != 0 || strings.Count(r.text(), "\n") != 1 || !slices.Equal(numbersIn(t, r.text()), []int{1}) || r.errors() != "" {
+				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+			}
+			if place, err := os.ReadFile(file); err != nil || sequenceOf(t, string(place)) < 2 {
+				t.Errorf("the place is %q, %v", place, err)
 			}
 		})
 	}

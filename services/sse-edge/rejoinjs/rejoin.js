@@ -227,6 +227,12 @@ const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring', 'state'] // 
 const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
 const STOPPED = { reason: 'stopped' }
 
+// isEmpty reports whether a block is a proxy's, which stands for an edge while none is there: no JSON
+// value is empty. Its ID repeats the cursor, and some proxies cut the ID of several sessions, so the next
+// connection begins at our own.
+const isEmpty = ({ type, data }) => type === 'message' && data === ''
+const noEdge = () => new Error('a proxy answered: no edge is there')
+
 // A connection is made by one of two methods, by the browser's EventSource or with
 // fetch. Each puts what comes through #deliver, one event after the other, and
 // returns why it is over: {end}, {now} for another one at once, or {error} for
@@ -417,6 +423,7 @@ class Subscription {
       for (;;) {
         while (queue.length > 0 && !this.#stopped) {
           const block = queue.shift()
+          if (isEmpty(block)) return { error: noEdge() }
           const end = await this.#deliver(block)
           if (end) return { end }
           chars -= block.data.length + BLOCK_CHARS
@@ -487,6 +494,7 @@ class Subscription {
       this.#retry = parser.retry ?? this.#retry
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
+        if (isEmpty(block)) return { error: noEdge() }
         const end = await this.#deliver(block)
         if (end) return { end }
       }
