@@ -174,13 +174,18 @@ async function problemOf(response) {
   return new RejoinError(`${response.status}: ${said || 'no reason was given'}`, {
     status: response.status,
     code: body.code ?? `http_${response.status}`,
-    unknown: body.code === 'publish_unknown',
   })
 }
 
 // passing statuses may be another one later, without anything being changed.
 function passing(status) {
   return status < 400 || status >= 500 || status === 408 || status === 425 || status === 429
+}
+
+// mayBeStored is about a message that a response refuses. Only Rejoin knows that it is not stored: a 502
+// or 504, for example, is a proxy's, and the request may have got to the server.
+function mayBeStored({ status, code }) {
+  return passing(status) && status !== 425 && status !== 429 && code !== 'unavailable' && code !== 'storage_full'
 }
 
 function retryAfter(response) {
@@ -646,7 +651,9 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   try {
     const response = await send(url, { ...request, method: 'POST', signal: abort.signal })
     if (response.ok) return { answer: await response.json() }
-    return { error: await problemOf(response), asked: retryAfter(response) }
+    const error = await problemOf(response)
+    error.unknown = mayBeStored(error)
+    return { error, asked: retryAfter(response) }
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
   } finally {

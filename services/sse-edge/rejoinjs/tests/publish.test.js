@@ -69,10 +69,14 @@ test('a refusal is reported at once', async (t) => {
 
 test('an error says when the message may have been stored', async (t) => {
   hurry(t)
-  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown') }
+  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown'), "a proxy's": () => new Response('<html>', { status: 504 }) }
+  for (const [status, code] of [[408, 'request_timeout'], [500, 'internal'], [502, 'bad_gateway'], [503, 'other']]) cases[status] = problem(status, code)
   for (const [name, answer] of Object.entries(cases)) {
     await assert.rejects(send(serve(answer)), { unknown: true }, name)
     await assert.rejects(send(serve(answer, problem(409, 'stream_closed'))), { status: 409, unknown: true }, name)
+  }
+  for (const [status, code] of [[503, 'unavailable'], [503, 'storage_full'], [429, 'rate_limited'], [425, 'too_early']]) {
+    await assert.rejects(send(serve(problem(status, code))), { status, unknown: false }, code)
   }
 })
 
