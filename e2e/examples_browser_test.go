@@ -78,6 +78,20 @@ func TestExamples_Pages(t *testing.T) {
 	}
 }
 
+// An event without data is no message.
+func TestExamples_PageWithEmptyMessage(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"eventsource.html", "client.html"} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			b := openBrowser(t)
+			b.do(chromedp.Navigate(pages(t).URL + "/" + page + "?base=" + url.QueryEscape(emptyMessages(t).api())))
+			b.says("the end")
+			b.lists("1")
+		})
+	}
+}
+
 // All tabs show everything over one connection, also when the one that had it is gone.
 func TestExamples_ManyTabs(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -306,6 +308,87 @@ func TestExamples_Usage(t *testing.T) {
 	}
 }
 
+// Every attempt to store many messages ends within the two minutes for which the log knows their key.
+func TestExamples_ManyEndInTime(t *testing.T) {
+	t.Parallel()
+	tools := t.TempDir()
+	curl := "#!/bin/sh\necho \"$@\" >>'" + tools + "/requests'\nprintf 400\n"
+	if err := os.WriteFile(filepath.Join(tools, "curl"), []byte(curl), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	for seconds, most := range map[int]int{0: 115, 50: 65} {
+		cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish-many.sh", "demo", "main", "/dev/null")
+		cmd.Env = append(os.Environ(), "SECONDS="+strconv.Itoa(seconds), "PATH="+tools+":"+os.Getenv("PATH"))
+		out, _ := cmd.CombinedOutput() // it ends with the refusal
+		requests, err := os.ReadFile(filepath.Join(tools, "requests"))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		lines := strings.Split(strings.TrimSpace(string(requests)), "\n")
+		_, rest, _ := strings.Cut(lines[len(lines)-1], "--max-time ")
+		limit, _, _ := strings.Cut(rest, " ")
+		if n, err := strconv.Atoi(limit); err != nil || n < 1 || n > most {
+			t.Errorf("a request after %d s may take %q s, want at most %d", seconds, limit, most)
+		}
+	}
+}
+
+// The machine sleeps for ten minutes between two attempts: the log has forgotten the key.
+func TestExamples_Suspend(t *testing.T) {
+	t.Parallel()
+	examples, err := filepath.Abs("../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	python := `
+import sys, time
+sys.path.insert(0, sys.argv[1] + "/python")
+import publish
+attempts, now = 0, 1e9
+def attempt(*_, **__):
+    global attempts
+    attempts += 1
+    raise OSError("no answer")
+def sleep(_):
+    global now
+    now += 600
+publish.urllib.request.urlopen, time.sleep, time.time = attempt, sleep, lambda: now
+try:
+    publish.publish("http://rejoin.test", "demo", "main", "1", "key")
+except publish.PublishError as error:
+    print(attempts, error.unknown)
+`
+	typescript := `
+const { publish } = await import(process.argv[2] + '/typescript/publish.ts')
+let attempts = 0
+let now = 1e12
+Date.now = () => now
+globalThis.fetch = async () => {
+  attempts++
+  setImmediate(() => { now += 600_000 }) // in the pause
+  throw new TypeError('no answer')
+}
+await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '1', 'key').catch((error) => console.log(attempts, error.unknown))
+`
+	for name, run := range map[string][]string{
+		"suspend.py":  {"python3", python, "1 True\n"},
+		"suspend.mjs": {npm(t).node(), typescript, "1 true\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(file, []byte(run[1]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), run[0], file, examples) //nolint:gosec // from here
+			cmd.Env = append(os.Environ(), "NODE_NO_WARNINGS=1", "PYTHONDONTWRITEBYTECODE=1")
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != run[2] {
+				t.Errorf("%v, it printed %s, want %s", err, out, run[2])
+			}
+		})
+	}
+}
+
 // Without the NATS command line the example says so at once: nothing was sent.
 func TestExamples_NATSMissing(t *testing.T) {
 	t.Parallel()
@@ -398,6 +481,53 @@ func TestExamples_Subscribing(t *testing.T) {
 			p.start()
 			if code := follow().end(); code != 1 {
 				t.Errorf("without a token its exit code is %d", code)
+			}
+		})
+	}
+}
+
+// emptyMessages is a proxy that answers with an event without data while no edge is there: before a
+// message, and after it with its ID.
+func emptyMessages(t *testing.T) *proc {
+	t.Helper()
+	const head = "retry: 20\n"
+	var requests atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		if r.URL.Path == "/rejoin.js" {
+			http.ServeFile(w, r, "../services/sse-edge/rejoinjs/rejoin.js")
+			return
+		}
+		text := "event: close\nid: main_abcdefg_3\ndata: {\"status\":\"closed\",\"session\":\"demo\",\"stream\":\"main\"}\n\n"
+		switch requests.Add(1) {
+		case 1:
+			text = "data:\n\n"
+		case 2:
+			text = "event: connect\nid: main_abcdefg_1\ndata: {\"session\":\"demo\",\"stream\":\"main\",\"exists\":true}\n\n" +
+				"id: main_abcdefg_2\ndata: " + numbered(1) + "\n\n"
+		case 3:
+			text = "id: " + r.Header.Get("Last-Event-ID") + ".17\ndata:\n\n"
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, head+text) // the client may have ended
+	}))
+	t.Cleanup(s.Close)
+	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
+}
+
+// An event without data is no message.
+func TestExamples_EmptyMessage(t *testing.T) {
+	t.Parallel()
+	for _, e := range subscribingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "place")
+			r := emptyMessages(t).example(e.program, "demo", "main", file)
+			if code := r.end(); code != 0 || strings.Count(r.text(), "\n") != 1 || !slices.Equal(numbersIn(t, r.text()), []int{1}) || r.errors() != "" {
+				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+			}
+			if place, err := os.ReadFile(file); err != nil || sequenceOf(t, string(place)) < 2 {
+				t.Errorf("the place is %q, %v", place, err)
 			}
 		})
 	}

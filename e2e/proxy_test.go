@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -78,6 +80,10 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 		s.numbers(n, n)
 	}
 	last := s.next("cursor").ID // so does a heartbeat
+	several := "/v1/events?session=proxied&session=another"
+	ofGroup := via.subscribe(several+"&from=now", "")
+	ofGroup.connected()
+	group := ofGroup.next("cursor").ID
 	if !strings.Contains(s.resp.Header.Get("Content-Type"), "text/event-stream") {
 		t.Errorf("the header is %v", s.resp.Header)
 	}
@@ -88,19 +94,8 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 			break
 		}
 	}
-	a := do(t, http.MethodGet, via.api()+path, "", "Accept", "text/event-stream")
-	if a.status != http.StatusOK || strings.Replace(a.body, ":\ndata:\n", "", 1) != "retry: 3000\n\n" || a.header.Get("Content-Type") != "text/event-stream" {
-		t.Errorf("an EventSource is answered %d %v %q", a.status, a.header, a.body)
-	}
-	for range 2 { // as a client comes back, with the ID that it was given
-		a = do(t, http.MethodGet, via.api()+path, "", "Accept", "text/event-stream", "Last-Event-ID", last)
-		before, after, _ := strings.Cut(a.body, last[:strings.LastIndexByte(last, '_')])
-		if before != "retry: 3000\nid: " || !strings.HasSuffix(after, "\ndata:\n\n") || strings.Count(after, ".") != 1 {
-			t.Fatalf("who resumes is answered %q", a.body)
-		}
-		last = strings.TrimSuffix(strings.TrimPrefix(a.body, "retry: 3000\nid: "), "\ndata:\n\n")
-	}
-	a = do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json")
+	answersWithoutEdge(t, via.api(), last, group)
+	a := do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json")
 	if a.status != http.StatusServiceUnavailable && a.status != http.StatusBadGateway {
 		t.Errorf("a publisher is answered %d %q", a.status, a.body)
 	}
@@ -122,10 +117,57 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 	via.publish("proxied", "main", 9, 12)
 	resumed.numbers(9, 12)
 	resumed.cut()
+	ofGroup = via.subscribe(several, group)
+	if !ofGroup.connected() {
+		t.Errorf("%s is not resumed", group)
+	}
+	if e := ofGroup.next("message"); numbersIn(t, string(e.Data))[0] != 9 {
+		t.Errorf("after %s comes %s", group, e.Data)
+	}
+	ofGroup.cut()
 	waittest.Until(t, "the edge hears that clients have gone", func() bool {
 		a, err := try(http.MethodGet, p.url("--admin-addr")+"/metrics", "")
 		return err == nil && strings.Contains(a.body, "\nrejoin_edge_connections 0\n")
 	})
+}
+
+// answersWithoutEdge checks what a proxy at an address answers to event streams while no edge is there:
+// an end without an event, except to an MCP client with a cursor.
+func answersWithoutEdge(t *testing.T, base, ofStream, ofGroup string) {
+	t.Helper()
+	var asked sync.WaitGroup // at a time, since HAProxy looks for an edge for seconds
+	defer asked.Wait()
+	ask := func(path, id string, right func(body string) bool) {
+		asked.Go(func() {
+			a, err := try(http.MethodGet, base+path, "", "Accept", "text/event-stream", "Last-Event-ID", id)
+			if err != nil || a.status != http.StatusOK || a.header.Get("Content-Type") != "text/event-stream" || !right(a.body) {
+				t.Errorf("%s after %q is answered %d %v %q, %v", path, id, a.status, a.header, a.body, err)
+			}
+		})
+	}
+	// An event would be a message, which an application reads as JSON.
+	noEvent := func(body string) bool { return strings.ReplaceAll(body, ":\n", "") == "retry: 3000\n\n" }
+	ask("/v1/sessions/proxied/events", "", noEvent)
+	ask(streamPath("proxied", "main"), ofStream, noEvent)
+	ask("/v1/events?session=proxied&session=another", ofGroup, noEvent)
+	ask("/mcp", "", noEvent)
+	for _, id := range []string{ofStream, ofStream + ".0"} { // as the client has it at first, and from this answer
+		ask("/mcp", id, func(body string) bool {
+			before, rest, _ := strings.Cut(body, ofStream+".")
+			number, after, _ := strings.Cut(rest, "\n")
+			_, err := strconv.ParseUint(number, 10, 64)
+			return err == nil && before == "retry: 3000\nid: " && after == "data:\n\n" && ofStream+"."+number != id
+		})
+	}
+}
+
+// The proxy of deploy/ answers event streams as the documented ones do.
+func TestProxy_NoEdge(t *testing.T) {
+	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	t.Setenv("REJOIN_PROXY_BIND", addr)
+	edge := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), edge), []string{"haproxy", "-db", "-f"})
+	answersWithoutEdge(t, "http://"+addr, "main_bjqd8zw_3", "group_0elga750bcqy1p_3.p6lcjym.4_b.0k2c1qd.1")
 }
 
 // startProxy runs a proxy until the test ends.

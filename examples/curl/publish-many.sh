@@ -15,7 +15,8 @@ answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
 
 while [ "$SECONDS" -lt 100 ]; do
-	status=$(curl -sS --max-time 100 -X POST -T "$file" "$url" "${headers[@]}" -H "Idempotency-Key: $key" \
+	# The last attempt ends before the key is forgotten.
+	status=$(curl -sS --max-time $((115 - SECONDS)) -X POST -T "$file" "$url" "${headers[@]}" -H "Idempotency-Key: $key" \
 		-o "$answer" -w '%{http_code}') || status=000
 	case $status in
 	200)

@@ -84,6 +84,7 @@ func (p *publisher) metadata(ctx context.Context, partition int) (map[string]str
 func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, repeatWithin)
 	defer cancel()
+	deadline := time.Now().Round(0).Add(repeatWithin) // ctx does not count while the machine sleeps
 	for {
 		ack, err := p.attempt(ctx, e)
 		if err == nil || refused(err) {
@@ -93,6 +94,9 @@ func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, er
 		case <-ctx.Done():
 			return nil, err
 		case <-time.After(pause):
+			if time.Now().After(deadline) {
+				return nil, err
+			}
 		}
 	}
 }

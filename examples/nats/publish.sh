@@ -29,10 +29,10 @@ while IFS= read -r message || [ -n "$message" ]; do
 		'' | *'"status":503'* | *'"status":429'* | *'"status":500'*) ;;
 		*) echo "line $n: refused: $answer" >&2 && exit 1 ;;
 		esac
+		sleep 0.5
 		if [ "$SECONDS" -ge "$deadline" ]; then
 			echo "line $n: it may be stored or not; the key is $key: $answer" >&2
 			exit 75
 		fi
-		sleep 0.5
 	done
 done

@@ -63,7 +63,7 @@ def repeat(base, session, stream, body, key, token, content_type, done):
     headers = {"Content-Type": content_type, "Idempotency-Key": key}
     if token:
         headers["Authorization"] = "Bearer " + token
-    deadline = time.monotonic() + REPEAT_WITHIN
+    deadline = time.time() + REPEAT_WITHIN  # a monotonic clock stands still while the machine sleeps
     pause, unknown = 0.1, False
     while True:
         retry_after = 0
@@ -87,9 +87,11 @@ def repeat(base, session, stream, body, key, token, content_type, done):
         except (OSError, http.client.HTTPException) as error:  # no answer, or a part of one
             unknown, reason = True, str(error)
         wait = max(retry_after, pause * random.uniform(1, 1.5))
-        if time.monotonic() + wait > deadline:
+        if time.time() + wait > deadline:
             raise PublishError(reason, unknown)
         time.sleep(wait)
+        if time.time() > deadline:  # the machine slept
+            raise PublishError(reason, unknown)
         pause = min(2 * pause, 5)
 
 

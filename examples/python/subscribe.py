@@ -58,7 +58,7 @@ def follow(url, load, save, on_message, on_gap, token=None):
                         pause = int(data) / 1000
                     elif kind == "gap":
                         on_gap(json.loads(data))
-                    elif kind not in ("connect", "cursor", "close", "expiring"):
+                    elif data and kind not in ("connect", "cursor", "close", "expiring"):  # empty: a proxy's
                         on_message(kind, place, json.loads(data))
                     if place:
                         save(place)  # behind what was dealt with, never before it

@@ -63,7 +63,7 @@ export async function follow({ url, token, load, save, onMessage, onGap }: Optio
         silence.refresh()
         if (event.type === 'retry') pause = Number(event.data)
         else if (event.type === 'gap') onGap(JSON.parse(event.data))
-        else if (!['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event)
+        else if (event.data && !['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event) // empty: a proxy's
         if (event.id) save(event.id) // behind what was dealt with, never before it
         if (event.type === 'close') return
       }

@@ -66,7 +66,7 @@ func (l *lane) run() {
 // sent again, and the server's wish for when.
 func (l *lane) step() (least time.Duration, err error) {
 	p := l.publisher
-	begin := time.Now()
+	begin := p.now()
 	l.expire(begin)
 	batch := l.batch()
 	if len(batch) == 0 {

@@ -76,7 +76,7 @@ func (p *Publisher) untilExpiry(batch []*entry) (context.Context, context.Cancel
 	if oldest.IsZero() {
 		return context.WithCancel(p.ctx)
 	}
-	return context.WithDeadline(p.ctx, oldest.Add(p.cfg.RepeatWithin))
+	return context.WithTimeout(p.ctx, p.cfg.RepeatWithin-p.now().Sub(oldest))
 }
 
 func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Response, error) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Publisher stores messages. All its methods are safe for concurrent use.
@@ -25,6 +26,7 @@ type Publisher struct {
 	keys     string        // what all keys of this publisher begin with
 	keyed    atomic.Uint64 // keys made
 	slots    chan struct{} // one for each request under way
+	now      func() time.Time
 
 	ctx    context.Context // of the goroutines, which outlive every call
 	cancel context.CancelCauseFunc
@@ -51,11 +53,16 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		buffer:   newBuffer(cfg.MaxBufferedMessages, cfg.MaxBufferedBytes),
 		keys:     rand.Text(),
 		slots:    make(chan struct{}, cfg.MaxRequests),
+		now:      wallClock,
 		lanes:    map[address]*lane{},
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p, nil
 }
+
+// wallClock returns the time without a monotonic reading, which stands still while the machine is
+// suspended: the log forgets keys meanwhile.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // Publish puts a message into the buffer and returns its result, which is there
 // later. It waits while the buffer is full, and no longer than ctx; afterwards ctx

@@ -158,6 +158,10 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 		}
 		s.move(place)
 		return nil
+	case block.Type == event.DefaultType && len(block.Data) == 0:
+		// No JSON value is empty: a proxy repeats the cursor while no edge is there.
+		s.move(place)
+		return nil
 	case block.HasID && s.covers(place):
 		return nil
 	default:

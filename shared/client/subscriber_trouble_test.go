@@ -44,6 +44,38 @@ func TestSubscriber_Retries(t *testing.T) {
 	}
 }
 
+// TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is there.
+func TestSubscriber_EmptyMessage(t *testing.T) {
+	tests := map[string]struct {
+		cfg   client.SubscriberConfig
+		first string // event of the proxy
+		ids   []string
+	}{
+		"a stream": {client.SubscriberConfig{}, "data:\n\n", []string{"", "", "main_0000000_2", "main_0000000_2.17"}},
+		"a session": {
+			client.SubscriberConfig{Session: "demo"}, ":\ndata:\n\n", []string{"", "", "*_0000000_2", "*_0000000_2.17"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{closed: true, faults: []edgeFault{
+					{Raw: tt.first}, {EndAfter: 2}, {Raw: "id: " + tt.ids[3] + "\ndata:\n\n"},
+				}}
+				edge.publish(counts(4)...)
+				wantEnd(t, subscriberTo(t, edge, tt.cfg), "1", "2", "3", "4")
+				var ids []string
+				for _, head := range edge.seen() {
+					ids = append(ids, head.LastEventID)
+				}
+				if diff := cmp.Diff(tt.ids, ids); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
 func TestSubscriber_PermanentRefusal(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 406, 410} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

@@ -174,13 +174,18 @@ async function problemOf(response) {
   return new RejoinError(`${response.status}: ${said || 'no reason was given'}`, {
     status: response.status,
     code: body.code ?? `http_${response.status}`,
-    unknown: body.code === 'publish_unknown',
   })
 }
 
 // passing statuses may be another one later, without anything being changed.
 function passing(status) {
   return status < 400 || status >= 500 || status === 408 || status === 425 || status === 429
+}
+
+// mayBeStored is about a message that a response refuses. Only Rejoin knows that it is not stored: a 502
+// or 504, for example, is a proxy's, and the request may have got to the server.
+function mayBeStored({ status, code }) {
+  return passing(status) && status !== 425 && status !== 429 && code !== 'unavailable' && code !== 'storage_full'
 }
 
 function retryAfter(response) {
@@ -226,6 +231,12 @@ export function subscribe(target, options = {}) {
 const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring', 'state'] // state: of several sessions alone
 const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
 const STOPPED = { reason: 'stopped' }
+
+// isEmpty reports whether a block is a proxy's, which stands for an edge while none is there: no JSON
+// value is empty. Its ID repeats the cursor, and some proxies cut the ID of several sessions, so the next
+// connection begins at our own.
+const isEmpty = ({ type, data }) => type === 'message' && data === ''
+const noEdge = () => new Error('a proxy answered: no edge is there')
 
 // A connection is made by one of two methods, by the browser's EventSource or with
 // fetch. Each puts what comes through #deliver, one event after the other, and
@@ -417,6 +428,7 @@ class Subscription {
       for (;;) {
         while (queue.length > 0 && !this.#stopped) {
           const block = queue.shift()
+          if (isEmpty(block)) return { error: noEdge() }
           const end = await this.#deliver(block)
           if (end) return { end }
           chars -= block.data.length + BLOCK_CHARS
@@ -487,6 +499,7 @@ class Subscription {
       this.#retry = parser.retry ?? this.#retry
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
+        if (isEmpty(block)) return { error: noEdge() }
         const end = await this.#deliver(block)
         if (end) return { end }
       }
@@ -594,8 +607,9 @@ class Subscription {
 
 // ---- Publishing --------------------------------------------------------------------
 
-// All attempts together take less than the two minutes for which the server knows a
-// key again: 5 × 15 s and 4 × 5 s.
+// All attempts together take less than the two minutes for which the server knows a key again: 5 × 15 s
+// and 4 × 5 s. Timers stand still while a machine sleeps, so the clock counts as well.
+const REPEAT_WITHIN = 100_000 // ms after the first attempt that may have stored the message
 const ATTEMPTS = 5
 const ATTEMPT_TIMEOUT = 15_000 // ms
 const ATTEMPT_PAUSE = 300 // ms before the second one, doubled each time
@@ -611,17 +625,21 @@ export async function publish(session, stream, message, options = {}) {
   headers.set('Idempotency-Key', key)
   if (type !== undefined) headers.set('Event-Type', type)
   const body = typeof message === 'string' ? message : JSON.stringify(message)
-  let unknown = false // whether an earlier attempt may have stored it
+  let doubt = Infinity // when the first attempt began that may have stored it
   let refused = false // a token, once
+  let last // the error of the attempt before
   for (let attempt = 1; ; attempt++) {
     const bearer = await tokenOf(token, refused)
     if (bearer) headers.set('Authorization', 'Bearer ' + bearer)
     signal?.throwIfAborted()
+    const begun = Date.now()
+    if (begun - doubt >= REPEAT_WITHIN) throw last
     const { answer, error, asked = 0 } = await post(url, { headers, body, credentials: options.credentials }, options)
     if (answer) return answer
     signal?.throwIfAborted()
-    unknown ||= error.unknown
-    error.unknown = unknown
+    if (error.unknown) doubt = Math.min(doubt, begun)
+    error.unknown = doubt < Infinity
+    last = error
     const renew = error.status === 401 && typeof token === 'function' && !refused
     if (!renew && (!passing(error.status) || attempt >= attempts)) throw error
     refused ||= renew
@@ -638,7 +656,9 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   try {
     const response = await send(url, { ...request, method: 'POST', signal: abort.signal })
     if (response.ok) return { answer: await response.json() }
-    return { error: await problemOf(response), asked: retryAfter(response) }
+    const error = await problemOf(response)
+    error.unknown = mayBeStored(error)
+    return { error, asked: retryAfter(response) }
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
   } finally {

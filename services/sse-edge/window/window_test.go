@@ -673,14 +673,14 @@ func TestWindow_SampledEvents(t *testing.T) {
 // What a window takes for many streams and sessions of few small events is counted too.
 func TestWindow_MemoryOfManyChains(t *testing.T) {
 	const budget = 8 << 20
-	for name, fill := range map[string]func(append func(eventlog.Entry), sequence uint64){
-		"streams": func(append func(eventlog.Entry), n uint64) {
-			append(message(n, Place{fmt.Sprint("session-", n/1000), "f5kq2vznf3hc", fmt.Sprint("stream-", n)}, `{"jsonrpc":"2.0","method":"m"}`))
+	for name, fill := range map[string]func(add func(eventlog.Entry), n uint64){
+		"streams": func(add func(eventlog.Entry), n uint64) {
+			add(message(n, Place{fmt.Sprint("session-", n/1000), "f5kq2vznf3hc", fmt.Sprint("stream-", n)}, `{"jsonrpc":"2.0","method":"m"}`))
 		},
-		"sessions": func(append func(eventlog.Entry), n uint64) {
+		"sessions": func(add func(eventlog.Entry), n uint64) {
 			name, life := fmt.Sprintf("4f0c9a52-5a3e-4c0e-9a3e-%012d", n), fmt.Sprintf("f5kq2v%d", n)
-			append(opening(2*n-1, name, life))
-			append(message(2*n, Place{name, life, "call.abcdefgh"}, `{"jsonrpc":"2.0","method":"m"}`))
+			add(opening(2*n-1, name, life))
+			add(message(2*n, Place{name, life, "call.abcdefgh"}, `{"jsonrpc":"2.0","method":"m"}`))
 		},
 	} {
 		w := newTestWindow(budget)

@@ -57,6 +57,28 @@ test('it is tried five times, in less time than the server knows a key', async (
   assert.equal(server.requests.length, 6)
 })
 
+test('a message that may be stored is not sent again when the server may have forgotten the key', async (t) => {
+  hurry(t)
+  let now = 1e12
+  t.mock.method(Date, 'now', () => now)
+  const asleep = (answer, ms) => (signal) => {
+    now += ms // timers stand still meanwhile
+    return answer(signal)
+  }
+  const late = serve(asleep(unreachable, 600_000), json(stored, 201))
+  await assert.rejects(send(late), { code: 'no_answer', unknown: true })
+  assert.equal(late.requests.length, 1)
+  const slowToken = serve(unreachable, json(stored, 201))
+  const token = async () => { now += 100_000; return 'secret' }
+  await assert.rejects(send(slowToken, { token }), { code: 'no_answer', unknown: true })
+  assert.equal(slowToken.requests.length, 1)
+
+  const early = serve(asleep(unreachable, 99_999), json(stored, 201))
+  assert.deepEqual(await send(early), stored)
+  const notStored = serve(asleep(problem(503, 'unavailable'), 600_000), json(stored, 201))
+  assert.deepEqual(await send(notStored), stored)
+})
+
 test('a refusal is reported at once', async (t) => {
   for (const status of [400, 401, 403, 404, 409, 413]) {
     await t.test(String(status), async () => {
@@ -69,10 +91,14 @@ test('a refusal is reported at once', async (t) => {
 
 test('an error says when the message may have been stored', async (t) => {
   hurry(t)
-  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown') }
+  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown'), "a proxy's": () => new Response('<html>', { status: 504 }) }
+  for (const [status, code] of [[408, 'request_timeout'], [500, 'internal'], [502, 'bad_gateway'], [503, 'other']]) cases[status] = problem(status, code)
   for (const [name, answer] of Object.entries(cases)) {
     await assert.rejects(send(serve(answer)), { unknown: true }, name)
     await assert.rejects(send(serve(answer, problem(409, 'stream_closed'))), { status: 409, unknown: true }, name)
+  }
+  for (const [status, code] of [[503, 'unavailable'], [503, 'storage_full'], [429, 'rate_limited'], [425, 'too_early']]) {
+    await assert.rejects(send(serve(problem(status, code))), { status, unknown: false }, code)
   }
 })
 

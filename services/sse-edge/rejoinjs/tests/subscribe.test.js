@@ -509,3 +509,62 @@ test('a message of the type state is no news of a session', async (t) => {
   const { events } = await follow(server, { types: ['state'] })
   assert.deepEqual(events, [1])
 })
+
+test('the empty message of a proxy without an edge is no event, and its ID no cursor', async (t) => {
+  hurry(t)
+  const none = streamed('retry: 50\n:\ndata:\n\n')
+  const repeated = (id) => streamed(`retry: 50\nid: ${id}\ndata:\n\n`)
+  const alone = serve(none, streamed(connect(0) + message(1)), repeated(id(1) + '.17'), streamed(connect(1) + message(2)), ended)
+  const { events, repeats } = await follow(alone)
+  assert.deepEqual([events, repeats], [[1, 2], []])
+  assert.deepEqual(alone.requests.map(after), [undefined, undefined, id(1), id(1), id(2)])
+
+  const place = 'group_0000001000000z_0.abcdefg.1_9.abcdefg.zz'
+  const opening = block({ event: 'connect', id: place, data: { sessions: [] } })
+  const several = serve(none, streamed(opening), repeated('group_0000001000000z_9.17'), streamed(opening), ended)
+  const { events: none2, cursor } = await follow(several, { target: { sessions: ['a'], base: 'http://rejoin.test' } })
+  assert.deepEqual([none2, cursor], [[], place])
+  assert.deepEqual(several.requests.map(after), [undefined, undefined, place, place, place])
+})
+
+test('an EventSource is replaced after the empty message of a proxy', async (t) => {
+  hurry(t)
+  const sources = []
+  class EventSource {
+    static CLOSED = 2
+    readyState = 1
+    listeners = {}
+    constructor(url) {
+      this.url = url
+      sources.push(this)
+    }
+    addEventListener(type, listener) {
+      this.listeners[type] = listener
+    }
+    close() {
+      this.readyState = EventSource.CLOSED
+    }
+    say(type, lastEventId, data) {
+      this.listeners[type]({ type, lastEventId, data })
+    }
+  }
+  const { process } = globalThis
+  Object.assign(globalThis, { EventSource, process: undefined }) // as in a browser, while the module is loaded
+  const inBrowser = await import('../rejoin.js?browser').finally(() => Object.assign(globalThis, { process }))
+  t.after(() => { delete globalThis.EventSource })
+  const place = 'group_0000001000000z_0.abcdefg.1_9.abcdefg.zz'
+  const events = []
+  const subscription = inBrowser.subscribe({ sessions: ['a'], base: 'http://rejoin.test' }, { onEvent: (event) => { events.push(event) } })
+  assert.equal(subscription.transport, 'eventsource')
+  const turns = async () => { for (let n = 0; n < 20; n++) await new Promise(setImmediate) }
+  await turns()
+  sources[0].say('connect', place, '{"sessions":[]}')
+  sources[0].say('message', 'group_0000001000000z_9.17', '')
+  await turns()
+  assert.equal(sources.length, 2, 'the first one would reconnect with the ID that was cut')
+  assert.equal(sources[0].readyState, EventSource.CLOSED)
+  assert.equal(sources[1].url.searchParams.get('after'), place)
+  assert.deepEqual(events, [])
+  subscription.close()
+  assert.equal((await subscription.closed).reason, 'stopped')
+})
