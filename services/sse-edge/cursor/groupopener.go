@@ -217,7 +217,7 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 	if m.place == nil {
 		var err error
 		if m.of != nil {
-			life, ok, err = m.lane.admit(ctx, m.Place.Session)
+			life, ok, err = m.lane.admit(ctx, m.Place.Session, "")
 		} else {
 			life, ok, err = o.group.admit(ctx, m.Place.Session, "")
 		}

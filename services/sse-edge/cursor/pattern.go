@@ -98,15 +98,16 @@ func (l *lane) catchUp(ctx context.Context) error {
 	}
 }
 
-// admit reports whether the client may read the newest life of a session, which it returns. The opening
-// says so before the registry does, which may be behind the window.
-func (l *lane) admit(ctx context.Context, session string) (life string, ok bool, _ error) {
+// admit reports whether the client may read a life of a session, or, with an empty one, the newest life,
+// which it returns. Of the newest life that the window knows, the opening says so: the registry may be behind
+// the window, or have a later one.
+func (l *lane) admit(ctx context.Context, session, life string) (_ string, ok bool, _ error) {
 	if uses := l.group.cfg.Uses; uses != nil {
 		if m, known := l.part.window.Session(session); known && m.Owner != "" {
 			return m.Life, uses(m.Owner, m.Members), nil
 		}
 	}
-	return l.group.admit(ctx, session, "")
+	return l.group.admit(ctx, session, life)
 }
 
 // mayFind reports, without a wait, whether a session may have begun since.
@@ -144,7 +145,7 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 		l.leaveOut(p)
 		return nil
 	}
-	life, ok, err := l.admit(ctx, found.Session)
+	life, ok, err := l.admit(ctx, found.Session, "")
 	if err != nil || !ok {
 		return err
 	}
@@ -153,6 +154,9 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 		m := &Member{Place: window.Place{Session: found.Session, Stream: stream}, lane: l, of: p, added: l.catchingUp && p.isNew}
 		if err = m.follow(ctx, life, true, Start{At: l.positionOf(m), Continues: true}, g.limits()); err != nil {
 			break
+		}
+		if found.BeforeBegan > l.found { // another life began and ended since
+			m.gaps = append(m.gaps, m.reader.missed(stream))
 		}
 		members = append(members, m)
 	}
@@ -179,9 +183,7 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 func (l *lane) leaveOut(p *pattern) {
 	for _, m := range l.members {
 		if m.place == p {
-			gap := m.reader.gap(ReasonUnknown, false, "")
-			gap.ResumesAt = m.reader.ID(m.reader.Cursor)
-			m.gaps = append(m.gaps, gap)
+			m.gaps = append(m.gaps, m.reader.missed(""))
 		}
 	}
 }

@@ -252,6 +252,44 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	}
 }
 
+// A name that is used twice before the group finds it again has a gap for the life in between.
+func TestPattern_LifeInBetween(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	end(t, f, "o.1")
+	last := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, "s", last)
+	if readAll(t, g); membersOf(g) != "o.2:open" {
+		t.Fatalf("the members are %s", membersOf(g))
+	}
+	again := func() uint64 {
+		reuse(t, f, "o.1")
+		return f.PublishTo("o.1", "a", 1)
+	}
+	again()
+	end(t, f, "o.1")
+	last = again()
+	create(t, f, "o.3")
+	three := f.PublishTo("o.3", "a", 1)
+	comesTo(t, ps, "s", three)
+	if got, want := events(readAll(t, g)), []string{"gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three)}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	end(t, f, "o.1")
+	last = f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, "s", last)
+	readAll(t, g)
+	last = again()
+	comesTo(t, ps, "s", last)
+	if got, want := events(readAll(t, g)), []string{fmt.Sprint("o.1:", last)}; !slices.Equal(got, want) {
+		t.Errorf("the next life: got %v, want %v", got, want)
+	}
+}
+
 // A session that begins while a read is under way is not passed over.
 func TestPattern_BeginsDuringRead(t *testing.T) {
 	f := edgetest.NewLog(t)
