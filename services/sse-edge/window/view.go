@@ -265,6 +265,19 @@ func (w *Window) Session(session string) (v SessionView, known bool) {
 	return n.view(), true
 }
 
+// NewestEnd returns the sequence of the newest end of a life of a session, of which the window need not know
+// the opening; 0 when it has none.
+func (w *Window) NewestEnd(session string) (end uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if n := w.names[session]; n != nil {
+		for _, flow := range n.flows {
+			end = max(end, flow.Closed)
+		}
+	}
+	return end
+}
+
 // ChangedSince returns the sessions that match, and that have an opening, an end, a trim or a clear
 // after a sequence, each once and in that order. The window has these from start to end.
 func (w *Window) ChangedSince(after uint64, match func(session string) bool) (all []SessionView, start, end uint64) {
