@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -879,29 +880,81 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 	}
 }
 
-// What a group holds for a client that reads slowly keeps no segment of the window.
-func TestGroup_SlowClientHoldsNoSegments(t *testing.T) {
-	f := edgetest.NewLog(t)
-	ps := followLog(t, f, 0)
-	f.PublishTo("s", "a", 20)
-	last := f.PublishTo("x", "a", 1)
-	comesTo(t, ps, "s", last)
-	g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Events = 1 }, "s", "x")
-	s, err := g.Next(waittest.Context(t))
-	if err != nil || len(s.Items) != 1 {
-		t.Fatalf("%d events, %v", len(s.Items), err)
-	}
-	g.GoBack(s, 0)
-	held := 0
+// ahead is how much a group's members have read and no step has taken.
+func ahead(g *Group) (bytes int) {
 	for _, m := range g.members {
-		for _, it := range m.items {
-			if held++; it.Segment != window.OfLog {
-				t.Errorf("event %d keeps its segment", it.Sequence)
-			}
+		bytes += m.bytes()
+	}
+	return bytes
+}
+
+// What was read ahead of the log counts, and is read again if there is no memory for it. What was read ahead of
+// the window is not kept for a client that reads slowly.
+func TestGroup_ReadAhead(t *testing.T) {
+	const partitions, rounds, size = 4, 3, 40 << 10
+	f := edgetest.NewLogOf(t, partitions)
+	var names []string
+	for i := 0; len(names) < partitions; i++ {
+		name := fmt.Sprint("s", i)
+		if f.Backend.Log.Partition(name) == len(names) {
+			names = append(names, name)
 		}
 	}
-	if held == 0 {
-		t.Error("nothing is held")
+	want := map[string]string{}
+	last := map[string]uint64{}
+	for range rounds {
+		for _, name := range names {
+			last[name] = publishLarge(t, f, name, size)
+			want[name] += fmt.Sprintf("%s:%d ", name, last[name])
+		}
+	}
+	for name, tt := range map[string]struct{ backfill, memory int }{"log": {-1, 1 << 30}, "log, without memory": {-1, 0}, "window": {0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			ps := followLog(t, f, tt.backfill)
+			for _, name := range names {
+				comesTo(t, ps, name, last[name])
+			}
+			counted, most := 0, 0
+			g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+				c.Limit.Bytes = size
+				c.Hold = func(bytes int) bool {
+					if counted = bytes; counted > tt.memory {
+						counted = 0
+						return false
+					}
+					return true
+				}
+			}, names...)
+			got := map[string]string{}
+			for {
+				s, err := g.Next(waittest.Context(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, it := range s.Items {
+					name, _, _ := strings.Cut(string(it.Frame), ":")
+					got[name] += string(it.Frame)
+				}
+				g.GoBack(s, len(s.Items))
+				for _, m := range g.members {
+					if len(m.reader.items) > 0 {
+						t.Errorf("a reader keeps %d events", len(m.reader.items))
+					}
+				}
+				if n := ahead(g); n != counted {
+					t.Errorf("%d bytes are held, and %d count", n, counted)
+				}
+				if most = max(most, counted); s.Empty() && !s.More {
+					break
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			if tt.memory > 0 && most < (partitions-1)*size {
+				t.Errorf("no more than %d bytes were held", most)
+			}
+		})
 	}
 }
 

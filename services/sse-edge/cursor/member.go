@@ -2,7 +2,6 @@ package cursor
 
 import (
 	"context"
-	"slices"
 
 	"rejoin/services/sse-edge/window"
 )
@@ -222,7 +221,8 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 // found takes what was read.
 func (m *Member) found(s Step) {
 	r := m.reader
-	m.items, m.ended, m.through = slices.Clone(s.Items), s.Ended, r.Cursor
+	m.items, m.ended, m.through = s.Items, s.Ended, r.Cursor
+	r.Release() // it makes room of its own for the next ones
 	for _, gap := range s.Gaps {
 		gap.ResumesAt = r.ID(r.ResumesAt(s))
 		m.gaps = append(m.gaps, gap)
@@ -256,24 +256,15 @@ func (m *Member) bytes() (n int) {
 	return n
 }
 
+// holdsLog reports whether there is something read that is in no window.
+func (m *Member) holdsLog() bool { return len(m.items) > 0 && m.items[0].FromLog }
+
 // unread has the reader read again what was not part of a step.
 func (m *Member) unread() {
 	if len(m.items) > 0 {
 		m.through = m.items[0].Sequence - 1
 		m.reader.MoveTo(m.through)
 		m.items, m.ended = nil, false
-	}
-}
-
-// smallFrame is the size of frames that are copied rather than kept with their segment of the window.
-const smallFrame = 256 << 10
-
-// letGo copies small frames of the window, whose segments are larger.
-func (m *Member) letGo() {
-	for i := range m.items {
-		if it := &m.items[i]; it.Segment != window.OfLog && len(it.Frame) <= smallFrame {
-			it.Frame, it.Segment = slices.Clone(it.Frame), window.OfLog
-		}
 	}
 }
 
