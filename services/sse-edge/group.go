@@ -177,7 +177,8 @@ func (s *Service) uses(name string, grants auth.Grants) bool {
 
 // openGroup opens the places of a request. Errors are problems.
 func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) (*cursor.Group, error) {
-	held := s.memory.Part(s.cfg.Clients.Client(c))
+	client := s.cfg.Clients.Client(c)
+	held, ahead := s.memory.Part(client), s.memory.Part(client)
 	members := len(req.places)
 	if req.patterns > 0 {
 		members = s.cfg.MaxConnectionSessions + req.patterns*s.partitionsOf(req)
@@ -185,7 +186,15 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	if !held.Grow(int64(subscriber.StepBytes + members*memberBytes)) {
 		return nil, web.ErrNoMemory
 	}
-	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame, Closed: held.Release}
+	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame}
+	cfg.Hold = func(bytes int) bool {
+		ahead.Release()
+		return bytes == 0 || ahead.Grow(int64(bytes))
+	}
+	cfg.Closed = func() {
+		held.Release()
+		ahead.Release()
+	}
 	if req.filter != nil {
 		cfg.Show = req.filter.Shows
 	}

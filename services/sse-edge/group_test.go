@@ -13,10 +13,12 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
 
@@ -531,4 +533,23 @@ func TestGroup_Inspected(t *testing.T) {
 			t.Errorf("%s: %d clients, %+v", name, a.Clients, got)
 		}
 	}
+}
+
+// What was read ahead for a client that does not read counts, until the client leaves.
+func TestGroup_ReadAheadCounts(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 100<<10))
+	for i := range 200 {
+		if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: []string{"s", "x"}[i%2], Stream: "a", Data: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.tune = func(s *Service) { s.memory = quota.NewPool(64 << 20) }
+	s, _ := f.startService(nil)
+	c := subscribe(t, s.url()+"/v1/events?session=s&session=x")
+	c.connects()
+	waittest.Until(t, "what was read ahead counts", func() bool { return s.memory.Used() >= subscriber.StepBytes+2*memberBytes+100<<10 })
+	c.Close()
+	waittest.Until(t, "nothing counts", func() bool { return s.memory.Used() == 0 })
 }

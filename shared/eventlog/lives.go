@@ -98,13 +98,13 @@ func OpeningIn(e Entry) (Opening, error) {
 	return o, nil
 }
 
-// Lives hands over the sessions of a partition that have an opening with after < sequence ≤ upTo, and
-// then those with the end of a life there. Errors are those of [Log.Scan].
-func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(session string)) error {
+// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
+// of lives there. Errors are those of [Log.Scan].
+func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
 	for _, filter := range event.LivesFilters(p) {
 		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
 			if e.Valid {
-				handle(e.Subject.Session)
+				handle(e)
 			}
 			return true
 		}}

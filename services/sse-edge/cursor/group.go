@@ -62,6 +62,9 @@ type GroupConfig struct {
 	Show func(*window.Item) bool
 	// Frame returns the block of an event; id is the group's ID after it.
 	Frame func(id string, of *Member, it *window.Item) []byte
+	// Hold is asked after each step to count so many bytes of the log, which members have read and no step has
+	// taken, instead of those before. If it says no, they are read again. Nil: they are kept.
+	Hold func(bytes int) bool
 	// Closed is called when the group is. Nil: nothing is.
 	Closed func()
 }
@@ -135,6 +138,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 		g.sent = nil
 		return s, nil
 	}
+	defer g.countAhead()
 	var failed error
 	var lanes []*lane // that may have something; the others were left with nothing
 	for _, l := range g.lanes {
@@ -173,7 +177,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 		return Step{}, failed
 	}
 	s.More = s.More || failed != nil || !g.clean()
-	return s, nil //nolint:nilerr // it fails again
+	return s, nil // it fails again
 }
 
 // take moves the positions over what the members have read, as much as a step may carry.
@@ -186,6 +190,7 @@ func (g *Group) take(s *Step, lanes []*lane) {
 				break
 			}
 			m := it.of
+			m.items[0] = window.Item{} // or its frame is kept with those that follow
 			m.items = m.items[1:]
 			l.moveTo(it.Sequence)
 			for _, m := range l.turning {
@@ -260,13 +265,38 @@ func (g *Group) untold() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return len(m.reader.Pending) > 0 })
 }
 
-// GoBack keeps what a client was not told of a step; see cut of delivery's outbox.
+// countAhead has the bytes of the log count that members have read and no step has taken. If there is no
+// memory for them, they are read again.
+func (g *Group) countAhead() {
+	if g.cfg.Hold == nil {
+		return
+	}
+	bytes := 0
+	for _, m := range g.members {
+		if m.holdsLog() {
+			bytes += m.bytes()
+		}
+	}
+	if g.cfg.Hold(bytes) {
+		return
+	}
+	for _, m := range g.members {
+		if m.holdsLog() {
+			m.unread()
+		}
+	}
+}
+
+// GoBack keeps what a client was not told of a step; see cut of delivery's outbox. The client may take its
+// time: what members have read of the window would keep whole segments of it, and is read again.
 func (g *Group) GoBack(s Step, told int) {
 	if told < len(s.Items) {
 		g.sent = slices.Clone(s.Items[told:])
 	}
-	for _, m := range g.members { // the client may take its time
-		m.letGo()
+	for _, m := range g.members {
+		if !m.holdsLog() {
+			m.unread()
+		}
 	}
 }
 

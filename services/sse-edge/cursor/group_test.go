@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -115,8 +116,8 @@ func create(t *testing.T, f *edgetest.Log, name string) {
 	}
 }
 
-// reuse makes a session's name free, as the janitor does, and opens a session of the name.
-func reuse(t *testing.T, f *edgetest.Log, name string) {
+// free makes a session's name free, as the janitor does.
+func free(t *testing.T, f *edgetest.Log, name string) {
 	t.Helper()
 	rec, err := f.Backend.Sessions.Get(waittest.Context(t), name)
 	if err == nil {
@@ -128,7 +129,24 @@ func reuse(t *testing.T, f *edgetest.Log, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// reuse makes a session's name free, and opens a session of the name.
+func reuse(t *testing.T, f *edgetest.Log, name string) {
+	t.Helper()
+	free(t, f, name)
 	create(t, f, name)
+}
+
+// evict publishes so much that the window has nothing else left.
+func evict(t *testing.T, f *edgetest.Log) {
+	t.Helper()
+	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 600<<10))
+	for range 3 {
+		if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "big", Stream: "a", Data: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // What the window has of two lives by the time that it is read comes in its order, and nothing of
@@ -153,6 +171,95 @@ func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	at, err := ParseGroupID(g.ID())
 	if err != nil || at.At[0].Sequence != last {
 		t.Errorf("the position is %s, %v", g.ID(), err)
+	}
+}
+
+// A name that is used twice before the group reads again has a gap for the life in between.
+func TestGroup_LifeInBetween(t *testing.T) {
+	for _, names := range [][]string{{"s", "x"}, {"*"}} {
+		for _, evicted := range []bool{false, true} {
+			t.Run(fmt.Sprint(names, evicted), func(t *testing.T) {
+				f := edgetest.NewLog(t)
+				create(t, f, "s")
+				create(t, f, "x")
+				ps := followLog(t, f, 0)
+				knows(t, ps, "s", "x")
+				g := openPattern(t, f, ps, "", nil, names...)
+				readAll(t, g)
+				again := func() {
+					end(t, f, "s")
+					_, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, eventlog.Trim{Session: "s", Life: f.Life("s"), Reason: eventlog.Expired, Forgotten: true})
+					if err != nil {
+						t.Fatal(err)
+					}
+					reuse(t, f, "s")
+				}
+				one := f.Publish("a", 1)
+				again()
+				two := f.Publish("a", 2)
+				if evicted {
+					evict(t, f)
+				}
+				again()
+				three := f.Publish("a", 1)
+				last := f.PublishTo("x", "a", 1)
+				comesTo(t, ps, "s", last)
+				first, err := g.Next(waittest.Context(t))
+				if err != nil || len(first.Items) != 1 || len(first.Gaps) > 0 || g.lanes[0].position >= two-1 {
+					t.Fatalf("the first step is %+v, %v, and the position is %d", first, err, g.lanes[0].position)
+				}
+				got := append(strings.Fields(string(first.Items[0].Frame)), events(readAll(t, g))...)
+				if want := []string{fmt.Sprint("s:", one), "gap:s:unknown", fmt.Sprint("s:", three), fmt.Sprint("x:", last)}; !slices.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+				again()
+				four := f.Publish("a", 1)
+				comesTo(t, ps, "s", four)
+				if got, want := events(readAll(t, g)), []string{fmt.Sprint("s:", four)}; !slices.Equal(got, want) {
+					t.Errorf("the next life: got %v, want %v", got, want)
+				}
+			})
+		}
+	}
+}
+
+// A life that the client may read is read although the registry has a later one already, and one that
+// nobody but others may read is no gap.
+func TestGroup_LivesOfOthers(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("s", "alice")
+	f.Create("x", "alice")
+	f.Create("y", "bob")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "s", "x", "y")
+	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+		c.StillAdmitted = func(string, string) bool { return true }
+		c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
+		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+			if name == "s" && life != "" {
+				return life, false, nil // as of a later life
+			}
+			life, _ = ps.Of(name).Life(name)
+			return life, name != "y", nil
+		}
+	}, "s", "x", "y")
+	readAll(t, g)
+	renew := func(name, owner string) uint64 {
+		free(t, f, name)
+		f.Create(name, owner)
+		return f.PublishTo(name, "a", 1)
+	}
+	two := renew("s", "alice")
+	comesTo(t, ps, "s", two)
+	if got, want := events(readAll(t, g)), []string{fmt.Sprint("s:", two)}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	renew("y", "bob")
+	renew("y", "bob")
+	last := f.PublishTo("x", "a", 1)
+	comesTo(t, ps, "s", last)
+	if got, want := readAll(t, g), fmt.Sprint("x:", last); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -773,29 +880,81 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 	}
 }
 
-// What a group holds for a client that reads slowly keeps no segment of the window.
-func TestGroup_SlowClientHoldsNoSegments(t *testing.T) {
-	f := edgetest.NewLog(t)
-	ps := followLog(t, f, 0)
-	f.PublishTo("s", "a", 20)
-	last := f.PublishTo("x", "a", 1)
-	comesTo(t, ps, "s", last)
-	g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Events = 1 }, "s", "x")
-	s, err := g.Next(waittest.Context(t))
-	if err != nil || len(s.Items) != 1 {
-		t.Fatalf("%d events, %v", len(s.Items), err)
-	}
-	g.GoBack(s, 0)
-	held := 0
+// ahead is how much a group's members have read and no step has taken.
+func ahead(g *Group) (bytes int) {
 	for _, m := range g.members {
-		for _, it := range m.items {
-			if held++; it.Segment != window.OfLog {
-				t.Errorf("event %d keeps its segment", it.Sequence)
-			}
+		bytes += m.bytes()
+	}
+	return bytes
+}
+
+// What was read ahead of the log counts, and is read again if there is no memory for it. What was read ahead of
+// the window is not kept for a client that reads slowly.
+func TestGroup_ReadAhead(t *testing.T) {
+	const partitions, rounds, size = 4, 3, 40 << 10
+	f := edgetest.NewLogOf(t, partitions)
+	var names []string
+	for i := 0; len(names) < partitions; i++ {
+		name := fmt.Sprint("s", i)
+		if f.Backend.Log.Partition(name) == len(names) {
+			names = append(names, name)
 		}
 	}
-	if held == 0 {
-		t.Error("nothing is held")
+	want := map[string]string{}
+	last := map[string]uint64{}
+	for range rounds {
+		for _, name := range names {
+			last[name] = publishLarge(t, f, name, size)
+			want[name] += fmt.Sprintf("%s:%d ", name, last[name])
+		}
+	}
+	for name, tt := range map[string]struct{ backfill, memory int }{"log": {-1, 1 << 30}, "log, without memory": {-1, 0}, "window": {0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			ps := followLog(t, f, tt.backfill)
+			for _, name := range names {
+				comesTo(t, ps, name, last[name])
+			}
+			counted, most := 0, 0
+			g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+				c.Limit.Bytes = size
+				c.Hold = func(bytes int) bool {
+					if counted = bytes; counted > tt.memory {
+						counted = 0
+						return false
+					}
+					return true
+				}
+			}, names...)
+			got := map[string]string{}
+			for {
+				s, err := g.Next(waittest.Context(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, it := range s.Items {
+					name, _, _ := strings.Cut(string(it.Frame), ":")
+					got[name] += string(it.Frame)
+				}
+				g.GoBack(s, len(s.Items))
+				for _, m := range g.members {
+					if len(m.reader.items) > 0 {
+						t.Errorf("a reader keeps %d events", len(m.reader.items))
+					}
+				}
+				if n := ahead(g); n != counted {
+					t.Errorf("%d bytes are held, and %d count", n, counted)
+				}
+				if most = max(most, counted); s.Empty() && !s.More {
+					break
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			if tt.memory > 0 && most < (partitions-1)*size {
+				t.Errorf("no more than %d bytes were held", most)
+			}
+		})
 	}
 }
 

@@ -16,22 +16,16 @@ type groupOpener struct {
 	id      GroupID
 	resumes bool // id was read
 	members []*Member
-	covered []bool   // which of members id covers
-	at      []uint64 // up to where
-	opened  []uint64 // the sequence of each covered member's opening; see openedAt
-	leftOut []leftOut
-}
-
-// leftOut says that a session was left out that matches a pattern.
-type leftOut struct {
-	lane *lane
-	of   *pattern
+	covered []bool             // which of members id covers
+	at      []uint64           // up to where
+	opened  []uint64           // the sequence of each covered member's opening; see openedAt
+	leftOut map[*pattern]*lane // the patterns of which sessions were left out, and where the first one was
 }
 
 // openAll opens the readers of a group's members, and finds those of its patterns. Several wait for the
 // log at a time.
 func openAll(ctx context.Context, g *Group, from Start) error {
-	o := groupOpener{group: g, from: from}
+	o := groupOpener{group: g, from: from, leftOut: map[*pattern]*lane{}}
 	if from.After != "" {
 		id, err := ParseGroupID(from.After)
 		o.id, o.resumes = id, err == nil
@@ -140,6 +134,9 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // it is no news
 			return m.End > 0 && (!resumes || m.End <= after)
 		})
+		if err == nil && g.cfg.Admit != nil {
+			changed[i], err = l.readable(ctx, changed[i])
+		}
 		return err
 	}); err != nil {
 		return err
@@ -151,10 +148,11 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 			if m.End > 0 {
 				room -= len(p.streams)
 			}
-			if m.End > 0 && room < 0 {
-				o.leftOut = append(o.leftOut, leftOut{l, p})
-			} else {
+			switch _, known := o.leftOut[p]; {
+			case m.End == 0 || room >= 0:
 				enter(l, m.Session)
+			case !known:
+				o.leftOut[p] = l
 			}
 		}
 	}
@@ -181,8 +179,10 @@ func (o *groupOpener) admitFound() error {
 	if open, _ := g.count(); open > g.cfg.MaxMembers {
 		return ErrTooManySessions
 	}
-	for _, left := range o.leftOut {
-		left.lane.leaveOut(left.of)
+	for _, p := range g.patterns {
+		if l := o.leftOut[p]; l != nil {
+			g.leaveOut(l, p)
+		}
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 	if m.place == nil {
 		var err error
 		if m.of != nil {
-			life, ok, err = m.lane.admit(ctx, m.Place.Session)
+			life, ok, err = m.lane.admit(ctx, m.Place.Session, "")
 		} else {
 			life, ok, err = o.group.admit(ctx, m.Place.Session, "")
 		}

@@ -2,7 +2,6 @@ package cursor
 
 import (
 	"context"
-	"slices"
 
 	"rejoin/services/sse-edge/window"
 )
@@ -96,6 +95,9 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 		}
 	}
 	if m.reader != nil { // what it has not reported is reported now
+		if m.skipsLife(r.Place.Life, admitted) {
+			m.reader.Pending = append(m.reader.Pending, m.reader.gap(ReasonUnknown, false, m.Place.Stream))
+		}
 		for _, gap := range m.reader.Pending {
 			gap.ResumesAt = r.ID(r.Cursor)
 			m.gaps = append(m.gaps, gap)
@@ -121,6 +123,17 @@ func (m *Member) release() {
 func (m *Member) newLife() (life string, there bool) {
 	life, known := m.lane.part.Life(m.Place.Session)
 	return life, known && life != m.life && (m.ended || m.refused)
+}
+
+// skipsLife reports whether the name had a life between the member's and the next one to follow. The window
+// knows the owner of the newest life alone, so one in between is not followed. A client that may read neither
+// the life before nor the next one does not learn that the session exists.
+func (m *Member) skipsLife(next string, admitted bool) bool {
+	if m.refused && !admitted || next == m.life {
+		return false
+	}
+	newest, _ := m.lane.part.window.Session(m.Place.Session)
+	return newest.Life == next && newest.Before != "" && newest.Before != m.life
 }
 
 // mayRead reports whether the client may read the life. The newest opening says so in the order of the log;
@@ -189,13 +202,10 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 		m.found(s)
 		return nil
 	}
-	var ok bool
-	var err error
 	if m.of != nil || !there { // it was let in, and may be out again by now
-		life, ok, err = m.lane.admit(ctx, m.Place.Session)
-	} else {
-		_, ok, err = g.admit(ctx, m.Place.Session, life)
+		life = ""
 	}
+	life, ok, err := m.lane.admit(ctx, m.Place.Session, life)
 	if err != nil {
 		return err
 	}
@@ -211,7 +221,8 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 // found takes what was read.
 func (m *Member) found(s Step) {
 	r := m.reader
-	m.items, m.ended, m.through = slices.Clone(s.Items), s.Ended, r.Cursor
+	m.items, m.ended, m.through = s.Items, s.Ended, r.Cursor
+	r.Release() // it makes room of its own for the next ones
 	for _, gap := range s.Gaps {
 		gap.ResumesAt = r.ID(r.ResumesAt(s))
 		m.gaps = append(m.gaps, gap)
@@ -233,7 +244,7 @@ func (m *Member) found(s Step) {
 		}
 		m.lane.dirty.Store(true)
 	case another:
-		m.through = min(m.through, began-1)
+		m.through = min(m.through, began-1, r.endAt()) // there may be a life in between
 	}
 }
 
@@ -245,24 +256,15 @@ func (m *Member) bytes() (n int) {
 	return n
 }
 
+// holdsLog reports whether there is something read that is in no window.
+func (m *Member) holdsLog() bool { return len(m.items) > 0 && m.items[0].FromLog }
+
 // unread has the reader read again what was not part of a step.
 func (m *Member) unread() {
 	if len(m.items) > 0 {
 		m.through = m.items[0].Sequence - 1
 		m.reader.MoveTo(m.through)
 		m.items, m.ended = nil, false
-	}
-}
-
-// smallFrame is the size of frames that are copied rather than kept with their segment of the window.
-const smallFrame = 256 << 10
-
-// letGo copies small frames of the window, whose segments are larger.
-func (m *Member) letGo() {
-	for i := range m.items {
-		if it := &m.items[i]; it.Segment != window.OfLog && len(it.Frame) <= smallFrame {
-			it.Frame, it.Segment = slices.Clone(it.Frame), window.OfLog
-		}
 	}
 }
 

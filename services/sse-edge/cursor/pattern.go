@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
 // pattern stands for the sessions whose names begin with prefix. A group with patterns has a lane for
@@ -69,23 +71,65 @@ func (l *lane) has(session string) bool {
 func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.SessionView, through uint64, _ error) {
 	all, start, through := l.part.window.ChangedSince(after, l.group.matches)
 	if after+1 < start {
-		var below []window.SessionView
-		err := l.part.log.Lives(ctx, l.part.number, after, start-1, func(session string) {
-			if l.group.matches(session) {
-				below = append(below, window.SessionView{Session: session})
-			}
-		})
+		below, err := l.changedBelow(ctx, after, start-1, all)
 		if err != nil {
 			return nil, 0, err
 		}
 		all = append(below, all...)
 	}
-	known := map[string]bool{}
 	return slices.DeleteFunc(all, func(m window.SessionView) bool {
-		skip := known[m.Session] || l.has(m.Session) || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
-		known[m.Session] = true
-		return skip
+		return l.has(m.Session) || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
 	}), through, nil
+}
+
+// changedBelow returns the sessions that match, have an opening or an end in a part of the log that lies below
+// the window, and have not changed again in the window. Their owners are not known.
+func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []window.SessionView) (all []window.SessionView, _ error) {
+	const skipped = -1
+	at := map[string]int{} // which one of all it is
+	for _, m := range again {
+		at[m.Session] = skipped
+	}
+	opened := map[string]uint64{}
+	err := l.part.log.Lives(ctx, l.part.number, after, upTo, func(e eventlog.Entry) {
+		name := e.Subject.Session
+		i, known := at[name]
+		if i == skipped || !l.group.matches(name) {
+			return
+		}
+		if !known {
+			i = len(all)
+			at[name], all = i, append(all, window.SessionView{Session: name})
+		}
+		switch {
+		case e.Subject.Kind == event.Open:
+			opened[name] = e.Sequence
+		case e.Sequence > opened[name]:
+			all[i].End = e.Sequence
+		}
+	})
+	for i := range all {
+		if end := l.part.window.NewestEnd(all[i].Session); end > opened[all[i].Session] {
+			all[i].End = end // in the window, which does not know the opening
+		}
+	}
+	return all, err
+}
+
+// readable returns the sessions of changedSince that the client may read, as far as they have ended: the
+// owners of those below the window are not known, and others' would take the room of the client's.
+func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window.SessionView, error) {
+	refused := make([]bool, len(all))
+	err := inParallel(len(all), func(i int) error {
+		if all[i].Owner != "" || all[i].End == 0 {
+			return nil
+		}
+		_, ok, err := l.admit(ctx, all[i].Session, "")
+		refused[i] = !ok
+		return err
+	})
+	i := -1
+	return slices.DeleteFunc(all, func(window.SessionView) bool { i++; return refused[i] }), err
 }
 
 // catchUp waits until the window has come to the end of the log.
@@ -98,15 +142,16 @@ func (l *lane) catchUp(ctx context.Context) error {
 	}
 }
 
-// admit reports whether the client may read the newest life of a session, which it returns. The opening
-// says so before the registry does, which may be behind the window.
-func (l *lane) admit(ctx context.Context, session string) (life string, ok bool, _ error) {
+// admit reports whether the client may read a life of a session, or, with an empty one, the newest life,
+// which it returns. Of the newest life that the window knows, the opening says so: the registry may be behind
+// the window, or have a later one.
+func (l *lane) admit(ctx context.Context, session, life string) (_ string, ok bool, _ error) {
 	if uses := l.group.cfg.Uses; uses != nil {
 		if m, known := l.part.window.Session(session); known && m.Owner != "" {
 			return m.Life, uses(m.Owner, m.Members), nil
 		}
 	}
-	return l.group.admit(ctx, session, "")
+	return l.group.admit(ctx, session, life)
 }
 
 // mayFind reports, without a wait, whether a session may have begun since.
@@ -138,15 +183,15 @@ func (l *lane) find(ctx context.Context) error {
 // left out with a gap of its pattern.
 func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) error {
 	p := g.patternOf(found.Session)
+	life, ok, err := l.admit(ctx, found.Session, "")
+	if err != nil || !ok {
+		return err
+	}
 	open, passed := g.count()
 	hasRoom := passed+len(p.streams) <= g.cfg.MaxMembers
 	if found.End > 0 && !hasRoom {
-		l.leaveOut(p)
+		g.leaveOut(l, p)
 		return nil
-	}
-	life, ok, err := l.admit(ctx, found.Session)
-	if err != nil || !ok {
-		return err
 	}
 	var members []*Member
 	for _, stream := range p.streams {
@@ -154,13 +199,16 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 		if err = m.follow(ctx, life, true, Start{At: l.positionOf(m), Continues: true}, g.limits()); err != nil {
 			break
 		}
+		if found.BeforeBegan > l.found { // another life began and ended since
+			m.gaps = append(m.gaps, m.reader.missed(stream))
+		}
 		members = append(members, m)
 	}
 	ended := !slices.ContainsFunc(members, func(m *Member) bool { return !m.hasEnd() })
 	switch {
 	case err != nil:
 	case ended && !hasRoom:
-		l.leaveOut(p)
+		g.leaveOut(l, p)
 		ok = false
 	case !ended && open+len(members) > g.cfg.MaxMembers:
 		err = ErrTooManySessions
@@ -175,13 +223,16 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 	return err
 }
 
-// leaveOut reports a gap of a pattern.
-func (l *lane) leaveOut(p *pattern) {
+// leaveOut reports a gap of a pattern, of which a session is left out: one in a step, however many are.
+func (g *Group) leaveOut(l *lane, p *pattern) {
+	if slices.ContainsFunc(g.gaps, func(there Gap) bool { return there.Session == p.text && there.Reason == ReasonUnknown }) {
+		return
+	}
 	for _, m := range l.members {
 		if m.place == p {
-			gap := m.reader.gap(ReasonUnknown, false, "")
-			gap.ResumesAt = m.reader.ID(m.reader.Cursor)
-			m.gaps = append(m.gaps, gap)
+			gap := m.reader.missed("")
+			gap.Session = p.text
+			g.gaps = append(g.gaps, gap)
 		}
 	}
 }

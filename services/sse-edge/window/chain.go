@@ -20,6 +20,9 @@ type lives struct {
 	life          string
 	known         bool
 	opened, began uint64
+	// before is the life that was the newest one before, also when it is forgotten, and beforeBegan its began.
+	before      string
+	beforeBegan uint64
 	// owner and members are those of the newest opening that the window saw.
 	owner   string
 	members []string

@@ -236,6 +236,10 @@ type SessionView struct {
 	// Life is its newest one, and End the sequence of that one's end; 0 while it is open.
 	Life string
 	End  uint64
+	// Before is the life before that, and BeforeBegan where it began; empty and 0 when the window does not
+	// know that.
+	Before      string
+	BeforeBegan uint64
 	// Owner and Members are those of its newest opening, if the window saw one.
 	Owner   string
 	Members []string
@@ -243,7 +247,7 @@ type SessionView struct {
 
 // view returns what is known of a name.
 func (n *lives) view() SessionView {
-	v := SessionView{Session: n.session, Life: n.life, Owner: n.owner, Members: n.members}
+	v := SessionView{Session: n.session, Life: n.life, Before: n.before, BeforeBegan: n.beforeBegan, Owner: n.owner, Members: n.members}
 	if flow := n.flows[n.life]; flow != nil {
 		v.End = flow.Closed
 	}
@@ -259,6 +263,19 @@ func (w *Window) Session(session string) (v SessionView, known bool) {
 		return SessionView{}, false
 	}
 	return n.view(), true
+}
+
+// NewestEnd returns the sequence of the newest end of a life of a session, of which the window need not know
+// the opening; 0 when it has none.
+func (w *Window) NewestEnd(session string) (end uint64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if n := w.names[session]; n != nil {
+		for _, flow := range n.flows {
+			end = max(end, flow.Closed)
+		}
+	}
+	return end
 }
 
 // ChangedSince returns the sessions that match, and that have an opening, an end, a trim or a clear
@@ -286,7 +303,7 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 func (w *Window) BeganAt(session string) (began, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	if n := w.names[session]; n != nil {
+	if n := w.names[session]; n != nil && n.known {
 		began = n.began
 	}
 	return began, w.start

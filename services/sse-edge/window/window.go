@@ -350,6 +350,9 @@ func (w *Window) live(session, life string, opened uint64) {
 	if !n.known && life != "" && n.flows[life] == nil {
 		w.giveLife(n.flows[""], life)
 	}
+	if n.life != life {
+		n.before, n.beforeBegan = n.life, n.began
+	}
 	n.life, n.known, n.opened, n.began, n.owner, n.members = life, true, opened, opened, "", nil
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
@@ -595,7 +598,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
+		n.known, n.opened = false, 0 // no later reader belongs to it
 	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
