@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -269,6 +270,49 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	if _, gens := p.window.Generations(); len(gens) != 2 {
 		t.Errorf("the window has the generations %v", gens)
 	}
+}
+
+// In a cluster the server of a partition may lose entries while the edge is connected to another one. What
+// the window has of them is not sent again, as events of the generation that follows.
+func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	common := f.Publish("a", 4)
+	last := f.Publish("a", 2)
+	comesTo(t, ps, "s", last)
+	r := opens(t, ps, "s", Start{})
+	defer r.Close()
+	reads(t, r, 1, last)
+
+	f.Remove(common+1, last)
+	js, err := jetstream.New(f.Backend.Log.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", common+1)
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	f.Check(0)
+	p := ps.Of("s")
+	waittest.Until(t, "the window has the generation", func() bool {
+		_, gens := p.window.Generations()
+		return len(gens) == 2
+	})
+	if n := testutil.ToFloat64(ps.metrics.rollbacks); n != 1 || p.Stats().Events != int(common) {
+		t.Errorf("%g roll-backs, and the window has %d events", n, p.Stats().Events)
+	}
+	step, err := r.Next(waittest.Context(t))
+	if err != nil || len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || len(step.Items) != 0 {
+		t.Errorf("gaps %+v, and %d events that were sent before, %v", step.Gaps, len(step.Items), err)
+	}
+	next := f.Publish("a", 1)
+	reads(t, r, next, next)
 }
 
 // The server loses its newest event, comes back without a janitor, and gives the sequence to

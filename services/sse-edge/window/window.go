@@ -137,20 +137,20 @@ func (w *Window) GoOn(state eventlog.State) {
 }
 
 // Extend takes over generations that were begun while the tail runs, if they
-// follow the window's own and begin after its end. Otherwise the partition was
-// rolled back: what the window holds is of the life before, and must not be given
-// out under an ID of the new one. The tail will find that out and start again, unless
-// it is on the same server already: then the generation was begun late, when no
-// janitor was there at the start.
-func (w *Window) Extend(state eventlog.State, sameServer bool) {
+// follow the window's own. It returns false, and takes none, if one begins before the
+// window's end: the partition was rolled back, so the tail has to begin again. What
+// the window holds may be lost, and must not get IDs of the new generation.
+func (w *Window) Extend(state eventlog.State) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.gens) == 0 || w.birth != state.Origin || !event.HasGeneration(state.Generations, w.gens[len(w.gens)-1].ID) {
-		return
+		return true
 	}
-	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
-		w.take(state.Origin, state.Generations)
+	if event.Fork(w.gens, state.Generations) < w.end {
+		return false
 	}
+	w.take(state.Origin, state.Generations)
+	return true
 }
 
 // takeFrom takes over the generation that begins with an entry, before what comes after it. The caller
