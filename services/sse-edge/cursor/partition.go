@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -322,9 +323,6 @@ func (p *Partition) noteBegin() {
 	p.begun.Store(&now)
 }
 
-// compareEntries is how many of its newest entries a window looks for in the log.
-const compareEntries = 8
-
 // compare tells whether the log, of which the window has seen another state before,
 // continues after the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
@@ -341,8 +339,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		}
 		return common, false, nil
 	}
-	entries, _ := p.window.Newest(compareEntries)
-	for _, en := range entries {
+	for _, en := range slices.Backward(p.window.Newest()) {
 		e, err := p.log.At(ctx, p.number, en.Sequence)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile; an older one may still be there

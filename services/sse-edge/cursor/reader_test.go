@@ -250,9 +250,8 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	if _, err := p.start(waittest.Context(t), short); !errors.Is(err, errNoQuorum) {
 		t.Fatalf("the tail begins: %v", err)
 	}
-	before, _ := p.window.Newest(10)
-	if len(before) != 5 {
-		t.Errorf("the window has %d events, not what it had", len(before))
+	if n := p.Stats().Events; n != 5 {
+		t.Errorf("the window has %d events, not what it had", n)
 	}
 	lost := short
 	lost.Quorum = true
@@ -264,8 +263,8 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	if after, err := p.start(waittest.Context(t), lost); err != nil || after != 0 {
 		t.Fatalf("the tail begins after %d, %v", after, err)
 	}
-	if now, end := p.window.Newest(10); len(now) != 0 || end != 0 {
-		t.Errorf("the window has %d events up to %d", len(now), end)
+	if now := p.Stats(); now.Events != 0 || now.End != 0 || len(p.window.Newest()) != 0 {
+		t.Errorf("the window has %+v", now)
 	}
 	if _, gens := p.window.Generations(); len(gens) != 2 {
 		t.Errorf("the window has the generations %v", gens)
@@ -313,6 +312,35 @@ func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
 	}
 	next := f.Publish("a", 1)
 	reads(t, r, next, next)
+}
+
+// Control entries that were lost and replaced count like events when the window is compared with the log.
+func TestPartition_ComparesControlEntries(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 2)
+	create(t, f, "other")
+	log := f.Backend.Log
+	state, err := log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"as it is": true, "replaced": false} {
+		p := &Partition{log: log, window: caughtUp(1 << 20)}
+		p.window.GoOn(state)
+		for sequence := range state.Last {
+			e, err := log.At(waittest.Context(t), 0, sequence+1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sequence+1 == state.Last && !want {
+				e.Time = e.Time.Add(-time.Minute)
+			}
+			p.window.Append(e, 0)
+		}
+		if common, same, err := p.compare(waittest.Context(t), state, state, state.Last); err != nil || same != want {
+			t.Errorf("%s: the log has what the window has: %t, up to %d; %v", name, same, common, err)
+		}
+	}
 }
 
 // The server loses its newest event, comes back without a janitor, and gives the sequence to

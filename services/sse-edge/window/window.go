@@ -52,6 +52,8 @@ type Window struct {
 	controls []control
 	// watchers hear of openings.
 	watchers []Watcher
+	// newest are the newest entries of any kind, oldest first.
+	newest []Received
 	// trails are those of the newest events that are sampled.
 	trails trails
 	// start is the oldest sequence that is not evicted: every event from there on that the tail
@@ -96,7 +98,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	}
 	w.frames.clear()
 	w.ring.clear()
-	w.controls, w.trails = nil, nil
+	w.controls, w.trails, w.newest = nil, nil, w.newest[:0]
 	for _, n := range w.names {
 		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
@@ -172,15 +174,20 @@ func (w *Window) take(birth string, gens []event.Generation) {
 	w.birth, w.gens = birth, gens
 }
 
-// Newest returns the sequences and store times of up to n of the newest entries,
-// newest first.
-func (w *Window) Newest(n int) (entries []Entry, end uint64) {
+// Received is an entry of the log, of any kind, that the tail received.
+type Received struct {
+	Sequence uint64
+	Time     int64 // of the store, in nanoseconds since 1970
+}
+
+// keepNewest is how many of the newest entries a window remembers.
+const keepNewest = 8
+
+// Newest returns the newest entries that the tail received since the window began, oldest first.
+func (w *Window) Newest() []Received {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	for i := w.ring.next; i > w.ring.first && len(entries) < n; i-- {
-		entries = append(entries, *w.ring.at(i - 1))
-	}
-	return entries, w.end
+	return slices.Clone(w.newest)
 }
 
 // Append takes in the next entry of the partition. missed is how many sequences before it
@@ -190,6 +197,10 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	defer w.mu.Unlock()
 	w.jump(e.Sequence, missed)
 	w.end = e.Sequence
+	if len(w.newest) == keepNewest {
+		w.newest = slices.Delete(w.newest, 0, 1)
+	}
+	w.newest = append(w.newest, Received{e.Sequence, e.Time.UnixNano()})
 	if e.Begins != "" {
 		w.takeFrom(e)
 	}
