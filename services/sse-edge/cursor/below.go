@@ -33,7 +33,6 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	}
 	s.Found(items)
 	r.Cursor = max(r.Cursor, page.Through)
-	r.retagBeyond(v)
 	if len(s.Items) == 0 {
 		return errAgain // a gap ends just before the event that follows it, however far that is
 	}

@@ -211,7 +211,6 @@ func (r *Reader) unproved(v window.View) bool {
 // take takes what a view holds and moves the cursor past it.
 func (r *Reader) take(v window.View, s *Step) {
 	s.Found(r.keep(v.Items))
-	r.retagBeyond(v)
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
@@ -315,23 +314,15 @@ func (r *Reader) ID(sequence uint64) string {
 	return event.ID{Stream: r.Place.Stream, Tag: r.Tags.Tag(r.Place.Stream), Sequence: sequence}.String()
 }
 
-// retag makes IDs in the newest generation, and of the session's life once it has one.
+// retag makes IDs in the window's newest generation, and of the session's life once it has one. A newer
+// generation of the log does not count, also for a cursor that is ahead of the window: the window has yet
+// to find out whether the log still has what lies there.
 func (r *Reader) retag(v window.View) {
 	p := r.Tags.place
 	p.Generation, p.Origin, p.Life = v.Generation, v.Birth, v.Life
 	r.Place.Life = v.Life
 	if p != r.Tags.place {
 		r.Tags = NewTagger(p)
-	}
-}
-
-// retagBeyond makes IDs in the newest generation of the log when the log itself has
-// moved the cursor over the end of what the view shows: a generation that the
-// window has not heard of may have begun before there.
-func (r *Reader) retagBeyond(v window.View) {
-	if r.Cursor > v.End {
-		state, _ := r.part.log.State(r.part.number)
-		r.retag(window.View{Birth: state.Origin, Generation: state.Generation().ID, Life: r.Place.Life})
 	}
 }
 

@@ -733,6 +733,33 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	}
 }
 
+// The cursor of a reader that is ahead of its window is named in the window's generation, not in one that
+// the log has begun since: that one may have lost what was there.
+func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
+	for name, c := range map[string]struct {
+		stored int
+		want   event.Verdict
+	}{"lost": {5, event.RolledBack}, "not lost": {10, event.Good}} {
+		f := edgetest.NewLog(t)
+		f.Publish("a", c.stored)
+		before, _ := f.Backend.Log.State(0)
+		w := caughtUp(1 << 20)
+		w.Begin(before, 0, 1)
+		w.Through(8, 0)
+		r := InMemory(w, streamOf("a"), 10)
+		r.part.log = f.Backend.Log
+		f.Restart()
+		if _, _, ok := r.Quick(nil); !ok || r.Cursor != 10 {
+			t.Fatalf("%s: there is nothing to read, and the cursor is at %d: %t", name, r.Cursor, ok)
+		}
+		state, _ := f.Backend.Log.State(0)
+		id, err := event.ParseID(r.ID(r.Cursor))
+		if verdict, common := event.Resolve(id, r.tagPlace(), state.Generations); err != nil || verdict != c.want || len(state.Generations) != 2 {
+			t.Errorf("%s: in %+v the cursor is %d, with %d in common; %v", name, state.Generations, verdict, common, err)
+		}
+	}
+}
+
 // A view that is older than the look after a jump may lack trims.
 func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
