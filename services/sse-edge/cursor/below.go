@@ -31,7 +31,7 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
-	s.Found(items)
+	r.found(s, items)
 	r.Cursor = max(r.Cursor, page.Through)
 	if len(s.Items) == 0 {
 		return errAgain // a gap ends just before the event that follows it, however far that is

@@ -36,6 +36,8 @@ type Reader struct {
 	// counts as missed.
 	Fresh bool
 	Came  Arrival // how the client came
+	// sent is the newest event that this reader has returned for the client; 0 if it is not known.
+	sent uint64
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing after the cursor.
 	provenTo uint64
@@ -107,6 +109,21 @@ func (s *Step) add(gaps ...Gap) {
 		if !slices.ContainsFunc(s.Gaps, func(there Gap) bool { return there.Stream == g.Stream }) {
 			s.Gaps = append(s.Gaps, g)
 		}
+	}
+}
+
+// found enters what was read, for the client.
+func (r *Reader) found(s *Step, items []window.Item) {
+	s.Found(items)
+	if n := len(items); n > 0 {
+		r.sent = items[n-1].Sequence
+	}
+}
+
+// unsent notes that what was read after the cursor does not reach the client.
+func (r *Reader) unsent() {
+	if r.sent > r.Cursor {
+		r.sent = 0 // which one before it was the newest is not known any more
 	}
 }
 
@@ -210,7 +227,7 @@ func (r *Reader) unproved(v window.View) bool {
 
 // take takes what a view holds and moves the cursor past it.
 func (r *Reader) take(v window.View, s *Step) {
-	s.Found(r.keep(v.Items))
+	r.found(s, r.keep(v.Items))
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
@@ -248,13 +265,15 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	return nil
 }
 
-// rolledBack tells a client that it has seen events which the log has lost.
+// rolledBack moves the cursor back to what the log has in common with what it was. The client receives a gap,
+// since it may have an event ID of the cursor; it is certain if the client was sent an event that is lost.
 func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.Cursor > v.Common {
 		if !r.Fresh {
-			s.add(r.gap(ReasonRolledBack, true, r.Place.Stream))
+			s.add(r.gap(ReasonRolledBack, r.sent > v.Common, r.Place.Stream))
 		}
 		r.Cursor = v.Common
+		r.unsent()
 	}
 	maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo > v.Common })
 	if r.end > v.Common {
@@ -292,8 +311,10 @@ func (r *Reader) GoBack(s Step, told int) {
 	case told > len(s.Items):
 	case told > 0:
 		r.Cursor, r.Last = s.Items[told-1].Sequence, s.Items[told-1].Number
+		r.sent = r.Cursor
 	case len(s.Items) > 0:
 		r.Cursor = s.Items[0].Sequence - 1
+		r.unsent()
 	}
 }
 
@@ -364,7 +385,10 @@ func (r *Reader) ResumesAt(s Step) uint64 {
 }
 
 // MoveTo moves the cursor to where another reader of the same place stood.
-func (r *Reader) MoveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
+func (r *Reader) MoveTo(sequence uint64) {
+	r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0
+	r.unsent()
+}
 
 // HasEnd reports whether the stream has an end, wherever the cursor is.
 func (r *Reader) HasEnd() bool { return r.endAt() != 0 }

@@ -733,6 +733,25 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	}
 }
 
+// A roll-back is certain only for a client that was sent an event of its stream that is lost.
+func TestReader_RolledBackIsCertain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 2)
+	last := f.PublishTo("x", "a", 2)
+	for common, certain := range map[uint64]bool{1: true, 2: false, 3: false} {
+		ps := followLog(t, f, 0)
+		comesTo(t, ps, "s", last)
+		r := opens(t, ps, "s", Start{})
+		reads(t, r, 1, 2)
+		rollBack(ps, "s", common, "x")
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || step.Gaps[0].Certain != certain {
+			t.Errorf("rolled back to %d: gaps %+v, %v", common, step.Gaps, err)
+		}
+		r.Close()
+	}
+}
+
 // The cursor of a reader that is ahead of its window is named in the window's generation, not in one that
 // the log has begun since: that one may have lost what was there.
 func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
