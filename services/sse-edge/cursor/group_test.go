@@ -424,6 +424,28 @@ func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
 	}
 }
 
+// A session that had ended in what the log still has stays closed.
+func TestGroup_ClosedBeforeARollback(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	f.Publish("a", 1)
+	end(t, f, "s")
+	last := f.PublishTo("x", "a", 2)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "x", last)
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	state := func() MemberState { return g.Members()[0].State }
+	if state() != MemberClosed {
+		t.Fatalf("it is %s", state())
+	}
+	rollBack(ps, "x", last-1, "x")
+	readAll(t, g)
+	if state() != MemberClosed {
+		t.Errorf("after the roll-back it is %s", state())
+	}
+}
+
 // rollBack has the window of a session begin again in a new generation, behind the sequence that it has
 // in common with the one before. sessions have an event each there.
 func rollBack(ps *Partitions, session string, common uint64, sessions ...string) {

@@ -48,9 +48,11 @@ type Reader struct {
 	// the window; 0 before. askedFirst is the oldest sequence that it held then.
 	asked, askedFirst uint64
 
-	// end is the sequence at which the place ended, when that was found in the log: until
-	// an event follows.
-	end uint64
+	// end is the sequence at which the place ended, when that was found in the log or reached: until
+	// an event follows. seekEnd says that the window has forgotten it, so that a read below the window
+	// has to look for it.
+	end     uint64
+	seekEnd bool
 
 	// toldDamage is up to where damage of the log was told; doubted says that a gap was
 	// told although damage was not certain.
@@ -236,7 +238,9 @@ func (r *Reader) take(v window.View, s *Step) {
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
 	s.More, s.proved = v.More, v.Proved
-	s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More
+	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
+		r.end = v.Closed
+	}
 }
 
 func (r *Reader) conclude(v window.View, s *Step) {
@@ -279,7 +283,7 @@ func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.end > v.Common {
 		r.end = 0
 	}
-	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst = v.Rollbacks, 0, 0, nil, 0, 0
+	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
 }
 
 // drop notes that a stream's events up to a sequence are gone, or all streams' when stream is

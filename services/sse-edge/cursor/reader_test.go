@@ -752,6 +752,39 @@ func TestReader_RolledBackIsCertain(t *testing.T) {
 	}
 }
 
+// A window that begins again after a roll-back may begin after the end of a stream: a reader that has yet to
+// come there reaches it.
+func TestReader_EndBelowARolledBackWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	f.Publish("a", 2)
+	if err := f.Backend.Log.EndStream(waittest.Context(t), "s", f.Life("s"), "a"); err != nil {
+		t.Fatal(err)
+	}
+	last := f.PublishTo("x", "a", 3)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "x", last)
+	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 1, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := ps.Of("s")
+	for n := range 2 {
+		if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Items) != 1 || s.Ended {
+			t.Fatalf("event %d: %+v, %v", n, s, err)
+		}
+		if n == 0 {
+			state, _ := ps.log.State(0)
+			p.window.Rollback(state, last, last+1, last-1)
+			p.window.Through(last, 0)
+		}
+	}
+	if s, err := r.Next(waittest.Context(t)); err != nil || !s.Ended {
+		t.Errorf("after the last event: %+v, %v", s, err)
+	}
+}
+
 // The cursor of a reader that is ahead of its window is named in the window's generation, not in one that
 // the log has begun since: that one may have lost what was there.
 func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
