@@ -155,7 +155,7 @@ func (w *world) checkRollBackGap(ctx context.Context, s *subscriber, g segment, 
 	if !told.Certain && told.why != "" {
 		return
 	}
-	if told.Reason != "rolled_back" || !told.Certain {
+	if told.Reason != "rolled_back" {
 		w.violate("%s: %s: nothing but roll-backs takes events away here", s, told)
 		return
 	}

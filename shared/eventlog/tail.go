@@ -21,6 +21,8 @@ type TailConfig struct {
 	// Turns are shared with other tails: each waits for one, and holds it until it has caught up
 	// for the first time. Nil: it does not wait.
 	Turns Turns
+	// Again, when it is sent to, has the tail begin again. Nil: it is never told to.
+	Again <-chan struct{}
 	// Start is called whenever the tail begins, and begins again after an
 	// interruption, with what the partition's leader says at that time. It returns
 	// the sequence to go on after. This is the place to compare what was tailed
@@ -193,6 +195,8 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 			return err
 		case err := <-a.broken:
 			return err
+		case <-a.cfg.Again:
+			return errors.New("it was told to begin again")
 		case <-a.drained:
 			if err := a.ask(ctx); err != nil {
 				return err

@@ -11,6 +11,12 @@ import (
 
 // below reads a page for a cursor that lies below the window, out of the log.
 func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
+	if r.seekEnd && !r.HasEnd() {
+		if err := r.findEnd(ctx); err != nil {
+			return err
+		}
+		r.seekEnd = false
+	}
 	page, err := r.part.backlog.read(ctx, r.Place, r.Cursor, v.Start-1, r.limit)
 	if err != nil {
 		return err
@@ -31,9 +37,8 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
-	s.Found(items)
+	r.found(s, items)
 	r.Cursor = max(r.Cursor, page.Through)
-	r.retagBeyond(v)
 	if len(s.Items) == 0 {
 		return errAgain // a gap ends just before the event that follows it, however far that is
 	}

@@ -509,6 +509,50 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	}
 }
 
+// What the members have read ahead of the position was not sent: there is no gap if it is lost.
+func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.PublishTo("x", "a", 4)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "x", 4)
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	g.cfg.Limit.Events = 1
+	f.PublishTo("x", "a", 1)
+	f.PublishTo("y", "a", 1)
+	comesTo(t, ps, "x", f.PublishTo("x", "a", 1))
+	if s, err := g.Next(waittest.Context(t)); err != nil || len(s.Items) != 1 || g.At("x") != 5 {
+		t.Fatalf("%d events, and the position is %d; %v", len(s.Items), g.At("x"), err)
+	}
+	rollBack(ps, "x", 5, "x")
+	s, err := g.Next(waittest.Context(t))
+	if err != nil || len(s.Gaps) > 0 || len(s.Items) != 1 || s.Items[0].Sequence != 6 {
+		t.Errorf("gaps %+v, %d events, %v", s.Gaps, len(s.Items), err)
+	}
+}
+
+// A session that had ended in what the log still has stays closed.
+func TestGroup_ClosedBeforeARollback(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	f.Publish("a", 1)
+	end(t, f, "s")
+	last := f.PublishTo("x", "a", 2)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "x", last)
+	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	readAll(t, g)
+	state := func() MemberState { return g.Members()[0].State }
+	if state() != MemberClosed {
+		t.Fatalf("it is %s", state())
+	}
+	rollBack(ps, "x", last-1, "x")
+	readAll(t, g)
+	if state() != MemberClosed {
+		t.Errorf("after the roll-back it is %s", state())
+	}
+}
+
 // rollBack has the window of a session begin again in a new generation, behind the sequence that it has
 // in common with the one before. sessions have an event each there.
 func rollBack(ps *Partitions, session string, common uint64, sessions ...string) {

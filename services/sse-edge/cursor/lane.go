@@ -115,15 +115,18 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 
 // goBack takes positions back to what a partition that was rolled back has in common with what it was.
 func (l *lane) goBack(common uint64, rollbacks int) {
+	for _, m := range l.members {
+		m.goBack(common, rollbacks)
+		if at := l.positionOf(m); m.reader.Cursor > at {
+			m.reader.MoveTo(at) // it has read ahead of what the client has
+		}
+	}
 	l.rollbacks = rollbacks
 	l.position, l.added = min(l.position, common), min(l.added, common)
 	if len(l.group.patterns) > 0 {
 		l.found = min(l.found, common)
 	}
 	l.catchingUp = l.catchingUp && l.added < l.position
-	for _, m := range l.members {
-		m.goBack(common, rollbacks)
-	}
 }
 
 // retag names positions in the newest generation.

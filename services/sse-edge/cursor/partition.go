@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,8 @@ type Partition struct {
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
 	traced   bool // there are traces
+	// again has the tail begin again.
+	again chan struct{}
 	// jumped asks for a look: the tail has begun, or has missed something. jumpLook is the
 	// newest of these looks.
 	jumped   chan struct{}
@@ -53,6 +56,7 @@ func (p *Partition) follow() {
 	work.Go(func() { p.lookAfterJumps(p.ctx) })
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
 		Turns:  p.of.turns,
+		Again:  p.again,
 		Start:  p.start,
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
@@ -78,6 +82,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
 			budget: max(cfg.WindowBytes/64, minScanBudget),
 		},
+		again:  make(chan struct{}, 1),
 		jumped: make(chan struct{}, 1),
 	}
 }
@@ -138,7 +143,9 @@ func (p *Partition) readyAgain(ctx context.Context) error {
 // hasCaughtUp reports whether the partition is followed and the window has caught up.
 func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Holes().Inside }
 
-// watch lets frames carry a generation that was begun while the tail went on.
+// watch lets frames carry a generation that was begun while the tail went on, or has the tail begin
+// again if the partition was rolled back: in a cluster its server is not always the one that the edge
+// is connected to.
 func (p *Partition) watch(ctx context.Context) {
 	for {
 		state, changed := p.log.State(p.number)
@@ -155,8 +162,12 @@ func (p *Partition) extend(state eventlog.State) {
 	if p.unsure.Load() {
 		return // the tail compares the log with the window, which it may have to empty
 	}
-	tailed := p.tailed.Load()
-	p.window.Extend(state, tailed != nil && tailed.SameServer(state))
+	if !p.window.Extend(state) {
+		select {
+		case p.again <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // lag returns by how many sequences the window is behind the log, as last seen.
@@ -312,9 +323,6 @@ func (p *Partition) noteBegin() {
 	p.begun.Store(&now)
 }
 
-// compareEntries is how many of its newest entries a window looks for in the log.
-const compareEntries = 8
-
 // compare tells whether the log, of which the window has seen another state before,
 // continues after the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
@@ -331,8 +339,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		}
 		return common, false, nil
 	}
-	entries, _ := p.window.Newest(compareEntries)
-	for _, en := range entries {
+	for _, en := range slices.Backward(p.window.Newest()) {
 		e, err := p.log.At(ctx, p.number, en.Sequence)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile; an older one may still be there

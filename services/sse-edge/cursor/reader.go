@@ -36,6 +36,8 @@ type Reader struct {
 	// counts as missed.
 	Fresh bool
 	Came  Arrival // how the client came
+	// sent is the newest event that this reader has returned for the client; 0 if it is not known.
+	sent uint64
 	// provenTo is the window's end when evidence last showed that the window lacks
 	// nothing after the cursor.
 	provenTo uint64
@@ -46,9 +48,11 @@ type Reader struct {
 	// the window; 0 before. askedFirst is the oldest sequence that it held then.
 	asked, askedFirst uint64
 
-	// end is the sequence at which the place ended, when that was found in the log: until
-	// an event follows.
-	end uint64
+	// end is the sequence at which the place ended, when that was found in the log or reached: until
+	// an event follows. seekEnd says that the window has forgotten it, so that a read below the window
+	// has to look for it.
+	end     uint64
+	seekEnd bool
 
 	// toldDamage is up to where damage of the log was told; doubted says that a gap was
 	// told although damage was not certain.
@@ -107,6 +111,21 @@ func (s *Step) add(gaps ...Gap) {
 		if !slices.ContainsFunc(s.Gaps, func(there Gap) bool { return there.Stream == g.Stream }) {
 			s.Gaps = append(s.Gaps, g)
 		}
+	}
+}
+
+// found enters what was read, for the client.
+func (r *Reader) found(s *Step, items []window.Item) {
+	s.Found(items)
+	if n := len(items); n > 0 {
+		r.sent = items[n-1].Sequence
+	}
+}
+
+// unsent notes that what was read after the cursor does not reach the client.
+func (r *Reader) unsent() {
+	if r.sent > r.Cursor {
+		r.sent = 0 // which one before it was the newest is not known any more
 	}
 }
 
@@ -210,8 +229,7 @@ func (r *Reader) unproved(v window.View) bool {
 
 // take takes what a view holds and moves the cursor past it.
 func (r *Reader) take(v window.View, s *Step) {
-	s.Found(r.keep(v.Items))
-	r.retagBeyond(v)
+	r.found(s, r.keep(v.Items))
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
@@ -220,7 +238,9 @@ func (r *Reader) take(v window.View, s *Step) {
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
 	s.More, s.proved = v.More, v.Proved
-	s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More
+	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
+		r.end = v.Closed
+	}
 }
 
 func (r *Reader) conclude(v window.View, s *Step) {
@@ -249,19 +269,21 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	return nil
 }
 
-// rolledBack tells a client that it has seen events which the log has lost.
+// rolledBack moves the cursor back to what the log has in common with what it was. The client receives a gap,
+// since it may have an event ID of the cursor; it is certain if the client was sent an event that is lost.
 func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.Cursor > v.Common {
 		if !r.Fresh {
-			s.add(r.gap(ReasonRolledBack, true, r.Place.Stream))
+			s.add(r.gap(ReasonRolledBack, r.sent > v.Common, r.Place.Stream))
 		}
 		r.Cursor = v.Common
+		r.unsent()
 	}
 	maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo > v.Common })
 	if r.end > v.Common {
 		r.end = 0
 	}
-	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst = v.Rollbacks, 0, 0, nil, 0, 0
+	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
 }
 
 // drop notes that a stream's events up to a sequence are gone, or all streams' when stream is
@@ -293,8 +315,10 @@ func (r *Reader) GoBack(s Step, told int) {
 	case told > len(s.Items):
 	case told > 0:
 		r.Cursor, r.Last = s.Items[told-1].Sequence, s.Items[told-1].Number
+		r.sent = r.Cursor
 	case len(s.Items) > 0:
 		r.Cursor = s.Items[0].Sequence - 1
+		r.unsent()
 	}
 }
 
@@ -315,23 +339,15 @@ func (r *Reader) ID(sequence uint64) string {
 	return event.ID{Stream: r.Place.Stream, Tag: r.Tags.Tag(r.Place.Stream), Sequence: sequence}.String()
 }
 
-// retag makes IDs in the newest generation, and of the session's life once it has one.
+// retag makes IDs in the window's newest generation, and of the session's life once it has one. A newer
+// generation of the log does not count, also for a cursor that is ahead of the window: the window has yet
+// to find out whether the log still has what lies there.
 func (r *Reader) retag(v window.View) {
 	p := r.Tags.place
 	p.Generation, p.Origin, p.Life = v.Generation, v.Birth, v.Life
 	r.Place.Life = v.Life
 	if p != r.Tags.place {
 		r.Tags = NewTagger(p)
-	}
-}
-
-// retagBeyond makes IDs in the newest generation of the log when the log itself has
-// moved the cursor over the end of what the view shows: a generation that the
-// window has not heard of may have begun before there.
-func (r *Reader) retagBeyond(v window.View) {
-	if r.Cursor > v.End {
-		state, _ := r.part.log.State(r.part.number)
-		r.retag(window.View{Birth: state.Origin, Generation: state.Generation().ID, Life: r.Place.Life})
 	}
 }
 
@@ -373,7 +389,10 @@ func (r *Reader) ResumesAt(s Step) uint64 {
 }
 
 // MoveTo moves the cursor to where another reader of the same place stood.
-func (r *Reader) MoveTo(sequence uint64) { r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0 }
+func (r *Reader) MoveTo(sequence uint64) {
+	r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0
+	r.unsent()
+}
 
 // HasEnd reports whether the stream has an end, wherever the cursor is.
 func (r *Reader) HasEnd() bool { return r.endAt() != 0 }

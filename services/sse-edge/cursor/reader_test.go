@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -249,9 +250,8 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	if _, err := p.start(waittest.Context(t), short); !errors.Is(err, errNoQuorum) {
 		t.Fatalf("the tail begins: %v", err)
 	}
-	before, _ := p.window.Newest(10)
-	if len(before) != 5 {
-		t.Errorf("the window has %d events, not what it had", len(before))
+	if n := p.Stats().Events; n != 5 {
+		t.Errorf("the window has %d events, not what it had", n)
 	}
 	lost := short
 	lost.Quorum = true
@@ -263,11 +263,83 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	if after, err := p.start(waittest.Context(t), lost); err != nil || after != 0 {
 		t.Fatalf("the tail begins after %d, %v", after, err)
 	}
-	if now, end := p.window.Newest(10); len(now) != 0 || end != 0 {
-		t.Errorf("the window has %d events up to %d", len(now), end)
+	if now := p.Stats(); now.Events != 0 || now.End != 0 || len(p.window.Newest()) != 0 {
+		t.Errorf("the window has %+v", now)
 	}
 	if _, gens := p.window.Generations(); len(gens) != 2 {
 		t.Errorf("the window has the generations %v", gens)
+	}
+}
+
+// In a cluster the server of a partition may lose entries while the edge is connected to another one. What
+// the window has of them is not sent again, as events of the generation that follows.
+func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	common := f.Publish("a", 4)
+	last := f.Publish("a", 2)
+	comesTo(t, ps, "s", last)
+	r := opens(t, ps, "s", Start{})
+	defer r.Close()
+	reads(t, r, 1, last)
+
+	f.Remove(common+1, last)
+	js, err := jetstream.New(f.Backend.Log.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", common+1)
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	f.Check(0)
+	p := ps.Of("s")
+	waittest.Until(t, "the window has the generation", func() bool {
+		_, gens := p.window.Generations()
+		return len(gens) == 2
+	})
+	if n := testutil.ToFloat64(ps.metrics.rollbacks); n != 1 || p.Stats().Events != int(common) {
+		t.Errorf("%g roll-backs, and the window has %d events", n, p.Stats().Events)
+	}
+	step, err := r.Next(waittest.Context(t))
+	if err != nil || len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || len(step.Items) != 0 {
+		t.Errorf("gaps %+v, and %d events that were sent before, %v", step.Gaps, len(step.Items), err)
+	}
+	next := f.Publish("a", 1)
+	reads(t, r, next, next)
+}
+
+// Control entries that were lost and replaced count like events when the window is compared with the log.
+func TestPartition_ComparesControlEntries(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 2)
+	create(t, f, "other")
+	log := f.Backend.Log
+	state, err := log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"as it is": true, "replaced": false} {
+		p := &Partition{log: log, window: caughtUp(1 << 20)}
+		p.window.GoOn(state)
+		for sequence := range state.Last {
+			e, err := log.At(waittest.Context(t), 0, sequence+1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sequence+1 == state.Last && !want {
+				e.Time = e.Time.Add(-time.Minute)
+			}
+			p.window.Append(e, 0)
+		}
+		if common, same, err := p.compare(waittest.Context(t), state, state, state.Last); err != nil || same != want {
+			t.Errorf("%s: the log has what the window has: %t, up to %d; %v", name, same, common, err)
+		}
 	}
 }
 
@@ -657,6 +729,85 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 		}
 		if len(s.Gaps) > 0 != told || told && r.Cursor != 2 {
 			t.Errorf("a reader has the gaps %v and the cursor %d", s.Gaps, r.Cursor)
+		}
+	}
+}
+
+// A roll-back is certain only for a client that was sent an event of its stream that is lost.
+func TestReader_RolledBackIsCertain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 2)
+	last := f.PublishTo("x", "a", 2)
+	for common, certain := range map[uint64]bool{1: true, 2: false, 3: false} {
+		ps := followLog(t, f, 0)
+		comesTo(t, ps, "s", last)
+		r := opens(t, ps, "s", Start{})
+		reads(t, r, 1, 2)
+		rollBack(ps, "s", common, "x")
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || step.Gaps[0].Certain != certain {
+			t.Errorf("rolled back to %d: gaps %+v, %v", common, step.Gaps, err)
+		}
+		r.Close()
+	}
+}
+
+// A window that begins again after a roll-back may begin after the end of a stream: a reader that has yet to
+// come there reaches it.
+func TestReader_EndBelowARolledBackWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	f.Publish("a", 2)
+	if err := f.Backend.Log.EndStream(waittest.Context(t), "s", f.Life("s"), "a"); err != nil {
+		t.Fatal(err)
+	}
+	last := f.PublishTo("x", "a", 3)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "x", last)
+	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 1, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := ps.Of("s")
+	for n := range 2 {
+		if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Items) != 1 || s.Ended {
+			t.Fatalf("event %d: %+v, %v", n, s, err)
+		}
+		if n == 0 {
+			state, _ := ps.log.State(0)
+			p.window.Rollback(state, last, last+1, last-1)
+			p.window.Through(last, 0)
+		}
+	}
+	if s, err := r.Next(waittest.Context(t)); err != nil || !s.Ended {
+		t.Errorf("after the last event: %+v, %v", s, err)
+	}
+}
+
+// The cursor of a reader that is ahead of its window is named in the window's generation, not in one that
+// the log has begun since: that one may have lost what was there.
+func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
+	for name, c := range map[string]struct {
+		stored int
+		want   event.Verdict
+	}{"lost": {5, event.RolledBack}, "not lost": {10, event.Good}} {
+		f := edgetest.NewLog(t)
+		f.Publish("a", c.stored)
+		before, _ := f.Backend.Log.State(0)
+		w := caughtUp(1 << 20)
+		w.Begin(before, 0, 1)
+		w.Through(8, 0)
+		r := InMemory(w, streamOf("a"), 10)
+		r.part.log = f.Backend.Log
+		f.Restart()
+		if _, _, ok := r.Quick(nil); !ok || r.Cursor != 10 {
+			t.Fatalf("%s: there is nothing to read, and the cursor is at %d: %t", name, r.Cursor, ok)
+		}
+		state, _ := f.Backend.Log.State(0)
+		id, err := event.ParseID(r.ID(r.Cursor))
+		if verdict, common := event.Resolve(id, r.tagPlace(), state.Generations); err != nil || verdict != c.want || len(state.Generations) != 2 {
+			t.Errorf("%s: in %+v the cursor is %d, with %d in common; %v", name, state.Generations, verdict, common, err)
 		}
 	}
 }

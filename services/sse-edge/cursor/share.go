@@ -8,6 +8,7 @@ type Shared struct {
 	from      uint64
 	through   uint64
 	last      uint64
+	sent      uint64 // the newest event; 0 without one
 	rollbacks int
 	tags      event.Place
 }
@@ -15,7 +16,11 @@ type Shared struct {
 // Share returns what a quick read from a cursor has found, unless the reader left something
 // out that others have to get.
 func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
-	return Shared{Step: found, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks, tags: r.Tags.place}, len(r.Dropped) == 0
+	q := Shared{Step: found, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks, tags: r.Tags.place}
+	if len(found.Items) > 0 {
+		q.sent = r.sent
+	}
+	return q, len(r.Dropped) == 0
 }
 
 // Fits reports whether a quick read of another reader would find the same.
@@ -25,4 +30,4 @@ func (q *Shared) Fits(r *Reader) bool {
 }
 
 // Move moves the cursor of a reader that was served by the read.
-func (q *Shared) Move(r *Reader) { r.Cursor, r.Last = q.through, q.last }
+func (q *Shared) Move(r *Reader) { r.Cursor, r.Last, r.sent = q.through, q.last, max(r.sent, q.sent) }

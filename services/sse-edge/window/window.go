@@ -56,6 +56,8 @@ type Window struct {
 	chainBytes int
 	// watchers hear of openings.
 	watchers []Watcher
+	// newest are the newest entries of any kind, oldest first.
+	newest []Received
 	// trails are those of the newest events that are sampled.
 	trails trails
 	// start is the oldest sequence that is not evicted: every event from there on that the tail
@@ -99,7 +101,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	}
 	w.frames.clear()
 	w.ring.clear()
-	w.controls, w.trails, w.chainBytes = nil, nil, 0
+	w.controls, w.trails, w.chainBytes, w.newest = nil, nil, 0, w.newest[:0]
 	for _, n := range w.names {
 		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
@@ -140,20 +142,20 @@ func (w *Window) GoOn(state eventlog.State) {
 }
 
 // Extend takes over generations that were begun while the tail runs, if they
-// follow the window's own and begin after its end. Otherwise the partition was
-// rolled back: what the window holds is of the life before, and must not be given
-// out under an ID of the new one. The tail will find that out and start again, unless
-// it is on the same server already: then the generation was begun late, when no
-// janitor was there at the start.
-func (w *Window) Extend(state eventlog.State, sameServer bool) {
+// follow the window's own. It returns false, and takes none, if one begins before the
+// window's end: the partition was rolled back, so the tail has to begin again. What
+// the window holds may be lost, and must not get IDs of the new generation.
+func (w *Window) Extend(state eventlog.State) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.gens) == 0 || w.birth != state.Origin || !event.HasGeneration(state.Generations, w.gens[len(w.gens)-1].ID) {
-		return
+		return true
 	}
-	if fork := event.Fork(w.gens, state.Generations); fork >= w.end || sameServer {
-		w.take(state.Origin, state.Generations)
+	if event.Fork(w.gens, state.Generations) < w.end {
+		return false
 	}
+	w.take(state.Origin, state.Generations)
+	return true
 }
 
 // takeFrom takes over the generation that begins with an entry, before what comes after it. The caller
@@ -175,15 +177,20 @@ func (w *Window) take(birth string, gens []event.Generation) {
 	w.birth, w.gens = birth, gens
 }
 
-// Newest returns the sequences and store times of up to n of the newest entries,
-// newest first.
-func (w *Window) Newest(n int) (entries []Entry, end uint64) {
+// Received is an entry of the log, of any kind, that the tail received.
+type Received struct {
+	Sequence uint64
+	Time     int64 // of the store, in nanoseconds since 1970
+}
+
+// keepNewest is how many of the newest entries a window remembers.
+const keepNewest = 8
+
+// Newest returns the newest entries that the tail received since the window began, oldest first.
+func (w *Window) Newest() []Received {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	for i := w.ring.next; i > w.ring.first && len(entries) < n; i-- {
-		entries = append(entries, *w.ring.at(i - 1))
-	}
-	return entries, w.end
+	return slices.Clone(w.newest)
 }
 
 // Append takes in the next entry of the partition. missed is how many sequences before it
@@ -193,6 +200,10 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	defer w.mu.Unlock()
 	w.jump(e.Sequence, missed)
 	w.end = e.Sequence
+	if len(w.newest) == keepNewest {
+		w.newest = slices.Delete(w.newest, 0, 1)
+	}
+	w.newest = append(w.newest, Received{e.Sequence, e.Time.UnixNano()})
 	if e.Begins != "" {
 		w.takeFrom(e)
 	}
