@@ -40,6 +40,7 @@ type Partition struct {
 	tailed  eventlog.State // when the tail that runs began
 	moved   chan struct{}  // closed and replaced when the ledger moves, if somebody waits
 	wake    chan struct{}  // tells follow that a look is wanted
+	again   chan struct{}  // has the tail begin again
 	lacking string         // the leader that was found to lack entries, for its line in the log
 }
 
@@ -47,7 +48,7 @@ type Partition struct {
 func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
 		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Acts: func() bool { return false }, Now: time.Now,
-		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1),
+		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
 
@@ -67,7 +68,7 @@ func (p *Partition) Keep(ctx context.Context) {
 // Tail follows the log until ctx ends.
 func (p *Partition) Tail(ctx context.Context) {
 	_ = p.Log.Tail(ctx, p.Number, eventlog.TailConfig{ // it ends with its context
-		HeadersOnly: true, Turns: p.turns, Start: p.start, Handle: p.handle, Through: p.through,
+		HeadersOnly: true, Turns: p.turns, Again: p.again, Start: p.start, Handle: p.handle, Through: p.through,
 	})
 }
 
@@ -103,11 +104,7 @@ func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	if !other || !whole || newest.Sequence < s.First { // the last: nothing that is in the ledger is there any more
 		return whole, nil
 	}
-	there, err := p.Log.At(ctx, p.Number, newest.Sequence)
-	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
-		return false, err
-	}
-	return err == nil && there.Time.Equal(newest.At), nil
+	return p.has(ctx, newest.Sequence, newest.At)
 }
 
 // compared reports whether the ledger is of the log as the server of a state has it. The
@@ -182,6 +179,7 @@ func (p *Partition) Follow(ctx context.Context) {
 		}
 		wanted := p.ledger.WantsLook()
 		p.mu.Unlock()
+		failed := p.doubt(ctx, state)
 
 		var due <-chan time.Time
 		if wanted {
@@ -194,6 +192,9 @@ func (p *Partition) Follow(ctx context.Context) {
 				}
 				due = time.After(lookEvery)
 			}
+		}
+		if failed != nil && due == nil {
+			due = time.After(lookEvery)
 		}
 		select {
 		case <-ctx.Done():
@@ -220,10 +221,54 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	if (ledger.Rules{MaxBytes: p.Log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
 	}
-	if p.compared(state) && !l.HeardOf(state.Generation().ID) {
-		l.Generations = state.Generations // begun late: the life is the same
-		p.progress()
+	if p.compared(state) && !l.HeardOf(state.Generation().ID) && l.Follows(state) {
+		p.take(state)
 	}
+}
+
+// take has the ledger continue in a generation that has begun since. The caller holds mu.
+func (p *Partition) take(state eventlog.State) {
+	p.ledger.Generations = state.Generations
+	p.progress()
+}
+
+// doubt sees to a generation that begins before the end of the ledger: it was heard of late, or the
+// partition was rolled back while the tail continued, which in a cluster may be on another server than
+// the partition. Then the tail begins again.
+func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
+	p.mu.Lock()
+	newest := p.ledger.Newest
+	doubtful := p.ledger.IsOf(state) && p.compared(state) && !p.ledger.HeardOf(state.Generation().ID) && !p.ledger.Follows(state)
+	p.mu.Unlock()
+	if !doubtful {
+		return nil
+	}
+	has, err := p.has(ctx, newest.Sequence, newest.At)
+	switch {
+	case err != nil:
+		return err
+	case has:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.ledger.IsOf(state) && p.compared(state) {
+			p.take(state)
+		}
+		return nil
+	}
+	select {
+	case p.again <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// has reports whether the log has an entry that was stored at a time.
+func (p *Partition) has(ctx context.Context, sequence uint64, at time.Time) (bool, error) {
+	there, err := p.Log.At(ctx, p.Number, sequence)
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return false, err
+	}
+	return err == nil && there.Time.Equal(at), nil
 }
 
 // Look looks at the server and tells the ledger.

@@ -194,7 +194,9 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		}
 		if of.name != r.Place.Life {
 			r.part.window.Detach(r.Chain)
+			before := r.Rollbacks // one since then concerns what was looked up before it
 			r.attach(of)
+			r.Rollbacks = before
 		}
 	}
 	p := r.tagPlace()

@@ -1,0 +1,98 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/janitor/ledger"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// In a cluster the server of a partition may lose entries while the janitor is connected to another one:
+// they do not stay in the ledger. A generation that is only heard of late changes nothing.
+func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
+	for name, lost := range map[string]bool{"rolled back": true, "heard of late": false} {
+		t.Run(name, func(t *testing.T) {
+			l, err := eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(l.Close)
+			eventlogtest.Begin(t, l)
+			var last uint64
+			publish := func(n int) {
+				t.Helper()
+				for range n {
+					ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
+					if err != nil {
+						t.Fatal(err)
+					}
+					last = ack.Sequence
+				}
+			}
+			publish(6)
+			p := New(0, l, nil, slog.New(slog.DiscardHandler))
+			ctx, stop := context.WithCancel(t.Context())
+			var run sync.WaitGroup
+			run.Go(func() { p.Keep(ctx) })
+			t.Cleanup(func() { stop(); run.Wait() })
+			events, epoch := 0, 0
+			follows := func() {
+				t.Helper()
+				waittest.Until(t, "the ledger has all", func() (whole bool) {
+					p.With(func(l *ledger.Ledger) {
+						events, epoch, whole = l.Totals.Events, l.Epoch, l.Complete && l.Through == last
+					})
+					return whole
+				})
+			}
+			follows()
+			before := epoch
+
+			if lost {
+				for _, sequence := range []uint64{last - 1, last} {
+					if err := l.Delete(waittest.Context(t), 0, sequence); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			js, err := jetstream.New(l.Conn())
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream, err := js.Stream(waittest.Context(t), "MCP_0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := stream.CachedInfo().Config
+			cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", last-1)
+			if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Look(waittest.Context(t), 0); err != nil {
+				t.Fatal(err)
+			}
+			waittest.Until(t, "the ledger has heard of the generation", func() (heard bool) {
+				p.With(func(l *ledger.Ledger) { heard = l.HeardOf("next") })
+				return heard
+			})
+			publish(1)
+			follows()
+			want := 7
+			if lost {
+				want = 5
+			}
+			if events != want || (epoch != before) != lost {
+				t.Errorf("the ledger has %d events, and began again: %t", events, epoch != before)
+			}
+		})
+	}
+}
