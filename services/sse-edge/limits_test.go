@@ -2,6 +2,7 @@ package edge
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -98,4 +99,41 @@ func TestAddress_Rate(t *testing.T) {
 		_, _, body := ask("text/event-stream", "203.0.113.1")
 		return body == "a stream"
 	})
+}
+
+// Requests for events may have a body, which nobody reads. Their streams are served, and end with their clients.
+func TestLimits_RequestsWithBodies(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.Publish("a", 1)
+	s, _ := f.startService(func(c *Config) { c.MaxAddressConnections = 1 })
+	for _, path := range []string{streamPath, flowPath, "/v1/events?session=s"} {
+		for name, body := range map[string]string{
+			"no chunks":  "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+			"half a one": "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+			"large":      "Content-Length: 100000\r\n\r\nab",
+		} {
+			var d net.Dialer
+			conn, err := d.DialContext(t.Context(), "tcp", s.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "large" { // the server waits for the first 8 KiB
+				body += strings.Repeat("x", 10_000)
+			}
+			_, err = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"+body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := make([]byte, len("HTTP/1.1 200 OK\r\n"))
+			if _, err := io.ReadFull(conn, line); err != nil && name != "half a one" || err == nil && string(line) != "HTTP/1.1 200 OK\r\n" {
+				t.Errorf("%s, %s: %q, %v", path, name, line, err)
+			}
+			_ = conn.Close()
+			waittest.Until(t, "its place is free", func() bool {
+				return testutil.ToFloat64(s.subs.Streams.Metrics.Connections) == 0
+			})
+		}
+	}
+	subscribe(t, s.url()+streamPath).Next("connect")
 }

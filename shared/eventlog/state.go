@@ -63,7 +63,7 @@ func (s State) Generation() event.Generation {
 // in a cluster whether it has compared it with the server that leads since it does: only then
 // Damaged is known.
 func (s State) Checked() bool {
-	return s.checked.generation == s.Generation().ID && s.checked.leader == s.Leader &&
+	return len(s.Generations) > 0 && s.checked.generation == s.Generation().ID && s.checked.leader == s.Leader &&
 		(s.Leader != "" && len(s.servers) > 0 || s.server == s.seenOn)
 }
 

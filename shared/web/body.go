@@ -258,6 +258,9 @@ func (b *Body) finish() {
 	if b.held != nil {
 		b.held.Release()
 	}
+	if b.ctx.Hijacked() {
+		return // who takes the connection over takes no other request from it
+	}
 	if b.err == nil && b.size >= 0 && b.size <= maxLeftOver {
 		_, _ = io.Copy(io.Discard, b) // its error is b.err
 	}

@@ -82,10 +82,28 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 			c.all = make(map[net.Conn]struct{})
 		}
 		c.all[conn] = struct{}{}
-	case fasthttp.StateClosed, fasthttp.StateHijacked:
+	case fasthttp.StateClosed:
 		delete(c.all, conn)
+		if take, ok := takers.LoadAndDelete(conn); ok {
+			go take.(func(net.Conn))(conn) //nolint:forcetypeassert // TakeOver stores these
+		}
+	case fasthttp.StateHijacked:
+		delete(c.all, conn)
+		takers.Delete(conn)
 	case fasthttp.StateActive, fasthttp.StateIdle:
 	}
+}
+
+// takers are what [TakeOver] gives connections to, by connection, until it has.
+var takers sync.Map
+
+// TakeOver gives a request's connection to take after the handler, without a response. It does so in
+// any case: the connection may be closed already, of which fasthttp tells no hijacker (docs/upstream/0035).
+func TakeOver(c *fiber.Ctx, take func(net.Conn)) {
+	ctx := c.Context()
+	takers.Store(ctx.Conn(), take)
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(conn net.Conn) { take(Unwrap(conn)) })
 }
 
 // hurry ends the wait for what clients are still sending. A connection whose

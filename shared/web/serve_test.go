@@ -383,3 +383,31 @@ func TestServe_UnreadBody(t *testing.T) {
 		t.Errorf("got %q, %v", answer, err)
 	}
 }
+
+// Who takes a connection over gets it also when it has ended before: there may be something to release.
+func TestTakeOver_ConnectionEndsBefore(t *testing.T) {
+	t.Parallel()
+	app := NewApp(Config{Service: "test"})
+	entered, reset, taken := make(chan struct{}), make(chan struct{}), make(chan net.Conn, 1)
+	Mount(app,
+		Route{Method: "GET", Path: "/first", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }},
+		Route{Method: "GET", Path: "/taken", Handler: func(c *fiber.Ctx) error {
+			TakeOver(c, func(conn net.Conn) { taken <- conn })
+			close(entered)
+			<-reset
+			return nil
+		}},
+	)
+	c := dial(t, serve(t, app))
+	c.send(t, "GET /first HTTP/1.1\r\nHost: localhost\r\n\r\nGET /taken HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+	if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.SetLinger(0) != nil {
+		t.Fatal("this is no TCP connection")
+	}
+	_ = c.Close()
+	close(reset)
+	conn := waittest.Receive(t, "the connection is taken over", taken)
+	if _, err := conn.Write([]byte("x")); err == nil {
+		t.Error("it is not closed")
+	}
+}

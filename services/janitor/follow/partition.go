@@ -243,7 +243,11 @@ func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 	if !doubtful {
 		return nil
 	}
-	has, err := p.has(ctx, newest.Sequence, newest.At)
+	var has bool
+	var err error
+	if newest.Sequence >= max(state.First, 1) { // else nothing that is in the ledger is there any more
+		has, err = p.has(ctx, newest.Sequence, newest.At)
+	}
 	switch {
 	case err != nil:
 		return err

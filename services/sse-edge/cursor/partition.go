@@ -333,13 +333,17 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	_, gens := p.window.Generations() // some may have begun since before
 	fork := event.Fork(gens, state.Generations)
 	common = min(end, state.Last, fork)
-	if common < end {
+	if state.Last < end {
 		if fork >= end && !state.Quorum {
 			return 0, false, errNoQuorum
 		}
 		return common, false, nil
 	}
+	// A generation that begins before the end may only be heard of late: then what came since is there.
 	for _, en := range slices.Backward(p.window.Newest()) {
+		if en.Sequence <= fork && fork < end {
+			break
+		}
 		e, err := p.log.At(ctx, p.number, en.Sequence)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile; an older one may still be there
@@ -350,9 +354,12 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		if e.Time.UnixNano() == en.Time {
 			return end, true, nil
 		}
+		if fork < end {
+			break
+		}
 		return 0, false, nil // replaced, and no generation says when
 	}
-	return end, true, nil
+	return common, fork >= end, nil
 }
 
 // backfillFrom returns the sequence to begin after so that what follows fits into

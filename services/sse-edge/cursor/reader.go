@@ -233,10 +233,10 @@ func (r *Reader) take(v window.View, s *Step) {
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
-	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
-	if len(r.Dropped) > 0 {
+	if len(r.Dropped) > 0 { // of what came before this step: the cursor may go back to where it was
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
+	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
 	s.More, s.proved = v.More, v.Proved
 	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
 		r.end = v.Closed

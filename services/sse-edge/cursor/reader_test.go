@@ -274,6 +274,13 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 // In a cluster the server of a partition may lose entries while the edge is connected to another one. What
 // the window has of them is not sent again, as events of the generation that follows.
 func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
+	for name, lost := range map[string]bool{"lost": true, "heard of late": false} {
+		t.Run(name, func(t *testing.T) { beginsBeforeTheEnd(t, lost) })
+	}
+}
+
+func beginsBeforeTheEnd(t *testing.T, lost bool) {
+	t.Helper()
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
 	common := f.Publish("a", 4)
@@ -283,7 +290,9 @@ func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
 	defer r.Close()
 	reads(t, r, 1, last)
 
-	f.Remove(common+1, last)
+	if lost {
+		f.Remove(common+1, last)
+	}
 	js, err := jetstream.New(f.Backend.Log.Conn())
 	if err != nil {
 		t.Fatal(err)
@@ -301,8 +310,16 @@ func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
 	p := ps.Of("s")
 	waittest.Until(t, "the window has the generation", func() bool {
 		_, gens := p.window.Generations()
-		return len(gens) == 2
+		return len(gens) == 2 && p.hasCaughtUp()
 	})
+	if !lost {
+		if n := testutil.ToFloat64(ps.metrics.rollbacks); n != 0 || p.Stats().Events != int(last) {
+			t.Errorf("%g roll-backs, and the window has %d events", n, p.Stats().Events)
+		}
+		next := f.Publish("a", 1)
+		reads(t, r, next, next)
+		return
+	}
 	if n := testutil.ToFloat64(ps.metrics.rollbacks); n != 1 || p.Stats().Events != int(common) {
 		t.Errorf("%g roll-backs, and the window has %d events", n, p.Stats().Events)
 	}

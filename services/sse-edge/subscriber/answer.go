@@ -48,7 +48,6 @@ func SendBriefly(c *fiber.Ctx, block []byte) error {
 // chunks gets them.
 func SendStream(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
 	st.Head = responseHead(c, st.Chunked)
-	c.Context().HijackSetNoResponse(true)
-	c.Context().Hijack(func(conn net.Conn) { st.Hand(web.Unwrap(conn), from) }) // writev needs it
+	web.TakeOver(c, func(conn net.Conn) { st.Hand(conn, from) })
 	return nil
 }

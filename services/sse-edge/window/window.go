@@ -138,7 +138,7 @@ func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 func (w *Window) GoOn(state eventlog.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.take(state.Origin, state.Generations)
+	w.take(state.Origin, state.Generations, w.end)
 }
 
 // Extend takes over generations that were begun while the tail runs, if they
@@ -154,7 +154,7 @@ func (w *Window) Extend(state eventlog.State) bool {
 	if event.Fork(w.gens, state.Generations) < w.end {
 		return false
 	}
-	w.take(state.Origin, state.Generations)
+	w.take(state.Origin, state.Generations, 0)
 	return true
 }
 
@@ -162,14 +162,14 @@ func (w *Window) Extend(state eventlog.State) bool {
 // holds the lock.
 func (w *Window) takeFrom(e eventlog.Entry) {
 	if !event.HasGeneration(w.gens, e.Begins) {
-		w.take(w.birth, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}))
+		w.take(w.birth, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}), 0)
 	}
 }
 
-// take takes over generations. The caller holds the lock.
-func (w *Window) take(birth string, gens []event.Generation) {
+// take takes over generations; up to compared the partition is what it was. The caller holds the lock.
+func (w *Window) take(birth string, gens []event.Generation, compared uint64) {
 	if fork := event.Fork(w.gens, gens); fork != math.MaxUint64 {
-		w.rollbacks = append(w.rollbacks, fork)
+		w.rollbacks = append(w.rollbacks, max(fork, compared))
 		for _, c := range w.chains {
 			c.wake()
 		}
@@ -382,7 +382,11 @@ func (w *Window) giveLife(flow *Chain, life string) {
 	}
 	move := func(c *Chain) {
 		delete(w.chains, c.Place)
+		before := c.bytes()
 		c.Place.Life, c.prefix = life, nil
+		if c.held > 0 {
+			w.chainBytes += c.bytes() - before
+		}
 		w.chains[c.Place] = c
 		c.wake()
 	}
