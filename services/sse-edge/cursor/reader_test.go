@@ -884,3 +884,39 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 		}
 	}
 }
+
+// A client that takes its time is not told of the same loss again.
+func TestReader_GoesBackBehindALoss(t *testing.T) {
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	for range 4 {
+		f.Publish("b", 1)
+		f.Publish("a", 1)
+	}
+	if err := f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"); err != nil {
+		t.Fatal(err)
+	}
+	last := f.Publish("b", 1)
+	comesTo(t, ps, "s", last)
+	r, err := ps.Open(waittest.Context(t), window.Place{Session: "s"}, Start{}, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	gaps, events := 0, 0
+	for r.Cursor < last {
+		s, err := r.Next(waittest.Context(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gaps += len(s.Gaps)
+		if len(s.Items) == 0 {
+			continue
+		}
+		events++
+		r.GoBack(s, 1)
+	}
+	if gaps > 1 || events != 5 {
+		t.Errorf("%d gaps, and %d events", gaps, events)
+	}
+}
