@@ -37,6 +37,9 @@ const (
 	maxHeaderBytes = 64 << 10
 	// bufferBytes is how much of a response is read at a time.
 	bufferBytes = 4 << 10
+	// streamBytes is how much of the bodies of a request, and connectionBytes of a connection, HTTP/2 may
+	// hold before it is read, which counts for nothing. One request leaves room for others.
+	streamBytes, connectionBytes = 64 << 10, 128 << 10
 )
 
 // Server takes requests over TLS. It is safe for concurrent use.
@@ -44,25 +47,29 @@ type Server struct {
 	http    http.Server
 	ln      net.Listener
 	backend *listener
+	within  time.Duration // of a write to a client
 }
 
 // New returns a server that takes the connections of ln once [Server.Serve] runs. headers and idle
-// are how long a request's headers may take, and how long a connection may have no request. Errors
-// are one sentence for the user.
-func New(ln net.Listener, files Files, headers, idle time.Duration, log *slog.Logger) (*Server, error) {
+// are how long a request's headers may take, and how long a connection may have no request; write is
+// how long a write to a client may stall. Errors are one sentence for the user.
+func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *slog.Logger) (*Server, error) {
 	pair, err := files.load(log)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}}
+	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write}
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(s.forward),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
 		ReadHeaderTimeout: headers,
 		IdleTimeout:       idle,
 		MaxHeaderBytes:    maxHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: answerWithin, WriteByteTimeout: answerWithin},
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes that fail
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, SendPingTimeout: pingAfter, PingTimeout: answerWithin, WriteByteTimeout: answerWithin,
+			MaxReceiveBufferPerConnection: connectionBytes, MaxReceiveBufferPerStream: streamBytes,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes that fail
 	}
 	return s, nil
 }
@@ -121,14 +128,19 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 			header[name] = values
 		}
 	}
-	if r.ProtoMajor == 1 && !body.ended.Load() {
-		header.Set("Connection", "close") // or net/http waits for what is left of the request
+	if r.ProtoMajor == 1 && (!body.ended.Load() || len(r.TransferEncoding) > 0) {
+		// Or net/http waits for what is left of the request. And with chunks there may have been a length,
+		// which net/http drops: then the connection has to be closed (RFC 9112, 6.1).
+		header.Set("Connection", "close")
 	}
 	w.WriteHeader(resp.StatusCode)
-	to := flusher{w, control, resp.ContentLength < 0}
+	stalled := time.AfterFunc(s.within, func() { _ = control.SetWriteDeadline(time.Now()) }) // ends the write
+	defer stalled.Stop()
+	to := flusher{w, control, resp.ContentLength < 0, stalled, s.within}
 	if to.streams {
 		_ = to.control.Flush() // the client learns that the stream has begun
 	}
+	stalled.Stop()
 	if _, err := io.CopyBuffer(to, onlyReader{resp.Body}, make([]byte, bufferBytes)); err != nil {
 		panic(http.ErrAbortHandler) // or a part would look like the whole
 	}
@@ -179,9 +191,13 @@ type flusher struct {
 	w       io.Writer
 	control *http.ResponseController
 	streams bool
+	stalled *time.Timer // ends a write that takes longer than within
+	within  time.Duration
 }
 
 func (f flusher) Write(p []byte) (int, error) {
+	f.stalled.Reset(f.within)
+	defer f.stalled.Stop()
 	n, err := f.w.Write(p)
 	if err == nil && f.streams {
 		err = f.control.Flush()

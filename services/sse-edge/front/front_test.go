@@ -71,11 +71,17 @@ type system struct {
 
 func start(t *testing.T, behind http.HandlerFunc) system {
 	t.Helper()
+	return startWithin(t, time.Minute, behind)
+}
+
+// startWithin is start with how long a write may stall.
+func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) system {
+	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(ln, newFiles(t), time.Minute, time.Minute, slog.New(slog.DiscardHandler))
+	s, err := New(ln, newFiles(t), time.Minute, time.Minute, write, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +241,7 @@ func TestServer_AnswersBeforeTheEndOfTheBody(t *testing.T) {
 func TestServer_BothDirectionsAtOnce(t *testing.T) {
 	each(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
-		_, _ = io.Copy(flusher{w, http.NewResponseController(w), true}, onlyReader{r.Body})
+		_, _ = io.Copy(flusher{w, http.NewResponseController(w), true, time.NewTimer(time.Minute), time.Minute}, onlyReader{r.Body})
 	}, func(t *testing.T, s system, c *http.Client) {
 		body, more := io.Pipe()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body)
@@ -310,6 +316,27 @@ func TestServer_StalledStream(t *testing.T) {
 	}
 }
 
+// A client that does not read is disconnected, in both protocols, whatever else its connection does.
+func TestServer_WriteStalls(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP2_%t", http2), func(t *testing.T) {
+			ended := make(chan error, 1)
+			s := startWithin(t, 50*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(waittest.Timeout))
+				part := bytes.Repeat([]byte("x"), 64<<10)
+				for {
+					if _, err := w.Write(part); err != nil {
+						ended <- err
+						return
+					}
+				}
+			})
+			get(t.Context(), t, client(t, http2, 64<<10), s.url)
+			waittest.Receive(t, "the write ends", ended)
+		})
+	}
+}
+
 func TestServer_Stop(t *testing.T) {
 	each(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
@@ -340,7 +367,7 @@ func TestFiles_Validate(t *testing.T) {
 	if err := os.Remove(files.Key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(nil, files, 0, 0, nil); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot use --tls-cert and --tls-key: ") {
+	if _, err := New(nil, files, 0, 0, 0, nil); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot use --tls-cert and --tls-key: ") {
 		t.Error(err)
 	}
 }
