@@ -137,7 +137,7 @@ function sleep(ms, signal) {
       signal?.removeEventListener('abort', done)
       resolve()
     }
-    const timer = setTimeout(done, ms)
+    const timer = setTimeout(done, Math.min(ms, 2 ** 31 - 1)) // a longer one would end at once
     if (signal?.aborted) done()
     signal?.addEventListener('abort', done)
   })
@@ -512,16 +512,16 @@ class Subscription {
     const error = await problemOf(response)
     if (response.status === 401 && !this.#renewed) {
       this.#renewed = true
-      if (typeof this.#options.token === 'function') {
-        try {
+      try {
+        if (typeof this.#options.token === 'function') {
           this.#token = await tokenOf(this.#options.token, true)
-        } catch (error) {
-          this.#renewed = false
-          return { error }
+          if (this.#token !== token) return { now: true }
+        } else if (this.#options.renew && (await this.#options.renew()) !== false) {
+          return { now: true }
         }
-        if (this.#token !== token) return { now: true }
-      } else if (this.#options.renew && (await this.#options.renew()) !== false) {
-        return { now: true }
+      } catch (error) {
+        this.#renewed = false
+        return { error }
       }
     }
     if (!passing(response.status)) return { end: { reason: 'refused', error } }

@@ -218,6 +218,13 @@ test('reconnections wait longer with each failure, and never longer than they ma
   assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
 })
 
+test('a server that asks for more than a timer takes is not asked again at once', async (t) => {
+  const delays = hurry(t)
+  const server = serve(problem(503, 'unavailable', { 'Retry-After': String(30 * 24 * 3600) }), ended)
+  await follow(server)
+  assert.deepEqual(delays, [2 ** 31 - 1])
+})
+
 test('reconnections are spread', () => {
   assert.equal(backoff(1000, 0, 30_000, () => 0), 1000)
   assert.equal(backoff(1000, 0, 30_000, () => 1), 1500)
@@ -302,6 +309,14 @@ test('tokens', async (t) => {
     assert.equal(n, 1)
     const never = await follow(serve(unauthorized), { renew: () => false })
     assert.equal(never.end.reason, 'refused')
+  })
+  await t.test('a login that cannot be renewed is tried again', async (t) => {
+    hurry(t)
+    let n = 0
+    const server = serve(unauthorized, unauthorized, ended)
+    const { end } = await follow(server, { renew: async () => { if (++n < 2) throw new Error('offline') } })
+    assert.equal(end.reason, 'closed')
+    assert.equal(n, 2)
   })
 })
 
