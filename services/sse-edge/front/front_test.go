@@ -332,7 +332,9 @@ func TestServer_WriteStalls(t *testing.T) {
 				}
 			})
 			get(t.Context(), t, client(t, http2, 64<<10), s.url)
-			waittest.Receive(t, "the write ends", ended)
+			if err := waittest.Receive(t, "the write ends", ended); err == nil {
+				t.Error("it was written to the end")
+			}
 		})
 	}
 }
