@@ -84,8 +84,9 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 		c.all[conn] = struct{}{}
 	case fasthttp.StateClosed:
 		delete(c.all, conn)
-		if take, ok := takers.LoadAndDelete(conn); ok {
-			go take.(func(net.Conn))(conn) //nolint:forcetypeassert // TakeOver stores these
+		of, _ := takers.LoadAndDelete(conn)
+		if take, ok := of.(func(net.Conn)); ok {
+			go take(conn)
 		}
 	case fasthttp.StateHijacked:
 		delete(c.all, conn)
