@@ -357,9 +357,12 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
 	becomes("removed", 2)
 	for name, want := range map[string]session.State{"alone": "", "patient": "", "visited": session.Open, "busy": session.Open} {
-		if now, _ := r.b.Sessions.Session(name); now.State != want {
-			t.Errorf("the session %s is %q, want %q", name, now.State, want)
-		}
+		eventually(t, func() error { // the copy of the registry may be behind
+			if now, _ := r.b.Sessions.Session(name); now.State != want {
+				return fmt.Errorf("the session %s is %q, want %q", name, now.State, want)
+			}
+			return nil
+		})
 	}
 }
 

@@ -37,6 +37,12 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
+	if forgotten, err := r.isForgotten(ctx); err != nil {
+		return err
+	} else if forgotten {
+		r.toldForgotten = true
+		s.add(r.gap(ReasonUnknown, false, r.Place.Stream))
+	}
 	r.found(s, items)
 	r.Cursor = max(r.Cursor, page.Through)
 	if len(s.Items) == 0 {
@@ -62,6 +68,17 @@ func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
 		to = from
 	}
 	return before, nil
+}
+
+// isForgotten reports, once, whether the log has forgotten the life since its name has a later one, and with it
+// all that would say what is missing. It is asked after a page was read.
+func (r *Reader) isForgotten(ctx context.Context) (bool, error) {
+	newest, known := r.part.window.Session(r.Place.Session)
+	if r.toldForgotten || !known || r.Place.Life == "" || newest.Life == r.Place.Life {
+		return false, nil
+	}
+	end, err := r.newest(ctx, r.Subject(event.End, ""))
+	return err == nil && end.Sequence == 0, err
 }
 
 // findEnd looks in the log whether a place ended of which the window has nothing: at its

@@ -58,6 +58,8 @@ type Reader struct {
 	// told although damage was not certain.
 	toldDamage uint64
 	doubted    bool
+	// toldForgotten says that a gap was told since the life may be forgotten.
+	toldForgotten bool
 
 	// given is the client's own text of the cursor, while it stands at givenAt.
 	given   string
