@@ -156,7 +156,8 @@ func (h *clientSession) use() {
 // its process. Clients list the tools as soon as they are ready.
 const unusedAfter = time.Minute
 
-// endUnused ends the sessions that their clients do not use. One of a call is used by that.
+// endUnused ends the sessions that their clients do not use. The session of a single call is in use
+// while that runs.
 func (s *Service) endUnused() {
 	for _, h := range s.all() {
 		h.mu.Lock()

@@ -54,10 +54,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	if _, err := c.r.ReadByte(); err != nil {
 		t.Fatal(err)
 	}
-	if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.SetLinger(0) != nil { // a reset
-		t.Fatal("this is no TCP connection")
-	}
-	_ = c.Close()
+	c.reset(t)
 	if !waittest.Receive(t, "the connection is closed", closed) {
 		t.Error("the body is read although the connection is closed")
 	}

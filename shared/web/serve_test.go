@@ -74,6 +74,15 @@ func dial(t *testing.T, addr string) *client {
 	return &client{conn, bufio.NewReader(conn)}
 }
 
+// reset ends the connection with a reset.
+func (c *client) reset(t *testing.T) {
+	t.Helper()
+	if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.SetLinger(0) != nil {
+		t.Fatal("this is no TCP connection")
+	}
+	_ = c.Close()
+}
+
 // response is one with its body read.
 type response struct {
 	status int
@@ -401,10 +410,7 @@ func TestTakeOver_ConnectionEndsBefore(t *testing.T) {
 	c := dial(t, serve(t, app))
 	c.send(t, "GET /first HTTP/1.1\r\nHost: localhost\r\n\r\nGET /taken HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	<-entered
-	if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.SetLinger(0) != nil {
-		t.Fatal("this is no TCP connection")
-	}
-	_ = c.Close()
+	c.reset(t)
 	close(reset)
 	conn := waittest.Receive(t, "the connection is taken over", taken)
 	if _, err := conn.Write([]byte("x")); err == nil {

@@ -2,12 +2,9 @@ package follow
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
@@ -64,19 +61,7 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 					}
 				}
 			}
-			js, err := jetstream.New(l.Conn())
-			if err != nil {
-				t.Fatal(err)
-			}
-			stream, err := js.Stream(waittest.Context(t), "MCP_0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			cfg := stream.CachedInfo().Config
-			cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", last-1)
-			if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-				t.Fatal(err)
-			}
+			eventlogtest.AddGeneration(t, l, last-1)
 			if _, err := l.Look(waittest.Context(t), 0); err != nil {
 				t.Fatal(err)
 			}

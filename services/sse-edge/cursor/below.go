@@ -37,11 +37,8 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err
 	}
-	if forgotten, err := r.isForgotten(ctx); err != nil {
+	if err := r.reportForgotten(ctx, s); err != nil {
 		return err
-	} else if forgotten {
-		r.toldForgotten = true
-		s.add(r.gap(ReasonUnknown, false, r.Place.Stream))
 	}
 	r.found(s, items)
 	r.Cursor = max(r.Cursor, page.Through)
@@ -70,15 +67,19 @@ func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
 	return before, nil
 }
 
-// isForgotten reports, once, whether the log has forgotten the life since its name has a later one, and with it
-// all that would say what is missing. It is asked after a page was read.
-func (r *Reader) isForgotten(ctx context.Context) (bool, error) {
+// reportForgotten reports a gap, once, if the log has forgotten the life because its name has a later one: what
+// would say which events are missing has gone as well. It has to come after a page was read.
+func (r *Reader) reportForgotten(ctx context.Context, s *Step) error {
 	newest, known := r.part.window.Session(r.Place.Session)
 	if r.toldForgotten || !known || r.Place.Life == "" || newest.Life == r.Place.Life {
-		return false, nil
+		return nil
 	}
 	end, err := r.newest(ctx, r.Subject(event.End, ""))
-	return err == nil && end.Sequence == 0, err
+	if err == nil && end.Sequence == 0 {
+		r.toldForgotten = true
+		s.add(r.gap(ReasonUnknown, false, r.Place.Stream))
+	}
+	return err
 }
 
 // findEnd looks in the log whether a place ended of which the window has nothing: at its

@@ -58,7 +58,7 @@ type Reader struct {
 	// told although damage was not certain.
 	toldDamage uint64
 	doubted    bool
-	// toldForgotten says that a gap was told since the life may be forgotten.
+	// toldForgotten says that a gap was reported because the log has forgotten the life.
 	toldForgotten bool
 
 	// given is the client's own text of the cursor, while it stands at givenAt.

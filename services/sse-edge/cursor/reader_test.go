@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -24,6 +23,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -293,19 +293,7 @@ func beginsBeforeTheEnd(t *testing.T, lost bool) {
 	if lost {
 		f.Remove(common+1, last)
 	}
-	js, err := jetstream.New(f.Backend.Log.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", common+1)
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	eventlogtest.AddGeneration(t, f.Backend.Log, common+1)
 	f.Check(0)
 	p := ps.Of("s")
 	waittest.Until(t, "the window has the generation", func() bool {

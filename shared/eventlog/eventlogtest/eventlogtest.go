@@ -4,12 +4,16 @@ package eventlogtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // Begin does what an acting janitor does: it begins a generation for every server that the
@@ -34,6 +38,24 @@ func Begin(t testing.TB, l *eventlog.Log) {
 				}
 			}
 		})
+	}
+}
+
+// AddGeneration has partition 0 list a generation named next, as a janitor lists one that began at start.
+func AddGeneration(t testing.TB, l *eventlog.Log, start uint64) {
+	t.Helper()
+	js, err := jetstream.New(l.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := stream.CachedInfo().Config
+	cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", start)
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
+		t.Fatal(err)
 	}
 }
 
