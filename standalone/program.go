@@ -99,6 +99,9 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if err := p.checkAddrs(); err != nil {
 		return nil, err
 	}
+	if err := mendMetadata(f, p.env.Log); err != nil {
+		return nil, err
+	}
 	server, err := startNATS(ctx, f, p.cfg.NATSAddr, p.cfg.Ingest.Access.On(), p.cfg.Janitor.SyncInterval, p.env.Log)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
 	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
-		if e := l.createPartition(ctx, p, servers); e != nil && (err != nil || !errors.Is(e, ErrUnavailable)) {
+		if e := l.createPartition(ctx, p, State{}, servers); e != nil && (err != nil || !errors.Is(e, ErrUnavailable)) {
 			return nil, e
 		}
 	}

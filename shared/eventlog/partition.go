@@ -214,9 +214,19 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	return l.waitCurrent(ctx, name)
 }
 
-func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers) map[string]string {
-	birth := newGenerationID()
+// newPartitionMetadata returns the metadata of a partition that is created on a server. gone is what was
+// last seen of a partition that has gone. If its server was alone and was restarted since, it has not found
+// the stream, but may still have the entries (docs/upstream/0036): the partition is the same one then, and
+// no generation is known of this server.
+func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers, gone State) map[string]string {
 	meta := ownMetadata(cfg.Metadata)
+	if gone.server != "" && gone.seenOn != server && len(cluster) == 0 {
+		meta[metaBirth] = gone.Origin
+		meta[metaGenerations] = formatGenerations(gone.Generations)
+		meta[metaChecked] = checked{damaged: gone.Damaged}.format()
+		return meta
+	}
+	birth := newGenerationID()
 	meta[metaBirth] = birth
 	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
 	meta[metaServer] = server
@@ -227,9 +237,9 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Ser
 	return meta
 }
 
-// createPartition makes the JetStream stream of a partition when it is missing.
-// It never updates one that is there. servers returns those of the cluster.
-func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers) error {
+// createPartition makes the JetStream stream of a partition when it is missing; gone is what was
+// last seen of it. It never updates one that is there. servers returns those of the cluster.
+func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() Servers) error {
 	settings := l.Settings()
 	cfg := settings.streamConfig(p)
 	if p == 0 {
@@ -239,12 +249,14 @@ func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers
 	}
 	stream, err := l.find(ctx, p)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers())
-		_, err = l.js.CreateStream(ctx, cfg)
-		if err == nil {
+		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers(), gone)
+		stream, err = l.js.CreateStream(ctx, cfg)
+		switch {
+		case err == nil && l.Clustered():
 			return nil
-		}
-		if !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		case err == nil:
+			return l.rewriteMetadata(ctx, p, cfg, stream.CachedInfo().State.LastSeq)
+		case !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			return apiError(err)
 		}
 		stream, err = l.find(ctx, p)
@@ -253,6 +265,18 @@ func (l *Log) createPartition(ctx context.Context, p int, servers func() Servers
 		return apiError(err)
 	}
 	return checkPartition(stream.CachedInfo().Config, p)
+}
+
+// rewriteMetadata makes a partition that was created on a server that is alone last: where JetStream has found
+// the files of one that had gone, with entries up to last, it has not written the metadata, and would not
+// find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
+// nothing says on which server the entries were stored.
+func (l *Log) rewriteMetadata(ctx context.Context, p int, cfg jetstream.StreamConfig, last uint64) error {
+	if last > 0 {
+		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
+		delete(cfg.Metadata, metaServer)
+	}
+	return l.update(ctx, cfg)
 }
 
 // streamConfig returns the JetStream stream of a partition.

@@ -108,7 +108,8 @@ func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
 	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
 		l.log.Error("a partition has gone; creating it again", "partition", p)
-		if err = l.createPartition(ctx, p, func() Servers { return l.seen(ctx) }); err == nil {
+		gone, _ := l.State(p)
+		if err = l.createPartition(ctx, p, gone, func() Servers { return l.seen(ctx) }); err == nil {
 			err = l.refreshWithin(ctx, p)
 		}
 	}
@@ -196,6 +197,8 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
+	ctx, done := l.request(ctx)
+	defer done()
 	at := l.connected()
 	switch {
 	case at.id == "":

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -178,6 +180,16 @@ func (s *Server) Name() string { return s.opt.ServerName }
 
 // Dir is the store's folder.
 func (s *Server) Dir() string { return s.dir }
+
+// TearMetadata leaves the files of a stopped server as a kill does between the two that hold the metadata
+// of a stream: the server does not find the stream again (docs/upstream/0036).
+func (s *Server) TearMetadata(stream string) {
+	s.t.Helper()
+	sum := filepath.Join(s.dir, "jetstream", "$G", "streams", stream, server.JetStreamMetaFileSum)
+	if err := os.WriteFile(sum, []byte("0123456789abcdef"), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
 
 // URL is where clients connect.
 func (s *Server) URL() string { return s.srv.ClientURL() }

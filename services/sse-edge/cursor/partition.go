@@ -327,7 +327,7 @@ func (p *Partition) noteBegin() {
 // continues after the window, and if it does not, the newest sequence that both have
 // in common as far as that is known.
 func (p *Partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
-	if !state.Created.Equal(before.Created) || state.Origin != before.Origin {
+	if state.Origin != before.Origin {
 		return 0, false, nil
 	}
 	_, gens := p.window.Generations() // some may have begun since before

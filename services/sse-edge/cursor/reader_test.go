@@ -447,6 +447,32 @@ func TestReader_RestartedWithoutJanitor(t *testing.T) {
 	}
 }
 
+// A partition that is created again with its entries is the same one: nobody is told of a gap.
+func TestReader_PartitionCreatedAgain(t *testing.T) {
+	t.Parallel()
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "s", f.Publish("a", 5))
+	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 100, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for run := range 2 {
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || len(step.Gaps) > 0 || len(step.Items) != 5 {
+			t.Fatalf("run %d: gaps %+v, %d events, %v", run, step.Gaps, len(step.Items), err)
+		}
+		f.Server.Stop()
+		f.Server.TearMetadata("MCP_0")
+		f.Restart()
+		comesTo(t, ps, "s", f.Publish("a", 5))
+	}
+	if rollbacks := testutil.ToFloat64(ps.metrics.rollbacks); rollbacks > 0 {
+		t.Errorf("%g roll-backs", rollbacks)
+	}
+}
+
 // A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.
 func TestReader_Last(t *testing.T) {
 	f := edgetest.NewLog(t)

@@ -1,0 +1,76 @@
+package eventlog_test
+
+import (
+	"slices"
+	"testing"
+
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// nextGeneration waits for a generation of the partition that comes after those of a look.
+func nextGeneration(t *testing.T, l *eventlog.Log, before eventlog.State) (after eventlog.State) {
+	t.Helper()
+	waittest.Until(t, "another generation", func() bool {
+		var err error
+		after, err = l.Look(waittest.Context(t), 0)
+		return err == nil && len(after.Generations) > len(before.Generations)
+	})
+	return after
+}
+
+// A server that is killed while it replaces the metadata of a stream does not find the stream again: a
+// janitor creates it anew, with its entries, and it is the same partition in a new generation.
+func TestCreator_PartitionWithTornMetadata(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	eventlogtest.Begin(t, l)
+	for n := range 10 {
+		publish(t, l, "s", "t", n)
+	}
+	before := look(t, l)
+	for restart := range 3 { // what was torn once must not be torn for good
+		stop(t, srv, l)
+		if restart == 0 {
+			srv.TearMetadata("MCP_0")
+		}
+		start(t, srv, l)
+		after := nextGeneration(t, l, before)
+		want := append(before.Generations, event.Generation{ID: after.Generation().ID, Start: 11})
+		if after.Origin != before.Origin || after.Last != 10 || after.Events != 10 || !slices.Equal(after.Generations, want) {
+			t.Fatalf("restart %d: the partition is %+v, was %+v", restart, after, before)
+		}
+		before = after
+	}
+}
+
+// A janitor that has just started knows nothing of the partition: it is another one, once.
+func TestCreate_PartitionWithTornMetadata(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	for n := range 10 {
+		publish(t, l, "s", "t", n)
+	}
+	before := look(t, l)
+	l.Close()
+	srv.Stop()
+	srv.TearMetadata("MCP_0")
+	srv.Start()
+	l = create(t, srv, one())
+	created := look(t, l)
+	eventlogtest.Begin(t, l)
+	next := nextGeneration(t, l, created)
+	if next.Origin == before.Origin || next.Last != 10 || next.Generation().Start != 11 {
+		t.Errorf("the partition is %+v, was %+v", next, before)
+	}
+	stop(t, srv, l)
+	start(t, srv, l)
+	if again := nextGeneration(t, l, next); again.Origin != next.Origin {
+		t.Errorf("the partition is %+v, was %+v", again, next)
+	}
+}

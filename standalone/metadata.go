@@ -1,0 +1,79 @@
+package standalone
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/minio/highwayhash"
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// mendMetadata finishes what a kill interrupted before: the server replaces the two files that hold a
+// stream's metadata one after the other, and does not find a stream of which they do not belong together
+// (docs/upstream/0036). Nothing runs in the folder yet. Errors wrap [ErrFolder].
+func mendMetadata(f *folder, log *slog.Logger) error {
+	metas, err := filepath.Glob(filepath.Join(f.path, "jetstream", "*", "streams", "*", server.JetStreamMetaFile))
+	if err != nil {
+		return refused(f.path, err)
+	}
+	for _, meta := range metas {
+		mended, err := mendStream(meta)
+		if err != nil {
+			return refused(meta, err)
+		}
+		if mended {
+			log.Warn("the metadata of a stream is whole again after a kill", "file", meta)
+		}
+	}
+	return nil
+}
+
+// mendStream writes the checksum of a stream's metadata if it does not match and is older, or missing. One
+// that is not older says that the metadata were damaged later.
+func mendStream(meta string) (mended bool, err error) {
+	text, err := os.ReadFile(meta)
+	if err != nil {
+		return false, err
+	}
+	name := filepath.Base(filepath.Dir(meta))
+	if info := (server.FileStreamInfo{}); json.Unmarshal(text, &info) != nil || info.Name != name {
+		return false, nil // the server says so
+	}
+	key := sha256.Sum256([]byte(name))
+	hash, err := highwayhash.New64(key[:])
+	if err != nil {
+		return false, err
+	}
+	_, _ = hash.Write(text) // never fails (hash.Hash)
+	sum, checksum := filepath.Join(filepath.Dir(meta), server.JetStreamMetaFileSum), hex.EncodeToString(hash.Sum(nil))
+	is, err := os.ReadFile(sum)
+	if string(is) == checksum || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err == nil {
+		older, err := isOlder(sum, meta)
+		if err != nil || !older {
+			return false, err
+		}
+	}
+	return true, os.WriteFile(sum, []byte(checksum), 0o600)
+}
+
+// isOlder reports whether a file was written before another one.
+func isOlder(file, other string) (bool, error) {
+	a, err := os.Stat(file)
+	if err != nil {
+		return false, err
+	}
+	b, err := os.Stat(other)
+	if err != nil {
+		return false, err
+	}
+	return a.ModTime().Before(b.ModTime()), nil
+}

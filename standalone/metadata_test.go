@@ -1,0 +1,88 @@
+package standalone
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A kill may come between the two files that hold a stream's metadata.
+func TestKill_BetweenFilesOfMetadata(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	const path, body = "/v1/sessions/s/streams/t/events", `{"jsonrpc":"2.0","method":"n"}`
+	events := func(r *running, query string) (page struct {
+		Events []any
+		Cursor string
+		Gap    any
+	},
+	) {
+		status, answer := request(t, http.MethodGet, "http://"+r.addrs["--edge-addr"]+path+query, "")
+		if err := json.Unmarshal([]byte(answer), &page); status != http.StatusOK || err != nil {
+			t.Fatalf("the events: %d %s, %v", status, answer, err)
+		}
+		return page
+	}
+	r := start(t, data)
+	if status, answer := request(t, http.MethodPost, "http://"+r.addrs["--ingest-addr"]+path, body); status != http.StatusCreated {
+		t.Fatalf("published: %d %s", status, answer)
+	}
+	before := events(r, "")
+	r.stop()
+	sums, err := filepath.Glob(filepath.Join(data, "jetstream", "*", "streams", "*", "meta.sum"))
+	if err != nil || len(sums) == 0 {
+		t.Fatalf("%d checksums: %v", len(sums), err)
+	}
+	for i, sum := range sums {
+		if i == 0 {
+			err = os.Remove(sum)
+		} else if err = os.WriteFile(sum, []byte("0123456789abcdef"), 0o600); err == nil {
+			err = os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r = start(t, data)
+	if next := events(r, "?after="+before.Cursor); len(next.Events) != 0 || next.Gap != nil {
+		t.Errorf("after %+v come %+v", before, next)
+	}
+	if log := r.log.String(); strings.Contains(log, "creating it again") {
+		t.Error("a partition was gone")
+	}
+}
+
+func TestMendStream_DamagedMetadata(t *testing.T) {
+	meta := filepath.Join(t.TempDir(), "S", "meta.inf")
+	sum := filepath.Join(filepath.Dir(meta), "meta.sum")
+	for name, text := range map[string]string{
+		"damaged later":     `{"name":"S"}`,
+		"not JSON":          `{"name":"S"`,
+		"of another stream": `{"name":"T"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.MkdirAll(filepath.Dir(meta), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			now := time.Now()
+			for _, file := range []struct{ name, text string }{{meta, text}, {sum, "0123456789abcdef"}} {
+				if err := os.WriteFile(file.name, []byte(file.text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(file.name, now, now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if mended, err := mendStream(meta); mended || err != nil {
+				t.Errorf("mended %t, %v", mended, err)
+			}
+			if got, err := os.ReadFile(sum); string(got) != "0123456789abcdef" {
+				t.Errorf("the checksum is %q, %v", got, err)
+			}
+		})
+	}
+}
