@@ -42,7 +42,8 @@ func mendStream(meta string) (mended bool, err error) {
 		return false, err
 	}
 	name := filepath.Base(filepath.Dir(meta))
-	if info := (server.FileStreamInfo{}); json.Unmarshal(text, &info) != nil || info.Name != name {
+	var info server.FileStreamInfo
+	if _ = json.Unmarshal(text, &info); info.Name != name { // of what is not JSON nothing is read
 		return false, nil // the server says so
 	}
 	key := sha256.Sum256([]byte(name))

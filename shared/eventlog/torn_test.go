@@ -40,7 +40,7 @@ func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 		}
 		start(t, srv, l)
 		after := nextGeneration(t, l, before)
-		want := append(before.Generations, event.Generation{ID: after.Generation().ID, Start: 11})
+		want := slices.Concat(before.Generations, []event.Generation{{ID: after.Generation().ID, Start: 11}})
 		if after.Origin != before.Origin || after.Last != 10 || after.Events != 10 || !slices.Equal(after.Generations, want) {
 			t.Fatalf("restart %d: the partition is %+v, was %+v", restart, after, before)
 		}
