@@ -49,7 +49,8 @@ type Entry struct {
 	Trim *Trim
 	// Again says that this is an opening that was written again.
 	Again bool
-	// Began is [Opening.Began] of an opening.
+	// Began is [Opening.Began] of an opening; of an end, where the end lies or lay that it is a copy of: its
+	// Sequence, unless it was written again, and 0 if that is unknown.
 	Began uint64
 	// Changes is [Opening.Changes] of an opening, also when the tail is headers-only.
 	Changes uint64
@@ -117,18 +118,20 @@ func (l *Log) fill(e *Entry, h nats.Header, p int) {
 		e.Again = h.Get(headerAgain) != ""
 		e.Began = beganIn(h, e.Sequence)
 		e.Changes, _ = strconv.ParseUint(h.Get(headerChanges), 10, 64) // what cannot be read is no change
+	case event.End:
+		e.Began = beganIn(h, e.Sequence)
 	default:
 	}
 }
 
-// Headers of a birth, and of an opening, that was written again.
+// Headers of a birth, of an opening, and of an end, that was written again.
 const (
 	headerAgain       = "Rejoin-Again"
 	headerLast        = "Rejoin-Last"
 	headerCopyRemoved = "Rejoin-Trimmed"
 	headerThrough     = "Rejoin-Through"
 	headerChanges     = "Rejoin-Changes" // of an opening: see [Opening.Changes]
-	headerBegan       = "Rejoin-Began"   // of an opening: see [Opening.Began]
+	headerBegan       = "Rejoin-Began"   // of an opening and an end: see [Entry.Began]
 )
 
 // BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
@@ -156,7 +159,7 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 	if err := l.writable(ctx, s.Partition); err != nil {
 		return Ack{}, err
 	}
-	if s.Kind == event.Open {
+	if s.Kind == event.Open || s.Kind == event.End {
 		there, err := l.get(ctx, s.Partition, sequence)
 		if err != nil {
 			return Ack{}, err
@@ -167,12 +170,14 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 			msg.Header.Set(headerChanges, changes)
 		}
 		setBegan(msg, beganIn(there.Header, sequence))
+	}
+	if s.Kind == event.Open {
 		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
 	}
 	return l.publish(ctx, s.Partition, msg)
 }
 
-// beganIn returns [Opening.Began] of the opening at a sequence.
+// beganIn returns [Entry.Began] of the opening or end at a sequence.
 func beganIn(h nats.Header, sequence uint64) uint64 {
 	if h.Get(headerAgain) == "" {
 		return sequence
@@ -181,7 +186,7 @@ func beganIn(h nats.Header, sequence uint64) uint64 {
 	return began
 }
 
-// setBegan has an opening that is written again say where its life began, if that is known.
+// setBegan has an opening or an end that is written again say where the first one lay, if that is known.
 func setBegan(msg *nats.Msg, began uint64) {
 	if began > 0 {
 		msg.Header.Set(headerBegan, strconv.FormatUint(began, 10))

@@ -3,6 +3,7 @@
 package quota
 
 import (
+	"container/list"
 	"context"
 	"sync"
 )
@@ -13,10 +14,17 @@ import (
 type Pool struct {
 	capacity int64
 
-	mu    sync.Mutex
-	used  int64
-	held  map[string]int64 // by client
-	freed chan struct{}    // closed and replaced when something is given back and somebody waits
+	mu      sync.Mutex
+	used    int64
+	held    map[string]int64 // by client
+	waiters list.List        // of *waiter, in the order in which they came: none of them can take now
+}
+
+// waiter is who waits for n of a client's.
+type waiter struct {
+	client string
+	n      int64
+	taken  chan struct{} // closed once it is taken
 }
 
 // NewPool returns a Pool of a capacity, or nil when that is not positive.
@@ -57,27 +65,33 @@ func (p *Pool) Take(client string, n int64) bool {
 }
 
 // Wait takes n for a client as soon as that is possible, and returns ctx's error when ctx ends
-// before. More than there is in all is never possible.
+// before. Those that wait take in the order in which they came, except that who may not take yet,
+// since its client has its share, holds up nobody. More than there is in all is never possible.
 func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 	if p == nil {
 		return ctx.Err()
 	}
-	for {
-		p.mu.Lock()
-		if p.take(client, n) {
-			p.mu.Unlock()
-			return nil
-		}
-		if p.freed == nil {
-			p.freed = make(chan struct{})
-		}
-		freed := p.freed
+	p.mu.Lock()
+	if p.take(client, n) {
 		p.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return nil
+	}
+	w := &waiter{client, n, make(chan struct{})}
+	at := p.waiters.PushBack(w)
+	p.mu.Unlock()
+	select {
+	case <-w.taken:
+		return nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-w.taken: // meanwhile
+		return nil
+	default:
+		p.waiters.Remove(at)
+		return ctx.Err()
 	}
 }
 
@@ -113,9 +127,13 @@ func (p *Pool) Give(client string, n int64) {
 			delete(p.held, client)
 		}
 	}
-	if p.freed != nil {
-		close(p.freed)
-		p.freed = nil
+	for at := p.waiters.Front(); at != nil && p.used < p.capacity; {
+		next := at.Next()
+		if w, ok := at.Value.(*waiter); ok && p.take(w.client, w.n) {
+			p.waiters.Remove(at)
+			close(w.taken)
+		}
+		at = next
 	}
 }
 

@@ -80,6 +80,41 @@ func TestPool_Wait(t *testing.T) {
 
 // Whatever is taken and given back, no more is used than there is, and who gets something of
 // the last quarter holds no more than a quarter.
+func TestPool_WaitersTakeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := quota.NewPool(8)
+		if !p.Take("busy", 6) || !p.Take("other", 2) {
+			t.Fatal("it is full already")
+		}
+		order := make(chan string, 5)
+		var waiting sync.WaitGroup
+		for _, client := range []string{"busy", "first", "busy", "second", "third"} { // busy has its share
+			waiting.Go(func() {
+				if err := p.Wait(t.Context(), client, 1); err != nil {
+					t.Error(err)
+				}
+				order <- client
+			})
+			synctest.Wait()
+		}
+		for range 3 {
+			p.Give("busy", 1)
+			synctest.Wait()
+		}
+		for _, want := range []string{"first", "second", "third"} {
+			if got := <-order; got != want {
+				t.Errorf("%s took before %s", got, want)
+			}
+		}
+		p.Give("busy", 3)
+		p.Give("other", 2)
+		waiting.Wait()
+		if p.Used() != 5 {
+			t.Errorf("%d are taken", p.Used())
+		}
+	})
+}
+
 func TestPool_Property(t *testing.T) {
 	const capacity, clients = 1000, 6
 	for seed := range uint64(50) {

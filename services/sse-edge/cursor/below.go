@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -100,7 +101,7 @@ func (r *Reader) findEnd(ctx context.Context) error {
 	case err != nil:
 		return err
 	case newest.Sequence <= end.Sequence:
-		r.end = end.Sequence
+		r.end = cmp.Or(end.Began, end.Sequence)
 	case newest.Final:
 		r.end = newest.Sequence
 	}

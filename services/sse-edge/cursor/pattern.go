@@ -1,6 +1,7 @@
 package cursor
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -78,7 +79,8 @@ func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.Sessi
 		all = append(below, all...)
 	}
 	return slices.DeleteFunc(all, func(m window.SessionView) bool {
-		return l.has(m.Session) || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
+		copied := 0 < m.End && m.End <= after // of its end, there is a copy
+		return l.has(m.Session) || copied || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
 	}), through, nil
 }
 
@@ -101,11 +103,11 @@ func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []win
 			i = len(all)
 			at[name], all = i, append(all, window.SessionView{Session: name})
 		}
-		switch {
+		switch first := cmp.Or(e.Began, e.Sequence); {
 		case e.Subject.Kind == event.Open:
-			opened[name] = e.Sequence
-		case e.Sequence > opened[name]:
-			all[i].End = e.Sequence
+			opened[name] = first
+		case first > opened[name]:
+			all[i].End = first
 		}
 	})
 	for i := range all {

@@ -15,7 +15,7 @@ import (
 )
 
 // patternGroup opens places, of which those with an asterisk are patterns. A plus marks an added one.
-func patternGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
+func tryPattern(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
 	t.Helper()
 	cfg := GroupConfig{
 		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100,
@@ -48,13 +48,23 @@ func patternGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids
 	return g, err
 }
 
-func openPattern(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
+func patternGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) *Group {
 	t.Helper()
-	g, err := patternGroup(t, f, ps, Start{After: after}, ids, nil, names...)
+	g, err := tryPattern(t, f, ps, from, ids, change, names...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g
+}
+
+// most has a group take so many members.
+func most(n int) func(*GroupConfig) {
+	return func(c *GroupConfig) { c.MaxMembers = n }
+}
+
+func openPattern(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
+	t.Helper()
+	return patternGroup(t, f, ps, Start{After: after}, ids, nil, names...)
 }
 
 // membersOf are the sessions that a group follows, with their states.
@@ -137,10 +147,7 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
 	var ids []string
-	g, err := patternGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := patternGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
 	f.PublishTo("o.2", "a", 2)
 	end(t, f, "o.1")
 	last := f.PublishTo("o.2", "a", 2)
@@ -173,10 +180,7 @@ func TestPattern_Fresh(t *testing.T) {
 		if got := readAll(t, g); strings.Count(got, ":") != 1 || !strings.HasPrefix(got, "o.2:") {
 			t.Errorf("%s: got %s", name, got)
 		}
-		now, err := patternGroup(t, f, ps, Start{Now: true}, nil, nil, "*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := patternGroup(t, f, ps, Start{Now: true}, nil, nil, "*")
 		if got := readAll(t, now); got != "" || membersOf(now) != "o.2:open" {
 			t.Errorf("%s: from now: %s, %s", name, got, membersOf(now))
 		}
@@ -217,7 +221,7 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
 	refused := ""
-	g, err := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+	g := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
@@ -226,9 +230,6 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 			return life, name != refused, nil
 		}
 	}, "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
 	readAll(t, g)
 	reuse(t, f, "o.1")
 	last := f.PublishTo("o.1", "a", 1)
@@ -297,7 +298,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
 	var second, third uint64
-	g, err := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+	g := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Admit = func(_ context.Context, name, _ string) (string, bool, error) {
 			if name == "o.2" { // the sessions that begin are known by now
@@ -310,9 +311,6 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 			return life, true, nil
 		}
 	}, "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
 	readAll(t, g)
 	create(t, f, "o.2")
 	first := f.PublishTo("o.2", "a", 1)
@@ -333,7 +331,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 	g := openPattern(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	var first, last uint64
-	again, err := patternGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
+	again := patternGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
 		open := c.Open
 		c.Open = func(match func(string) bool) []string {
 			first = f.PublishTo("o.1", "a", 1)
@@ -342,9 +340,6 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 			return open(match)
 		}
 	}, "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
 	last = f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
 	if got := events(readAll(t, again)); len(got) != 502 || got[0] != fmt.Sprint("o.1:", first) {
@@ -368,12 +363,9 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 	last := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
 	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
-		again, err := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
+		again := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
 			c.Open = func(func(string) bool) []string { return []string{"o.1"} }
 		}, "o.*")
-		if err != nil {
-			t.Fatal(err)
-		}
 		if got, want := readAll(t, again), fmt.Sprint("o.2:", last); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
@@ -388,14 +380,10 @@ func TestPattern_TooMany(t *testing.T) {
 	create(t, f, "o.2")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
-	most := func(n int) func(*GroupConfig) { return func(c *GroupConfig) { c.MaxMembers = n } }
-	if _, err := patternGroup(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
+	if _, err := tryPattern(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
 		t.Errorf("two of one: %v", err)
 	}
-	g, err := patternGroup(t, f, ps, Start{}, nil, most(2), "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := patternGroup(t, f, ps, Start{}, nil, most(2), "o.*")
 	readAll(t, g)
 	first := f.PublishTo("o.1", "a", 1)
 	create(t, f, "o.3")
@@ -422,10 +410,7 @@ func TestPattern_TooMany(t *testing.T) {
 	end(t, f, "o.2")
 	comesTo(t, ps, "s", last+1)
 	waittest.Until(t, "it has ended", func() bool { return ps.Of("o.2").Stats().End > last && isEnded(ps, "o.2") })
-	again, err := patternGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := patternGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
 	rest := events(readAll(t, again))
 	if len(rest) != 3-len(got) || rest[len(rest)-1] != fmt.Sprint("o.1:", last) {
 		t.Errorf("behind %v comes %v", got, rest)
@@ -453,11 +438,7 @@ func TestPattern_LeftOut(t *testing.T) {
 	at := g.ID()
 	for name, again := range map[string]func() *Group{
 		"resumed": func() *Group {
-			again, err := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) { c.MaxMembers = 3 }, "o.*")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return again
+			return patternGroup(t, f, ps, Start{After: at}, nil, most(3), "o.*")
 		},
 		"while it reads": func() *Group { g.cfg.MaxMembers = 3; return g },
 	} {
@@ -497,11 +478,7 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 				}
 			}
 			open := func(ps *Partitions, after string) *Group {
-				g, err := patternGroup(t, f, ps, Start{After: after}, nil, change, "o.*")
-				if err != nil {
-					t.Fatal(err)
-				}
-				return g
+				return patternGroup(t, f, ps, Start{After: after}, nil, change, "o.*")
 			}
 			g := open(ps, "")
 			readAll(t, g)
@@ -553,12 +530,45 @@ func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
 	}
 	last := f.PublishTo("x", "a", 1)
 	comesTo(t, later, "x", last)
-	again, err := patternGroup(t, f, later, Start{After: id}, nil, func(c *GroupConfig) { c.MaxMembers = 2 }, "o.*")
-	if err != nil || len(again.Members()) != 2 {
-		t.Fatalf("the members are %s, %v", membersOf(again), err)
+	again := patternGroup(t, f, later, Start{After: id}, nil, most(2), "o.*")
+	if len(again.Members()) != 2 {
+		t.Fatalf("the members are %s", membersOf(again))
 	}
 	if got := readAll(t, again); strings.Count(got, "gap:o.*:unknown") != 1 {
 		t.Errorf("got %s", got)
+	}
+}
+
+// An end that is written again is no change: the session had ended at the client's position.
+func TestPattern_EndsWrittenAgain(t *testing.T) {
+	f := edgetest.NewLog(t)
+	for i := range 4 {
+		create(t, f, fmt.Sprint("o.", i))
+	}
+	for i := range 3 {
+		end(t, f, fmt.Sprint("o.", i))
+	}
+	ps := followLog(t, f, 0)
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	comesTo(t, ps, "s", f.PublishTo("o.3", "a", 1))
+	readAll(t, g)
+	id := g.ID()
+	for range 2 {
+		for i := range 3 {
+			f.RewriteEnd(fmt.Sprint("o.", i))
+		}
+	}
+	last := f.PublishTo("o.3", "a", 1)
+	for name, edge := range map[string]*Partitions{"window": ps, "whole window": followLog(t, f, 0), "log": followLog(t, f, -1)} {
+		comesTo(t, edge, "s", last)
+		again := patternGroup(t, f, edge, Start{After: id}, nil, most(2), "o.*")
+		if got, want := readAll(t, again), fmt.Sprint("o.3:", last); got != want || membersOf(again) != "o.3:open" {
+			t.Errorf("%s: got %s, want %s; the members are %s", name, got, want, membersOf(again))
+		}
+	}
+	g.cfg.MaxMembers = 2
+	if got, want := readAll(t, g), fmt.Sprint("o.3:", last); got != want {
+		t.Errorf("connected: got %s, want %s", got, want)
 	}
 }
 

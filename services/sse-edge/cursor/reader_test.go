@@ -447,6 +447,37 @@ func TestReader_RestartedWithoutJanitor(t *testing.T) {
 	}
 }
 
+// A roll-back concerns a reader also if it takes another life since.
+func TestReader_RolledBackWhileItResumes(t *testing.T) {
+	t.Parallel()
+	f := edgetest.NewLog(t)
+	create(t, f, "s")
+	last := f.Publish("a", 5)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	r := &Reader{part: ps.acquire(p.number), Place: streamOf("a"), limit: window.Limits{Events: 100, Bytes: 1 << 20}}
+	t.Cleanup(r.Close)
+	a := r.attach(life{name: "before"})
+	state, _ := f.Backend.Log.State(0)
+	p.window.Rollback(state, last, last+1, last-2)
+	id, err := event.ParseID(r.ID(last))
+	if err == nil {
+		_, _, _, err = r.resolveAgain(waittest.Context(t), id, a)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Place.Life != f.Life("s") {
+		t.Fatalf("it reads life %q", r.Place.Life)
+	}
+	r.Cursor = last
+	step, err := r.Next(waittest.Context(t))
+	if err != nil || len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack {
+		t.Errorf("gaps %+v, %v", step.Gaps, err)
+	}
+}
+
 // A partition that is created again with its entries is the same one: nobody is told of a gap.
 func TestReader_PartitionCreatedAgain(t *testing.T) {
 	t.Parallel()

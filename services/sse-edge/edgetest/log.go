@@ -152,3 +152,17 @@ func (l *Log) RewriteOpening(name string) (before uint64) {
 	}
 	return o.Sequence
 }
+
+// RewriteEnd writes the end of a session again.
+func (l *Log) RewriteEnd(name string) {
+	l.t.Helper()
+	log := l.Backend.Log
+	s := event.Subject{Partition: log.Partition(name), Session: name, Life: l.Life(name), Kind: event.End}
+	e, err := log.Newest(waittest.Context(l.t), s)
+	if err == nil {
+		_, err = log.Rewrite(waittest.Context(l.t), s, e.Sequence, nil)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}

@@ -38,7 +38,7 @@ type attachments struct {
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
 	// claimWithin is how long a client waits for its claim, askWithin how long others wait
-	// for NATS, and cursorWithin for the cursor of the connection before.
+	// for NATS, and cursorWithin for the cursor of a connection at another edge.
 	claimWithin, askWithin, cursorWithin time.Duration
 
 	mu     sync.Mutex
@@ -81,7 +81,7 @@ func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] 
 
 const (
 	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
-	cursorTimeout = time.Second            // to wait for the cursor of the connection before
+	cursorTimeout = time.Second            // to wait for the cursor of a connection at another edge
 	attachBeat    = 10 * time.Second       // between two signs of life
 	attachSilence = 35 * time.Second       // after which an edge has gone
 	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
@@ -239,23 +239,17 @@ func (a *attachments) alive(r attachRecord) bool {
 	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
 }
 
-// rest has a connection be quiet, and returns where it stands then.
+// rest has a connection be quiet, and returns where it stands then: at the latest when the log has been
+// read for it. Who took over before would leave out what it had yet to send.
 func (a *attachments) rest(st *connection) string {
 	rested := make(chan string, 1)
 	st.Rest(rested)
-	return a.await(rested)
-}
-
-func (a *attachments) await(place <-chan string) string {
-	timer := time.NewTimer(a.cursorWithin)
-	defer timer.Stop()
 	select {
-	case where := <-place:
+	case where := <-rested:
 		return where
-	case <-timer.C:
 	case <-a.base.Done():
+		return ""
 	}
-	return ""
 }
 
 // awaitCursor returns the cursor of another edge's connection, once that edge has written it into
@@ -266,7 +260,15 @@ func (a *attachments) awaitCursor(key string, claimed uint64, incoming <-chan st
 	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
 		return r.From // before anybody waited for it
 	}
-	return a.await(incoming)
+	timer := time.NewTimer(a.cursorWithin)
+	defer timer.Stop()
+	select {
+	case where := <-incoming:
+		return where
+	case <-timer.C:
+	case <-a.base.Done():
+	}
+	return ""
 }
 
 // release lets another edge's connection take over, unless there is one here again, or one

@@ -127,6 +127,32 @@ func TestAttach_NewestConnection(t *testing.T) {
 	old.says(progress(3)) // and not the second one
 }
 
+// Where a connection at the same edge stands is waited for without a time-out: it has yet to send what
+// is read for it.
+func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	u.attach(s, 1)
+	s.attached.cursorWithin = 0
+	s.attached.mu.Lock()
+	holder := s.attached.places[attachKey(u.standalone())].holder
+	s.attached.mu.Unlock()
+	busy := make(chan struct{})
+	holder.Do(func() { <-busy })
+	rested := make(chan string, 1)
+	go func() { rested <- s.attached.rest(holder) }()
+	select {
+	case where := <-rested:
+		close(busy)
+		t.Fatalf("it stands at %q, and its worker was not asked", where)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(busy)
+	if where := waittest.Receive(t, "the connection is quiet", rested); where == "" {
+		t.Error("nobody knows where the connection stands")
+	}
+}
+
 func TestAttach_AnotherEdge(t *testing.T) {
 	b, u, edges := newMCPs(t, 2)
 	one, two := edges[0], edges[1]

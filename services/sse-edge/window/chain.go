@@ -66,6 +66,8 @@ type Chain struct {
 	// Closed is the sequence of the end, the final event, or the opening of another life;
 	// 0 while open. An event that follows cancels it.
 	Closed uint64
+	// endAt is the sequence of the newest end, which may be a copy.
+	endAt uint64
 	// readers counts those that hold the chain.
 	readers int
 	// version counts what readers are woken for; changed is closed at the next
@@ -159,7 +161,7 @@ func (c *Chain) idle(start uint64) bool {
 	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= start {
 		return false // it knows the opening
 	}
-	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && c.Closed < start && c.clearedAt < start && c.trimmedAt < start
+	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start
 }
 
 // A chain, with its places in maps, takes about so many bytes, and its names; a flow's is the first

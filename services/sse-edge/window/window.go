@@ -8,6 +8,7 @@
 package window
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync"
@@ -106,7 +107,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
-		c.length, c.held, c.Closed, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, nil
+		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
 		c.lost, c.losses, c.unsure = Loss{}, nil, Loss{}
 		c.wake()
 		w.forget(c)
@@ -551,8 +552,9 @@ func unlink(c *Chain, n uint64, next uint32) {
 func (w *Window) close(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if c.Closed == 0 {
-		c.Closed = e.Sequence
+		c.Closed = cmp.Or(e.Began, e.Sequence)
 	}
+	c.endAt = e.Sequence
 	wakeAll(c)
 	w.note(e.Sequence, c)
 }
