@@ -24,8 +24,8 @@ func TestBatch_OrderInACluster(t *testing.T) {
 	c := natstest.StartCluster(t)
 	s := newSystemAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3})
 	in := s.start(t, brief(testConfig()))
-	lines, want := pings(2000)
-	s.storeAll(t, in, lines, 400, func(round int) { s.upset(t, c, round == 2) })
+	lines, want := pings(1000)
+	s.storeAll(t, in, lines, 200, func(round int) { s.upset(t, c, round == 2) })
 	c.WaitCurrent()
 	if diff := cmp.Diff(want, s.messages(t)); diff != "" {
 		t.Error(diff)

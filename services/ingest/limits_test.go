@@ -127,18 +127,18 @@ func TestRate_BatchIsSlowed(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	for session, change := range map[string]func(*ingest.Config){
-		"publisher": func(c *ingest.Config) { c.MaxPublishRate = 20 },
-		"session":   func(c *ingest.Config) { c.MaxSessionPublishRate = 20 },
+		"publisher": func(c *ingest.Config) { c.MaxPublishRate = 2 },
+		"session":   func(c *ingest.Config) { c.MaxSessionPublishRate = 2 },
 	} {
 		cfg := testConfig()
 		change(&cfg)
 		in := s.start(t, cfg)
-		text := strings.Repeat(string(ping("1"))+"\n", 230)
-		if sum := in.postBatch(t, asNDJSON, eventsOf(session, "t"), text); sum.Accepted != 230 || sum.Stopped != nil {
+		text := strings.Repeat(string(ping("1"))+"\n", 26)
+		if sum := in.postBatch(t, asNDJSON, eventsOf(session, "t"), text); sum.Accepted != 26 || sum.Stopped != nil {
 			t.Errorf("%s: %+v", session, sum)
 		}
-		array := "[" + strings.Repeat(string(ping("1"))+",", 9) + string(ping("1")) + "]"
-		if sum := in.postBatch(t, asMessages, eventsOf(session, "t"), array); sum.Accepted != 10 || sum.Stopped != nil {
+		array := "[" + string(ping("1")) + "," + string(ping("1")) + "]"
+		if sum := in.postBatch(t, asMessages, eventsOf(session, "t"), array); sum.Accepted != 2 || sum.Stopped != nil {
 			t.Errorf("%s: an array: %+v", session, sum)
 		}
 		if in.metric(t, "rejoin_ingest_published_total", "limited") != 0 {
