@@ -109,6 +109,10 @@ sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on: the whole sy
 attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took; with TLS=1 over TLS and HTTP/2.
 	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e $(if $(TLS),-tls) | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
 
+.PHONY: natskills
+natskills: ## Kill NATS 60 times within a second of its start, under publishers and subscribers: nothing is lost, and nobody is told of a gap.
+	go test -count=1 -run '^TestGoClient_NATSIsKilled$$' -v -timeout 20m $(TESTFLAGS) ./e2e -nats-kills=60
+
 .PHONY: mcpkills
 mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, and print what became of them.
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-steps=50 -mcp-pause=400ms

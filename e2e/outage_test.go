@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -21,7 +22,10 @@ import (
 	"rejoin/shared/waittest"
 )
 
-var outage = flag.Duration("outage", 3*time.Second, "how long NATS is away in the test of its being killed")
+var (
+	outage    = flag.Duration("outage", 3*time.Second, "how long NATS is away in the test of its being killed")
+	natsKills = flag.Int("nats-kills", 0, "how often it is killed again then, within a second of its start")
+)
 
 // What a publisher was told to be stored is in the log once and in order, and comes to
 // each subscriber once, though NATS is killed under ingest, edge and janitor meanwhile.
@@ -29,7 +33,7 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	t.Parallel()
 	const streams, before, behind = 12, 3000, 3000
 	s := startServices(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage+time.Duration(*natsKills)*5*time.Second)
 	defer cancel()
 	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	if err != nil {
@@ -64,6 +68,14 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 		t.Errorf("%d messages were stored without NATS", n)
 	}
 	s.nats.start()
+	for i := range *natsKills {
+		time.Sleep(time.Duration(50+rand.IntN(600)) * time.Millisecond) // while generations begin
+		s.nats.kill()
+		s.nats.start()
+		if i%8 == 0 {
+			until("some more messages are stored", stored.Load()+behind/10)
+		}
+	}
 	until("messages are stored again", stored.Load()+behind)
 	stop.Store(true)
 	writing.Wait()
