@@ -31,7 +31,7 @@ var (
 // each subscriber once, though NATS is killed under ingest, edge and janitor meanwhile.
 func TestGoClient_NATSIsKilled(t *testing.T) {
 	t.Parallel()
-	const streams, before, behind = 12, 3000, 3000
+	const sessions, streams, before, behind = 6, 12, 3000, 3000
 	s := startServices(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage+time.Duration(*natsKills)*5*time.Second)
 	defer cancel()
@@ -42,17 +42,17 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	var stored atomic.Int64
 	var stop atomic.Bool
 	writers := make([]*writer, streams)
-	readers := make([]*reader, streams+1)
+	readers := make([]*reader, streams+sessions)
 	var writing, reading sync.WaitGroup
 	for i := range streams {
-		writers[i] = &writer{publisher: publisher, stream: fmt.Sprint(i), stored: &stored, stop: &stop}
+		writers[i] = &writer{publisher: publisher, session: fmt.Sprint("outage", i%sessions), stream: fmt.Sprint(i), stored: &stored, stop: &stop}
 		writing.Go(func() { writers[i].run(ctx) })
 	}
 	for i := range readers {
-		readers[i] = &reader{url: s.edge}
+		readers[i] = &reader{url: s.edge, session: fmt.Sprint("outage", i%sessions)} // streams are a multiple of it
 		if i < streams {
 			readers[i].stream = fmt.Sprint(i)
-		} // the last one reads the whole session
+		} // the last ones read whole sessions
 		reading.Go(func() { readers[i].run(ctx) })
 	}
 	until := func(what string, n int64) {
@@ -82,16 +82,21 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	if err := publisher.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	// A closed session ends what its subscribers read: nothing comes behind that.
-	closeAt(t, s.ingest+"/v1/sessions/outage")
+	// Closed sessions end what their subscribers read: nothing comes behind that.
+	for i := range sessions {
+		closeAt(t, fmt.Sprint(s.ingest, "/v1/sessions/outage", i))
+	}
 	reading.Wait()
-	again := &reader{url: s.edge}
-	again.run(ctx)
+	again := make([]*reader, sessions)
+	for i := range again {
+		again[i] = &reader{url: s.edge, session: fmt.Sprint("outage", i)}
+		again[i].run(ctx)
+	}
 	for i, w := range writers {
 		if w.err != nil {
 			t.Errorf("stream %d: %v", i, w.err)
 		}
-		for name, r := range map[string]*reader{"its subscriber": readers[i], "the session's": readers[streams], "one that comes later": again} {
+		for name, r := range map[string]*reader{"its subscriber": readers[i], "the session's": readers[streams+i%sessions], "one that comes later": again[i%sessions]} {
 			if err := r.compare(t, w); err != nil {
 				t.Errorf("stream %d, %s: %v", i, name, err)
 			}
@@ -106,6 +111,7 @@ const unseen = 50
 // writer publishes to a stream until it is stopped, half of it under keys of its own.
 type writer struct {
 	publisher *rejoin.Publisher
+	session   string
 	stream    string
 	stored    *atomic.Int64
 	stop      *atomic.Bool
@@ -128,7 +134,7 @@ func (w *writer) run(ctx context.Context) {
 		}
 	})
 	for n := 0; !w.stop.Load(); n++ {
-		m := rejoin.Message{Session: "outage", Stream: w.stream, Data: []byte(numbered(n))}
+		m := rejoin.Message{Session: w.session, Stream: w.stream, Data: []byte(numbered(n))}
 		if n%2 == 0 {
 			m.Key = fmt.Sprintf("key %d", n) // the same on all streams
 		}
@@ -142,9 +148,9 @@ func (w *writer) run(ctx context.Context) {
 	waiting.Wait()
 }
 
-// reader follows a stream, or all of the session, to its end.
+// reader follows a stream, or all of a session, to its end.
 type reader struct {
-	url, stream string
+	url, session, stream string
 
 	events map[string][]rejoin.Event // by stream
 	err    error
@@ -152,7 +158,7 @@ type reader struct {
 
 func (r *reader) run(ctx context.Context) {
 	r.events = map[string][]rejoin.Event{}
-	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: r.url, Session: "outage", Stream: r.stream, MaxRetry: 500 * time.Millisecond})
+	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: r.url, Session: r.session, Stream: r.stream, MaxRetry: 500 * time.Millisecond})
 	if err != nil {
 		r.err = err
 		return
