@@ -74,3 +74,26 @@ func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 		t.Errorf("the partition is %+v, was %+v", again, next)
 	}
 }
+
+// Nor does it become another one when the server is killed again before a janitor has begun a generation.
+func TestCreator_PartitionTornTwice(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	before := look(t, l)
+	for range 2 {
+		stop(t, srv, l)
+		srv.TearMetadata("MCP_0")
+		start(t, srv, l)
+		var after eventlog.State
+		waittest.Until(t, "the partition is there again", func() bool {
+			var err error
+			after, err = l.Look(waittest.Context(t), 0)
+			return err == nil
+		})
+		if after.Origin != before.Origin || after.Events != before.Events {
+			t.Fatalf("the partition is %+v, was %+v", after, before)
+		}
+	}
+}
