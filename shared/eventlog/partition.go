@@ -94,8 +94,13 @@ const changeAttempts = 3
 // So edit is called again, with what is there now, when this process was held up for longer than
 // lookWithin. Errors are those of edit and [Log.Look]; with one that wraps [ErrUnavailable] the
 // change may be stored.
+//
+// A server shows a configuration that it could not write, as on a full disk, and loses it at its next start
+// (docs/upstream/0037): after an error the next change stores what is there, also where edit has nothing to
+// change.
 func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)) error {
-	release, err := l.parts[p].own(ctx)
+	part := l.parts[p]
+	release, err := part.own(ctx)
 	if err != nil {
 		return err
 	}
@@ -108,11 +113,13 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 		}
 		cfg := info.Config
 		cfg.Metadata = ownMetadata(cfg.Metadata)
-		if store, err := edit(info, &cfg); err != nil || !store {
+		if store, err := edit(info, &cfg); err != nil || !store && !part.unwritten {
 			return err
 		}
 		if time.Since(read) <= lookWithin {
-			return l.update(ctx, cfg)
+			err := l.update(ctx, cfg)
+			part.unwritten = err != nil
+			return err
 		}
 	}
 	return fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
