@@ -119,7 +119,7 @@ func (f *folder) natsKey() (public string, err error) {
 			seed, err = key.Seed()
 		}
 		if err == nil {
-			err = os.WriteFile(file, append(seed, '\n'), 0o600)
+			err = replaceFile(file, string(seed)+"\n", 0o600)
 		}
 	}
 	if err == nil {
@@ -179,19 +179,24 @@ func (f *folder) writeVersion() error {
 	if _, err := os.Stat(name); err == nil {
 		return nil
 	}
-	file, err := os.Create(name + ".new")
-	if err != nil {
-		return refused(f.path, err)
-	}
-	_, err = file.WriteString(folderVersion + "\n")
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(name+".new", name)
-	}
-	if err != nil {
+	if err := replaceFile(name, folderVersion+"\n", 0o640); err != nil {
 		return refused(f.path, err)
 	}
 	return nil
+}
+
+// replaceFile writes a file that is there as it was or as a whole: neither a kill nor a full disk leaves a
+// part of it.
+func replaceFile(name, text string, mode fs.FileMode) error {
+	file, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	return err
 }
 
 // isNew reports whether no log was made in the folder yet.

@@ -18,11 +18,12 @@ import (
 // stream's metadata one after the other, and does not find a stream of which they do not belong together
 // (docs/upstream/0036). Nothing runs in the folder yet. Errors wrap [ErrFolder].
 func mendMetadata(f *folder, log *slog.Logger) error {
-	metas, err := filepath.Glob(filepath.Join(f.path, "jetstream", "*", "streams", "*", server.JetStreamMetaFile))
+	metas, err := fs.Glob(os.DirFS(f.path), "jetstream/*/streams/*/"+server.JetStreamMetaFile) // the path itself is no pattern
 	if err != nil {
 		return refused(f.path, err)
 	}
 	for _, meta := range metas {
+		meta = filepath.Join(f.path, meta)
 		mended, err := mendStream(meta)
 		if err != nil {
 			return refused(meta, err)
@@ -34,8 +35,8 @@ func mendMetadata(f *folder, log *slog.Logger) error {
 	return nil
 }
 
-// mendStream writes the checksum of a stream's metadata if it does not match and is older, or missing. One
-// that is not older says that the metadata were damaged later.
+// mendStream writes the checksum of a stream's metadata if it does not match and is older, or is missing or
+// empty, as after a power cut (docs/upstream/0007). One that is not older says that the metadata were damaged later.
 func mendStream(meta string) (mended bool, err error) {
 	text, err := os.ReadFile(meta)
 	if err != nil {
@@ -57,13 +58,13 @@ func mendStream(meta string) (mended bool, err error) {
 	if string(is) == checksum || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	if err == nil {
+	if len(is) > 0 {
 		older, err := isOlder(sum, meta)
 		if err != nil || !older {
 			return false, err
 		}
 	}
-	return true, os.WriteFile(sum, []byte(checksum), 0o600)
+	return true, replaceFile(sum, checksum, 0o600)
 }
 
 // isOlder reports whether a file was written before another one.

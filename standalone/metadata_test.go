@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -38,10 +39,15 @@ func TestKill_BetweenFilesOfMetadata(t *testing.T) {
 		t.Fatalf("%d checksums: %v", len(sums), err)
 	}
 	for i, sum := range sums {
-		if i == 0 {
+		switch i {
+		case 0:
 			err = os.Remove(sum)
-		} else if err = os.WriteFile(sum, []byte("0123456789abcdef"), 0o600); err == nil {
-			err = os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour))
+		case 1:
+			err = os.Truncate(sum, 0)
+		default:
+			if err = os.WriteFile(sum, []byte("0123456789abcdef"), 0o600); err == nil {
+				err = os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour))
+			}
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -82,6 +88,57 @@ func TestMendStream_DamagedMetadata(t *testing.T) {
 			}
 			if got, err := os.ReadFile(sum); string(got) != "0123456789abcdef" {
 				t.Errorf("the checksum is %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// A kill or a full disk while the checksum is written leaves the one before, which is older than the metadata.
+func TestMendStream_ChecksumAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	meta, sum, before := filepath.Join(dir, "S", "meta.inf"), filepath.Join(dir, "S", "meta.sum"), filepath.Join(dir, "before")
+	if err := os.MkdirAll(filepath.Dir(meta), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{meta: `{"name":"S"}`, sum: "0123456789abcdef"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(sum, before); err != nil {
+		t.Fatal(err)
+	}
+	if mended, err := mendStream(meta); !mended || err != nil {
+		t.Errorf("mended %t, %v", mended, err)
+	}
+	if got, err := os.ReadFile(before); string(got) != "0123456789abcdef" {
+		t.Errorf("it was overwritten with %q, %v", got, err)
+	}
+	if got, err := os.ReadFile(sum); len(got) != 16 || string(got) == "0123456789abcdef" {
+		t.Errorf("the checksum is %q, %v", got, err)
+	}
+}
+
+// The path of the data folder is no pattern.
+func TestMendMetadata_FolderWithBrackets(t *testing.T) {
+	for _, name := range []string{"a[b]", "a[b", `a\b`, "a*"} {
+		t.Run(name, func(t *testing.T) {
+			f := &folder{path: filepath.Join(t.TempDir(), name)}
+			stream := filepath.Join(f.path, "jetstream", "$G", "streams", "S")
+			if err := os.MkdirAll(stream, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(stream, "meta.inf"), []byte(`{"name":"S"}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := mendMetadata(f, slog.New(slog.DiscardHandler)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(stream, "meta.sum")); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ type entry struct {
 	result *Result
 	// doubt is when the first attempt began whose outcome is unknown, or zero. It
 	// stays, whatever later attempts say: that one may still have stored it.
-	doubt time.Time
+	doubt instant
 	err   error // of that attempt
 }
 
@@ -75,7 +75,7 @@ func (l *lane) step() (least time.Duration, err error) {
 	verdicts := make([]verdict, len(batch))
 	err = p.post(l.address, batch, verdicts)
 	for i, v := range verdicts {
-		if e := batch[i]; v.kind == unknown && e.doubt.IsZero() {
+		if e := batch[i]; v.kind == unknown && e.doubt.isZero() {
 			e.doubt, e.err = begin, v.err
 		}
 	}
@@ -90,14 +90,14 @@ func (l *lane) step() (least time.Duration, err error) {
 
 // expire gives up the messages for which it is too late to find out by repetition
 // whether they were stored. Only what was in a batch can be one of them.
-func (l *lane) expire(now time.Time) {
+func (l *lane) expire(now instant) {
 	p := l.publisher
 	var gone []*entry
 	p.mu.Lock()
 	tried := l.queue[:min(len(l.queue), p.cfg.MaxBatchMessages)]
 	left := make([]*entry, 0, len(tried))
 	for _, e := range tried {
-		if !e.doubt.IsZero() && now.Sub(e.doubt) >= p.cfg.RepeatWithin {
+		if !e.doubt.isZero() && e.doubt.until(now) >= p.cfg.RepeatWithin {
 			gone = append(gone, e)
 		} else {
 			left = append(left, e)
@@ -153,7 +153,7 @@ func (l *lane) settle(batch []*entry, verdicts []verdict) bool {
 // doubtful returns an outcome of a message that is not known to be stored: an
 // earlier attempt may have stored it.
 func (e *entry) doubtful(err error) error {
-	if e.doubt.IsZero() {
+	if e.doubt.isZero() {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)

@@ -67,16 +67,16 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 // untilExpiry returns the context of a request. A repetition must not arrive when the
 // log has forgotten the keys, so it ends when the time for repetitions does.
 func (p *Publisher) untilExpiry(batch []*entry) (context.Context, context.CancelFunc) {
-	var oldest time.Time
+	now, oldest := p.now(), time.Duration(-1)
 	for _, e := range batch {
-		if !e.doubt.IsZero() && (oldest.IsZero() || e.doubt.Before(oldest)) {
-			oldest = e.doubt
+		if !e.doubt.isZero() {
+			oldest = max(oldest, e.doubt.until(now))
 		}
 	}
-	if oldest.IsZero() {
+	if oldest < 0 {
 		return context.WithCancel(p.ctx)
 	}
-	return context.WithTimeout(p.ctx, p.cfg.RepeatWithin-p.now().Sub(oldest))
+	return context.WithTimeout(p.ctx, p.cfg.RepeatWithin-oldest)
 }
 
 func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Response, error) {

@@ -201,4 +201,5 @@ type partition struct {
 	// unsettled is how often publishing went on without the janitor's word.
 	unsettled uint64
 	owned     chan struct{} // holds one token while somebody changes the configuration
+	unwritten bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
 }

@@ -94,8 +94,13 @@ const changeAttempts = 3
 // So edit is called again, with what is there now, when this process was held up for longer than
 // lookWithin. Errors are those of edit and [Log.Look]; with one that wraps [ErrUnavailable] the
 // change may be stored.
+//
+// A server shows a configuration that it could not write, as on a full disk, and loses it at its next start
+// (docs/upstream/0037): after an error the next change stores what is there, also where edit has nothing to
+// change.
 func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)) error {
-	release, err := l.parts[p].own(ctx)
+	part := l.parts[p]
+	release, err := part.own(ctx)
 	if err != nil {
 		return err
 	}
@@ -108,11 +113,13 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 		}
 		cfg := info.Config
 		cfg.Metadata = ownMetadata(cfg.Metadata)
-		if store, err := edit(info, &cfg); err != nil || !store {
+		if store, err := edit(info, &cfg); err != nil || !store && !part.unwritten {
 			return err
 		}
 		if time.Since(read) <= lookWithin {
-			return l.update(ctx, cfg)
+			err := l.update(ctx, cfg)
+			part.unwritten = err != nil
+			return err
 		}
 	}
 	return fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
@@ -214,13 +221,13 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	return l.waitCurrent(ctx, name)
 }
 
-// newPartitionMetadata returns the metadata of a partition that is created on a server. gone is what was
-// last seen of a partition that has gone. If its server was alone and was restarted since, it has not found
-// the stream, but may still have the entries (docs/upstream/0036): the partition is the same one then, and
-// no generation is known of this server.
+// newPartitionMetadata returns the metadata of a partition that is created on a server, or in a cluster, which
+// is nil for a server that is alone. gone is what was last seen of a partition that has gone. If its server was
+// alone and was restarted since, it has not found the stream, but may still have the entries
+// (docs/upstream/0036): the partition is the same one then, and no generation is known of this server.
 func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers, gone State) map[string]string {
 	meta := ownMetadata(cfg.Metadata)
-	if gone.server != "" && gone.seenOn != server && len(cluster) == 0 {
+	if gone.Origin != "" && gone.seenOn != server && cluster == nil {
 		meta[metaBirth] = gone.Origin
 		meta[metaGenerations] = formatGenerations(gone.Generations)
 		meta[metaChecked] = checked{damaged: gone.Damaged}.format()
@@ -255,7 +262,7 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 		case err == nil && l.Clustered():
 			return nil
 		case err == nil:
-			return l.rewriteMetadata(ctx, p, cfg, stream.CachedInfo().State.LastSeq)
+			return l.rewriteMetadata(ctx, p, cfg.Metadata, stream.CachedInfo().State.LastSeq)
 		case !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 			return apiError(err)
 		}
@@ -270,8 +277,17 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 // rewriteMetadata makes a partition that was created on a server that is alone last: where JetStream has found
 // the files of one that had gone, with entries up to last, it has not written the metadata, and would not
 // find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
-// nothing says on which server the entries were stored.
-func (l *Log) rewriteMetadata(ctx context.Context, p int, cfg jetstream.StreamConfig, last uint64) error {
+// nothing says on which server the entries were stored. Metadata that have changed since the stream was
+// created were written with the change, such as a generation that the acting janitor has begun.
+func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) error {
+	stream, err := l.find(ctx, p)
+	if err != nil {
+		return apiError(err)
+	}
+	cfg := stream.CachedInfo().Config
+	if cfg.Metadata = ownMetadata(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
+		return nil
+	}
 	if last > 0 {
 		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 		delete(cfg.Metadata, metaServer)

@@ -101,6 +101,19 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 	return pause
 }
 
+// createAgain creates a partition that has gone, while nothing else in this process changes it.
+func (l *Log) createAgain(ctx context.Context, p int) error {
+	ctx, done := l.request(ctx)
+	defer done()
+	release, err := l.parts[p].own(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	gone, _ := l.State(p)
+	return l.createPartition(ctx, p, gone, func() Servers { return l.seen(ctx) })
+}
+
 // lookAt refreshes a partition and reports whether it is settled on the server that is
 // connected.
 func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
@@ -108,8 +121,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
 	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
 		l.log.Error("a partition has gone; creating it again", "partition", p)
-		gone, _ := l.State(p)
-		if err = l.createPartition(ctx, p, gone, func() Servers { return l.seen(ctx) }); err == nil {
+		if err = l.createAgain(ctx, p); err == nil {
 			err = l.refreshWithin(ctx, p)
 		}
 	}
@@ -284,7 +296,7 @@ func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
 	return there, nil
 }
 
-// seen is Servers for a new log, which can do without.
+// seen is Servers for a new partition, which can do without: nil says that the server is alone.
 func (l *Log) seen(ctx context.Context) Servers {
 	if !l.Clustered() {
 		return nil
@@ -292,6 +304,7 @@ func (l *Log) seen(ctx context.Context) Servers {
 	servers, err := l.Servers(ctx, nil)
 	if err != nil {
 		l.log.Warn("the servers of the cluster are not known", "error", err)
+		return Servers{}
 	}
 	return servers
 }

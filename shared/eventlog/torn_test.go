@@ -1,6 +1,8 @@
 package eventlog_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -72,5 +74,58 @@ func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 	start(t, srv, l)
 	if again := nextGeneration(t, l, next); again.Origin != next.Origin {
 		t.Errorf("the partition is %+v, was %+v", again, next)
+	}
+}
+
+// Nor does it become another one when the server is killed again before a janitor has begun a generation.
+func TestCreator_PartitionTornTwice(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	before := look(t, l)
+	for range 2 {
+		stop(t, srv, l)
+		srv.TearMetadata("MCP_0")
+		start(t, srv, l)
+		var after eventlog.State
+		waittest.Until(t, "the partition is there again", func() bool {
+			var err error
+			after, err = l.Look(waittest.Context(t), 0)
+			return err == nil
+		})
+		if after.Origin != before.Origin || after.Events != before.Events {
+			t.Fatalf("the partition is %+v, was %+v", after, before)
+		}
+	}
+}
+
+// A server that cannot write a generation that is begun, as on a full disk, shows it nevertheless, and loses it
+// at its next start: it is stored again until it is written.
+func TestBeginGeneration_MetadataNotWritten(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	publish(t, l, "s", "t", 1)
+	stop(t, srv, l)
+	blocked := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", "MCP_0", "meta.inf.tmp")
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	start(t, srv, l)
+	if _, err := l.BeginGeneration(waittest.Context(t), 0); err == nil {
+		t.Fatal("the generation is begun")
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.BeginGeneration(waittest.Context(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	before := look(t, l)
+	stop(t, srv, l)
+	start(t, srv, l)
+	if after := look(t, l); !slices.Equal(after.Generations, before.Generations) {
+		t.Errorf("the generations are %v, were %v", after.Generations, before.Generations)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strconv"
 	"time"
+
+	"rejoin/standalone/remote"
 )
 
 // detail is a session with its streams.
@@ -124,6 +126,6 @@ func printLines(out io.Writer, all ...json.RawMessage) error {
 		}
 		b.WriteByte('\n')
 	}
-	_, err := out.Write(b.Bytes())
+	_, err := out.Write(remote.Escape(b.Bytes()))
 	return err
 }

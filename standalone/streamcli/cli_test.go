@@ -117,6 +117,22 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 	}
 }
 
+// A publisher controls no terminal on which its events are printed.
+func TestTail_TerminalControls(t *testing.T) {
+	message := "\"\u009b31m \u009d0;title\u009c \u007f é\""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, "id: t_tag_1\ndata: {\"id\":\"t_tag_1\",\"stream\":\"t\",\"message\":%s}\n\nevent: close\ndata: {}\n\n", message)
+	}))
+	defer s.Close()
+	const want = `"\u009b31m \u009d0;title\u009c \u007f é"`
+	for _, flag := range []string{"--json", "--format={{.Message}}"} {
+		if code, out, _ := run(t, "", "tail", "s", "--url="+s.URL, flag); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: code %d, output %q", flag, code, out)
+		}
+	}
+}
+
 func TestErrors_OneSentence(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for name, tt := range map[string]struct {

@@ -1,0 +1,102 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// A janitor that has created a partition again, and then stands still, takes back no generation that the
+// acting one has begun in it meanwhile.
+func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
+	t.Parallel()
+	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	var created map[string]string
+	if err := l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		created = maps.Clone(cfg.Metadata)
+		cfg.Metadata[metaGenerations] += ",next:1"
+		return true, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.rewriteMetadata(t.Context(), 0, created, 10); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := l.Look(t.Context(), 0); err != nil || state.Generation().ID != "next" || state.server == "" {
+		t.Errorf("the partition is %+v, %v", state, err)
+	}
+}
+
+// In a cluster a partition that has gone is another one, also where no server says that it is there: no look
+// would then tell that its sequences were given again.
+func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l, err := Create(t.Context(), c.Servers[0].Connect(), Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	gone, _ := l.State(0)
+	over, end := context.WithCancel(t.Context())
+	end()
+	meta := newPartitionMetadata(l.Settings().streamConfig(0), "another server", l.seen(over), gone)
+	if meta[metaBirth] == gone.Origin || meta[metaServer] == "" {
+		t.Errorf("the partition %s gets the metadata %v", gone.Origin, meta)
+	}
+}
+
+// A server that goes while a partition is created again answers no more: the log does not wait for it, since it
+// looks at no other partition meanwhile.
+func TestCreateAgain_ConnectionLost(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	created, cut := false, make(chan struct{})
+	var link natstest.Link
+	lost := sync.OnceFunc(func() {
+		link.Cut()
+		close(cut)
+	})
+	link.Before = func(data []byte) {
+		created = created || bytes.Contains(data, []byte("$JS.API.STREAM.CREATE.MCP_0"))
+		if created && bytes.Contains(data, []byte("$JS.API.STREAM.UPDATE.MCP_0")) {
+			lost()
+		}
+	}
+	l, err := Create(t.Context(), srv.Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	l, err = Create(t.Context(), srv.Connect(nats.SetCustomDialer(&link)), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Receive(t, "the partition is created again", cut)
+	ctx, end := context.WithTimeout(t.Context(), waittest.Timeout/2)
+	defer end()
+	if _, err := l.parts[0].own(ctx); err != nil {
+		t.Errorf("it is still being created: %v", err)
+	}
+}
