@@ -205,7 +205,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		h.up.serve(h.ctx, made, c.Header, c.Data)
 	}) {
 		h.forget(made, leave)
-		return ended()
+		return h.unavailable()
 	}
 	wait := h.service.cfg.AcceptAfter
 	if h.onDemand != nil {
@@ -255,6 +255,17 @@ func (h *clientSession) call(stream string) *call {
 	return h.calls[stream]
 }
 
+// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
+// bridge.
+func (h *clientSession) unavailable() rpc.Answer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending {
+		return ended()
+	}
+	return upstream.Busy(upstream.ErrStopping.Error())
+}
+
 // notifyWithin is how long a client waits for the upstream to take what is no request.
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
@@ -274,7 +285,7 @@ func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
 			h.listen(cursor{})
 		}
 	}) {
-		return ended()
+		return h.unavailable()
 	}
 	select {
 	case a := <-reply:
