@@ -48,11 +48,19 @@ func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	if final {
 		return accepted
 	}
-	if _, err := lost.reloadOnce(ctx); err != nil { // some of a batch may be answered
-		return upstream.Busy("the log cannot be read now")
+	// The bridge may have taken the request meanwhile: it receives messages in their order, but
+	// serves each in a goroutine.
+	if !h.addCall(lost) {
+		return accepted
 	}
-	// Checks of two edges may come at once.
-	lost.out.nonce = "check"
+	defer h.forget(lost, func() {})
+	switch final, err := lost.reloadOnce(ctx); { // some of a batch may be answered
+	case err != nil:
+		return upstream.Busy("the log cannot be read now")
+	case final:
+		return accepted
+	}
+	lost.out.nonce = "check" // one event for the checks of two edges
 	lost.fail(rpc.CodeInternal, "the request was lost", failUnknown)
 	return accepted
 }

@@ -190,13 +190,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	leave := func() { h.service.open.leave(h.owner) }
-	h.mu.Lock()
-	_, twice := h.calls[c.Stream]
-	if !twice {
-		h.calls[c.Stream] = made
-	}
-	h.mu.Unlock()
-	if twice {
+	if !h.addCall(made) {
 		leave()
 		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
@@ -239,13 +233,28 @@ func (h *clientSession) forget(c *call, leave func()) {
 	if !c.done() && h.service.life.Err() != nil {
 		return
 	}
-	h.mu.Lock()
-	delete(h.calls, c.stream)
-	none := len(h.calls) == 0
-	h.mu.Unlock()
-	if none && h.onDemand != nil {
+	if h.removeCall(c) && h.onDemand != nil {
 		h.finish(errEnded)
 	}
+}
+
+// addCall makes a call the one of its stream, unless that has one.
+func (h *clientSession) addCall(c *call) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, twice := h.calls[c.stream]; twice {
+		return false
+	}
+	h.calls[c.stream] = c
+	return true
+}
+
+// removeCall undoes addCall, and reports whether no call is left.
+func (h *clientSession) removeCall(c *call) (none bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.calls, c.stream)
+	return len(h.calls) == 0
 }
 
 // call returns the call of a stream, or nil.
