@@ -339,6 +339,7 @@ func (t *translated) askClient() {
 	defer cancel()
 	if err := t.session.hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
+		t.session.finish(errEnded) // the server waits for the answer
 		return
 	}
 	questions := map[string]translate.Question{}
