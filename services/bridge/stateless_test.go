@@ -759,6 +759,37 @@ func TestStateless_TakenOver(t *testing.T) {
 	}
 }
 
+// Servers that ask on the standalone stream do so after the bridge was replaced, too.
+func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	var second atomic.Bool
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":"x"}}`)
+		<-r.Context().Done()
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		if second.Load() && r.Header.Get("Last-Event-ID") == "" {
+			w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		}
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	s.do(t, c)
+	eventually(t, "the call is written down", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		return len(all) == 1
+	})
+	in.stop()
+	second.Store(true)
+	s.start(t, testConfig(up.URL))
+	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"elicitation/create"`) {
+		t.Errorf("the client receives %q", all)
+	}
+}
+
 // A call without a session ends with its client, so the server may say nothing for any time. A session
 // outlives connections, so its calls have a limit.
 func TestStateless_NoCallTimeout(t *testing.T) {
