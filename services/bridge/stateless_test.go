@@ -759,6 +759,36 @@ func TestStateless_TakenOver(t *testing.T) {
 	}
 }
 
+// A call may be written down before the server has answered initialize. The next bridge learns of the
+// server's session nevertheless, and ends it.
+func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	kv := s.records(t).kv
+	written := func(what string) bool {
+		entry, err := kv.Get(t.Context(), recordKey(c.Session, c.Stream))
+		return err == nil && strings.Contains(string(entry.Value()), what)
+	}
+	initialize := up.on[rpc.MethodInitialize]
+	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
+		eventually(t, "the call is written down", func() bool { return written(`"updated"`) })
+		initialize(w, r, m)
+	})
+	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
+	in := s.start(t, testConfig(up.URL))
+	in.answerWithin = 0
+	s.do(t, c)
+	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
+	in.stop()
+	s.start(t, testConfig(up.URL))
+	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
+	eventually(t, "the server's session is ended", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
+}
+
 // Servers that ask on the standalone stream do so after the bridge was replaced, too.
 func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
