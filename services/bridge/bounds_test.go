@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // A question that is nested so deep that no result could hold it is not asked, and ends no bridge.
@@ -44,6 +45,31 @@ func TestTranslated_QuestionIsTooDeep(t *testing.T) {
 	if r, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); r.Result.ResultType != "complete" {
 		t.Errorf("the call is answered %s", a.Data)
 	}
+}
+
+// A call whose client cannot be asked, since NATS is away, ends at the MCP server too: that would wait for
+// the answer, and no edge could cancel it.
+func TestTranslated_QuestionWithoutNATS(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	in := s.start(t, testConfig(up.URL))
+	asked := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		s.srv.Stop()
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		close(asked)
+		<-r.Context().Done()
+	})
+	go in.request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	waittest.Receive(t, "the server asks", asked)
+	eventually(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
+	eventually(t, "the server's session has ended", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
+	s.srv.Start()
 }
 
 // What the log keeps with each call is bounded: it is in the memory of every service.

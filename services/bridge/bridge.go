@@ -74,7 +74,7 @@ type Service struct {
 	callLimits *session.Limits
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
-	handling chan struct{}  // one token for a call of an edge
+	handling *quota.Pool    // calls of edges that are not answered yet
 	closing  chan struct{}  // one token for a session that is being ended in the log
 	open     slots          // calls of the upstream
 	running  slots          // processes
@@ -238,6 +238,14 @@ func (p slots) leave(client string) {
 
 // mostlyFree reports whether less than half is taken.
 func (p slots) mostlyFree() bool { return 2*p.pool.Used() < p.pool.Capacity() }
+
+// shareOf returns whose share a call of an edge is of: that of its session, or of the one that it begins.
+func (s *Service) shareOf(c rpc.Call) string {
+	if h := s.session(c.Session); h != nil {
+		return h.owner
+	}
+	return clientOf(c)
+}
 
 // clientOf returns whose share the session is of that a call begins: the owner's, or without
 // access control that of the client's address; empty when it is not known.

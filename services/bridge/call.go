@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -155,6 +156,17 @@ func (c *call) last(id []byte) bool {
 	return len(c.open) == 1 && c.open[0].key == upstream.IDKey(id)
 }
 
+// only returns the ID that the upstream has of the one request that has no response; nil for none, and
+// for several.
+func (c *call) only() json.RawMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) != 1 {
+		return nil
+	}
+	return c.open[0].sent
+}
+
 // cancel notes that the client has cancelled a request: the upstream need not answer it
 // any more.
 func (c *call) cancel(key string) {
@@ -232,6 +244,10 @@ func (c *call) take(it item) error {
 	if err != nil {
 		c.drop(dropInvalid, err)
 		return nil
+	}
+	if id := c.only(); m.Error != nil && string(m.ID) == "null" && id != nil {
+		// A server that cannot read a request gives its error no ID (JSON-RPC 2.0, section 5).
+		m.ID, it.data = id, translate.WithID(it.data, id)
 	}
 	c.session.service.noteChange(m) // before the client can learn of it
 	if c.to == nil && c.repeated(it.data) {

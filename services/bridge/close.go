@@ -48,11 +48,19 @@ func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	if final {
 		return accepted
 	}
-	if _, err := lost.reloadOnce(ctx); err != nil { // some of a batch may be answered
-		return upstream.Busy("the log cannot be read now")
+	// The bridge may have taken the request meanwhile: it receives messages in their order, but
+	// serves each in a goroutine.
+	if !h.addCall(lost) {
+		return accepted
 	}
-	// Checks of two edges may come at once.
-	lost.out.nonce = "check"
+	defer h.forget(lost, func() {})
+	switch final, err := lost.reloadOnce(ctx); { // some of a batch may be answered
+	case err != nil:
+		return upstream.Busy("the log cannot be read now")
+	case final:
+		return accepted
+	}
+	lost.out.nonce = "check" // one event for the checks of two edges
 	lost.fail(rpc.CodeInternal, "the request was lost", failUnknown)
 	return accepted
 }
@@ -164,19 +172,36 @@ const patrolEvery = time.Second
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(patrolEvery)
 	defer ticker.Stop()
-	var away time.Time // when NATS was away last: no edge was heard then
+	var edges hearing
 	for {
 		select {
 		case <-s.life.Done():
 			return
 		case <-ticker.C:
 		}
-		if !s.backend.Conn.IsConnected() {
-			away = time.Now()
-		}
+		edges.look(time.Now(), s.backend.Conn.IsConnected())
 		s.closeSpares(false)
-		s.patrol(away)
+		s.patrol(edges.deaf)
 	}
+}
+
+// pausedAfter is the time between two looks that shows a pause of the process (SIGSTOP, a frozen
+// container): longer than a look takes, and short enough that a shorter pause and the 10 s between two
+// questions of an edge are less than [orphanedAfter].
+const pausedAfter = 15 * time.Second
+
+// hearing is when edges could not be heard: while NATS was away, and while the process was paused.
+type hearing struct {
+	looked time.Time // the last look
+	deaf   time.Time // when they could not be heard last; zero for never
+}
+
+// look notes whether the edges can be heard now, and could be since the last look.
+func (g *hearing) look(now time.Time, connected bool) {
+	if !connected || !g.looked.IsZero() && now.Sub(g.looked) > pausedAfter {
+		g.deaf = now
+	}
+	g.looked = now
 }
 
 // patrol is one look at all sessions. It does not wait for a call that is storing something.

@@ -101,8 +101,8 @@ type Config struct {
 	CacheBytes flagtype.Bytes `default:"16MiB" help:"Memory for results that the MCP server lets all clients of MCP 2026-07-28 share (cacheScope public); 0 for none." placeholder:"BYTES"`
 
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
-	// handed over at once; more are answered 503. Of those that are open, while they are
-	// more than three quarters, who has more than a quarter gets no new one. Default: 4096.
+	// handed over at once; more are answered 503. Of each, while more than three quarters
+	// are taken, who has more than a quarter gets no new one. Default: 4096.
 	MaxCalls int `default:"4096" help:"Maximum number of open requests; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
 	// Sessions bound the sessions of all services.

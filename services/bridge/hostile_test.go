@@ -185,3 +185,26 @@ func TestSessionID_Invalid(t *testing.T) {
 		in.stop()
 	}
 }
+
+// A server that cannot read a request has no ID to give its error: the one request of the POST is the one
+// that it is about (JSON-RPC 2.0, section 5).
+func TestResponse_ErrorWithoutID(t *testing.T) {
+	for _, to := range []func(*writing, string){(*writing).json, func(w *writing, data string) {
+		w.stream()
+		w.send("", data)
+	}} {
+		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
+			to(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
+		})
+		in := s.start(t, testConfig(up.URL))
+		name := s.ready(t)
+		stream, _ := s.request(t, name, "1", "bad")
+		all := s.finished(t, name, stream)
+		wantError(t, all, 1, "1")
+		if !strings.Contains(all[0], `"Parse error"`) {
+			t.Errorf("the client receives %v", all)
+		}
+		in.stop()
+	}
+}

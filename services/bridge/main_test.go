@@ -70,6 +70,8 @@ type system struct {
 	srv *natstest.Server
 	b   *backend.Backend
 	log *slog.Logger // of the bridges; nil for none
+	// options are those of the bridges' connections, beside fast.
+	options []nats.Option
 }
 
 func fast() []nats.Option {
@@ -116,7 +118,7 @@ func (s *system) start(t testing.TB, cfg Config, set ...func(*Service)) *instanc
 func (s *system) launch(t testing.TB, cfg Config, set ...func(*Service)) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
-	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, fast()...)
+	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

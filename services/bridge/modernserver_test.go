@@ -257,6 +257,53 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 	}
 }
 
+// A process that was started ahead may have written a message and ended since: the call gets another one.
+func TestSpares_EndedBeforeItsCall(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	script := filepath.Join(t.TempDir(), "server")
+	if err := os.WriteFile(script, []byte(`
+while read -r line; do
+	case $line in
+	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
+	*'"notifications/initialized"'*)
+		if ! mkdir "$0.first" 2>/dev/null && mkdir "$0.second" 2>/dev/null; then
+			echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+			exit
+		fi ;;
+	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"tools":[]}}' ;;
+	esac
+done`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = "sh " + script
+	in := s.start(t, cfg)
+	list := func() {
+		t.Helper()
+		if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"tools":[]`) {
+			t.Fatalf("%d %s", a.Status, a.Data)
+		}
+	}
+	list()
+	eventually(t, "the process that was started ahead has ended", func() bool {
+		in.spares.mu.Lock()
+		defer in.spares.mu.Unlock()
+		for _, b := range in.spares.all {
+			if b == nil {
+				return false
+			}
+			select {
+			case <-b.up.(*stdio).process.Exited: //nolint:forcetypeassert,errcheck // no other server has some
+			default:
+				return false
+			}
+		}
+		_, err := os.Stat(script + ".second")
+		return err == nil
+	})
+	list()
+}
+
 // The processes that are started ahead are each used by one call, and end when none comes.
 func TestSpares_UsedOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

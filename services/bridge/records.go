@@ -132,18 +132,19 @@ func (r *records) write(all bool) error {
 		key, at := recordKey(c.session.name, c.stream), c.cursor()
 		open[key] = true
 		last, was := r.written[key]
+		var of *callAt
+		if d := c.session.onDemand; d != nil {
+			of = d.at.Load()
+		}
 		switch {
-		case was && last.ID == at.ID:
+		case was && last.ID == at.ID && last.At == of:
 			continue
 		case !was && c.standalone() && at.ID == "":
 			continue
 		case !all && (now.Sub(last.Updated) < recordPause || now.Sub(c.began) < recordAfter):
 			continue
 		}
-		rec := record{ID: at.ID, Sequence: at.Sequence, Updated: now.UTC()}
-		if d := c.session.onDemand; d != nil {
-			rec.At = d.at.Load()
-		}
+		rec := record{ID: at.ID, Sequence: at.Sequence, Updated: now.UTC(), At: of}
 		if err := r.put(ctx, key, rec); err != nil {
 			r.service.log.Debug("an open call is not written down", "error", err)
 			return err

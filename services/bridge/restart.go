@@ -137,6 +137,10 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		}
 	}
 	standalone := calls[rpc.Standalone]
+	heard := cursor{ID: standalone.ID, Sequence: standalone.Sequence}
+	if u, ok := h.up.(*stateless); ok && u.to != nil {
+		u.to.heard = heard
+	}
 	for stream, call := range calls {
 		ids, _ := rpc.RequestIDs(stream)
 		if len(ids) == 0 {
@@ -147,7 +151,7 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 		h.resume(c)
 	}
 	if h.onDemand == nil {
-		h.listen(cursor{ID: standalone.ID, Sequence: standalone.Sequence})
+		h.listen(heard)
 	}
 	err := s.hold(h)
 	if s.command != nil {

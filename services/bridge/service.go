@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/inbox"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -58,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, aliveWithin: aliveWithin, taskTools: tools, after: time.After,
 		limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), callLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
-		handling: make(chan struct{}, cfg.MaxCalls), closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
+		handling: quota.NewPool(int64(cfg.MaxCalls)), closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*clientSession{},
 	}
 	if cfg.CacheBytes > 0 {
@@ -214,21 +215,20 @@ func (s *Service) accept(msg *nats.Msg) {
 		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
 		return
 	}
-	select {
-	case s.handling <- struct{}{}:
-	default:
-		respond(upstream.Busy("the bridge has too much to do"))
+	client := s.shareOf(c)
+	if !s.handling.Take(client, 1) {
+		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
 		return
 	}
 	if !s.run(func() {
-		defer func() { <-s.handling }()
+		defer s.handling.Give(client, 1)
 		ctx, span := s.begin(&c)
 		defer span.End()
 		a := s.answer(c)
 		s.log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
-		<-s.handling
+		s.handling.Give(client, 1)
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
 }

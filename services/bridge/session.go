@@ -190,13 +190,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	leave := func() { h.service.open.leave(h.owner) }
-	h.mu.Lock()
-	_, twice := h.calls[c.Stream]
-	if !twice {
-		h.calls[c.Stream] = made
-	}
-	h.mu.Unlock()
-	if twice {
+	if !h.addCall(made) {
 		leave()
 		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
@@ -205,7 +199,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 		h.up.serve(h.ctx, made, c.Header, c.Data)
 	}) {
 		h.forget(made, leave)
-		return ended()
+		return h.unavailable()
 	}
 	wait := h.service.cfg.AcceptAfter
 	if h.onDemand != nil {
@@ -239,13 +233,28 @@ func (h *clientSession) forget(c *call, leave func()) {
 	if !c.done() && h.service.life.Err() != nil {
 		return
 	}
-	h.mu.Lock()
-	delete(h.calls, c.stream)
-	none := len(h.calls) == 0
-	h.mu.Unlock()
-	if none && h.onDemand != nil {
+	if h.removeCall(c) && h.onDemand != nil {
 		h.finish(errEnded)
 	}
+}
+
+// addCall makes a call the one of its stream, unless that has one.
+func (h *clientSession) addCall(c *call) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, twice := h.calls[c.stream]; twice {
+		return false
+	}
+	h.calls[c.stream] = c
+	return true
+}
+
+// removeCall undoes addCall, and reports whether no call is left.
+func (h *clientSession) removeCall(c *call) (none bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.calls, c.stream)
+	return len(h.calls) == 0
 }
 
 // call returns the call of a stream, or nil.
@@ -253,6 +262,17 @@ func (h *clientSession) call(stream string) *call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[stream]
+}
+
+// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
+// bridge.
+func (h *clientSession) unavailable() rpc.Answer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending {
+		return ended()
+	}
+	return upstream.Busy(upstream.ErrStopping.Error())
 }
 
 // notifyWithin is how long a client waits for the upstream to take what is no request.
@@ -274,7 +294,7 @@ func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
 			h.listen(cursor{})
 		}
 	}) {
-		return ended()
+		return h.unavailable()
 	}
 	select {
 	case a := <-reply:

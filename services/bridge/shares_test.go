@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -11,6 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // openAs begins a session of an owner, or of a client without a token.
@@ -160,4 +162,30 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
 	eventually(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.open.pool.Used() == 0 })
+}
+
+// One client makes the bridge wait for the MCP server as often as it can wait at all.
+func TestAttackWaitsTakenByOneClient(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	hanging := make(chan struct{}, 8)
+	up.handle("hang", func(_ *writing, r *http.Request, _ rpc.Message) {
+		hanging <- struct{}{}
+		<-r.Context().Done()
+	})
+	cfg := testConfig(up.URL)
+	cfg.MaxCalls = 8
+	s.start(t, cfg)
+	mallory, _ := s.openAs(t, "mallory", "")
+	alice, _ := s.openAs(t, "alice", "")
+	note := rpc.Call{Action: rpc.Post, Session: mallory, Data: []byte(`{"jsonrpc":"2.0","method":"hang"}`)}
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	for range 6 {
+		waiting.Go(func() { _, _ = note.Do(patient(t), s.b.Conn) })
+		waittest.Receive(t, "the server has a notification", hanging)
+	}
+	wantBusy(t, s.do(t, note))
+	if a := s.post(t, alice, "", `{"jsonrpc":"2.0","method":"x"}`); a.Status != http.StatusAccepted {
+		t.Errorf("another client was answered %d %s", a.Status, a.Data)
+	}
 }

@@ -759,6 +759,67 @@ func TestStateless_TakenOver(t *testing.T) {
 	}
 }
 
+// A call may be written down before the server has answered initialize. The next bridge learns of the
+// server's session nevertheless, and ends it.
+func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	kv := s.records(t).kv
+	written := func(what string) bool {
+		entry, err := kv.Get(t.Context(), recordKey(c.Session, c.Stream))
+		return err == nil && strings.Contains(string(entry.Value()), what)
+	}
+	initialize := up.on[rpc.MethodInitialize]
+	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
+		eventually(t, "the call is written down", func() bool { return written(`"updated"`) })
+		initialize(w, r, m)
+	})
+	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
+	in := s.start(t, testConfig(up.URL))
+	in.answerWithin = 0
+	s.do(t, c)
+	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
+	in.stop()
+	s.start(t, testConfig(up.URL))
+	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
+	eventually(t, "the server's session is ended", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
+}
+
+// Servers that ask on the standalone stream do so after the bridge was replaced, too.
+func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	var second atomic.Bool
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":"x"}}`)
+		<-r.Context().Done()
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		if second.Load() && r.Header.Get("Last-Event-ID") == "" {
+			w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		}
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	s.do(t, c)
+	eventually(t, "the call is written down", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		return len(all) == 1
+	})
+	in.stop()
+	second.Store(true)
+	s.start(t, testConfig(up.URL))
+	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"elicitation/create"`) {
+		t.Errorf("the client receives %q", all)
+	}
+}
+
 // A call without a session ends with its client, so the server may say nothing for any time. A session
 // outlives connections, so its calls have a limit.
 func TestStateless_NoCallTimeout(t *testing.T) {

@@ -214,10 +214,13 @@ func (u *stdio) nameNow() string {
 	return u.name
 }
 
-// alive reports whether the process runs.
+// alive reports whether the process runs. What it has written may still be unread: that waits for the
+// session.
 func (u *stdio) alive() bool {
 	select {
 	case <-u.over:
+		return false
+	case <-u.process.Exited:
 		return false
 	default:
 		return true

@@ -37,6 +37,7 @@ type translated struct {
 	up      mcpServer
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
+	heard   cursor          // of the standalone stream, where another bridge has begun the call
 	filter  translate.Filter
 	// listener stores what the client listens to; nil for another request, and before that is known.
 	listener *listener
@@ -119,13 +120,10 @@ func (t *translated) hand(ctx context.Context, c *call) {
 		_ = t.ask(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
 	}
 	id := t.takes(c)
-	for _, can := range t.asks {
-		if can {
-			select { // some servers ask there, and questions before that are lost
-			case <-t.session.listen(cursor{}):
-			case <-ctx.Done():
-			}
-			break
+	if t.mayAsk() {
+		select { // some servers ask there, and questions before that are lost
+		case <-t.session.listen(cursor{}):
+		case <-ctx.Done():
 		}
 	}
 	if !translate.Known(t.request.Method) {
@@ -178,7 +176,20 @@ func (t *translated) takes(c *call) json.RawMessage {
 // resume continues a call of another bridge.
 func (t *translated) resume(ctx context.Context, c *call, client http.Header) {
 	t.takes(c)
+	if t.mayAsk() {
+		t.session.listen(t.heard)
+	}
 	t.up.resume(ctx, c, client)
+}
+
+// mayAsk reports whether the server may ask the client anything.
+func (t *translated) mayAsk() bool {
+	for _, may := range t.asks {
+		if may {
+			return true
+		}
+	}
+	return false
 }
 
 // held reports whether the call waits for its client.
@@ -339,6 +350,7 @@ func (t *translated) askClient() {
 	defer cancel()
 	if err := t.session.hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
+		t.session.finish(errEnded) // the server waits for the answer
 		return
 	}
 	questions := map[string]translate.Question{}

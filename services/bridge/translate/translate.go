@@ -475,29 +475,40 @@ func AlsoAcknowledged(data []byte, tasks []string) ([]byte, Filter) {
 	if !ok || rpc.Unmarshal(params["notifications"], &f) != nil || len(tasks) == 0 {
 		return data, f
 	}
-	notifications["taskIds"] = event.MustJSON(append(f.Tasks, tasks...))
+	notifications[taskIDs] = event.MustJSON(append(f.Tasks, tasks...))
 	params["notifications"] = event.MustJSON(notifications)
 	m["params"] = event.MustJSON(params)
 	return event.MustJSON(m), f
 }
 
-// WithoutTasks returns a request to listen without the tasks that are not the server's.
+// WithoutTasks returns a request to listen without the tasks that are not the server's, however a server
+// reads it; see [Plain]. A list of tasks that holds anything but texts names none.
 func WithoutTasks(data []byte, ours func(id string) bool) []byte {
 	m, _ := read(data)
-	params, _ := read(m["params"])
-	notifications, ok := read(params["notifications"])
-	var ids []string
-	if !ok || rpc.Unmarshal(notifications["taskIds"], &ids) != nil || len(ids) == 0 {
+	params, ok := read(m["params"])
+	if !ok {
 		return data
 	}
-	if ids = slices.DeleteFunc(ids, ours); len(ids) > 0 {
-		notifications["taskIds"] = event.MustJSON(ids)
-	} else {
-		delete(notifications, "taskIds")
+	spell(params, "notifications")
+	if notifications, ok := read(params["notifications"]); ok {
+		spell(notifications, taskIDs)
+		var ids []string
+		if rpc.Unmarshal(notifications[taskIDs], &ids) != nil {
+			ids = nil
+		}
+		delete(notifications, taskIDs)
+		if ids = slices.DeleteFunc(ids, ours); len(ids) > 0 {
+			notifications[taskIDs] = event.MustJSON(ids)
+		}
+		params["notifications"] = event.MustJSON(notifications)
 	}
-	params["notifications"] = event.MustJSON(notifications)
 	m["params"] = event.MustJSON(params)
 	return event.MustJSON(m)
+}
+
+// spell leaves out the members whose names differ from a name in nothing but the case.
+func spell(o Object, name string) {
+	maps.DeleteFunc(o, func(other string, _ json.RawMessage) bool { return other != name && strings.EqualFold(other, name) })
 }
 
 // Plain returns a message with nothing in it that two parsers may read in two ways: no member twice, in
@@ -509,15 +520,16 @@ func Plain(data []byte) []byte {
 	}
 	maps.DeleteFunc(m, func(name string, _ json.RawMessage) bool { return !slices.Contains(members, name) })
 	if params, ok := read(m["params"]); ok {
-		maps.DeleteFunc(params, func(name string, _ json.RawMessage) bool {
-			return name != taskID && strings.EqualFold(name, taskID)
-		})
+		spell(params, taskID)
 		m["params"] = event.MustJSON(params)
 	}
 	return event.MustJSON(m)
 }
 
-const taskID = "taskId"
+const (
+	taskID  = "taskId"
+	taskIDs = "taskIds"
+)
 
 // members are those of JSON-RPC messages.
 var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}

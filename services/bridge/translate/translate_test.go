@@ -267,6 +267,11 @@ func TestWithoutTasks(t *testing.T) {
 		`{"id":1,"params":{"notifications":{}}}`:                                           `{"id":1,"params":{"notifications":{}}}`,
 		`{"id":1,"params":{"notifications":null}}`:                                         `{"id":1,"params":{"notifications":null}}`,
 		`{"id":1}`: `{"id":1}`,
+		// A server may read a list with something else in it, another case, or the first of two.
+		`{"params":{"notifications":{"taskIds":["ours",1],"toolsListChanged":true}}}`:                 `{"params":{"notifications":{"toolsListChanged":true}}}`,
+		`{"params":{"notifications":{"taskIds":["theirs"],"TaskIDs":["ours"]}}}`:                      `{"params":{"notifications":{"taskIds":["theirs"]}}}`,
+		`{"params":{"notifications":{"taskIds":["ours"],"taskIds":[]}}}`:                              `{"params":{"notifications":{}}}`,
+		`{"params":{"Notifications":{"taskIds":["ours"]},"notifications":{"toolsListChanged":true}}}`: `{"params":{"notifications":{"toolsListChanged":true}}}`,
 	} {
 		same(t, in, translate.WithoutTasks([]byte(in), ours), want)
 	}

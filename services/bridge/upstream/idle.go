@@ -48,18 +48,16 @@ func (p *IdleTimer) Came() {
 	p.stop()
 }
 
-// Hurry shortens the time: the client has cancelled what is waited for.
+// Hurry shortens the time: the client has cancelled what is waited for. It passes from now on, also
+// while that client is waited for, which may never answer.
 func (p *IdleTimer) Hurry() {
 	p.mu.Lock()
-	waiting := p.timer != nil || p.timeout == 0
 	if p.timeout == 0 || p.timeout > cancelGrace {
 		p.timeout = cancelGrace
 	}
 	p.cause = ErrCancelled
 	p.mu.Unlock()
-	if waiting {
-		p.Wait()
-	}
+	p.Wait()
 }
 
 // Over ends the context.

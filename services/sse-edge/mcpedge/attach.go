@@ -435,13 +435,26 @@ func (a *attachments) run(ctx context.Context) {
 	all.Go(func() { a.records.follow(ctx, a.edge, a) })
 	ticker := time.NewTicker(attachBeat)
 	defer ticker.Stop()
-	for {
+	for last := time.Now(); ; last = time.Now() {
 		a.records.beat(ctx, a.edge)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			a.tend(time.Now())
+			a.tick(time.Now(), last, a.records.connected())
 		}
 	}
+}
+
+// tick is what is done between two signs of life. While NATS was away, or the process was paused
+// (SIGSTOP, a frozen container), no other edge was heard, and none is silent for that.
+func (a *attachments) tick(now, last time.Time, connected bool) {
+	if !connected || now.Sub(last) > 2*attachBeat {
+		a.mu.Lock()
+		for edge := range a.heard {
+			a.heard[edge] = now
+		}
+		a.mu.Unlock()
+	}
+	a.tend(now)
 }

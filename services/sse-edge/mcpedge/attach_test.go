@@ -225,6 +225,28 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 	c.says(progress(1))
 }
 
+// An edge that was paused, or had no NATS, has not heard the others meanwhile: it takes no stream from an
+// edge that has the newest connection.
+func TestAttach_AfterAPause(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pause     time.Duration
+		connected bool
+	}{"paused": {time.Minute, true}, "without NATS": {attachBeat, false}} {
+		u, one, two, _ := newMovedMCP(t)
+		a, now := one.attached, time.Now()
+		a.mu.Lock()
+		for edge := range a.heard {
+			a.heard[edge] = now.Add(-time.Minute)
+		}
+		a.mu.Unlock()
+		a.tick(now, now.Add(-tt.pause), tt.connected)
+		a.work.Wait()
+		if r, _, err := a.records.read(waittest.Context(t), attachKey(u.standalone())); err != nil || r.Edge != two.attached.edge {
+			t.Errorf("%s: the record is %+v, %v", name, r, err)
+		}
+	}
+}
+
 // Without NATS there are no records, and nothing new either.
 func TestAttach_NoRecords(t *testing.T) {
 	t.Parallel()

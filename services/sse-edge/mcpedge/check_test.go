@@ -3,6 +3,7 @@ package mcpedge
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 func TestMCP_AsksBridgeAboutCall(t *testing.T) {
@@ -54,6 +56,25 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	c.primed()
 	c.says(result(`"a"`))
 	c.Over()
+}
+
+// A bridge that is paused answers nothing. What it is asked meanwhile leaves room for the calls of other
+// bridges: one that no edge asks about for 35 s is cancelled.
+func TestCheck_ABridgeIsPaused(t *testing.T) {
+	f := newFixture(t)
+	f.tune = func(s *edge) { s.checkEvery = 5 * time.Millisecond }
+	b := f.bridge()
+	paused := make(chan struct{})
+	resume := sync.OnceFunc(func() { close(paused) })
+	b.check = func(rpc.Call) rpc.Answer {
+		<-paused
+		return rpc.Answer{}
+	}
+	s, _ := f.mcpService(nil)
+	t.Cleanup(resume)
+	u := join(t, s.url(), "2025-11-25")
+	u.follow(u.post(toolCall)).primed()
+	waittest.Until(t, "hundreds of questions wait for an answer", func() bool { return len(s.checks) > 200 })
 }
 
 // Clients give up a call after a minute; an edge tells them before.

@@ -321,8 +321,10 @@ const (
 	// restarts takes its calls over by then. With the times above the client has its error within
 	// 30 s, before the time-outs of clients (60 s in the TypeScript SDK).
 	unheardFor = 17 * time.Second
-	// maxChecks is how many are asked at a time; others wait for the next turn.
-	maxChecks = 64
+	// maxChecks is how many are asked at a time; others wait for the next turn. A bridge that is
+	// paused holds half of its calls' for takenTimeout each, and has 4,096 calls by default: there
+	// must be room for the calls of other bridges, which end after 35 s without a question.
+	maxChecks = 4096
 )
 
 // Due is when the bridge is asked about the call next.

@@ -72,10 +72,13 @@ func (a *attachRecords) open(ctx context.Context) error {
 	return err
 }
 
+// connected reports whether there is a connection to NATS.
+func (a *attachRecords) connected() bool { return a.js.Conn().IsConnected() }
+
 // use calls f with the bucket, as long as there is a connection.
 func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstream.KeyValue) error) error {
 	kv := a.kv.Load()
-	if kv == nil || !a.js.Conn().IsConnected() {
+	if kv == nil || !a.connected() {
 		return errNoRecords
 	}
 	ctx, done := natsconn.While(ctx, a.js.Conn())
@@ -185,7 +188,7 @@ func (a *attachRecords) follow(ctx context.Context, edge string, to recordFollow
 				}
 			}, func() {})
 		}
-		if ctx.Err() == nil && !errors.Is(err, natsconn.ErrChanged) && a.js.Conn().IsConnected() {
+		if ctx.Err() == nil && !errors.Is(err, natsconn.ErrChanged) && a.connected() {
 			a.logger.Warn("cannot follow the attach records", "error", err)
 		}
 		natsconn.Pause(ctx, attachAgain)

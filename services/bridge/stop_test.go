@@ -1,0 +1,34 @@
+package bridge
+
+import (
+	"net/http"
+	"testing"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+// A session outlives the bridge that stops: a 404 would have its client begin another one.
+func TestPost_WhileTheBridgeStops(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	h := in.session(s.ready(t))
+	stops := func(is bool) {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		in.stopping = is
+	}
+	request := rpc.Call{Action: rpc.Post, Session: h.name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
+	notification := rpc.Call{Action: rpc.Post, Session: h.name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
+	stops(true)
+	for _, c := range []rpc.Call{request, notification} {
+		if a := h.post(c); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s is answered %d %s", c.Data, a.Status, a.Data)
+		}
+	}
+	stops(false)
+	s.do(t, rpc.Call{Action: rpc.End, Session: h.name})
+	if a := h.post(request); a.Status != http.StatusNotFound {
+		t.Errorf("after the end: %d %s", a.Status, a.Data)
+	}
+}
