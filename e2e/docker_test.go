@@ -532,8 +532,14 @@ func TestDocker_DocumentedCombinations(t *testing.T) {
 		for _, file := range files {
 			args = append(args, "-f", "../deploy/"+file)
 		}
-		if out, err := exec.CommandContext(t.Context(), "docker", append(args, "config", "--quiet")...).CombinedOutput(); err != nil {
-			t.Errorf("%v: %v\n%s", files, err, out)
+		for _, auth := range []string{"", "jwt"} {
+			cmd := exec.CommandContext(t.Context(), "docker", append(args, "config", "--quiet")...)
+			cmd.Env = append(os.Environ(), "REJOIN_AUTH="+auth)
+			out, err := cmd.CombinedOutput()
+			// What others reach says who may.
+			if ok := auth != "" || !slices.Contains(files, "compose.machines.yaml"); ok != (err == nil) {
+				t.Errorf("%v with REJOIN_AUTH=%s: %v\n%s", files, auth, err, out)
+			}
 		}
 	}
 }

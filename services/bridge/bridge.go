@@ -75,6 +75,7 @@ type Service struct {
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling *quota.Pool    // calls of edges that are not answered yet
+	memory   *quota.Pool    // bytes of what clients have sent, until it is served
 	closing  chan struct{}  // one token for a session that is being ended in the log
 	open     slots          // calls of the upstream
 	running  slots          // processes

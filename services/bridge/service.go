@@ -59,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, aliveWithin: aliveWithin, taskTools: tools, after: time.After,
 		limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), callLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		inbox:    make(chan *nats.Msg, inboxSize),
-		handling: quota.NewPool(int64(cfg.MaxCalls)), closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
+		handling: quota.NewPool(int64(cfg.MaxCalls)), memory: env.Memory, closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*clientSession{},
 	}
 	if cfg.CacheBytes > 0 {
@@ -216,21 +216,38 @@ func (s *Service) accept(msg *nats.Msg) {
 		return
 	}
 	client := s.shareOf(c)
-	if !s.handling.Take(client, 1) {
+	give, ok := s.take(client, len(c.Data))
+	if !ok {
 		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
 		return
 	}
 	if !s.run(func() {
-		defer s.handling.Give(client, 1)
+		defer give()
 		ctx, span := s.begin(&c)
 		defer span.End()
 		a := s.answer(c)
 		s.log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
-		s.handling.Give(client, 1)
+		give()
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
+}
+
+// take takes a place and memory for a call of an edge.
+func (s *Service) take(client string, bytes int) (give func(), ok bool) {
+	n := int64(bytes)
+	if !s.handling.Take(client, 1) {
+		return nil, false
+	}
+	if !s.memory.Take(client, n) {
+		s.handling.Give(client, 1)
+		return nil, false
+	}
+	return func() {
+		s.memory.Give(client, n)
+		s.handling.Give(client, 1)
+	}, true
 }
 
 // answer does what an edge asks for.

@@ -189,7 +189,15 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	if !h.service.open.enter(h.owner) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
-	leave := func() { h.service.open.leave(h.owner) }
+	n := int64(len(c.Data))
+	if !h.service.memory.Take(h.owner, n) {
+		h.service.open.leave(h.owner)
+		return upstream.Busy(noMemory)
+	}
+	leave := func() {
+		h.service.memory.Give(h.owner, n)
+		h.service.open.leave(h.owner)
+	}
 	if !h.addCall(made) {
 		leave()
 		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
@@ -275,14 +283,22 @@ func (h *clientSession) unavailable() rpc.Answer {
 	return upstream.Busy(upstream.ErrStopping.Error())
 }
 
+const noMemory = "the bridge holds too much for clients, or too much for this one"
+
 // notifyWithin is how long a client waits for the upstream to take what is no request.
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
 // notify hands over messages that are no requests.
 func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
+	n := int64(len(c.Data))
+	if !h.service.memory.Take(h.owner, n) {
+		return upstream.Busy(noMemory)
+	}
+	give := func() { h.service.memory.Give(h.owner, n) }
 	reply := make(chan rpc.Answer, 1)
 	if !h.run(func() {
+		defer give()
 		ctx, cancel := context.WithTimeout(h.ctx, h.service.cfg.OpenTimeout)
 		defer cancel()
 		a := h.up.send(ctx, c.Header, c.Data)
@@ -294,6 +310,7 @@ func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
 			h.listen(cursor{})
 		}
 	}) {
+		give()
 		return h.unavailable()
 	}
 	select {

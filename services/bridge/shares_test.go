@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -188,4 +189,37 @@ func TestAttackWaitsTakenByOneClient(t *testing.T) {
 	if a := s.post(t, alice, "", `{"jsonrpc":"2.0","method":"x"}`); a.Status != http.StatusAccepted {
 		t.Errorf("another client was answered %d %s", a.Status, a.Data)
 	}
+}
+
+// One client makes requests that hang, with bodies that together are larger than the memory for clients.
+func TestAttackBodiesOfCallsThatHang(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL), func(s *Service) { s.memory = quota.NewPool(8 << 20) })
+	mallory, _ := s.openAs(t, "mallory", "")
+	alice, _ := s.openAs(t, "alice", "")
+	large := func(id int) rpc.Answer {
+		n := fmt.Sprint(id)
+		return s.post(t, mallory, newStream(t, n), fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"hang","params":{"text":%q}}`, n, strings.Repeat("x", 700<<10)))
+	}
+	taken := 0
+	for ; taken < 12; taken++ { // 8.2 MiB
+		if a := large(taken); a.Status != http.StatusAccepted {
+			wantBusy(t, a)
+			break
+		}
+	}
+	if taken < 4 || taken > 9 || in.memory.Used() > 8<<20 {
+		t.Errorf("%d requests are taken, of %d bytes", taken, in.memory.Used())
+	}
+	if stream, a := s.request(t, alice, "1", "x"); a.Status != http.StatusAccepted {
+		t.Errorf("another client was answered %d %s", a.Status, a.Data)
+	} else {
+		s.finished(t, alice, stream)
+	}
+	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	eventually(t, "what was taken is given back", func() bool { return in.memory.Used() == 0 })
 }

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -147,7 +148,7 @@ type BirthCopy struct {
 
 // Rewrite stores a control entry again, which lies at a sequence, so that what lies below may
 // be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
-// c is nil but for births. Other errors are those of [Log.Publish], or wrap [ErrNotFound]. Only
+// c is nil but for births. Other errors are those of [Log.Publish], or for an opening wrap [ErrNotFound]. Only
 // the acting janitor calls it.
 func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
 	msg := nats.NewMsg(s.String())
@@ -160,16 +161,18 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		return Ack{}, err
 	}
 	if s.Kind == event.Open || s.Kind == event.End {
+		msg.Header.Set(headerAgain, "1")
 		there, err := l.get(ctx, s.Partition, sequence)
-		if err != nil {
+		switch {
+		case err == nil:
+			msg.Data = there.Data
+			if changes := there.Header.Get(headerChanges); changes != "" {
+				msg.Header.Set(headerChanges, changes)
+			}
+			setBegan(msg, beganIn(there.Header, sequence))
+		case s.Kind == event.Open || !errors.Is(err, ErrNotFound): // an end that is damaged is still one
 			return Ack{}, err
 		}
-		msg.Data = there.Data
-		msg.Header.Set(headerAgain, "1")
-		if changes := there.Header.Get(headerChanges); changes != "" {
-			msg.Header.Set(headerChanges, changes)
-		}
-		setBegan(msg, beganIn(there.Header, sequence))
 	}
 	if s.Kind == event.Open {
 		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))

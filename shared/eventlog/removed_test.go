@@ -289,3 +289,28 @@ func TestChangeOpening(t *testing.T) {
 		}
 	})
 }
+
+// An end that is written again says where the first one lay, unless that is damaged.
+func TestRewrite_End(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	s := event.Subject{Session: "s", Life: "l", Kind: event.End}
+	must(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
+	first, err := l.Last(waittest.Context(t), s)
+	must(t, err)
+	at := first
+	for range 2 {
+		again, err := l.Rewrite(waittest.Context(t), s, at, nil)
+		must(t, err)
+		if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != first || e.Sequence == first {
+			t.Errorf("%+v, %v", e, err)
+		}
+		at = again.Sequence
+	}
+	must(t, l.Delete(waittest.Context(t), 0, at))
+	again, err := l.Rewrite(waittest.Context(t), s, at, nil)
+	must(t, err)
+	if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != 0 {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
