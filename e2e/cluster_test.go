@@ -75,11 +75,11 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	var readers []*reader
 	var writing, reading sync.WaitGroup
 	for i := range streams {
-		w := &writer{publisher: publisher, stream: fmt.Sprint(i), stored: &stored, stop: &stop}
+		w := &writer{publisher: publisher, session: "outage", stream: fmt.Sprint(i), stored: &stored, stop: &stop}
 		writers = append(writers, w)
 		writing.Go(func() { w.run(ctx) })
 		for _, edge := range edges {
-			r := &reader{url: edge, stream: w.stream}
+			r := &reader{url: edge, session: w.session, stream: w.stream}
 			readers = append(readers, r)
 			reading.Go(func() { r.run(ctx) })
 		}

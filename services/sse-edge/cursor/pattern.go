@@ -201,7 +201,7 @@ func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) 
 		if err = m.follow(ctx, life, true, Start{At: l.positionOf(m), Continues: true}, g.limits()); err != nil {
 			break
 		}
-		if found.BeforeBegan > l.found { // another life began and ended since
+		if max(found.BeforeBegan, found.Others) > l.found { // another life began and ended since
 			m.gaps = append(m.gaps, m.reader.missed(stream))
 		}
 		members = append(members, m)

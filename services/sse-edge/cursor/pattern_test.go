@@ -291,6 +291,36 @@ func TestPattern_LifeInBetween(t *testing.T) {
 	}
 }
 
+// The same while the client is away, also at an edge that has nothing of the life in between but its events.
+func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
+	f := edgetest.NewLog(t)
+	create(t, f, "o.1")
+	create(t, f, "o.2")
+	ps := followLog(t, f, 0)
+	knows(t, ps, "o.1", "o.2")
+	g := openPattern(t, f, ps, "", nil, "o.*")
+	end(t, f, "o.1")
+	last := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, "s", last)
+	readAll(t, g)
+	id := g.ID()
+	reuse(t, f, "o.1")
+	f.PublishTo("o.1", "a", 1)
+	end(t, f, "o.1")
+	reuse(t, f, "o.1") // the opening of the life in between is removed
+	last = f.PublishTo("o.1", "a", 1)
+	create(t, f, "o.3")
+	three := f.PublishTo("o.3", "a", 1)
+	comesTo(t, ps, "s", three)
+	want := []string{"gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three)}
+	for name, edge := range map[string]*Partitions{"it saw the opening": ps, "it did not": followLog(t, f, 0)} {
+		comesTo(t, edge, "s", three)
+		if got := events(readAll(t, openPattern(t, f, edge, id, nil, "o.*"))); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
 // A session that begins while a read is under way is not passed over.
 func TestPattern_BeginsDuringRead(t *testing.T) {
 	f := edgetest.NewLog(t)

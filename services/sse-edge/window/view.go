@@ -240,16 +240,23 @@ type SessionView struct {
 	// know that.
 	Before      string
 	BeforeBegan uint64
+	// Others is the sequence of the newest event of all other lives; 0 when the window has none.
+	Others uint64
 	// Owner and Members are those of its newest opening, if the window saw one.
 	Owner   string
 	Members []string
 }
 
 // view returns what is known of a name.
-func (n *lives) view() SessionView {
+func (w *Window) view(n *lives) SessionView {
 	v := SessionView{Session: n.session, Life: n.life, Before: n.before, BeforeBegan: n.beforeBegan, Owner: n.owner, Members: n.members}
 	if flow := n.flows[n.life]; flow != nil {
 		v.End = flow.Closed
+	}
+	for life, flow := range n.flows {
+		if life != n.life && flow.length > 0 {
+			v.Others = max(v.Others, w.ring.at(flow.last).Sequence)
+		}
 	}
 	return v
 }
@@ -262,7 +269,7 @@ func (w *Window) Session(session string) (v SessionView, known bool) {
 	if n == nil || !n.known {
 		return SessionView{}, false
 	}
-	return n.view(), true
+	return w.view(n), true
 }
 
 // NewestEnd returns the sequence of the newest end of a life of a session, of which the window need not know
@@ -292,7 +299,7 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 			continue
 		}
 		known[session] = true
-		all = append(all, n.view())
+		all = append(all, w.view(n))
 	}
 	return all, w.start, w.end
 }
