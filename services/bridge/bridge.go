@@ -241,7 +241,12 @@ func (p slots) leave(client string) {
 func (p slots) mostlyFree() bool { return 2*p.pool.Used() < p.pool.Capacity() }
 
 // shareOf returns whose share a call of an edge is of: that of its session, or of the one that it begins.
+// What ends something, or asks about it, is nobody's: it frees what the client has, or keeps it from being
+// taken for abandoned.
 func (s *Service) shareOf(c rpc.Call) string {
+	if c.Action == rpc.Check || c.Action == rpc.Cancel || c.Action == rpc.End {
+		return ""
+	}
 	if h := s.session(c.Session); h != nil {
 		return h.owner
 	}

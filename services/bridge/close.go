@@ -50,6 +50,7 @@ func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	}
 	// The bridge may have taken the request meanwhile: it receives messages in their order, but
 	// serves each in a goroutine.
+	lost.told = true // its client waits for what is in the log
 	if !h.addCall(lost) {
 		return accepted
 	}

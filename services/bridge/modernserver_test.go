@@ -264,9 +264,11 @@ func TestSpares_EndedBeforeItsCall(t *testing.T) {
 	if err := os.WriteFile(script, []byte(`
 while read -r line; do
 	case $line in
-	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
+	*'"initialize"'*)
+		mkdir "$0.first" 2>/dev/null || { mkdir "$0.second" 2>/dev/null && second=yes; }
+		echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
 	*'"notifications/initialized"'*)
-		if ! mkdir "$0.first" 2>/dev/null && mkdir "$0.second" 2>/dev/null; then
+		if [ "$second" ]; then
 			echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 			exit
 		fi ;;

@@ -28,6 +28,11 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
 	}
 	id := m.ID
+	client, n := clientOf(c), int64(len(c.Data))
+	if !s.memory.Take(client, n) {
+		return upstream.About(upstream.Busy(noMemory), []json.RawMessage{id})
+	}
+	defer s.memory.Give(client, n)
 	leave, err := s.limits.Enter(newRecord(c, nil))
 	if err != nil {
 		a := upstream.Busy(err.Error())

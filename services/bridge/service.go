@@ -216,38 +216,21 @@ func (s *Service) accept(msg *nats.Msg) {
 		return
 	}
 	client := s.shareOf(c)
-	give, ok := s.take(client, len(c.Data))
-	if !ok {
+	if !s.handling.Take(client, 1) {
 		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
 		return
 	}
 	if !s.run(func() {
-		defer give()
+		defer s.handling.Give(client, 1)
 		ctx, span := s.begin(&c)
 		defer span.End()
 		a := s.answer(c)
 		s.log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
-		give()
+		s.handling.Give(client, 1)
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
-}
-
-// take takes a place and memory for a call of an edge.
-func (s *Service) take(client string, bytes int) (give func(), ok bool) {
-	n := int64(bytes)
-	if !s.handling.Take(client, 1) {
-		return nil, false
-	}
-	if !s.memory.Take(client, n) {
-		s.handling.Give(client, 1)
-		return nil, false
-	}
-	return func() {
-		s.memory.Give(client, n)
-		s.handling.Give(client, 1)
-	}, true
 }
 
 // answer does what an edge asks for.

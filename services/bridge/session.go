@@ -114,7 +114,7 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 	}
 	var ids []json.RawMessage
 	var cancel []string
-	initialized := false
+	initialized, answers := false, true
 	for _, data := range all {
 		m, err := rpc.ParseMessage(data)
 		switch {
@@ -125,7 +125,9 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 		case m.Is(upstream.MethodCancelled):
 			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
 		case m.Is(upstream.MethodInitialized):
-			initialized = true
+			initialized, answers = true, false
+		case m.Method != nil:
+			answers = false
 		}
 	}
 	if refused := h.guardTasks(&c, all, batch); refused != nil {
@@ -137,7 +139,11 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 	}
 	h.cancelled(cancel)
 	if len(ids) == 0 {
-		return h.notify(c, initialized)
+		client := h.owner
+		if answers { // a call of the client's may wait for them, and hold what it has until then
+			client = ""
+		}
+		return h.notify(c, initialized, client)
 	}
 	if c.Stream == "" || c.Stream == rpc.Standalone {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
@@ -289,13 +295,13 @@ const noMemory = "the bridge holds too much for clients, or too much for this on
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
-// notify hands over messages that are no requests.
-func (h *clientSession) notify(c rpc.Call, initialized bool) rpc.Answer {
+// notify hands over messages that are no requests, in the share of a client.
+func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
 	n := int64(len(c.Data))
-	if !h.service.memory.Take(h.owner, n) {
+	if !h.service.memory.Take(client, n) {
 		return upstream.Busy(noMemory)
 	}
-	give := func() { h.service.memory.Give(h.owner, n) }
+	give := func() { h.service.memory.Give(client, n) }
 	reply := make(chan rpc.Answer, 1)
 	if !h.run(func() {
 		defer give()

@@ -279,7 +279,11 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 // find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
 // nothing says on which server the entries were stored. Metadata that have changed since the stream was
 // created were written with the change, such as a generation that the acting janitor has begun.
-func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) error {
+func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) (err error) {
+	if l.parts != nil { // the log is open, and its caller owns the partition
+		defer func() { l.parts[p].unwritten = err != nil }()
+	}
+	read := time.Now()
 	stream, err := l.find(ctx, p)
 	if err != nil {
 		return apiError(err)
@@ -291,6 +295,9 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 	if last > 0 {
 		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 		delete(cfg.Metadata, metaServer)
+	}
+	if time.Since(read) > lookWithin { // they may have changed since: see change
+		return fmt.Errorf("%w: this program stood still", ErrUnavailable)
 	}
 	return l.update(ctx, cfg)
 }

@@ -104,7 +104,7 @@ func Within(capacity, used, held, n int64) bool {
 
 // take is [Pool.Take] for a caller who holds the lock.
 func (p *Pool) take(client string, n int64) bool {
-	if p.used+n > p.capacity || client != "" && !Within(p.capacity, p.used, p.held[client], n) {
+	if n > 0 && (p.used+n > p.capacity || client != "" && !Within(p.capacity, p.used, p.held[client], n)) {
 		return false
 	}
 	p.used += n

@@ -44,6 +44,14 @@ func TestPool_Shares(t *testing.T) {
 	take("large", 101, false)
 }
 
+// Nothing is there for everybody, also for who has too much.
+func TestPool_TakeNothing(t *testing.T) {
+	p := quota.NewPool(8)
+	if !p.Take("a", 6) || !p.Take("b", 2) || !p.Take("a", 0) || p.Wait(t.Context(), "a", 0) != nil || p.Used() != 8 {
+		t.Errorf("nothing cannot be taken of %d", p.Used())
+	}
+}
+
 func TestPool_Nil(t *testing.T) {
 	p := quota.NewPool(0)
 	if !p.Take("a", 1<<40) || p.Wait(t.Context(), "a", 1<<40) != nil || p.Used() != 0 || p.Capacity() != 0 {
@@ -131,7 +139,7 @@ func TestPool_Property(t *testing.T) {
 				held[who], used = held[who]-n, used-n
 				continue
 			}
-			want := used+n <= capacity && (used+n <= capacity*3/4 || held[who]+n <= capacity/4)
+			want := n == 0 || used+n <= capacity && (used+n <= capacity*3/4 || held[who]+n <= capacity/4)
 			if got := p.Take(name, n); got != want {
 				t.Fatalf("seed %d: taking %d with %d of %d used: %t", seed, n, held[who], used, got)
 			}

@@ -52,6 +52,10 @@ func (st *Stream) tellRested() {
 
 // rest makes a stream quiet, at once unless the log is being read for it.
 func (w *worker) rest(st *Stream, rested chan<- string) {
+	if t := &st.Turns; t.rested != nil { // who has waited for it is not the one that follows
+		t.rested <- "" // there is room
+		t.next = nil
+	}
 	st.Turns.rested = rested
 	if st.phase != reading {
 		st.tellRested()
