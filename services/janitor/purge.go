@@ -39,14 +39,17 @@ type floorKeeper struct {
 // moveFloor copies what has to be copied, and moves the floor as far as it may. ctx is that of the
 // term.
 func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
-	r := w.rules()
+	r, at := w.rules(), w.floors[p.Number]
+	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
+		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.NoteStored(l.Epoch, s.Last) }); err != nil {
+			return err
+		}
+		*at = floorKeeper{term: ctx.Done()}
+	}
 	err := w.copyControls(ctx, p, r)
 	var before uint64
 	var why string
-	now, at := p.Now(), w.floors[p.Number]
-	if at.term != ctx.Done() { // meanwhile another janitor may have acted
-		*at = floorKeeper{term: ctx.Done()}
-	}
+	now := p.Now()
 	err = errors.Join(err, p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		before, why = l.Target(r, s.Bytes, now)
 		if before <= s.First || why == ledger.ByAge && now.Sub(at.moved) < r.MaxAge/floorSteps {

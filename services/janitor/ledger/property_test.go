@@ -21,6 +21,7 @@ type machine struct {
 	rules  Rules
 	ttl    time.Duration
 	skew   time.Duration // of its clock
+	takes  bool          // it has taken over, and not moved the floor since
 
 	fetched []eventlog.Entry // on the way to the ledger
 	sent    uint64           // the last sequence on the way, or handled
@@ -165,6 +166,10 @@ func (m *machine) move(t *rapid.T, used uint64) {
 		return
 	}
 	m.ledger.Advance(m.log.first, m.log.last)
+	if m.takes {
+		m.ledger.NoteStored(m.ledger.Epoch, m.log.last)
+		m.takes = false
+	}
 	before, why := m.ledger.Target(m.rules, used, m.now())
 	if before = m.keeper().Barrier(before, m.rules.Settled(), m.now()); before <= m.log.first {
 		return
@@ -340,7 +345,7 @@ func TestLedger_IsTheLog(t *testing.T) {
 			},
 			"interrupt": func(t *rapid.T) { m[which.Draw(t, "janitor")].tail() },
 			"restart":   func(t *rapid.T) { m[which.Draw(t, "janitor")] = newMachine(t, log, lim, r, ttl) },
-			"take over": func(*rapid.T) { m[0], m[1] = m[1], m[0] },
+			"take over": func(*rapid.T) { m[0], m[1] = m[1], m[0]; m[0].takes = true },
 			"": func(t *rapid.T) {
 				for _, one := range m {
 					one.check(t)
