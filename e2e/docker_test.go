@@ -217,8 +217,8 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 		status              int
 		contentType, body   string
 	}{
-		"an EventSource":    {http.MethodGet, events, "text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n:\ndata:\n\n"},
-		"an SDK's GET":      {http.MethodGet, d.url + "/mcp", "application/json, text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n:\ndata:\n\n"},
+		"an EventSource":    {http.MethodGet, events, "text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n:\n:\n\n"},
+		"an SDK's GET":      {http.MethodGet, d.url + "/mcp", "application/json, text/event-stream", http.StatusOK, "text/event-stream", "retry: 3000\n:\n:\n\n"},
 		"a call":            {http.MethodPost, d.url + "/mcp", "application/json, text/event-stream", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"a poll":            {http.MethodGet, events, "application/json", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"a publisher":       {http.MethodPost, events, "", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
