@@ -274,9 +274,9 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 	return checkPartition(stream.CachedInfo().Config, p)
 }
 
-// rewriteMetadata makes a partition that was created on a server that is alone last: where JetStream has found
-// the files of one that had gone, with entries up to last, it has not written the metadata, and would not
-// find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
+// rewriteMetadata writes the metadata of a partition that was just created, on a server that is alone, once
+// more: where JetStream has found the files of one that had gone, with entries up to last, it has not written
+// them, and would not find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
 // nothing says on which server the entries were stored. Metadata that have changed since the stream was
 // created were written with the change, such as a generation that the acting janitor has begun.
 func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) (err error) {

@@ -13,13 +13,13 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// nextGeneration waits for a generation of the partition that comes after those of a look.
-func nextGeneration(t *testing.T, l *eventlog.Log, before eventlog.State) (after eventlog.State) {
+// nextGenerations looks until the partition is there and has so many generations more than at a look before.
+func nextGenerations(t *testing.T, l *eventlog.Log, before eventlog.State, more int) (after eventlog.State) {
 	t.Helper()
-	waittest.Until(t, "another generation", func() bool {
+	waittest.Until(t, "the partition with its generations", func() bool {
 		var err error
 		after, err = l.Look(waittest.Context(t), 0)
-		return err == nil && len(after.Generations) > len(before.Generations)
+		return err == nil && len(after.Generations) >= len(before.Generations)+more
 	})
 	return after
 }
@@ -41,7 +41,7 @@ func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 			srv.TearMetadata("MCP_0")
 		}
 		start(t, srv, l)
-		after := nextGeneration(t, l, before)
+		after := nextGenerations(t, l, before, 1)
 		want := slices.Concat(before.Generations, []event.Generation{{ID: after.Generation().ID, Start: 11}})
 		if after.Origin != before.Origin || after.Last != 10 || after.Events != 10 || !slices.Equal(after.Generations, want) {
 			t.Fatalf("restart %d: the partition is %+v, was %+v", restart, after, before)
@@ -66,13 +66,13 @@ func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 	l = create(t, srv, one())
 	created := look(t, l)
 	eventlogtest.Begin(t, l)
-	next := nextGeneration(t, l, created)
+	next := nextGenerations(t, l, created, 1)
 	if next.Origin == before.Origin || next.Last != 10 || next.Generation().Start != 11 {
 		t.Errorf("the partition is %+v, was %+v", next, before)
 	}
 	stop(t, srv, l)
 	start(t, srv, l)
-	if again := nextGeneration(t, l, next); again.Origin != next.Origin {
+	if again := nextGenerations(t, l, next, 1); again.Origin != next.Origin {
 		t.Errorf("the partition is %+v, was %+v", again, next)
 	}
 }
@@ -88,12 +88,7 @@ func TestCreator_PartitionTornTwice(t *testing.T) {
 		stop(t, srv, l)
 		srv.TearMetadata("MCP_0")
 		start(t, srv, l)
-		var after eventlog.State
-		waittest.Until(t, "the partition is there again", func() bool {
-			var err error
-			after, err = l.Look(waittest.Context(t), 0)
-			return err == nil
-		})
+		after := nextGenerations(t, l, before, 0)
 		if after.Origin != before.Origin || after.Events != before.Events {
 			t.Fatalf("the partition is %+v, was %+v", after, before)
 		}

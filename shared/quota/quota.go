@@ -20,7 +20,7 @@ type Pool struct {
 	waiters list.List        // of *waiter, in the order in which they came: none of them can take now
 }
 
-// waiter is who waits for n of a client's.
+// waiter waits for n in the share of a client.
 type waiter struct {
 	client string
 	n      int64

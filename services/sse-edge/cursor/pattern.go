@@ -79,7 +79,7 @@ func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.Sessi
 		all = append(below, all...)
 	}
 	return slices.DeleteFunc(all, func(m window.SessionView) bool {
-		copied := 0 < m.End && m.End <= after // of its end, there is a copy
+		copied := 0 < m.End && m.End <= after // it ended before, and there is a copy of its end
 		return l.has(m.Session) || copied || l.group.cfg.Uses != nil && m.Owner != "" && !l.group.cfg.Uses(m.Owner, m.Members)
 	}), through, nil
 }

@@ -253,27 +253,33 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	}
 }
 
-// A name that is used twice before the group finds it again has a gap for the life in between.
-func TestPattern_LifeInBetween(t *testing.T) {
-	f := edgetest.NewLog(t)
+// withEndedSession returns a group that has come to the end of session o.1, and follows o.2.
+func withEndedSession(t *testing.T) (f *edgetest.Log, ps *Partitions, g *Group) {
+	t.Helper()
+	f = edgetest.NewLog(t)
 	create(t, f, "o.1")
 	create(t, f, "o.2")
-	ps := followLog(t, f, 0)
+	ps = followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g = openPattern(t, f, ps, "", nil, "o.*")
 	end(t, f, "o.1")
-	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	if readAll(t, g); membersOf(g) != "o.2:open" {
 		t.Fatalf("the members are %s", membersOf(g))
 	}
+	return f, ps, g
+}
+
+// A name that is used twice before the group finds it again has a gap for the life in between.
+func TestPattern_LifeInBetween(t *testing.T) {
+	f, ps, g := withEndedSession(t)
 	again := func() uint64 {
 		reuse(t, f, "o.1")
 		return f.PublishTo("o.1", "a", 1)
 	}
 	again()
 	end(t, f, "o.1")
-	last = again()
+	last := again()
 	create(t, f, "o.3")
 	three := f.PublishTo("o.3", "a", 1)
 	comesTo(t, ps, "s", three)
@@ -293,22 +299,13 @@ func TestPattern_LifeInBetween(t *testing.T) {
 
 // The same while the client is away, also at an edge that has nothing of the life in between but its events.
 func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
-	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
-	g := openPattern(t, f, ps, "", nil, "o.*")
-	end(t, f, "o.1")
-	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
-	readAll(t, g)
+	f, ps, g := withEndedSession(t)
 	id := g.ID()
 	reuse(t, f, "o.1")
 	f.PublishTo("o.1", "a", 1)
 	end(t, f, "o.1")
 	reuse(t, f, "o.1") // the opening of the life in between is removed
-	last = f.PublishTo("o.1", "a", 1)
+	last := f.PublishTo("o.1", "a", 1)
 	create(t, f, "o.3")
 	three := f.PublishTo("o.3", "a", 1)
 	comesTo(t, ps, "s", three)

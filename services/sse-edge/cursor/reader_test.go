@@ -414,9 +414,10 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	check("an edge after the janitor", followLog(t, f, 0), begun.Generation())
 }
 
-// A generation that began while the tail ran is no roll-back when the tail begins again.
-func TestReader_RestartedWithoutJanitor(t *testing.T) {
-	t.Parallel()
+// readThroughRestarts has a client read before and after each restart of the server: without a gap, and
+// without a roll-back.
+func readThroughRestarts(t *testing.T, restarts int, restart func(*edgetest.Log, *Partitions)) *Partitions {
+	t.Helper()
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", f.Publish("a", 5))
@@ -425,11 +426,26 @@ func TestReader_RestartedWithoutJanitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for run := range 3 {
+	for run := range restarts + 1 {
 		step, err := r.Next(waittest.Context(t))
 		if err != nil || len(step.Gaps) > 0 || len(step.Items) != 5 {
 			t.Fatalf("run %d: gaps %+v, %d events, %v", run, step.Gaps, len(step.Items), err)
 		}
+		if run < restarts {
+			restart(f, ps)
+			comesTo(t, ps, "s", f.Publish("a", 5))
+		}
+	}
+	if rollbacks := testutil.ToFloat64(ps.metrics.rollbacks); rollbacks > 0 {
+		t.Errorf("%g roll-backs", rollbacks)
+	}
+	return ps
+}
+
+// A generation that began while the tail ran is no roll-back when the tail begins again.
+func TestReader_RestartedWithoutJanitor(t *testing.T) {
+	t.Parallel()
+	ps := readThroughRestarts(t, 3, func(f *edgetest.Log, ps *Partitions) {
 		before := *ps.Of("s").tailed.Load()
 		f.Server.Stop()
 		f.Server.Start()
@@ -437,11 +453,7 @@ func TestReader_RestartedWithoutJanitor(t *testing.T) {
 			state, _ := f.Backend.Log.State(0)
 			return !ps.Of("s").tailed.Load().SameServer(before) && !state.SameServer(before)
 		})
-		comesTo(t, ps, "s", f.Publish("a", 5))
-	}
-	if rollbacks := testutil.ToFloat64(ps.metrics.rollbacks); rollbacks > 0 {
-		t.Errorf("%g roll-backs", rollbacks)
-	}
+	})
 	if skipped := testutil.ToFloat64(ps.metrics.skipped.WithLabelValues("subject")); skipped > 0 {
 		t.Errorf("%g entries are strange", skipped)
 	}
@@ -481,27 +493,11 @@ func TestReader_RolledBackWhileItResumes(t *testing.T) {
 // A partition that is created again with its entries is the same one: nobody is told of a gap.
 func TestReader_PartitionCreatedAgain(t *testing.T) {
 	t.Parallel()
-	f := edgetest.NewLog(t)
-	ps := followLog(t, f, 0)
-	comesTo(t, ps, "s", f.Publish("a", 5))
-	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 100, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for run := range 2 {
-		step, err := r.Next(waittest.Context(t))
-		if err != nil || len(step.Gaps) > 0 || len(step.Items) != 5 {
-			t.Fatalf("run %d: gaps %+v, %d events, %v", run, step.Gaps, len(step.Items), err)
-		}
+	readThroughRestarts(t, 2, func(f *edgetest.Log, _ *Partitions) {
 		f.Server.Stop()
 		f.Server.TearMetadata("MCP_0")
 		f.Restart()
-		comesTo(t, ps, "s", f.Publish("a", 5))
-	}
-	if rollbacks := testutil.ToFloat64(ps.metrics.rollbacks); rollbacks > 0 {
-		t.Errorf("%g roll-backs", rollbacks)
-	}
+	})
 }
 
 // A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.

@@ -52,7 +52,7 @@ func (st *Stream) tellRested() {
 
 // rest makes a stream quiet, at once unless the log is being read for it.
 func (w *worker) rest(st *Stream, rested chan<- string) {
-	if t := &st.Turns; t.rested != nil { // who has waited for it is not the one that follows
+	if t := &st.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
 		t.rested <- "" // there is room
 		t.next = nil
 	}
