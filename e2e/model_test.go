@@ -45,6 +45,9 @@ type truth struct {
 	lost     []map[uint64]bool
 	through  []uint64            // by partition: all up to here is known
 	sessions map[string][]stored // the valid entries of a session, in order, of all lives
+	// histories has those that were asked for since the newest entry of their session. Each event
+	// that a subscriber receives asks for one.
+	histories map[string]history
 }
 
 // stored is an entry as it was stored.
@@ -97,7 +100,10 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 }
 
 func emptyTruth(partitions int) *truth {
-	tr := &truth{partitions: partitions, moved: make(chan struct{}), through: make([]uint64, partitions), sessions: map[string][]stored{}}
+	tr := &truth{
+		partitions: partitions, moved: make(chan struct{}), through: make([]uint64, partitions),
+		sessions: map[string][]stored{}, histories: map[string]history{},
+	}
 	for range partitions {
 		tr.parts = append(tr.parts, map[uint64]stored{})
 		tr.lost = append(tr.lost, map[uint64]bool{})
@@ -148,6 +154,7 @@ func (tr *truth) add(p int, sequence uint64, subject string, h nats.Header, data
 		all := tr.sessions[s.subject.Session]
 		i, _ := slices.BinarySearchFunc(all, sequence, func(e stored, q uint64) int { return cmp.Compare(e.sequence, q) })
 		tr.sessions[s.subject.Session] = slices.Insert(all, i, s)
+		delete(tr.histories, s.subject.Session)
 	}
 	tr.advance(p)
 }
@@ -307,21 +314,11 @@ func (tr *truth) all(session string) []stored {
 	return slices.Clone(tr.sessions[session])
 }
 
-// clears returns the clears of a session.
-func (tr *truth) clears(session string) []stored {
-	var out []stored
-	for _, s := range tr.history(session).entries {
-		if s.kind == event.Clear {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// history is what is true of one session at one moment.
+// history is what is true of one session at one moment. It is shared, and does not change.
 type history struct {
 	life    string            // that the newest opening names
 	entries []stored          // of that life
+	clears  []stored          // among entries
 	closed  map[string]uint64 // by stream, "" for the session: its end
 	cleared map[string]uint64 // the last clear
 	trimmed map[string]uint64 // up to where trims go
@@ -329,9 +326,19 @@ type history struct {
 }
 
 func (tr *truth) history(session string) history {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	h, ok := tr.histories[session]
+	if !ok {
+		h = historyOf(tr.sessions[session])
+		tr.histories[session] = h
+	}
+	return h
+}
+
+// historyOf is of all entries of a session, in order.
+func historyOf(all []stored) history {
 	h := history{closed: map[string]uint64{}, cleared: map[string]uint64{}, trimmed: map[string]uint64{}}
-	all := tr.all(session)
-	h.entries = make([]stored, 0, len(all))
 	for _, s := range all {
 		if s.kind == event.Open {
 			h.life = s.opens
@@ -347,6 +354,7 @@ func (tr *truth) history(session string) history {
 			h.closed[s.subject.Stream] = s.sequence
 		case event.Clear:
 			h.cleared[s.subject.Stream] = s.sequence
+			h.clears = append(h.clears, s)
 		case event.Trim:
 			h.trimmed[s.subject.Stream] = max(h.trimmed[s.subject.Stream], s.upTo)
 		case event.Message:

@@ -64,7 +64,7 @@ func (w *world) checkMessage(s *subscriber, session, stream string, sequence uin
 	case asJSON && !sameJSON(e.data, data), !asJSON && !bytes.Equal(e.data, data):
 		w.violate("%s: event %d of %s is %q in the log, and %q was sent", s, sequence, stream, e.data, data)
 	default:
-		for _, m := range w.truth.clears(session) {
+		for _, m := range w.truth.history(session).clears {
 			if m.sequence <= asOf && m.sequence > sequence && (m.subject.Stream == "" || m.subject.Stream == stream) {
 				w.violate("%s: event %d of %s was sent though the edge was past the clear %d", s, sequence, stream, m.sequence)
 			}

@@ -67,6 +67,7 @@ type Service struct {
 	ledgers     []*keeping    // by partition
 	others      chan struct{} // other ledgers are kept than before
 	spare       chan struct{} // memory is spare: a ledger is complete, or is kept no more
+	freeMemory  func()        // [daemon.Env.FreeMemory]
 	leases      *lease.Leases
 	roster      *follow.Roster
 	generations *follow.Generations

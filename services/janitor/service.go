@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -33,7 +32,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, backend: b, logger: env.Log, others: make(chan struct{}, 1), spare: make(chan struct{}, 1)}
+	s := &Service{cfg: cfg, backend: b, logger: env.Log, freeMemory: env.FreeMemory, others: make(chan struct{}, 1), spare: make(chan struct{}, 1)}
 	if cfg.JanitorAddr != "" {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
@@ -217,10 +216,10 @@ func (s *Service) keepRecords(ctx context.Context) {
 		select {
 		case <-s.others:
 		case <-copied:
-			debug.FreeOSMemory()
+			s.freeMemory()
 		case <-s.spare:
 			if held, _ := s.leases.Holders(); s.incomplete(held) == nil {
-				debug.FreeOSMemory()
+				s.freeMemory()
 			}
 		case <-ctx.Done():
 		}

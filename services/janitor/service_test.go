@@ -439,3 +439,12 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 		t.Error("the tombstone is not there any more")
 	}
 }
+
+func TestMemory_FreedAfterTheLogWasRead(t *testing.T) {
+	t.Parallel()
+	freed := make(chan struct{}, 1)
+	beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
+		s.freeMemory = func() { ring(freed) }
+	})
+	waittest.Receive(t, "memory is freed", freed)
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -128,15 +129,16 @@ func (a App) Main() int {
 	}, health.metric))
 	traces, closeTraces := openTraces(a.Name, log)
 	env := Env{
-		Log:       log,
-		LogBodies: cfg.LogBodies,
-		Traces:    traces,
-		Metrics:   registry,
-		Gatherer:  registry,
-		Memory:    cfg.memory(registry),
-		Health:    health,
-		Command:   command,
-		Stdout:    a.Stdout,
+		Log:        log,
+		LogBodies:  cfg.LogBodies,
+		Traces:     traces,
+		Metrics:    registry,
+		Gatherer:   registry,
+		Memory:     cfg.memory(registry),
+		FreeMemory: debug.FreeOSMemory,
+		Health:     health,
+		Command:    command,
+		Stdout:     a.Stdout,
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -36,6 +36,10 @@ type Env struct {
 	// Memory is what clients may make the program hold, in bytes. Nil: any number.
 	Memory *quota.Pool
 
+	// FreeMemory returns to the operating system what the program has freed. It collects the
+	// garbage of all that the program runs. NewEnv's does nothing.
+	FreeMemory func()
+
 	// Health takes the service's readiness checks.
 	Health *Health
 
@@ -55,10 +59,11 @@ func NewEnv(log *slog.Logger) Env {
 	}
 	registry := prometheus.NewRegistry()
 	return Env{
-		Log:      log,
-		Metrics:  registry,
-		Gatherer: registry,
-		Health:   new(Health),
-		Stdout:   io.Discard,
+		Log:        log,
+		Metrics:    registry,
+		Gatherer:   registry,
+		FreeMemory: func() {},
+		Health:     new(Health),
+		Stdout:     io.Discard,
 	}
 }
