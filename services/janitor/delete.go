@@ -99,15 +99,6 @@ func (d *deleter) round() (errs error) {
 	return errs
 }
 
-// all deletes everything that is due of a partition.
-func (d *deleter) all(ctx context.Context, p *follow.Partition) error {
-	for {
-		if more, err := d.batch(ctx, p); err != nil || !more {
-			return err
-		}
-	}
-}
-
 // batch deletes the next entries that are due, and reports whether there are more.
 func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, err error) {
 	due := func(l *ledger.Ledger) (todo []uint64, all int) { return l.Due(p.Now(), d.settled, batchSize) }

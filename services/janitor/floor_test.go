@@ -216,3 +216,20 @@ func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 		t.Errorf("the limits are %+v, want %+v, %v", now.Limits, roomy.Limits, err)
 	}
 }
+
+// The other partitions are not swept meanwhile.
+func TestFloor_RoomTakesOneBatchOfDeletes(t *testing.T) {
+	t.Parallel()
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 1}, idle(), deletesNothing)
+	r.onlySweeps()
+	r.acts(t)
+	r.publish(t, "s", "a", batchSize+10)
+	r.sweepNow(t)
+	p := r.partitions[0]
+	if err := r.sweeper.makeRoom(r.term(t), p); err != nil {
+		t.Fatal(err)
+	}
+	if left := toDelete(r.partitions)[eventlog.Trimmed]; left != 9 {
+		t.Errorf("%d entries are left to be deleted, want 9", left)
+	}
+}

@@ -420,3 +420,12 @@ func wantSequences(got, want []uint64) error {
 }
 
 var midday = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// all deletes everything that is due of a partition.
+func (d *deleter) all(ctx context.Context, p *follow.Partition) error {
+	for {
+		if more, err := d.batch(ctx, p); err != nil || !more {
+			return err
+		}
+	}
+}

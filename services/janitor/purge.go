@@ -181,9 +181,10 @@ func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *led
 }
 
 // makeRoom lets a full partition take what the janitor has to store before it may remove
-// anything, up to twice what it should take: publishers take the room as well.
+// anything, up to twice what it should take: publishers take the room as well. Of what is due to be
+// deleted it deletes one batch, since the other partitions wait to be swept.
 func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
-	if err := w.deleter.all(ctx, p); err != nil {
+	if _, err := w.deleter.batch(ctx, p); err != nil {
 		return err
 	}
 	if state, _ := p.Log.State(p.Number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
