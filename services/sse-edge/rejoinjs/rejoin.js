@@ -196,6 +196,19 @@ function tokenOf(token, refused) {
   return typeof token === 'function' ? token(refused) : token
 }
 
+// unlessAborted waits for a promise, but no longer than until the signal is aborted.
+async function unlessAborted(signal, promise) {
+  let abort
+  const aborted = new Promise((_, reject) => { abort = () => reject(signal.reason) })
+  signal.addEventListener('abort', abort)
+  if (signal.aborted) abort()
+  try {
+    return await Promise.race([promise, aborted])
+  } finally {
+    signal.removeEventListener('abort', abort)
+  }
+}
+
 // ---- Where a cursor is kept -------------------------------------------------------
 
 function storeOf(storage) {
@@ -454,13 +467,13 @@ class Subscription {
     try {
       let response, token
       try {
-        token = this.#token ?? (await tokenOf(this.#options.token, false))
+        token = this.#token ?? (await unlessAborted(signal, tokenOf(this.#options.token, false)))
         this.#token = undefined
         response = await this.#request(token, signal)
       } catch (error) {
         return { error }
       }
-      if (response.status !== 200) return await this.#refused(response, token)
+      if (response.status !== 200) return await this.#refused(response, token, signal)
       if (!/^text\/event-stream\b/i.test(response.headers.get('Content-Type'))) {
         return { error: new RejoinError('the answer is not an event stream', { status: 200, code: 'no_event_stream' }) }
       }
@@ -507,16 +520,16 @@ class Subscription {
     }
   }
 
-  async #refused(response, token) {
+  async #refused(response, token, signal) {
     if (response.status === 204) return { end: { reason: 'closed' } }
     const error = await problemOf(response)
     if (response.status === 401 && !this.#renewed) {
       this.#renewed = true
       try {
         if (typeof this.#options.token === 'function') {
-          this.#token = await tokenOf(this.#options.token, true)
+          this.#token = await unlessAborted(signal, tokenOf(this.#options.token, true))
           if (this.#token !== token) return { now: true }
-        } else if (this.#options.renew && (await this.#options.renew()) !== false) {
+        } else if (this.#options.renew && (await unlessAborted(signal, this.#options.renew())) !== false) {
           return { now: true }
         }
       } catch (error) {

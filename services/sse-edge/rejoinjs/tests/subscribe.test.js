@@ -293,6 +293,16 @@ test('tokens', async (t) => {
     assert.equal(end.reason, 'refused')
     assert.deepEqual(sent(server), ['Bearer token 1', 'Bearer token 2'])
   })
+  await t.test('one that never comes is asked for again', async (t) => {
+    hurry(t)
+    const never = new Promise(() => {})
+    const asked = []
+    const server = serve(unauthorized, ended)
+    const { end } = await follow(server, { silence: 20, token: (refused) => { asked.push(refused); return asked.length % 2 ? never : `token ${asked.length}` } })
+    assert.equal(end.reason, 'closed')
+    assert.deepEqual(asked, [false, false, true, false])
+    assert.deepEqual(sent(server), ['Bearer token 2', 'Bearer token 4'])
+  })
   await t.test('a token that cannot be had is asked for again', async (t) => {
     hurry(t)
     let n = 0
@@ -412,6 +422,13 @@ test('close ends it at once, wherever it is', async (t) => {
     })
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(cursor, id(1))
+  })
+  await t.test('while it waits for a token', async () => {
+    const abort = new AbortController()
+    const server = serve(ended)
+    const { end } = await follow(server, { signal: abort.signal, token: () => { abort.abort(); return new Promise(() => {}) } })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(server.requests.length, 0)
   })
   await t.test('a signal that was aborted before', async () => {
     const server = serve(hanging)
