@@ -37,6 +37,14 @@ type Entry struct {
 func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show func(Entry), whole func()) error {
 	ctx, done := natsconn.While(ctx, js.Conn())
 	defer done()
+	err := follow(ctx, js, bucket, show, whole)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // a request that it has ended says only that it has
+	}
+	return err
+}
+
+func follow(ctx context.Context, js jetstream.JetStream, bucket string, show func(Entry), whole func()) error {
 	prefix := "$KV." + bucket + "."
 	reader, err := natsconn.NewReader(ctx, js, "KV_"+bucket, natsconn.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
 	if err != nil {

@@ -147,6 +147,19 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 }
 
 // The consumer lies on any server of a cluster, which may be behind the leader.
+// A watch that is replaced while it begins is no trouble that is to be reported.
+func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
+	t.Parallel()
+	js := connect(t, natstest.Start(t))
+	create(t, js)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("replaced")
+	cancel(cause)
+	if err := bucket.Follow(ctx, js, "B", func(bucket.Entry) {}, func() {}); !errors.Is(err, cause) {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
 func TestFollow_CompleteInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
