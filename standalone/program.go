@@ -149,7 +149,15 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		if err != nil {
 			return nil, err
 		}
-		actors = slices.Insert(actors, last, daemon.Actor{Name: "bridge", Run: b.Run})
+		actors = slices.Insert(actors, last, daemon.Actor{Name: "bridge", Run: func(ctx context.Context) error {
+			err := b.Run(ctx)
+			if errors.Is(err, bridge.ErrReplaced) { // that one needs the NATS of this program
+				p.env.Log.Error("the bridge has ended", "error", err)
+				<-ctx.Done()
+				return nil
+			}
+			return err
+		}})
 	}
 	return append([]daemon.Actor{{Name: "nats", Run: server.run}}, actors...), nil
 }

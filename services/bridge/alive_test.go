@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -86,9 +87,70 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		t.Errorf("the call of the first has got %v", all)
 	}
 	s.stopAway(t, first)
+	for range silentTimes - 1 {
+		close(again)
+		again = waittest.Receive(t, "the second has asked again", asksAgain)
+	}
+	if second.taken.Load() {
+		t.Error("the second did not wait for the first to come back")
+	}
 	close(again)
 	eventually(t, "the second is open", second.taken.Load)
 	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
+// hidden has a bridge that starts get no answer from one that is there: that one is paused, or cut off.
+func hidden(s *Service) { s.aliveWithin = time.Nanosecond }
+
+// wantReplaced waits until a bridge has ended since another one has its name.
+func (in *instance) wantReplaced(t *testing.T) {
+	t.Helper()
+	if err := waittest.Receive(t, "the bridge has ended", in.ended); !errors.Is(err, ErrReplaced) {
+		t.Errorf("it ended with %v", err)
+	}
+	in.ended <- nil // for its cleanup
+}
+
+// An edge asks after a call that runs. A bridge that does not know of the call ends it.
+func TestBridge_NameIsTakenDuringAPause(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	hang := never(t)
+	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
+		w.stream()
+		hang()
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "hang")
+	eventually(t, "the call is written down", func() bool {
+		_, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
+		return err == nil
+	})
+	s.start(t, testConfig(up.URL), hidden)
+	first.wantReplaced(t)
+	wantError(t, s.finished(t, name, stream), 1, "1")
+
+	stream, _ = s.request(t, name, "2", "hang")
+	for range 8 {
+		s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
+	}
+	if all, final := s.read(t, name, stream); final {
+		t.Errorf("the call was ended with %v", all)
+	}
+}
+
+func TestBridge_NameIsTakenWhileItWasCutOff(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	link := &natstest.Link{}
+	s.options = []nats.Option{nats.SetCustomDialer(link)}
+	first := s.start(t, testConfig(up.URL))
+	link.Cut()
+	s.options = nil
+	s.start(t, testConfig(up.URL))
+	link.Heal()
+	first.wantReplaced(t)
 }
 
 // stopAway stops a bridge, and returns when NATS says that it is away. A question from before would

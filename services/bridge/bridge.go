@@ -80,6 +80,9 @@ type Service struct {
 	open     slots          // calls of the upstream
 	running  slots          // processes
 
+	id     string                  // of this run, which tells two bridges of one name apart
+	endRun context.CancelCauseFunc // has Run return [ErrReplaced]
+
 	life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
 

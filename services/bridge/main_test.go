@@ -104,6 +104,8 @@ type instance struct {
 	env  daemon.Env
 	b    *backend.Backend
 	stop func()
+	// ended gets what Run has returned.
+	ended chan error
 }
 
 // start runs a bridge, and waits until it has taken over the sessions of the one before.
@@ -134,7 +136,7 @@ func (s *system) launch(t testing.TB, cfg Config, set ...func(*Service)) *instan
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx) }()
-	in := &instance{Service: service, env: env, b: b}
+	in := &instance{Service: service, env: env, b: b, ended: ended}
 	in.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

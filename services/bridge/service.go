@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 	"rejoin/shared/logrepeat"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/presence"
 	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
@@ -58,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s := &Service{
 		cfg: cfg, name: name, backend: b, log: env.Log, metrics: m, traces: env.Traces, bodies: env.LogBodies, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil), endpoint: upstream.NewEndpoint(cfg.Upstream, static, cfg.ForwardHeader), command: command, doubtAfter: doubtAfter, unusedAfter: unusedAfter, answerWithin: answerWithin, goneAfter: goneAfter, aliveWithin: aliveWithin, taskTools: tools, after: time.After,
 		limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), callLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		inbox:    make(chan *nats.Msg, inboxSize),
+		id: rand.Text(), inbox: make(chan *nats.Msg, inboxSize),
 		handling: quota.NewPool(int64(cfg.MaxCalls)), memory: env.Memory, closing: make(chan struct{}, closesAtOnce), open: newSlots(cfg.MaxCalls, m.calls), running: newSlots(cfg.MaxProcesses, m.processes),
 		sessions: map[string]*clientSession{},
 	}
@@ -79,20 +80,23 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 // Run takes calls until ctx ends, then leaves the upstream alone and returns nil.
 func (s *Service) Run(ctx context.Context) error {
 	s.life, s.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
+	ctx, s.endRun = context.WithCancelCause(ctx)
+	defer s.endRun(nil)
 	defer s.endpoint.Close()
-	alive, err := s.claimName(ctx)
-	if err == nil {
-		defer func() { _ = alive.Unsubscribe() }() // the connection may be closed already
-		s.records, err = s.openRecords(ctx)
+	leave := func() {}
+	var err error
+	if s.records, err = s.openRecords(ctx); err == nil {
+		leave, err = s.claimName(ctx)
 	}
 	if err == nil {
+		defer leave()
 		s.owners = owners.New(s.records.js, s.cfg.TaskTTL)
 		err = s.takeOver(ctx, s.records)
 	}
 	if err != nil {
 		s.stop()
-		if ctx.Err() != nil {
-			return nil // told to stop while it was starting
+		if ctx.Err() != nil { // it is to stop, or another bridge has the name
+			return s.endedBy(ctx)
 		}
 		return err
 	}
@@ -119,10 +123,25 @@ func (s *Service) Run(ctx context.Context) error {
 
 	_ = opens.Unsubscribe() // the connection may be closed already
 	s.stop()
+	if err := s.endedBy(ctx); err != nil {
+		s.taken.Store(false)
+		return err // the sessions, and what is written of calls, are another bridge's
+	}
+	if s.backend.Conn.IsConnected() && errors.Is(s.checkName(context.WithoutCancel(ctx)), ErrReplaced) {
+		return nil // likewise: it was told to stop during a pause
+	}
 	if s.command != nil {
 		s.closeAll()
 	}
 	s.records.writeAll()
+	return nil
+}
+
+// endedBy returns why Run ends with a context: nil when it was told to.
+func (s *Service) endedBy(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, ErrReplaced) {
+		return fmt.Errorf("%w: %s", err, s.name)
+	}
 	return nil
 }
 
@@ -182,10 +201,9 @@ func (s *Service) closeExited(ctx context.Context, h *clientSession) error {
 
 // receive answers calls until ctx ends.
 func (s *Service) receive(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case msg := <-s.inbox:
 			s.accept(msg)
 		}
@@ -264,39 +282,108 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 const (
 	aliveWithin = time.Second // is how long another bridge of the name has to answer
 	aliveEvery  = time.Second // between two questions
+	silentTimes = 3           // in a row one that did answer has not
+	nameEvery   = 5 * time.Second
+	// nameTTL is how long the bucket knows whose a name is, without renewal.
+	nameTTL = time.Hour
 )
 
 // aliveSubject is where a bridge of a name says that it is there.
 func aliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
 
-// claimName waits until no other bridge of this name answers, since two would do everything
-// twice, and then answers that this one is there. Two that start at the same moment do not
-// see each other.
-func (s *Service) claimName(ctx context.Context) (*nats.Subscription, error) {
-	for told := false; ; {
+// ErrReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
+// paused, or cut off from NATS. Of two, each would get some of the requests of a session, and know
+// only the calls of those.
+var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
+
+// claimName waits until no other bridge of this name answers, since two would get in each other's
+// way. Then the name is this bridge's, until another one takes it: see [Service.keepName]. The function
+// that it returns has this one answer no more.
+//
+// A bridge that did answer may be about to connect again, after a restart of NATS.
+func (s *Service) claimName(ctx context.Context) (leave func(), err error) {
+	told, silent := false, 0
+	for {
 		err := s.isAlive(ctx, s.name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			sub, err := s.backend.Conn.Subscribe(aliveSubject(s.name), func(msg *nats.Msg) {
-				if inbox.Is(msg.Reply) {
-					_ = msg.Respond(nil)
-				}
-			})
-			if err != nil {
-				return nil, fmt.Errorf("cannot listen on NATS: %w", err)
+			if silent++; !told || silent == silentTimes {
+				return s.holdName(ctx)
 			}
-			return sub, nil
-		case err == nil && !told:
-			told = true
-			s.log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", s.name)
+		case err == nil:
+			silent = 0
+			if !told {
+				told = true
+				s.log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", s.name)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-s.after(aliveEvery):
 		}
+	}
+}
+
+// holdName takes the name. The bucket says whose it is: the newest writer's. A bridge that had it before
+// is told to look there.
+func (s *Service) holdName(ctx context.Context) (leave func(), err error) {
+	nc, subject, other := s.backend.Conn, aliveSubject(s.name), make(chan struct{}, 1)
+	sub, err := nc.Subscribe(subject, func(msg *nats.Msg) {
+		switch {
+		case inbox.Is(msg.Reply):
+			_ = msg.Respond(nil)
+		case string(msg.Data) != s.id:
+			select {
+			case other <- struct{}{}:
+			default:
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
+	}
+	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
+	if err := retry(ctx, func() error { return s.records.putName(ctx) }); err != nil {
+		leave()
+		return nil, err
+	}
+	_ = nc.Publish(subject, []byte(s.id)) // else the other one looks by itself
+	s.run(func() { s.keepName(other) })
+	return leave, nil
+}
+
+// keepName looks now and then whether the name is this bridge's still, and at once when another one says
+// that it has taken it, or when the connection is made.
+func (s *Service) keepName(other <-chan struct{}) {
+	for s.life.Err() == nil {
+		ctx, done := natsconn.While(s.life, s.backend.Conn)
+		if err := s.checkName(ctx); errors.Is(err, ErrReplaced) {
+			s.endRun(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-other:
+		case <-time.After(nameEvery):
+		}
+		done()
+	}
+}
+
+// checkName returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
+func (s *Service) checkName(ctx context.Context) error {
+	id, written, err := s.records.nameHolder(ctx)
+	switch {
+	case err != nil:
+		return err
+	case id == "", id == s.id && time.Since(written) > nameTTL/2:
+		return s.records.putName(ctx)
+	case id != s.id:
+		return ErrReplaced
+	default:
+		return nil
 	}
 }
 

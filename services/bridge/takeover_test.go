@@ -92,8 +92,10 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 			return false
 		}
 		n := 0
-		for range kv.Keys() {
-			n++
+		for key := range kv.Keys() {
+			if _, _, ok := names(key); ok { // it is of a call
+				n++
+			}
 		}
 		return n == 0
 	})

@@ -146,7 +146,6 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 	}
 }
 
-// The consumer lies on any server of a cluster, which may be behind the leader.
 // A watch that is replaced while it begins is no trouble that is to be reported.
 func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
 	t.Parallel()
@@ -160,6 +159,7 @@ func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
 	}
 }
 
+// The consumer lies on any server of a cluster, which may be behind the leader.
 func TestFollow_CompleteInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
