@@ -48,21 +48,28 @@ func TestIdle_SessionWithOpenCall(t *testing.T) {
 	}
 }
 
-func TestBridge_NameIsInUse(t *testing.T) {
-	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+// withRecordedCall returns a bridge with a call of the method "hang" that does not end, and is recorded.
+func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, stream string) {
+	t.Helper()
+	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
 	hang := never(t)
 	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		hang()
 	})
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "1", "hang")
+	in = s.start(t, testConfig(up.URL))
+	name = s.ready(t)
+	stream, _ = s.request(t, name, "1", "hang")
 	eventually(t, "the call is written down", func() bool {
 		_, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
 		return err == nil
 	})
+	return s, up, in, name, stream
+}
+
+func TestBridge_NameIsInUse(t *testing.T) {
+	t.Parallel()
+	s, up, first, name, stream := withRecordedCall(t)
 	asksAgain := make(chan chan time.Time)
 	second := s.launch(t, testConfig(up.URL), func(second *Service) {
 		second.after = func(d time.Duration) <-chan time.Time {
@@ -87,7 +94,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		t.Errorf("the call of the first has got %v", all)
 	}
 	s.stopAway(t, first)
-	for range silentTimes - 1 {
+	for range standbyQuestions - 1 {
 		close(again)
 		again = waittest.Receive(t, "the second has asked again", asksAgain)
 	}
@@ -114,19 +121,7 @@ func (in *instance) wantReplaced(t *testing.T) {
 // An edge asks after a call that runs. A bridge that does not know of the call ends it.
 func TestBridge_NameIsTakenDuringAPause(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	hang := never(t)
-	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
-		w.stream()
-		hang()
-	})
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "1", "hang")
-	eventually(t, "the call is written down", func() bool {
-		_, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
-		return err == nil
-	})
+	s, up, first, name, stream := withRecordedCall(t)
 	s.start(t, testConfig(up.URL), hidden)
 	first.wantReplaced(t)
 	wantError(t, s.finished(t, name, stream), 1, "1")

@@ -83,7 +83,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ctx, s.endRun = context.WithCancelCause(ctx)
 	defer s.endRun(nil)
 	defer s.endpoint.Close()
-	leave := func() {}
+	var leave func()
 	var err error
 	if s.records, err = s.openRecords(ctx); err == nil {
 		leave, err = s.claimName(ctx)
@@ -282,8 +282,9 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 const (
 	aliveWithin = time.Second // is how long another bridge of the name has to answer
 	aliveEvery  = time.Second // between two questions
-	silentTimes = 3           // in a row one that did answer has not
-	nameEvery   = 5 * time.Second
+	// standbyQuestions is how many questions in a row must have no answer until a standby takes the name.
+	standbyQuestions = 3
+	nameEvery        = 5 * time.Second // between two looks at whose the name is
 	// nameTTL is how long the bucket knows whose a name is, without renewal.
 	nameTTL = time.Hour
 )
@@ -298,22 +299,23 @@ var ErrReplaced = errors.New("another bridge has taken over, with the same --bri
 
 // claimName waits until no other bridge of this name answers, since two would get in each other's
 // way. Then the name is this bridge's, until another one takes it: see [Service.keepName]. The function
-// that it returns has this one answer no more.
+// that it returns ends the answers of this one.
 //
-// A bridge that did answer may be about to connect again, after a restart of NATS.
+// After a restart of NATS a bridge that has answered may be about to connect again: a standby asks more
+// than once.
 func (s *Service) claimName(ctx context.Context) (leave func(), err error) {
-	told, silent := false, 0
+	told, unanswered := false, 0
 	for {
 		err := s.isAlive(ctx, s.name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			if silent++; !told || silent == silentTimes {
+			if unanswered++; !told || unanswered == standbyQuestions {
 				return s.holdName(ctx)
 			}
 		case err == nil:
-			silent = 0
+			unanswered = 0
 			if !told {
 				told = true
 				s.log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", s.name)
