@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/bridge/translate"
+	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -246,8 +247,7 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 	key := listenPrefix + hex.EncodeToString(of[:])
 	_, err := s.records.kv.Get(ctx, key)
 	missed = !errors.Is(err, jetstream.ErrKeyNotFound)
-	put := nats.NewMsg("$KV." + rpc.CallsBucket + "." + key)
-	if _, err = s.records.js.PublishMsg(ctx, put, jetstream.WithMsgTTL(s.cfg.ListenMemory)); err != nil {
+	if err = bucket.PutFor(ctx, s.records.js, rpc.CallsBucket, key, nil, s.cfg.ListenMemory); err != nil {
 		s.log.Info("a listener is not remembered", "error", err)
 	}
 	return missed

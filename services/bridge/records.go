@@ -3,11 +3,9 @@ package bridge
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/bridge/translate"
@@ -178,19 +176,14 @@ func (r *records) put(ctx context.Context, key string, rec record) error {
 	return nil
 }
 
-// nameSubject is where the bucket says which bridge has a name: the value is the ID of its run, which is
+// nameKey is where the bucket says which bridge has a name: the value is the ID of its run, which is
 // no record of a call.
-func nameSubject(name string) string {
-	return "$KV." + rpc.CallsBucket + ".=bridge." + event.Token(name)
-}
+func nameKey(name string) string { return "=bridge." + event.Token(name) }
 
 func (r *records) putName(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recordWrite)
 	defer cancel()
-	msg := nats.NewMsg(nameSubject(r.service.name))
-	msg.Data = []byte(r.service.id)
-	_, err := r.js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(nameTTL))
-	return err
+	return bucket.PutFor(ctx, r.js, rpc.CallsBucket, nameKey(r.service.name), []byte(r.service.id), nameTTL)
 }
 
 // nameHolder returns the ID of the bridge that has the name, by the leader of the bucket, and since when
@@ -198,18 +191,8 @@ func (r *records) putName(ctx context.Context) error {
 func (r *records) nameHolder(ctx context.Context) (id string, written time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recordWrite)
 	defer cancel()
-	js, err := r.js.Conn().JetStream() // that of package jetstream asks any server that has a copy
-	if err != nil {
-		return "", written, err
-	}
-	msg, err := js.GetLastMsg("KV_"+rpc.CallsBucket, nameSubject(r.service.name), nats.Context(ctx))
-	switch {
-	case errors.Is(err, nats.ErrMsgNotFound):
-		return "", written, nil
-	case err != nil:
-		return "", written, err
-	}
-	return string(msg.Data), msg.Time, nil // the marker of one that has expired has no data
+	value, written, err := bucket.Last(ctx, r.js.Conn(), rpc.CallsBucket, nameKey(r.service.name))
+	return string(value), written, err
 }
 
 func (r *records) remove(ctx context.Context, key string) error {

@@ -85,6 +85,33 @@ const (
 // errBehind is returned when the consumer's server is far behind the leader.
 var errBehind = errors.New("the consumer is behind the bucket")
 
+// PutFor writes a value that is kept for a time, in whole seconds. The key-value client can do so only
+// for a key that has none.
+func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, value []byte, ttl time.Duration) error {
+	msg := nats.NewMsg("$KV." + bucket + "." + key)
+	msg.Data = value
+	_, err := js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))
+	return err
+}
+
+// Last asks the leader of a bucket for the value of a key, and when it was written. It is empty when there is
+// none, or no more. The key-value client, and that of package jetstream, ask any server that has a copy
+// (direct gets, ADR-31 of NATS).
+func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, err error) {
+	js, err := nc.JetStream()
+	if err != nil {
+		return nil, written, err
+	}
+	msg, err := js.GetLastMsg("KV_"+bucket, "$KV."+bucket+"."+key, nats.Context(ctx))
+	switch {
+	case errors.Is(err, nats.ErrMsgNotFound):
+		return nil, written, nil
+	case err != nil:
+		return nil, written, err
+	}
+	return msg.Data, msg.Time, nil
+}
+
 // follower knows how much of a bucket was shown. mu orders the reader's calls and whole.
 type follower struct {
 	drained chan struct{} // all that the consumer's server had was shown

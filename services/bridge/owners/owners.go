@@ -6,14 +6,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
@@ -98,34 +97,22 @@ func keyOf(principal, task string) string {
 	return prefix + hex.EncodeToString(sum[:])
 }
 
-func subject(key string) string { return "$KV." + rpc.CallsBucket + "." + key }
-
 // put writes a note, whose value is the seconds for which it is kept.
 func (n *Notes) put(ctx context.Context, key string, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	msg := nats.NewMsg(subject(key))
-	msg.Data = strconv.AppendInt(nil, int64(ttl/time.Second), 10)
-	_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))
-	return err
+	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, key, strconv.AppendInt(nil, int64(ttl/time.Second), 10), ttl)
 }
 
 // get reads a note; 0 seconds for none. It asks the leader of the bucket, since a client may use its
-// task as soon as it has the ID, and the key-value client asks any server (ADR-31 of NATS).
+// task as soon as it has the ID.
 func (n *Notes) get(ctx context.Context, key string) (seconds int64, written time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	js, err := n.js.Conn().JetStream() // that of package jetstream asks any server as well
+	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, key)
 	if err != nil {
 		return 0, written, err
 	}
-	msg, err := js.GetLastMsg("KV_"+rpc.CallsBucket, subject(key), nats.Context(ctx))
-	if errors.Is(err, nats.ErrMsgNotFound) {
-		return 0, written, nil
-	}
-	if err != nil {
-		return 0, written, err
-	}
-	seconds, _ = strconv.ParseInt(string(msg.Data), 10, 64) // the marker of one that has expired has none
-	return seconds, msg.Time, nil
+	seconds, _ = strconv.ParseInt(string(value), 10, 64) // one that has expired has none
+	return seconds, written, nil
 }

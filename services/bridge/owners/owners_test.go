@@ -79,7 +79,7 @@ func TestNotes_TTL(t *testing.T) {
 		t.Fatal(err)
 	}
 	ttl := func(key string) (string, uint64) {
-		msg, err := stream.GetLastMsgForSubject(t.Context(), subject(key))
+		msg, err := stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key)
 		if err != nil {
 			t.Fatal(err)
 		}
