@@ -36,16 +36,17 @@ func TestEras(t *testing.T) {
 				url := startServerMJS(t, packages, kind)
 				p, change = startProc(t, "--upstream="+url), []string{url + "/change"}
 			}
-			for _, client := range []string{"pinned", "auto", "earlier", "v1"} {
-				args := append([]string{abs(t, "testdata/mcp/eras.mjs"), packages.dir, p.api() + "/mcp", client}, change...)
-				out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
-				if err != nil {
-					t.Errorf("the client %s: %v\n%s", client, err, out)
-					continue
-				}
+			clients := []string{"pinned", "auto", "earlier", "v1"}
+			args := append([]string{abs(t, "testdata/mcp/eras.mjs"), packages.dir, p.api() + "/mcp", strings.Join(clients, ",")}, change...)
+			out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			if err != nil || len(lines) != len(clients) {
+				t.Fatalf("the clients: %v\n%s", err, out)
+			}
+			for i, client := range clients {
 				var got did
-				if err := json.Unmarshal(out, &got); err != nil {
-					t.Errorf("the client %s: %s", client, out)
+				if err := json.Unmarshal([]byte(lines[i]), &got); err != nil {
+					t.Errorf("the client %s: %s", client, lines[i])
 					continue
 				}
 				want := did{

@@ -15,7 +15,7 @@ missing=()
 for program in caddy curl git haproxy nginx node npm python3 "$@"; do
 	has "$program" || missing+=("$program")
 done
-has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
+has chromium-headless-shell || has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
 [ "${#missing[@]}" -gt 0 ] || exit 0
 echo "The tests need programs that are not installed: ${missing[*]}" >&2
 
@@ -31,7 +31,7 @@ for program in "${missing[@]}"; do
 	node) packages+=(nodejs) ;;
 	git) packages+=(git ca-certificates) ;;
 	gcc) packages+=(gcc libc6-dev) ;;
-	chromium) packages+=("$(. /etc/os-release && [ "$ID" = ubuntu ] && echo chromium-browser || echo chromium)") ;;
+	chromium) packages+=("$(. /etc/os-release && [ "$ID" = ubuntu ] && echo chromium-browser || echo chromium-headless-shell)") ;;
 	*) packages+=("$program") ;;
 	esac
 done
