@@ -134,8 +134,8 @@ func NewLines(r io.Reader, envelopes bool, maxMessage int, begin func(), memory 
 	return &Lines{r: bufio.NewReaderSize(r, LinesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client, envelopes: envelopes}
 }
 
-// A line has its time-out from the end of the previous one: a deadline that moved with every
-// byte would never end for a client that trickles.
+// Next returns the next line, which has its time-out from the end of the previous one: a deadline
+// that moved with every byte would never end for a client that trickles.
 func (l *Lines) Next() (e Element, err error) {
 	l.begin() // not again for empty lines, which would be a way to trickle
 	for {
