@@ -5,6 +5,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/ingest/problem"
 	"rejoin/shared/auth"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -25,7 +26,7 @@ func usedBy(g auth.Grants) func(session.Record) bool {
 }
 
 // checkOwner returns an error unless the caller is the session's owner or acts for the owner,
-// which is not asked without access control: errMember to a member, and to all others one that
+// which is not asked without access control: problem.ErrMember to a member, and to all others one that
 // wraps [session.ErrNotFound]. The copy of the registry may have a session of a name that is
 // another owner's by now, so the log is asked too.
 func (s *Service) checkOwner(ctx context.Context, name string, grants auth.Grants) error {
@@ -48,7 +49,7 @@ func mayManage(rec session.Record, grants auth.Grants) error {
 	case grants.ActsFor(rec.Owner):
 		return nil
 	case grants.Uses(rec.Owner, rec.Members):
-		return errMember
+		return problem.ErrMember
 	default:
 		return session.ErrNotFound
 	}
@@ -61,16 +62,4 @@ func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
 		return grants.Subject
 	}
 	return web.Counted(s.cfg.Clients.Address(c)).String()
-}
-
-// takeRate counts a message for its publisher; on NATS the publisher is unknown. The error is
-// a [*rateError].
-func (s *Service) takeRate(m message) error {
-	if m.trusted {
-		return nil
-	}
-	if wait := s.publishers.Take(m.publisher); wait > 0 {
-		return &rateError{"publisher", "messages", wait}
-	}
-	return nil
 }

@@ -1,14 +1,20 @@
 package ingest
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strconv"
 	"sync"
 	"time"
 
+	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/reply"
+	"rejoin/services/ingest/request"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 	"rejoin/shared/web"
@@ -39,7 +45,7 @@ type batch struct {
 	service  *Service
 	ctx      context.Context //nolint:containedctx // of the request's span; it does not end
 	template message         // session, stream, and what holds for every message
-	from     source
+	from     request.Source
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops
 	over     <-chan struct{} // closed when the rest is not wanted; may be nil
@@ -150,51 +156,51 @@ func (b *batch) read() *stop {
 		if refused > maxErrors {
 			return &stop{index: index, problem: web.New(web.CodeInvalidBody, "More than "+strconv.Itoa(maxErrors)+" of the messages before are refused.")}
 		}
-		e, err := b.from.next()
+		e, err := b.from.Next()
 		if errors.Is(err, io.EOF) {
 			return &stop{index: index, eof: true}
 		}
 		m := b.template
-		m.data = e.data
-		if _, ok := errors.AsType[*lineError](err); ok {
+		m.data = e.Data
+		if _, ok := errors.AsType[*request.LineError](err); ok {
 			b.service.metrics.publishedAs(stored{}, err)
 			b.pending <- pendingMessage{index: index, failed: err}
 			refused++
 			continue
 		}
 		if err != nil {
-			return &stop{index: index, problem: problem(err)}
+			return &stop{index: index, problem: problem.Of(err)}
 		}
-		if e.eventType != "" {
-			m.eventType = e.eventType
+		if e.Type != "" {
+			m.eventType = e.Type
 		}
 		m.keyIndex = uint64(index) //nolint:gosec // counts up from 0
-		if e.key != "" {
-			m.key, m.keyIndex = e.key, 0
+		if e.Key != "" {
+			m.key, m.keyIndex = e.Key, 0
 		}
 		under, err := b.next(m)
 		if err != nil {
-			b.memory.Give(b.client, e.held)
+			b.memory.Give(b.client, e.Held)
 			if errors.Is(err, errHalted) {
 				return cmp.Or(b.ended(index), &stop{index: index}) // the trouble may not be told yet
 			}
-			if p := problem(err); stops(p) {
+			if p := problem.Of(err); stops(p) {
 				return &stop{index: index, problem: p}
 			}
 			b.pending <- pendingMessage{index: index, failed: err}
 			refused++
 			continue
 		}
-		b.pending <- pendingMessage{index: index, size: len(m.data), held: e.held, under: under}
+		b.pending <- pendingMessage{index: index, size: len(m.data), held: e.Held, under: under}
 	}
 }
 
-// keep returns errOpenedAgain when the session has another life than at the batch's first
+// keep returns problem.ErrOpenedAgain when the session has another life than at the batch's first
 // message: what was refused for the first life would be overtaken.
 func (b *batch) keep(life string) error {
 	b.life = cmp.Or(b.life, life)
 	if life != b.life {
-		return errOpenedAgain
+		return problem.ErrOpenedAgain
 	}
 	return nil
 }
@@ -227,7 +233,7 @@ func (b *batch) ended(index int) *stop {
 	case <-b.trouble:
 		return &stop{index: index}
 	case <-b.stopping:
-		return &stop{index: index, problem: problem(errStopping)}
+		return &stop{index: index, problem: problem.Of(problem.ErrStopping)}
 	case <-b.over:
 		return &stop{index: index, problem: web.New(web.CodeUnavailable, "The results are not read.")}
 	default:
@@ -245,9 +251,9 @@ func (b *batch) settle() (first *stop) {
 			r.stored, err = p.under.awaitCounted()
 		}
 		if err != nil {
-			r.problem = problem(err)
+			r.problem = problem.Of(err)
 			if first == nil && stops(r.problem) {
-				first = &stop{index: r.index, problem: r.problem, fenced: errors.Is(err, errFenced)}
+				first = &stop{index: r.index, problem: r.problem, fenced: errors.Is(err, problem.ErrFenced)}
 				close(b.trouble)
 			}
 		}
@@ -282,7 +288,7 @@ const longestPause = 10 * time.Second
 // errHalted is returned when a batch ends while it waits.
 var errHalted = errors.New("the batch ends")
 
-// send sends a message of the batch. The error is a [*rateError] when it would have to wait for too
+// send sends a message of the batch. The error is a [*problem.RateError] when it would have to wait for too
 // long, or errHalted.
 func (b *batch) send(m message) (under *inFlight, err error) {
 	if b.slow == slowEach {
@@ -311,12 +317,12 @@ func (b *batch) send(m message) (under *inFlight, err error) {
 func (b *batch) pace(try func() error) error {
 	for {
 		err := try()
-		limited, ok := errors.AsType[*rateError](err)
-		if !ok || b.slow == slowNever || b.paused+limited.wait > longestPause {
+		limited, ok := errors.AsType[*problem.RateError](err)
+		if !ok || b.slow == slowNever || b.paused+limited.Wait > longestPause {
 			return err
 		}
-		b.paused += limited.wait
-		if !b.pause(limited.wait) {
+		b.paused += limited.Wait
+		if !b.pause(limited.Wait) {
 			return errHalted
 		}
 	}
@@ -334,4 +340,127 @@ func (b *batch) pause(d time.Duration) bool {
 	case <-b.over:
 	}
 	return false
+}
+
+// summary is the answer to the messages of one request.
+type summary struct {
+	// Accepted counts the messages that are stored, Duplicates those of them that were
+	// before. Refused are not stored; Unknown have an unknown outcome.
+	Accepted   int `json:"accepted"`
+	Duplicates int `json:"duplicates"`
+	Refused    int `json:"refused"`
+	Unknown    int `json:"unknown"`
+	// LastID is the event ID of the last one that is stored.
+	LastID *string `json:"lastId"`
+	// Errors names the first that are not stored, or whose outcome is unknown.
+	Errors []refusal `json:"errors"`
+	// Stopped says which message was the first that was not tried, and why.
+	Stopped *refusal `json:"stopped"`
+}
+
+// refusal says why a message is not stored.
+type refusal struct {
+	Index  int      `json:"index"`
+	Code   web.Code `json:"code"`
+	Detail string   `json:"detail,omitempty"`
+}
+
+// acceptance says that a message is stored.
+type acceptance struct {
+	Index int `json:"index"`
+	stored
+}
+
+func newSummary() *summary { return &summary{Errors: []refusal{}} }
+
+// add takes in the result of the next message.
+func (s *summary) add(r result) {
+	if r.problem == nil {
+		s.Accepted++
+		if r.Duplicate {
+			s.Duplicates++
+		}
+		s.LastID = &r.ID
+		return
+	}
+	if r.problem.Code == web.CodePublishUnknown {
+		s.Unknown++
+	} else {
+		s.Refused++
+	}
+	if len(s.Errors) < maxErrors {
+		s.Errors = append(s.Errors, r.refusal())
+	}
+}
+
+func (s *summary) end(at *stop) {
+	if at != nil {
+		s.Stopped = &refusal{at.index, at.problem.Code, at.problem.Detail}
+	}
+}
+
+// nothing returns the problem of a request of which nothing was tried, or nil.
+func (s *summary) nothing(at *stop) *web.Problem {
+	if at == nil || s.Accepted+s.Refused+s.Unknown > 0 {
+		return nil
+	}
+	return at.problem
+}
+
+func (r result) refusal() refusal { return refusal{r.index, r.problem.Code, r.problem.Detail} }
+
+// line returns the result as a line of NDJSON.
+func (r result) line() []byte {
+	if r.problem != nil {
+		return ndjson(r.refusal())
+	}
+	return ndjson(acceptance{r.index, r.stored})
+}
+
+func ndjson(v any) []byte { return append(event.MustJSON(v), '\n') }
+
+// store stores a batch and returns its summary. The error is what kept all of it from
+// being tried.
+func (s *Service) store(b *batch) (*summary, error) {
+	if err := b.template.checkNames(); err != nil {
+		return nil, err
+	}
+	sum := newSummary()
+	b.report = sum.add
+	end := b.run()
+	if nothing := sum.nothing(end); nothing != nil {
+		return nil, nothing
+	}
+	sum.end(end)
+	return sum, nil
+}
+
+// answerEach runs a batch and writes the result of each message as a line, and the
+// summary as the last one.
+func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
+	over := make(chan struct{})
+	end := sync.OnceFunc(func() { close(over) })
+	b.over = over
+	out := reply.New(conn, end, b.memory, b.client)
+	defer out.Drop()
+	sum := newSummary()
+	b.report = func(r result) {
+		sum.add(r)
+		out.Add(r.line())
+	}
+	go func() {
+		defer out.Close()
+		sum.end(b.run())
+		out.Add(ndjson(sum))
+	}()
+	var lines []byte
+	for gone := false; ; {
+		if lines = out.Take(lines); len(lines) == 0 {
+			return
+		}
+		if !gone && out.Write(w, lines) != nil {
+			gone = true // the client has gone
+			end()
+		}
+	}
 }

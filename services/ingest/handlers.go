@@ -8,6 +8,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/request"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
@@ -22,7 +24,7 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 	req, err := readPublish(c)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
-		return problem(err)
+		return problem.Of(err)
 	}
 	grants := s.cfg.Access.Grants(c)
 	req.message.grants = grants
@@ -31,52 +33,51 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		req.message.client = s.cfg.Clients.Client(c)
 	}
 	body, largest := web.StreamedBody(c), s.backend.Log.Settings().MaxMessageBytes
-	if req.media.lines {
-		if !body.Held().Grow(linesBuffer) {
+	if req.media.Lines {
+		if !body.Held().Grow(request.LinesBuffer) {
 			return web.ErrNoMemory
 		}
-		lines := newLines(body, largest, body.Part, s.memory, s.cfg.Clients.Client(c))
-		lines.envelopes = req.media.envelopes
+		lines := request.NewLines(body, req.media.Envelopes, largest, body.Part, s.memory, s.cfg.Clients.Client(c))
 		return s.answerBatch(c, req, lines, slowEach)
 	}
 	text, err := body.Limited(web.BodyLimit(largest))
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
-		return problem(err)
+		return problem.Of(err)
 	}
-	if req.media.one() {
+	if req.media.One() {
 		req.message.data = text
 		ack, err := s.publish(c.UserContext(), req.message)
 		if err != nil {
-			return problem(err)
+			return problem.Of(err)
 		}
 		return c.Status(fiber.StatusCreated).JSON(ack)
 	}
 	if !body.Held().Grow(int64(len(text))) { // its elements are copies
 		return web.ErrNoMemory
 	}
-	messages, err := s.newArray(text, req.media.envelopes)
+	messages, err := s.bodies.Read(text, req.media.Envelopes)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
-		return problem(err)
+		return problem.Of(err)
 	}
 	return s.answerBatch(c, req, messages, slowOnce)
 }
 
 // answerBatch stores the messages of a batch and answers with a summary, or with a
 // line for each.
-func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slow slowness) error {
+func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Source, slow slowness) error {
 	b := &batch{service: s, ctx: c.UserContext(), template: req.message, from: from, stopping: c.Context().Done(), slow: slow, memory: s.memory, client: s.cfg.Clients.Client(c)}
 	if !req.each {
 		sum, err := s.store(b)
 		if err != nil {
-			return problem(err)
+			return problem.Of(err)
 		}
 		return c.JSON(sum)
 	}
 	// Later than this there is no status any more.
 	if err := b.template.checkNames(); err != nil {
-		return problem(err)
+		return problem.Of(err)
 	}
 	ctx, cancel := s.limit(c.UserContext(), s.cfg.AckTimeout)
 	defer cancel()
@@ -85,10 +86,10 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 		err = s.stillOpen(ctx, rec, b.template)
 	}
 	if err != nil {
-		return problem(err)
+		return problem.Of(err)
 	}
 	conn := c.Context().Conn()
-	c.Set(fiber.HeaderContentType, mimeNDJSON)
+	c.Set(fiber.HeaderContentType, request.MIMELines)
 	c.Set(fiber.HeaderCacheControl, "no-store")
 	body := web.StreamedBody(c)
 	body.Answer(func(w *bufio.Writer) {
@@ -101,7 +102,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from source, slo
 // publishRequest is what a request says of its messages.
 type publishRequest struct {
 	message message // without data
-	media   mediaType
+	media   request.MediaType
 	each    bool
 }
 
@@ -113,16 +114,16 @@ func readPublish(c *fiber.Ctx) (req publishRequest, err error) {
 	if m.stream, err = web.Param(c, "stream"); err != nil {
 		return req, err
 	}
-	if req.media, err = bodyType(c); err != nil {
+	if req.media, err = request.BodyType(c); err != nil {
 		return req, err
 	}
-	if m.eventType, err = typeOf(values(c, headerType)); err != nil {
+	if m.eventType, err = request.Type(request.Values(c, request.HeaderType)); err != nil {
 		return req, err
 	}
-	if m.key, err = keyOf(values(c, headerKey)); err != nil {
+	if m.key, err = request.Key(request.Values(c, request.HeaderKey)); err != nil {
 		return req, err
 	}
-	m.trace = tracing.Read(func(name string) []string { return values(c, name) })
+	m.trace = tracing.Read(func(name string) []string { return request.Values(c, name) })
 	req.each, err = web.Choice(c, "results", "each", "summary", false)
 	return req, err
 }
@@ -136,13 +137,13 @@ func (s *Service) closeStream(c *fiber.Ctx) error { return s.answerClose(c, true
 func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
 	req, err := readClose(c, ofStream)
 	if err != nil {
-		return problem(err)
+		return problem.Of(err)
 	}
 	req.grants = s.cfg.Access.Grants(c)
 	err = s.close(req)
 	s.metrics.closedAs(err)
 	if err != nil {
-		return problem(err)
+		return problem.Of(err)
 	}
 	return c.SendStatus(fiber.StatusNoContent)
 }
@@ -174,8 +175,8 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 }
 
 // close ends a session or stream in the log. After it has returned nil JetStream stores
-// nothing more of it, from any publisher. Errors wrap [session.ErrNotFound], [errBusy],
-// [session.ErrUnavailable] or [errCloseFailed].
+// nothing more of it, from any publisher. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
+// [session.ErrUnavailable] or [problem.ErrCloseFailed].
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
@@ -192,9 +193,9 @@ func (s *Service) close(req closeRequest) error {
 		return err
 	case err != nil:
 		s.log.Warn("a close is not finished", "session", req.session, "stream", req.stream, "error", err)
-		return fmt.Errorf("%w: %w", errCloseFailed, err)
+		return fmt.Errorf("%w: %w", problem.ErrCloseFailed, err)
 	}
-	s.streams.ended(req.session, req.stream)
+	s.streams.Ended(req.session, req.stream)
 	s.log.Debug("closed", "session", req.session, "stream", req.stream, "clear", req.clear)
 	return nil
 }

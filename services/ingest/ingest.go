@@ -8,6 +8,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/ingest/request"
+	"rejoin/services/ingest/streams"
 	"rejoin/shared/backend"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
@@ -31,18 +33,17 @@ type Service struct {
 	metrics  *metrics
 	traces   *tracing.Traces
 	log      publishLog
-	inflight *quota.Pool   // of publishes and closes: MaxInFlight
-	visits   visits        // the requests on NATS that are being answered
-	places   *quota.Pool   // of requests on NATS, which may wait for their turn: MaxInFlight
-	lanes    lanes         // of requests on NATS: one for each session
-	arrays   chan struct{} // one token for each array on NATS that is being stored
-	// longArrays has a token for each array of more than shortArray bytes that is being checked.
-	longArrays chan struct{}
-	sessions   *session.Limits
-	streams    *openStreams
-	endings    endings
-	memory     *quota.Pool // that requests and results may take, in bytes
-	ids        *ids
+	inflight *quota.Pool    // of publishes and closes: MaxInFlight
+	visits   visits         // the requests on NATS that are being answered
+	places   *quota.Pool    // of requests on NATS, which may wait for their turn: MaxInFlight
+	lanes    lanes          // of requests on NATS: one for each session
+	arrays   chan struct{}  // one token for each array on NATS that is being stored
+	bodies   request.Arrays // of all requests, which check long ones in turn
+	sessions *session.Limits
+	streams  *streams.Limit
+	endings  streams.Endings
+	memory   *quota.Pool // that requests and results may take, in bytes
+	ids      *ids
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
 	app                              *fiber.App

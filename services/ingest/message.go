@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/request"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/session"
@@ -44,10 +46,10 @@ type stored struct {
 	Duplicate bool   `json:"duplicate"`
 }
 
-// mayBeRepeated adds errRepeated to what wraps [session.ErrClosed], when m has a key.
+// mayBeRepeated adds problem.ErrRepeated to what wraps [session.ErrClosed], when m has a key.
 func (m message) mayBeRepeated(err error) error {
 	if m.key != "" && errors.Is(err, session.ErrClosed) {
-		return fmt.Errorf("%w: %w", errRepeated, err)
+		return fmt.Errorf("%w: %w", problem.ErrRepeated, err)
 	}
 	return err
 }
@@ -73,7 +75,7 @@ func (m message) check(maxBytes int) error {
 		}
 	}
 	if len(m.data) > maxBytes {
-		return &tooLargeError{maxBytes}
+		return &request.TooLargeError{Max: maxBytes}
 	}
 	return event.CheckValue(m.data)
 }
@@ -106,7 +108,7 @@ func (l publishLog) published(ctx context.Context, m message, ack stored, err er
 		attrs = append(attrs, "body", string(m.data))
 	}
 	if err != nil {
-		l.DebugContext(ctx, "a message is not stored", append(attrs, "code", string(problem(err).Code))...)
+		l.DebugContext(ctx, "a message is not stored", append(attrs, "code", string(problem.Of(err).Code))...)
 		return
 	}
 	l.DebugContext(ctx, "a message is stored", append(attrs, "id", ack.ID, "duplicate", ack.Duplicate)...)

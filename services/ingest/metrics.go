@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/ingest/problem"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -101,7 +102,7 @@ func (m *metrics) publishedAs(ack stored, err error) {
 	result := resultStored
 	switch {
 	case err != nil:
-		switch p := problem(err); {
+		switch p := problem.Of(err); {
 		case p.Code == web.CodePublishUnknown:
 			result = resultUnknown
 		case p.Code == web.CodeRateLimited || p.Code == web.CodeTooManyStreams || p.Code == web.CodeTooManySessions:

@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/request"
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 	"rejoin/shared/tracing"
@@ -42,7 +44,7 @@ func (s *Service) listen() (micro.Service, error) {
 	}
 	err = errors.Join(
 		svc.AddEndpoint("publish", s.asked(s.answer), micro.WithEndpointSubject(natsPrefix+"*.*"),
-			micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{fiber.HeaderContentType, headerKey, headerType, tracing.HeaderParent, tracing.HeaderState}, ", ")})),
+			micro.WithEndpointMetadata(map[string]string{"headers": strings.Join([]string{fiber.HeaderContentType, request.HeaderKey, request.HeaderType, tracing.HeaderParent, tracing.HeaderState}, ", ")})),
 		svc.AddEndpoint("session", s.asked(s.answerSession), micro.WithEndpointSubject(natsPrefix+"*")),
 	)
 	if err != nil {
@@ -74,7 +76,7 @@ func (s *Service) asked(answer func(micro.Request)) micro.Handler {
 // session that one connection sends to this ingest are stored in their order.
 func (s *Service) answer(req micro.Request) {
 	if !s.visits.enter() {
-		s.refuse(req, errStopping)
+		s.refuse(req, problem.ErrStopping)
 		return
 	}
 	m, media, err := readRequest(req)
@@ -98,14 +100,14 @@ func (s *Service) answer(req micro.Request) {
 
 // hold takes a place among the requests on NATS, and memory for the message; left gives both
 // back. NATS does not tell who asks, so it is the session that has a share of them. The error
-// is errBusy or [web.ErrNoMemory].
-func (s *Service) hold(m message, media mediaType) (left func(), err error) {
+// is problem.ErrBusy or [web.ErrNoMemory].
+func (s *Service) hold(m message, media request.MediaType) (left func(), err error) {
 	session, bytes := m.sharer(), int64(len(m.data))
-	if !media.one() {
+	if !media.One() {
 		bytes *= 2 // its elements are copies
 	}
 	if !s.places.Take(session, 1) {
-		return nil, errBusy
+		return nil, problem.ErrBusy
 	}
 	if !s.memory.Take(session, bytes) {
 		s.places.Give(session, 1)
@@ -119,13 +121,13 @@ func (s *Service) hold(m message, media mediaType) (left func(), err error) {
 
 // answerNext answers a request when it is its session's turn: it returns once a message is
 // begun, or an array is stored. Then it calls left, or a goroutine of its own does.
-func (s *Service) answerNext(req micro.Request, m message, media mediaType, left func()) {
+func (s *Service) answerNext(req micro.Request, m message, media request.MediaType, left func()) {
 	defer func() { left() }()
 	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.NameIngest, trace.SpanKindConsumer)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Ingest(req.Subject(), m.session, m.stream)...)
 	}
-	if !media.one() {
+	if !media.One() {
 		defer span.End()
 		s.answerArray(ctx, req, m, media)
 		return
@@ -155,7 +157,7 @@ func (s *Service) answerNext(req micro.Request, m message, media mediaType, left
 // begun for the server that is connected, so that what is published then takes no earlier event's ID.
 func (s *Service) answerSession(req micro.Request) {
 	if !s.visits.enter() {
-		s.refuse(req, errStopping)
+		s.refuse(req, problem.ErrStopping)
 		return
 	}
 	defer s.visits.leave()
@@ -177,16 +179,20 @@ func (s *Service) answerSession(req micro.Request) {
 	s.respondJSON(req, s.answerOf(rec))
 }
 
+// arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
+// under way: most of --max-in-flight, so that single messages find a place.
+func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
+
 // answerArray stores an array when there is a place for it. A stop ends it where it is.
-func (s *Service) answerArray(ctx context.Context, req micro.Request, m message, media mediaType) {
+func (s *Service) answerArray(ctx context.Context, req micro.Request, m message, media request.MediaType) {
 	select {
 	case s.arrays <- struct{}{}:
 		defer func() { <-s.arrays }()
 	case <-s.visits.over:
-		s.refuse(req, errStopping)
+		s.refuse(req, problem.ErrStopping)
 		return
 	}
-	from, err := s.newArray(m.data, media.envelopes)
+	from, err := s.bodies.Read(m.data, media.Envelopes)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)
 		s.refuse(req, err)
@@ -204,7 +210,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message,
 // refuse answers with the status in the header Nats-Service-Error-Code, the problem's
 // code in Nats-Service-Error, and the problem document.
 func (s *Service) refuse(req micro.Request, err error) {
-	p := problem(err)
+	p := problem.Of(err)
 	s.respond(req, event.MustJSON(p), nats.Header{micro.ErrorHeader: {string(p.Code)}, micro.ErrorCodeHeader: {strconv.Itoa(p.Status)}})
 }
 
@@ -220,7 +226,7 @@ func (s *Service) respond(req micro.Request, body []byte, header nats.Header) {
 // respondJSON answers a request with a value that [event.MustJSON] takes.
 func (s *Service) respondJSON(req micro.Request, v any) { s.respond(req, event.MustJSON(v), nil) }
 
-func readRequest(req micro.Request) (m message, media mediaType, err error) {
+func readRequest(req micro.Request) (m message, media request.MediaType, err error) {
 	tokens := strings.Split(strings.TrimPrefix(req.Subject(), natsPrefix), ".")
 	if len(tokens) != 2 {
 		return m, media, fmt.Errorf("%w: %q", event.ErrInvalidName, req.Subject())
@@ -232,18 +238,18 @@ func readRequest(req micro.Request) (m message, media mediaType, err error) {
 		return m, media, fmt.Errorf("stream: %w", err)
 	}
 	values := func(name string) []string { return req.Headers().Values(name) }
-	if m.key, err = keyOf(values(headerKey)); err != nil {
+	if m.key, err = request.Key(values(request.HeaderKey)); err != nil {
 		return m, media, err
 	}
-	if m.eventType, err = typeOf(values(headerType)); err != nil {
+	if m.eventType, err = request.Type(values(request.HeaderType)); err != nil {
 		return m, media, err
 	}
-	declared, given, err := single(fiber.HeaderContentType, values(fiber.HeaderContentType))
+	declared, given, err := request.Single(fiber.HeaderContentType, values(fiber.HeaderContentType))
 	if err == nil && given {
-		media, err = mediaOf(declared)
+		media, err = request.MediaOf(declared)
 	}
-	if err == nil && media.lines {
-		err = web.New(web.CodeUnsupportedMediaType, "Many messages come as an array on NATS: "+mimeMessages+" or "+mimeEnvelopes+".")
+	if err == nil && media.Lines {
+		err = web.New(web.CodeUnsupportedMediaType, "Many messages come as an array on NATS: "+request.MIMEMessages+" or "+request.MIMEEnvelopes+".")
 	}
 	if err != nil {
 		return m, media, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/services/ingest/problem"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -14,13 +15,13 @@ import (
 // publish checks a message, registers its session on first use and stores the
 // event. It returns after JetStream's acknowledgement. It tries twice only when the
 // first attempt was for a life of the session that has ended, and was surely not stored.
-// Errors are those that [problem] knows; only [eventlog.ErrUnknown] leaves open whether
+// Errors are those that [problem.Of] knows; only [eventlog.ErrUnknown] leaves open whether
 // the event was stored.
 func (s *Service) publish(ctx context.Context, m message) (ack stored, err error) {
 	if err = s.takeRate(m); err == nil {
 		ack, err = s.publishOnce(ctx, m)
 	}
-	if errors.Is(err, errOpenedAgain) {
+	if errors.Is(err, problem.ErrOpenedAgain) {
 		ack, err = s.publishOnce(ctx, m)
 	}
 	s.count(ctx, m, ack, err)
@@ -34,6 +35,18 @@ func (s *Service) publishOnce(ctx context.Context, m message) (stored, error) {
 		return stored{}, err
 	}
 	return u.await()
+}
+
+// takeRate counts a message for its publisher; on NATS the publisher is unknown. The error is
+// a [*problem.RateError].
+func (s *Service) takeRate(m message) error {
+	if m.trusted {
+		return nil
+	}
+	if wait := s.publishers.Take(m.publisher); wait > 0 {
+		return &problem.RateError{Of: "publisher", What: "messages", Wait: wait}
+	}
+	return nil
 }
 
 // inFlight is a message that was sent to the log. await or awaitCounted must be called.
@@ -93,7 +106,7 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	}
 	// Only now: who may not publish to a session must not use up its rate.
 	if wait := s.perSession.Take(m.session); wait > 0 {
-		return nil, &rateError{"session", "messages", wait}
+		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
 	u.begun = time.Now()
 	begin := s.backend.Log.PublishAsync
@@ -139,13 +152,13 @@ func (u *inFlight) refused(err error) error {
 		return err
 	}
 	m := u.message
-	u.service.streams.ended(m.session, m.stream)
-	u.service.endings.Add(ending{m.session, u.session.Life, m.stream}, struct{}{})
+	u.service.streams.Ended(m.session, m.stream)
+	u.service.endings.Add(m.session, u.session.Life, m.stream)
 	why := u.whyEnded
 	if m.batch != nil {
 		why = func() error { return m.batch.once(u.whyEnded) }
 	}
-	return fmt.Errorf("%w: %w", errFenced, m.mayBeRepeated(why()))
+	return fmt.Errorf("%w: %w", problem.ErrFenced, m.mayBeRepeated(why()))
 }
 
 // whyEnded asks the log what has ended, which the copy of the registry may not have yet.
@@ -162,14 +175,14 @@ func (u *inFlight) whyEnded() error {
 	case now.State != session.Open:
 		return fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
 	case now.Life != u.session.Life:
-		return errOpenedAgain
+		return problem.ErrOpenedAgain
 	default:
-		return fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream)
+		return fmt.Errorf("%w: %w: stream %s", problem.ErrStreamClosed, session.ErrClosed, m.stream)
 	}
 }
 
 // takePlace takes a place for a close or a change of members, in no client's share. The error is
-// errBusy.
+// problem.ErrBusy.
 func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
 	return s.takeShared(ctx, "", patience)
 }
@@ -178,10 +191,10 @@ func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
 func (s *Service) givePlace() { s.giveShared("") }
 
 // takeShared takes a place among the publishes and closes under way, in the share of a client.
-// patience is how long it waits for one. The error is errBusy.
+// patience is how long it waits for one. The error is problem.ErrBusy.
 func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {
 	if !s.inflight.Take(client, 1) && !s.queue(ctx, client, patience) {
-		return errBusy
+		return problem.ErrBusy
 	}
 	s.metrics.inflight.Inc()
 	return nil
@@ -216,7 +229,7 @@ func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 	if err != nil {
 		return session.Record{}, m.mayBeRepeated(err)
 	}
-	return rec, s.streams.enter(rec, m.stream, time.Now())
+	return rec, s.streams.Enter(rec, m.stream, time.Now())
 }
 
 // eventID names a stored event. A duplicate gets the ID that the first one got,
@@ -244,7 +257,7 @@ func generationOf(sequence uint64, generations []event.Generation) string {
 // stillOpen returns an error that wraps [session.ErrClosed] when a stream is among the
 // endings and the log says so too: it may have lost the end since.
 func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) error {
-	if !s.endings.Contains(ending{m.session, rec.Life, m.stream}) {
+	if !s.endings.Has(m.session, rec.Life, m.stream) {
 		return nil
 	}
 	end := event.Subject{Partition: s.backend.Log.Partition(m.session), Session: m.session, Life: rec.Life, Stream: m.stream, Kind: event.End}
@@ -254,7 +267,7 @@ func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) 
 	case err != nil:
 		return err
 	default:
-		return m.mayBeRepeated(fmt.Errorf("%w: %w: stream %s", errStreamClosed, session.ErrClosed, m.stream))
+		return m.mayBeRepeated(fmt.Errorf("%w: %w: stream %s", problem.ErrStreamClosed, session.ErrClosed, m.stream))
 	}
 }
 

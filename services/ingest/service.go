@@ -9,6 +9,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/ingest/request"
+	"rejoin/services/ingest/streams"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/quota"
@@ -34,16 +36,16 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	m := newMetrics(env.Metrics, limits.Share)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		inflight:   quota.NewPool(int64(cfg.MaxInFlight)),
-		visits:     visits{over: make(chan struct{})},
-		places:     quota.NewPool(int64(cfg.MaxInFlight)),
-		arrays:     make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
-		longArrays: make(chan struct{}, max(runtime.GOMAXPROCS(0)/4, 1)),
-		endings:    newEndings(),
-		ids:        newIDs(),
-		memory:     env.Memory,
-		sessions:   limits,
-		streams: newOpenStreams(func(rec session.Record) int64 {
+		inflight: quota.NewPool(int64(cfg.MaxInFlight)),
+		visits:   visits{over: make(chan struct{})},
+		places:   quota.NewPool(int64(cfg.MaxInFlight)),
+		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
+		bodies:   request.NewArrays(max(runtime.GOMAXPROCS(0)/4, 1)),
+		endings:  streams.NewEndings(),
+		ids:      newIDs(),
+		memory:   env.Memory,
+		sessions: limits,
+		streams: streams.NewLimit(func(rec session.Record) int64 {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),

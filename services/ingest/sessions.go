@@ -1,39 +1,22 @@
 package ingest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
 
+	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/request"
 	"rejoin/shared/auth"
-	"rejoin/shared/event"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
-
-const (
-	// maxMetadata is the largest metadata of a session, in bytes as sent.
-	maxMetadata = 16 << 10
-	// maxSessionBody is the largest body of POST /v1/sessions.
-	maxSessionBody = 64 << 10
-)
-
-// sessionRequest is the body of POST /v1/sessions.
-type sessionRequest struct {
-	name     string          // empty: choose one
-	owner    string          // empty: the token's subject
-	members  []string        // sorted; nil: none
-	metadata json.RawMessage // nil: none
-}
 
 // sessionAnswer is a client's answer about its session.
 type sessionAnswer struct {
@@ -53,6 +36,11 @@ func (s *Service) answerOf(rec session.Record) sessionAnswer {
 	return sessionAnswer{rec.Session, rec.Life, s.backend.Log.Partition(rec.Session), rec.State, rec.Created, rec.Members, rec.Metadata}
 }
 
+// noAccessControl answers a request for an owner or members where there are no subjects.
+func noAccessControl() error {
+	return web.New(web.CodeInvalidBody, "Without access control a session has neither an owner nor members.")
+}
+
 // createSession answers POST /v1/sessions.
 //
 // That a name is taken shows, also to those who do not own it: a name is given once. A client that must
@@ -61,51 +49,51 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	grants := s.cfg.Access.Grants(c)
 	creator := s.publisher(c, grants)
 	if err := s.mayCreate(creator); err != nil { // before the body is parsed, which costs more
-		return problem(err)
+		return problem.Of(err)
 	}
-	req, err := readSession(c)
+	req, err := request.ReadSession(c)
 	if err != nil {
-		return problem(err)
+		return problem.Of(err)
 	}
-	if req.name == "" {
-		req.name = uuid.NewString()
+	if req.Name == "" {
+		req.Name = uuid.NewString()
 	}
-	if !grants.MayPublish(req.name) {
+	if !grants.MayPublish(req.Name) {
 		return s.cfg.Access.Insufficient(c)
 	}
 	switch {
-	case !s.cfg.Access.On() && (req.owner != "" || req.members != nil):
+	case !s.cfg.Access.On() && (req.Owner != "" || req.Members != nil):
 		return noAccessControl()
-	case req.owner == "":
-		req.owner = grants.Subject
-	case !grants.ActsFor(req.owner):
+	case req.Owner == "":
+		req.Owner = grants.Subject
+	case !grants.ActsFor(req.Owner):
 		return s.cfg.Access.Insufficient(c)
 	}
 	ctx, cancel := s.limit(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
-	rec := session.New(req.name, req.owner, req.metadata, s.backend.Now()).WithMembers(req.members)
-	if err := checkSize(rec, req.members); err != nil {
+	rec := session.New(req.Name, req.Owner, req.Metadata, s.backend.Now()).WithMembers(req.Members)
+	if err := checkSize(rec, req.Members); err != nil {
 		return err
 	}
 	if !s.cfg.Access.On() {
 		rec.Client = s.cfg.Clients.Client(c)
 	}
 	if rec, err = s.create(ctx, rec, creator); err != nil {
-		return problem(s.endedBefore(ctx, req.name, grants, err))
+		return problem.Of(s.endedBefore(ctx, req.Name, grants, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
 	return c.Status(fiber.StatusCreated).JSON(s.answerOf(rec))
 }
 
 // mayCreate counts an attempt to open a session for a creator; empty for none. The error is a
-// [*rateError].
+// [*problem.RateError].
 func (s *Service) mayCreate(creator string) error {
 	if creator == "" {
 		return nil
 	}
 	if wait := s.creators.Take(creator); wait > 0 {
 		s.metrics.sessionsRefused.WithLabelValues(refusedRate).Inc()
-		return &rateError{"client", "new sessions", wait}
+		return &problem.RateError{Of: "client", What: "new sessions", Wait: wait}
 	}
 	return nil
 }
@@ -128,6 +116,15 @@ func (s *Service) create(ctx context.Context, rec session.Record, creator string
 	return s.backend.Sessions.Create(ctx, rec)
 }
 
+// checkSize returns an error when members take too much together with a session's metadata. A
+// session without members may have metadata that takes more as it is stored.
+func checkSize(rec session.Record, members []string) error {
+	if len(members) > 0 && session.MembersBytes(members)+len(rec.Metadata) > request.MaxMetadata {
+		return web.New(web.CodeBodyTooLarge, "members and metadata together may have up to 16 KiB.")
+	}
+	return nil
+}
+
 // endedBefore returns what wraps [session.ErrClosed] when a name is taken by a session that
 // has ended and that the caller may know of, and otherwise err as it is.
 func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Grants, err error) error {
@@ -137,104 +134,6 @@ func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Gran
 		}
 	}
 	return err
-}
-
-// readSession reads the request. No body at all is the same as {}.
-func readSession(c *fiber.Ctx) (sessionRequest, error) {
-	if web.StreamedBody(c).Empty() && c.Get(fiber.HeaderContentType) == "" {
-		return sessionRequest{}, nil
-	}
-	body, err := jsonBody(c, maxSessionBody)
-	if err != nil || len(body) == 0 {
-		return sessionRequest{}, err
-	}
-	return parseSession(body)
-}
-
-// parseSession reads a body. Member names are taken literally and once, which
-// encoding/json does not do with a struct. The result holds no part of body.
-func parseSession(body []byte) (req sessionRequest, err error) {
-	bad := func(detail string) (sessionRequest, error) {
-		return sessionRequest{}, web.New(web.CodeInvalidBody, detail)
-	}
-	if !utf8.Valid(body) || !json.Valid(body) {
-		return sessionRequest{}, web.New(web.CodeInvalidJSON, "")
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if first, err := dec.Token(); err != nil || first != json.Delim('{') {
-		return bad("The body must be an object.")
-	}
-	seen := map[string]bool{}
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return sessionRequest{}, err
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return sessionRequest{}, err
-		}
-		member, _ := name.(string)
-		if seen[member] {
-			return bad("The body has a member twice.")
-		}
-		seen[member] = true
-		switch member {
-		case "session":
-			if err := json.Unmarshal(value, &req.name); err != nil || value[0] != '"' {
-				return bad("session must be a string.")
-			}
-			if err := event.CheckSession(req.name); err != nil {
-				return sessionRequest{}, fmt.Errorf("session: %w", err)
-			}
-		case "owner":
-			if err := json.Unmarshal(value, &req.owner); err != nil || value[0] != '"' {
-				return bad("owner must be a string.")
-			}
-			if err := auth.CheckSubject(req.owner); err != nil {
-				return bad("owner: " + err.Error() + ".")
-			}
-		case "members":
-			if req.members, err = parseMembers(value); err != nil {
-				return sessionRequest{}, err
-			}
-		case "metadata":
-			if value[0] != '{' {
-				return bad("metadata must be an object.")
-			}
-			if len(value) > maxMetadata {
-				return sessionRequest{}, web.New(web.CodeBodyTooLarge, "metadata may have up to 16 KiB.")
-			}
-			if _, err := session.ParseRetention(value); err != nil {
-				return sessionRequest{}, err
-			}
-			if _, err := session.ParseMessages(value); err != nil {
-				return sessionRequest{}, err
-			}
-			if ofBridge(value) {
-				return bad("The member mcp of metadata belongs to bridges.")
-			}
-			req.metadata = value
-		default:
-			return bad("The body may have the members session, owner, members and metadata, and no others.")
-		}
-	}
-	return req, nil
-}
-
-// ofBridge reports whether metadata, an object, has the member by which a bridge knows the
-// sessions that are its own, in any case, since the bridge ignores that.
-func ofBridge(metadata json.RawMessage) bool {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(metadata, &members) != nil {
-		return true
-	}
-	for name := range members {
-		if strings.EqualFold(name, "mcp") {
-			return true
-		}
-	}
-	return false
 }
 
 // admit returns the record of a message's session, if it is open. Without access control

@@ -31,10 +31,6 @@ func (v *visits) close() {
 	v.inside.Wait()
 }
 
-// arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
-// under way: most of --max-in-flight, so that single messages find a place.
-func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
-
 // lanes run what is asked of one session one after the other, in the order of do, and that of
 // different sessions at the same time. The zero value is ready. It is safe for concurrent use.
 type lanes struct {

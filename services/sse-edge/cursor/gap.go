@@ -49,10 +49,3 @@ type Gap struct {
 	// Requested is the cursor that the missing events should have followed, as text.
 	Requested string
 }
-
-// missed is the gap of a reader in a [Group] that may have missed something before its cursor.
-func (r *Reader) missed(stream string) Gap {
-	g := r.gap(ReasonUnknown, false, stream)
-	g.ResumesAt = r.ID(r.Cursor)
-	return g
-}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 
@@ -78,42 +77,6 @@ type Follow struct {
 	// Added says that the place is new to the client: unless its ID covers all places, this one
 	// begins as [Start] says.
 	Added bool
-}
-
-// OpenGroup returns a group of places, to be closed by the caller. With from.After, each
-// continues at the position of its partition, if the ID has one. Errors are those of
-// [Partitions.Open] and of Admit, and ErrTooManySessions.
-func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
-	g := &Group{cfg: cfg, key: &window.Chain{}}
-	lanes := map[int]*lane{}
-	enter := func(number int, m *Member) {
-		l := lanes[number]
-		if l == nil {
-			l = &lane{group: g, part: ps.acquire(number), found: math.MaxUint64}
-			lanes[number], g.lanes = l, append(g.lanes, l)
-		}
-		m.lane = l
-		g.enter(m)
-	}
-	for _, p := range places {
-		g.names += checksum("place", p.Session, p.Stream)
-		if p.Pattern {
-			g.addPattern(p)
-		} else {
-			enter(ps.log.Partition(p.Session), &Member{Place: window.Place{Session: p.Session, Stream: p.Stream}, isNew: p.Added})
-		}
-	}
-	for _, p := range g.patterns {
-		for number := range ps.log.Settings().Partitions {
-			enter(number, &Member{Place: p.at(), place: p, isNew: p.isNew})
-		}
-	}
-	slices.SortFunc(g.lanes, func(a, b *lane) int { return cmp.Compare(a.part.number, b.part.number) })
-	if err := openAll(ctx, g, from); err != nil {
-		g.Close()
-		return nil, err
-	}
-	return g, nil
 }
 
 // limits returns those of a member's reads.
@@ -370,7 +333,7 @@ func (g *Group) Close() {
 	}
 	for _, l := range g.lanes {
 		l.part.window.Unwatch(l)
-		l.part.of.release(l.part)
+		l.part.release()
 	}
 	if g.cfg.Closed != nil {
 		g.cfg.Closed()

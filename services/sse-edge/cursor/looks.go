@@ -2,6 +2,7 @@ package cursor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -108,4 +109,36 @@ func behind(log eventlog.State, birth, generation string) error {
 		return errBehind
 	}
 	return nil
+}
+
+// errBehind is returned when the log is in another generation than the window, which
+// has yet to find out whether it was rolled back: the two must not be read as one.
+//
+// After a roll-back the log is of the new generation at once, the window a moment later. A read
+// of the log that finds another generation than the window's is discarded and repeated.
+var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
+
+// errNoQuorum is returned when the log ends before what a reader or the window has, no generation says that
+// anything was lost, and another server may lead the partition by now.
+var errNoQuorum = fmt.Errorf("%w: the leader of the partition has not heard from most of its servers", eventlog.ErrUnavailable)
+
+const (
+	// catchUpWithin is how long a window that is behind is waited for: its tail
+	// starts again as soon as it may.
+	catchUpWithin = 5 * time.Second
+	catchUpEvery  = 20 * time.Millisecond
+)
+
+// catchesUp waits a moment if an attempt failed because the window is behind, and
+// reports whether to try again; begun is when the first attempt was made.
+func catchesUp(ctx context.Context, begun time.Time, err error) bool {
+	if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(catchUpEvery):
+		return true
+	}
 }

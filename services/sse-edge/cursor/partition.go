@@ -87,31 +87,12 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	}
 }
 
-// acquire returns a partition, followed until the caller releases it.
-func (ps *Partitions) acquire(number int) *Partition {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := ps.followed[number]
-	if p == nil {
-		p = ps.newPartition(number)
-		ps.followed[number] = p
-		if !ps.ended {
-			ps.tails.Go(p.follow)
-		}
-	}
-	p.readers++
-	if p.linger != nil {
-		p.linger.Stop()
-	}
-	return p
-}
-
-// release ends what acquire began.
-func (ps *Partitions) release(p *Partition) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
+// release ends what [Partitions.acquire] began.
+func (p *Partition) release() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
 	if p.readers--; p.readers == 0 {
-		p.linger = time.AfterFunc(ps.cfg.Linger, func() { ps.forget(p) })
+		p.linger = time.AfterFunc(p.of.cfg.Linger, func() { p.of.forget(p) })
 	}
 }
 

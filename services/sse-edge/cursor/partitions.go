@@ -87,6 +87,25 @@ func New(cfg Config) *Partitions {
 	return ps
 }
 
+// acquire returns a partition, followed until the caller releases it.
+func (ps *Partitions) acquire(number int) *Partition {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.followed[number]
+	if p == nil {
+		p = ps.newPartition(number)
+		ps.followed[number] = p
+		if !ps.ended {
+			ps.tails.Go(p.follow)
+		}
+	}
+	p.readers++
+	if p.linger != nil {
+		p.linger.Stop()
+	}
+	return p
+}
+
 // forget ends following a partition that has no reader.
 func (ps *Partitions) forget(p *Partition) {
 	ps.mu.Lock()
@@ -108,7 +127,7 @@ func (ps *Partitions) each() []*Partition {
 // window has caught up with the log. The error is errNotReady.
 func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok bool, err error) {
 	p := ps.acquire(ps.log.Partition(session))
-	defer ps.release(p)
+	defer p.release()
 	if err := p.untilReady(ctx); err != nil {
 		return "", false, err
 	}

@@ -202,7 +202,7 @@ func TestPartitions_Near(t *testing.T) {
 	}
 	for number := range fewPartitions {
 		p := ps.acquire(number)
-		t.Cleanup(func() { ps.release(p) })
+		t.Cleanup(func() { p.release() })
 		if err := p.untilReady(waittest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestPartitions_Near(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := ps.acquire(fewPartitions) // readers wait for it
-	t.Cleanup(func() { ps.release(lost) })
+	t.Cleanup(func() { lost.release() })
 	used := map[int]bool{}
 	for range 100 {
 		used[ps.log.Partition(ps.Near(next))] = true

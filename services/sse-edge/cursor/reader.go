@@ -3,14 +3,12 @@ package cursor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 )
 
 // Reader is a subscriber's cursor: where it is, and what it has found out about
@@ -69,6 +67,18 @@ type Reader struct {
 	Pending []Gap // found before the first read
 	items   []window.Item
 }
+
+// Arrival is how a client came. Its zero value is from the start.
+type Arrival uint8
+
+// Where a reader began: at the oldest event, at the end of the log, at a cursor in the window, or
+// at one below it.
+const (
+	FromStart Arrival = iota
+	FromNow
+	FromWindow
+	FromLog
+)
 
 // Step is what one call of Next found.
 type Step struct {
@@ -142,38 +152,6 @@ func (s *Step) Found(items []window.Item) {
 // Empty reports whether the step has neither events nor gaps nor an end, nor other news.
 func (s Step) Empty() bool {
 	return len(s.Gaps) == 0 && len(s.Items) == 0 && len(s.Changes) == 0 && !s.Ended
-}
-
-// errBehind is returned when the log is in another generation than the window, which
-// has yet to find out whether it was rolled back: the two must not be read as one.
-//
-// After a roll-back the log is of the new generation at once, the window a moment later. A read
-// of the log that finds another generation than the window's is discarded and repeated.
-var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
-
-// errNoQuorum is returned when the log ends before what a reader or the window has, no generation says that
-// anything was lost, and another server may lead the partition by now.
-var errNoQuorum = fmt.Errorf("%w: the leader of the partition has not heard from most of its servers", eventlog.ErrUnavailable)
-
-const (
-	// catchUpWithin is how long a window that is behind is waited for: its tail
-	// starts again as soon as it may.
-	catchUpWithin = 5 * time.Second
-	catchUpEvery  = 20 * time.Millisecond
-)
-
-// catchesUp waits a moment if an attempt failed because the window is behind, and
-// reports whether to try again; begun is when the first attempt was made.
-func catchesUp(ctx context.Context, begun time.Time, err error) bool {
-	if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin {
-		return false
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(catchUpEvery):
-		return true
-	}
 }
 
 // ErrNoMemory is returned when [Reader.Hold] has said no.
@@ -336,6 +314,13 @@ func (r *Reader) gap(reason Reason, certain bool, stream string) Gap {
 	return g
 }
 
+// missed is the gap of a reader in a [Group] that may have missed something before its cursor.
+func (r *Reader) missed(stream string) Gap {
+	g := r.gap(ReasonUnknown, false, stream)
+	g.ResumesAt = r.ID(r.Cursor)
+	return g
+}
+
 // ID returns the text of a position as an event ID of the reader's place.
 func (r *Reader) ID(sequence uint64) string {
 	return event.ID{Stream: r.Place.Stream, Tag: r.Tags.Tag(r.Place.Stream), Sequence: sequence}.String()
@@ -365,7 +350,7 @@ func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.Cha
 func (r *Reader) Close() {
 	r.part.window.Detach(r.Chain)
 	if r.part.of != nil {
-		r.part.of.release(r.part)
+		r.part.release()
 	}
 }
 

@@ -180,7 +180,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	defer run.Wait()
 	defer cancel()
 	p := ps.acquire(0)
-	defer ps.release(p)
+	defer p.release()
 	if err := p.untilReady(waittest.Context(t)); err != nil {
 		t.Fatal(err)
 	}

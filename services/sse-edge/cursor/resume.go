@@ -34,7 +34,7 @@ type Start struct {
 // Errors are errNotReady and those of the log and the registry, all of which pass.
 func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	p := ps.acquire(ps.log.Partition(at.Session))
-	defer ps.release(p)
+	defer p.release()
 	if err := p.untilReady(ctx); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -44,24 +45,24 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)
 	switch {
 	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open && call.Action != rpc.Request:
-		return answer, errNoSession
+		return answer, refusal.ErrNoSession
 	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
-		return answer, errNoSession
+		return answer, refusal.ErrNoSession
 	case errors.Is(err, rpc.ErrTooLarge):
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
 	case errors.Is(err, rpc.ErrNobody) && (call.Action == rpc.Open || call.Action == rpc.Request && !call.Held):
-		return answer, &refusal{
-			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, retryAfter: bridgeRetry, cause: err,
-			message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
+		return answer, &refusal.Error{
+			Status: http.StatusServiceUnavailable, Code: rpc.CodeInternal, RetryAfter: bridgeRetry, Cause: err,
+			Message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
 		}
 	case errors.Is(err, rpc.ErrNobody), errors.Is(err, rpc.ErrAway):
-		return answer, &refusal{
-			status: http.StatusServiceUnavailable, code: rpc.CodeInternal, message: "The MCP server cannot be reached at the moment.", retryAfter: bridgeRetry, cause: err,
+		return answer, &refusal.Error{
+			Status: http.StatusServiceUnavailable, Code: rpc.CodeInternal, Message: "The MCP server cannot be reached at the moment.", RetryAfter: bridgeRetry, Cause: err,
 		}
 	case errors.Is(err, rpc.ErrInvalid):
-		return answer, &refusal{status: http.StatusBadGateway, code: rpc.CodeInternal, message: "The bridge's answer makes no sense.", cause: err}
+		return answer, &refusal.Error{Status: http.StatusBadGateway, Code: rpc.CodeInternal, Message: "The bridge's answer makes no sense.", Cause: err}
 	case errors.Is(err, rpc.ErrUnknown):
-		return answer, &refusal{status: http.StatusGatewayTimeout, code: rpc.CodeInternal, message: "The MCP server did not answer in time.", cause: err}
+		return answer, &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: "The MCP server did not answer in time.", Cause: err}
 	}
 	return answer, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
@@ -72,7 +73,19 @@ func (m caller) unsupported(id json.RawMessage) error {
 	if m.version != "" {
 		return nil
 	}
-	return asRefused(mcp.Unsupported(m.asked), id)
+	return refusal.FromMCP(mcp.Unsupported(m.asked), id)
+}
+
+// sessionNamed returns the session that a request names, for the log.
+func sessionNamed(c *fiber.Ctx) string {
+	name := c.Get(headerSession)
+	if name == "" {
+		name = c.Query("session")
+	}
+	if event.CheckSession(name) != nil {
+		return ""
+	}
+	return strings.Clone(name)
 }
 
 // openSession returns the record of the session that a request names, if the client may
@@ -80,7 +93,7 @@ func (m caller) unsupported(id json.RawMessage) error {
 func (s *Service) openSession(c *fiber.Ctx, who caller) (session.Record, error) {
 	name := strings.Clone(c.Get(headerSession))
 	if name == "" {
-		return session.Record{}, refuseInvalid("The header Mcp-Session-Id is missing: begin with initialize.")
+		return session.Record{}, refusal.Invalid("The header Mcp-Session-Id is missing: begin with initialize.")
 	}
 	return s.sessionOf(c, name, who.grants)
 }
@@ -88,7 +101,7 @@ func (s *Service) openSession(c *fiber.Ctx, who caller) (session.Record, error) 
 // sessionOf is openSession for a session's name.
 func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec session.Record, err error) {
 	if event.CheckSession(name) != nil {
-		return rec, errNoSession
+		return rec, refusal.ErrNoSession
 	}
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
@@ -102,7 +115,7 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 	}
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && rec.State != session.Open:
-		return rec, errNoSession
+		return rec, refusal.ErrNoSession
 	case err != nil && cursor.Transient(err):
 		return rec, web.Wrap(err, web.CodeUnavailable, "The session registry cannot be reached at the moment.")
 	default:

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
@@ -75,7 +76,7 @@ func (p eventsParams) request(now time.Time) (req subscriber.Request, err error)
 	case p.Name == nil:
 		return req, eventsInvalid("name is missing.")
 	case *p.Name != eventsName:
-		return req, &refusal{status: http.StatusOK, code: codeNotFound, message: "NotFound: There is no such event type.", data: map[string]string{"kind": "event"}}
+		return req, &refusal.Error{Status: http.StatusOK, Code: codeNotFound, Message: "NotFound: There is no such event type.", Data: map[string]string{"kind": "event"}}
 	case p.MaxAgeMS != nil && *p.MaxAgeMS < 0:
 		return req, eventsInvalid("maxAgeMs is negative.")
 	case p.MaxEvents != nil && *p.MaxEvents < 1:
@@ -106,7 +107,7 @@ func (p eventsParams) request(now time.Time) (req subscriber.Request, err error)
 }
 
 func eventsInvalid(message string) error {
-	return &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalidParams, message: "Invalid params: " + message}
+	return &refusal.Error{Status: http.StatusBadRequest, Code: rpc.CodeInvalidParams, Message: "Invalid params: " + message}
 }
 
 // eventsPost answers a request about events. Its client may read what it may read at /v1.
@@ -121,7 +122,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 		return direct(c, response(r.ID, eventTypes))
 	case eventsPoll, eventsStream:
 	default:
-		return "", &refusal{status: http.StatusNotFound, code: rpc.CodeMethodNotFound, message: "Method not found: " + r.Method}
+		return "", &refusal.Error{Status: http.StatusNotFound, Code: rpc.CodeMethodNotFound, Message: "Method not found: " + r.Method}
 	}
 	var m struct {
 		Params eventsParams `json:"params"`
@@ -153,20 +154,20 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 
 // eventsRefusal returns an error with the number that the sketch has for it.
 func eventsRefusal(err error, id json.RawMessage) error {
-	r := *asRefusal(err)
-	r.id = id
-	if _, ok := errors.AsType[*refusal](err); ok {
+	r := *refusal.From(err)
+	r.ID = id
+	if _, ok := errors.AsType[*refusal.Error](err); ok {
 		return &r
 	}
 	p := web.AsProblem(err)
-	r.cause = p.Unwrap()
+	r.Cause = p.Unwrap()
 	switch {
 	case p.Code == web.CodeInsufficientScope:
-		r.code, r.message = codeForbidden, "Forbidden"
+		r.Code, r.Message = codeForbidden, "Forbidden"
 	case p.Code == web.CodeNotFound:
-		r.status, r.code, r.message = http.StatusOK, codeNotFound, "NotFound: There is no such session."
+		r.Status, r.Code, r.Message = http.StatusOK, codeNotFound, "NotFound: There is no such session."
 	case errors.Is(err, subscriber.ErrNoRoom):
-		r.code, r.message, r.data = codeExhausted, "ResourceExhausted", map[string]string{"limit": "connections"}
+		r.Code, r.Message, r.Data = codeExhausted, "ResourceExhausted", map[string]string{"limit": "connections"}
 	}
 	return &r
 }
@@ -177,7 +178,7 @@ func eventsPage(id json.RawMessage) subscriber.PageForm {
 		last := len(step.Items) - 1
 		hidden := step.First != 0 && (last < 0 || step.Items[0].Sequence != step.First) // older than maxAgeMs
 		if step.Ended && last < 0 && len(step.Gaps) == 0 && !hidden {
-			return nil, &refusal{status: http.StatusOK, code: codeNotFound, message: messageClosed}
+			return nil, &refusal.Error{Status: http.StatusOK, Code: codeNotFound, Message: messageClosed}
 		}
 		b = append(append(append(b, `{"jsonrpc":"2.0","id":`...), id...), `,"result":{"resultType":"complete","events":[`...)
 		for i := range step.Items {

@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
@@ -39,10 +40,10 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || id.Stream == "") {
 		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
-		return refuseInvalid("Last-Event-ID is none that this server gives.")
+		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.openSession(c, who)
-	ended := errors.Is(err, errNoSession) && rec.Session != ""
+	ended := errors.Is(err, refusal.ErrNoSession) && rec.Session != ""
 	if err != nil && (!ended || last == "") {
 		return err
 	}
@@ -52,7 +53,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	}
 	form := newForm(who, req.At.Stream)
 	if ended && len(form.call) == 0 {
-		return errNoSession
+		return refusal.ErrNoSession
 	}
 	if err := s.begin(c, who, req, form); err != nil {
 		return err
@@ -62,7 +63,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 		over, err := s.isOver(req)
 		switch {
 		case err == nil && over && ended:
-			err = errNoSession // the rest of the answer was all that could be had of it
+			err = refusal.ErrNoSession // the rest of the answer was all that could be had of it
 		case err == nil && over:
 			err = c.SendStatus(http.StatusNoContent)
 		}
@@ -78,7 +79,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 // postOnly refuses what the revision without sessions does not have.
 func postOnly(c *fiber.Ctx) error {
 	c.Set(fiber.HeaderAllow, fiber.MethodPost)
-	return &refusal{status: http.StatusMethodNotAllowed, code: rpc.CodeInvalid, message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+	return &refusal.Error{Status: http.StatusMethodNotAllowed, Code: rpc.CodeInvalid, Message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
 }
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
@@ -98,7 +99,7 @@ func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 		return s.comeBack(c, who)
 	}
 	reason := "unavailable"
-	switch asRefusal(err).status {
+	switch refusal.From(err).Status {
 	case http.StatusTooManyRequests:
 		reason = "address_rate"
 	case http.StatusServiceUnavailable:
@@ -145,7 +146,7 @@ func (s *Service) delete(c *fiber.Ctx, who caller) error {
 	}
 	answer, err := s.ask(c.UserContext(), rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
 	switch {
-	case errors.Is(err, errNoSession):
+	case errors.Is(err, refusal.ErrNoSession):
 		return c.SendStatus(http.StatusNoContent)
 	case err != nil:
 		return err

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/rpc"
@@ -25,7 +26,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
 	if last := c.Get(headerLastID); last != "" {
 		name, id, ok := parseSessionEventID(strings.Clone(last))
 		if !ok {
-			return refuseInvalid("Last-Event-ID is not one of this server.")
+			return refusal.Invalid("Last-Event-ID is not one of this server.")
 		}
 		rec, err := s.sessionOf(c, name, who.grants)
 		if err != nil {
@@ -59,7 +60,7 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	}
 	if p.opens() && s.unheardOf(name) {
 		result, err = s.legacyOpen(c, who, name, p, body)
-		return named(err, p)
+		return refusal.WithID(err, p.only())
 	}
 	rec, err := s.sessionOf(c, name, who.grants)
 	if err != nil {
@@ -68,11 +69,11 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) > 0 {
 		if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
-			return refuseInvalid("Invalid request: " + err.Error())
+			return refusal.Invalid("Invalid request: " + err.Error())
 		}
 	}
 	result, err = s.postWithoutResponse(c, call)
-	return named(err, p)
+	return refusal.WithID(err, p.only())
 }
 
 // unheardOf reports whether a name is that of no session, and may be.
@@ -85,7 +86,7 @@ func (s *Service) unheardOf(name string) bool {
 func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, body []byte) (result string, err error) {
 	stream, err := rpc.NewStream(p.ids, false)
 	if err != nil {
-		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	answer, err := s.initialize(c, who, rpc.Call{Session: name, Stream: stream, Data: body})
 	switch {

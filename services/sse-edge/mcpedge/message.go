@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
@@ -49,7 +50,7 @@ func parsePosted(body []byte) (p posted, err error) {
 	case err != nil:
 		return p, refuseMessage(err)
 	case len(messages) == 0:
-		return p, refuseInvalid("A batch must not be empty.")
+		return p, refusal.Invalid("A batch must not be empty.")
 	}
 	for _, message := range messages {
 		m, err := rpc.ParseMessage(message)
@@ -65,9 +66,9 @@ func parsePosted(body []byte) (p posted, err error) {
 }
 
 func refuseMessage(err error) error {
-	r := &refusal{status: http.StatusBadRequest, code: rpc.CodeInvalid, message: "Invalid request: " + err.Error()}
+	r := &refusal.Error{Status: http.StatusBadRequest, Code: rpc.CodeInvalid, Message: "Invalid request: " + err.Error()}
 	if errors.Is(err, event.ErrInvalidJSON) {
-		r.code, r.message = rpc.CodeParse, "Parse error: "+err.Error()
+		r.Code, r.Message = rpc.CodeParse, "Parse error: "+err.Error()
 	}
 	return r
 }
@@ -78,10 +79,10 @@ func (p posted) check(version string) error {
 		return nil
 	}
 	if version != revisionAssumed {
-		return refuseInvalid("Only revision " + revisionAssumed + " has batches.")
+		return refusal.Invalid("Only revision " + revisionAssumed + " has batches.")
 	}
 	if slices.Contains(p.methods, rpc.MethodInitialize) {
-		return refuseInvalid("initialize must not be in a batch.")
+		return refusal.Invalid("initialize must not be in a batch.")
 	}
 	return nil
 }

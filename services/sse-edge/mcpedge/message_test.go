@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/shared/event"
 )
 
@@ -42,7 +43,7 @@ func FuzzParsePosted(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		p, err := parsePosted(body)
 		if err != nil {
-			if _, ok := errors.AsType[*refusal](err); !ok {
+			if _, ok := errors.AsType[*refusal.Error](err); !ok {
 				t.Fatalf("refused with %v", err)
 			}
 			return

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
@@ -39,7 +40,7 @@ func (m caller) modern(p posted, body []byte) bool {
 func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
 	if len(p.ids) == 0 {
 		if isResponse(body) {
-			return postRefused, refuseInvalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
+			return postRefused, refusal.Invalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
 		}
 		c.Status(http.StatusAccepted)
 		return postAccepted, nil
@@ -53,7 +54,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	}
 	if err == nil {
 		if state, ours, err := r.HandOver(); ours && err != nil {
-			return postRefused, asRefused(err, p.only())
+			return postRefused, refusal.FromMCP(err, p.only())
 		} else if ours {
 			return s.modernAgain(c, who, r, state)
 		}
@@ -69,7 +70,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 		state, held, err = r.State()
 	}
 	if err != nil {
-		return postRefused, asRefused(err, p.only())
+		return postRefused, refusal.FromMCP(err, p.only())
 	}
 	if !held && !task {
 		state.Session, state.Life = s.subs.Parts.Near(uuid.NewString), session.NewLife()
@@ -85,7 +86,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 		return s.taskPost(c, who, call, r)
 	}
 	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
-		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	return s.modernCall(c, who, call, r)
 }
@@ -111,7 +112,7 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 	answer, err := s.ask(st.Request.Ctx, call, s.requestTimeout)
 	switch {
 	case err != nil && errors.Is(err, rpc.ErrNobody) && call.Held:
-		return postRefused, asRefused(mcp.ErrState, nil)
+		return postRefused, refusal.FromMCP(mcp.ErrState, nil)
 	case err != nil:
 		if errors.Is(err, rpc.ErrUnknown) {
 			s.cancel(call, false)
@@ -136,20 +137,20 @@ const maxTokenBytes = 1 << 10
 // modernAgain answers the request of a client that the call was handed over to, with the rest of the
 // stream that the call has. No bridge is asked: what answers there are to its questions, it has.
 func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
-	gone := asRefused(mcp.ErrState, r.ID)
+	gone := refusal.FromMCP(mcp.ErrState, r.ID)
 	if _, err := rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
-		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	token := r.Meta["progressToken"]
 	if len(token) > maxTokenBytes {
-		return postRefused, refuseInvalid("Invalid request: the progress token is too long.")
+		return postRefused, refusal.Invalid("Invalid request: the progress token is too long.")
 	}
 	id, err := event.ParseID(state.After)
 	if ids, _ := rpc.RequestIDs(id.Stream); err != nil || len(ids) != 1 {
 		return postRefused, gone
 	}
 	rec, err := s.sessionOf(c, state.Session, who.grants)
-	ended := errors.Is(err, errNoSession)
+	ended := errors.Is(err, refusal.ErrNoSession)
 	switch {
 	case ended && rec.Session == "":
 		return postRefused, gone
@@ -210,10 +211,10 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	form := newForm(who, id.Stream)
 	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
 		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
-		return refuseInvalid("Last-Event-ID is none that this server gives.")
+		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.sessionOf(c, name, who.grants)
-	ended := errors.Is(err, errNoSession)
+	ended := errors.Is(err, refusal.ErrNoSession)
 	if ended && rec.Session == "" {
 		return subscriber.SendBriefly(c, appendErrors(nil, form.call, noResponse))
 	}

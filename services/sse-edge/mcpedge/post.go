@@ -12,6 +12,7 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/mcp"
@@ -32,7 +33,7 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = named(err, p) }()
+	defer func() { err = refusal.WithID(err, p.only()) }()
 	if p.modern {
 		result, err = s.modernPost(c, who, p, body)
 		return err
@@ -56,21 +57,10 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 
 // countPost counts how a POST was answered.
 func (s *Service) countPost(result string, err error) {
-	if err != nil && asRefusal(err).status >= http.StatusInternalServerError {
+	if err != nil && refusal.From(err).Status >= http.StatusInternalServerError {
 		result = postUnavailable
 	}
 	s.metrics.posts.WithLabelValues(result).Inc()
-}
-
-// named returns an error with the ID of the request that it refuses.
-func named(err error, p posted) error {
-	r, ok := errors.AsType[*refusal](err)
-	if !ok || r.id != nil || r.status == http.StatusNotFound {
-		return err
-	}
-	n := *r
-	n.id = p.only()
-	return &n
 }
 
 // body reads and checks what a client has posted; answered says whether it takes the
@@ -144,7 +134,7 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result strin
 // reader begins.
 func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p posted) (result string, err error) {
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
-		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)

@@ -2,9 +2,15 @@ package mcpedge
 
 import (
 	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -63,4 +69,21 @@ func (s *Service) handler(h func(*fiber.Ctx, caller) error) fiber.Handler {
 		}
 		return nil
 	}
+}
+
+// refuse answers with a JSON-RPC error.
+func (s *Service) refuse(c *fiber.Ctx, err error) error {
+	r := refusal.From(err)
+	level := slog.LevelDebug
+	if r.Status >= http.StatusInternalServerError {
+		level = slog.LevelWarn
+	}
+	s.logger.Log(c.UserContext(), level, "an MCP client is refused", "method", strings.Clone(c.Method()), "session", sessionNamed(c), "error", err)
+	if r.RetryAfter > 0 {
+		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(int(r.RetryAfter/time.Second)))
+	}
+	s.challenge(c, r.Status)
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	c.Status(r.Status)
+	return c.Send(r.Body())
 }

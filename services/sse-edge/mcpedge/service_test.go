@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -185,9 +186,9 @@ func TestMCP_BadRequest(t *testing.T) {
 		"no session":          {"POST", toolList, []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"GET without":         {"GET", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
 		"DELETE without":      {"DELETE", "", []string{"Mcp-Session-Id", ""}, 400, rpc.CodeInvalid},
-		"an unknown session":  {"POST", toolList, []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
-		"a bad session":       {"POST", toolList, []string{"Mcp-Session-Id", "x y"}, 404, codeNoSession},
-		"GET of an unknown":   {"GET", "", []string{"Mcp-Session-Id", "x"}, 404, codeNoSession},
+		"an unknown session":  {"POST", toolList, []string{"Mcp-Session-Id", "x"}, 404, refusal.CodeNoSession},
+		"a bad session":       {"POST", toolList, []string{"Mcp-Session-Id", "x y"}, 404, refusal.CodeNoSession},
+		"GET of an unknown":   {"GET", "", []string{"Mcp-Session-Id", "x"}, 404, refusal.CodeNoSession},
 		"JSON alone":          {"POST", toolList, []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},
 		"events alone":        {"POST", toolList, []string{"Accept", "text/event-stream"}, 406, rpc.CodeInvalid},
 		"GET of JSON":         {"GET", "", []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},

@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -25,7 +26,7 @@ import (
 // taskPost answers a request about the task of a session.
 func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
 	rec, err := s.sessionOf(c, call.Session, who.grants)
-	if errors.Is(err, errNoSession) && rec.Session != "" {
+	if errors.Is(err, refusal.ErrNoSession) && rec.Session != "" {
 		err = nil // the task is over
 	}
 	var is mcp.Task
@@ -33,8 +34,8 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		is, err = s.taskOf(rec)
 	}
 	switch {
-	case errors.Is(err, errNoSession), errors.Is(err, eventlog.ErrNotFound):
-		return postRefused, asRefused(mcp.ErrTask, r.ID)
+	case errors.Is(err, refusal.ErrNoSession), errors.Is(err, eventlog.ErrNotFound):
+		return postRefused, refusal.FromMCP(mcp.ErrTask, r.ID)
 	case err != nil:
 		return postRefused, err
 	}
@@ -51,7 +52,7 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)))
 	}
 	if call.Stream, err = rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
-		return postRefused, refuseInvalid("Invalid request: " + err.Error())
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	call.Life, call.Held = rec.Life, true
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)

@@ -1,4 +1,5 @@
-package ingest
+// Package problem has the errors of ingest, and the one place where an error becomes a client's answer.
+package problem
 
 import (
 	"context"
@@ -6,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/services/ingest/request"
+	"rejoin/services/ingest/streams"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -14,61 +17,49 @@ import (
 )
 
 var (
-	// errStreamClosed is returned when a session is open and its stream has ended.
+	// ErrStreamClosed is returned when a session is open and its stream has ended.
 	// It comes along with [session.ErrClosed].
-	errStreamClosed = errors.New("the stream is closed")
+	ErrStreamClosed = errors.New("the stream is closed")
 
-	// errRepeated is returned along with [session.ErrClosed] for a message with an
+	// ErrRepeated is returned along with [session.ErrClosed] for a message with an
 	// idempotency key: it may be the repeat of one that was stored before the end. The log
 	// recognizes it for two minutes, and is not asked when the registry knows of the end.
-	errRepeated = errors.New("an earlier attempt may have been stored")
+	ErrRepeated = errors.New("an earlier attempt may have been stored")
 
-	// errFenced is returned along with the reason for a message that JetStream refused
+	// ErrFenced is returned along with the reason for a message that JetStream refused
 	// because of its fence: nothing is stored, as if it had not been tried.
-	errFenced = errors.New("the log refused the message")
+	ErrFenced = errors.New("the log refused the message")
 
-	// errMember is returned when a member of a session asks for what is its owner's.
-	errMember = errors.New("the caller is a member of the session, and not its owner")
+	// ErrMember is returned when a member of a session asks for what is its owner's.
+	ErrMember = errors.New("the caller is a member of the session, and not its owner")
 
-	// errOpenedAgain is returned when the session that a message was for has ended, and
+	// ErrOpenedAgain is returned when the session that a message was for has ended, and
 	// another one of its name is open. The message was not stored.
-	errOpenedAgain = errors.New("the session was closed and opened again")
+	ErrOpenedAgain = errors.New("the session was closed and opened again")
 
-	// errTooManyStreams is returned when a session has as many open streams as it may.
-	errTooManyStreams = errors.New("too many open streams")
+	// ErrBusy is returned when as much is under way as the configuration allows.
+	ErrBusy = errors.New("too many requests are under way")
 
-	// errBusy is returned when as much is under way as the configuration allows.
-	errBusy = errors.New("too many requests are under way")
+	// ErrStopping is returned when the service is about to stop.
+	ErrStopping = errors.New("the service is stopping")
 
-	// errStopping is returned when the service is about to stop.
-	errStopping = errors.New("the service is stopping")
-
-	// errCloseFailed is returned when a close could not be finished. It comes
+	// ErrCloseFailed is returned when a close could not be finished. It comes
 	// along with the reason.
-	errCloseFailed = errors.New("the close is not finished")
+	ErrCloseFailed = errors.New("the close is not finished")
 )
 
-// tooLargeError is returned for a message of more than max bytes. It wraps
-// [eventlog.ErrTooLarge].
-type tooLargeError struct{ max int }
-
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("A message may have up to %d bytes; rejoin log set --max-message-bytes=N changes it.", e.max)
-}
-func (e *tooLargeError) Unwrap() error { return eventlog.ErrTooLarge }
-
-// problem is the one place where an error becomes a client's answer.
-func problem(err error) *web.Problem {
+// Of returns the answer to a client for an error.
+func Of(err error) *web.Problem {
 	if p, ok := errors.AsType[*web.Problem](err); ok {
 		return p
 	}
-	if limited, ok := errors.AsType[*rateError](err); ok {
+	if limited, ok := errors.AsType[*RateError](err); ok {
 		return web.Wrap(err, web.CodeRateLimited, limited.Error())
 	}
 	if full, ok := errors.AsType[*session.FullError](err); ok {
 		return web.Wrap(err, web.CodeTooManySessions, full.Error())
 	}
-	if large, ok := errors.AsType[*tooLargeError](err); ok {
+	if large, ok := errors.AsType[*request.TooLargeError](err); ok {
 		return web.Wrap(err, web.CodeBodyTooLarge, large.Error())
 	}
 	is := func(target error) bool { return errors.Is(err, target) }
@@ -86,29 +77,29 @@ func problem(err error) *web.Problem {
 	case is(event.ErrReservedType):
 		return web.Wrap(err, web.CodeReservedType, err.Error())
 
-	case is(errStreamClosed):
+	case is(ErrStreamClosed):
 		return web.Wrap(err, web.CodeStreamClosed, earlierAttempt(err))
 	case is(session.ErrClosed):
 		return web.Wrap(err, web.CodeSessionClosed, earlierAttempt(err))
-	case is(errTooManyStreams):
+	case is(streams.ErrTooMany):
 		return web.Wrap(err, web.CodeTooManyStreams, "Close a stream of the session before you begin another one.")
 	case is(session.ErrExists):
 		return web.Wrap(err, web.CodeSessionExists, "")
 	case is(session.ErrNotFound):
 		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
 
-	case is(errMember):
+	case is(ErrMember):
 		return web.Wrap(err, web.CodeInsufficientScope, "The session is its owner's to close, and so are its members.")
 	case is(auth.ErrExpired):
 		return web.Wrap(err, web.CodeUnauthorized, "")
 
-	case is(errBusy):
+	case is(ErrBusy):
 		return web.Wrap(err, web.CodeUnavailable, "Too many requests are under way.")
-	case is(errStopping):
+	case is(ErrStopping):
 		return web.Wrap(err, web.CodeUnavailable, "This server is stopping.")
-	case is(errCloseFailed):
+	case is(ErrCloseFailed):
 		return web.Wrap(err, web.CodeUnavailable, "The close is not finished; repeat the request to finish it.")
-	case is(errOpenedAgain):
+	case is(ErrOpenedAgain):
 		return web.Wrap(err, web.CodeUnavailable, "The session was closed and opened again in between; the message was not stored.")
 
 	case is(eventlog.ErrTooLarge):
@@ -131,19 +122,19 @@ func problem(err error) *web.Problem {
 
 // earlierAttempt returns the detail of an answer to a message whose stream has ended.
 func earlierAttempt(err error) string {
-	if errors.Is(err, errRepeated) {
+	if errors.Is(err, ErrRepeated) {
 		return "The message was not stored now; an earlier attempt with the same Idempotency-Key may have been stored before the end."
 	}
 	return ""
 }
 
-// rateError is returned when a publisher or a session has as many messages a second as it
-// may, or a client as many new sessions. wait is how long it is until there may be another one.
-type rateError struct {
-	of, what string
-	wait     time.Duration
+// RateError is returned when a publisher or a session has as many messages a second as it
+// may, or a client as many new sessions.
+type RateError struct {
+	Of, What string        // which of whom has too many, and of what
+	Wait     time.Duration // until there may be another one
 }
 
-func (e *rateError) Error() string {
-	return fmt.Sprintf("This %s has more %s a second than it may.", e.of, e.what)
+func (e *RateError) Error() string {
+	return fmt.Sprintf("This %s has more %s a second than it may.", e.Of, e.What)
 }

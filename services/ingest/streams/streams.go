@@ -1,6 +1,9 @@
-package ingest
+// Package streams has what an ingest knows of the streams of sessions: which are open, to bound their
+// number, and which have ended.
+package streams
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -10,14 +13,17 @@ import (
 )
 
 const (
-	// maxStreamsHeld bounds the streams in either half of what is known of them: some
+	// maxHeld bounds the streams in either half of what is known of them: some
 	// 20 MB in all, 40 with the longest names.
-	maxStreamsHeld = 1 << 16
+	maxHeld = 1 << 16
 	// longestIdle is how long a stream counts at most after its last message.
 	longestIdle = 24 * time.Hour
 )
 
-// openStreams bounds the open streams of a session. It knows of those that this ingest
+// ErrTooMany is returned when a session has as many open streams as it may.
+var ErrTooMany = errors.New("too many open streams")
+
+// Limit bounds the open streams of a session. It knows of those that this ingest
 // was given messages for, since it began and while there is room: then it forgets those
 // sessions whose last message is the longest ago. So with n ingests a session may have n
 // times as many, and some more after a restart; only the janitor's ledger knows all of a
@@ -26,29 +32,31 @@ const (
 // A stream counts from its first message until this ingest ends it or JetStream refuses a
 // message of it, or until it had no message for as long as the log retains one, a day at
 // most. It is safe for concurrent use.
-type openStreams struct {
+type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
 
 	mu            sync.Mutex
-	recent, older map[string]*sessionStreams // by session; older: without a message since recent began
-	held          int                        // streams in recent
+	recent, older map[string]*ofSession // by session; older: without a message since recent began
+	held          int                   // streams in recent
 }
 
-// sessionStreams are the streams of one life of a session, with the Unix time of their
+// ofSession are the streams of one life of a session, with the Unix time of their
 // last message, in seconds.
-type sessionStreams struct {
+type ofSession struct {
 	life string
 	last map[string]int64
 }
 
-func newOpenStreams(most func(session.Record) int64, retained func() time.Duration) *openStreams {
-	return &openStreams{most: most, retained: retained, recent: map[string]*sessionStreams{}}
+// NewLimit returns a Limit to which no stream is known: most is the limit of a session, retained how
+// long the log retains an event.
+func NewLimit(most func(session.Record) int64, retained func() time.Duration) *Limit {
+	return &Limit{most: most, retained: retained, recent: map[string]*ofSession{}}
 }
 
-// enter counts a message of a stream. The error is errTooManyStreams, when the stream is
+// Enter counts a message of a stream. The error is ErrTooMany, when the stream is
 // new and one too many.
-func (o *openStreams) enter(rec session.Record, stream string, now time.Time) error {
+func (o *Limit) Enter(rec session.Record, stream string, now time.Time) error {
 	most := o.most(rec)
 	if most < 0 {
 		return nil
@@ -61,7 +69,7 @@ func (o *openStreams) enter(rec session.Record, stream string, now time.Time) er
 			o.tidy(known, now)
 		}
 		if int64(len(known.last)) >= most {
-			return errTooManyStreams
+			return ErrTooMany
 		}
 		if o.makeRoom(1) {
 			known = o.of(rec) // it is in the older half now
@@ -73,7 +81,7 @@ func (o *openStreams) enter(rec session.Record, stream string, now time.Time) er
 }
 
 // of returns what is known of a session. The caller holds the lock.
-func (o *openStreams) of(rec session.Record) *sessionStreams {
+func (o *Limit) of(rec session.Record) *ofSession {
 	known, ok := o.recent[rec.Session]
 	if ok && known.life == rec.Life {
 		return known
@@ -84,7 +92,7 @@ func (o *openStreams) of(rec session.Record) *sessionStreams {
 		delete(o.older, rec.Session)
 	}
 	if !ok || known.life != rec.Life {
-		known = &sessionStreams{rec.Life, map[string]int64{}}
+		known = &ofSession{rec.Life, map[string]int64{}}
 	}
 	o.makeRoom(1 + len(known.last)) // an empty session takes room as well
 	o.recent[rec.Session] = known
@@ -94,16 +102,16 @@ func (o *openStreams) of(rec session.Record) *sessionStreams {
 
 // makeRoom makes recent the older half if it has no room for n more, and reports whether it
 // did. A session that is alone stays: its own limit bounds it. The caller holds the lock.
-func (o *openStreams) makeRoom(n int) bool {
-	if len(o.recent) <= 1 || o.held+len(o.recent)+n <= maxStreamsHeld {
+func (o *Limit) makeRoom(n int) bool {
+	if len(o.recent) <= 1 || o.held+len(o.recent)+n <= maxHeld {
 		return false
 	}
-	o.older, o.recent, o.held = o.recent, map[string]*sessionStreams{}, 0
+	o.older, o.recent, o.held = o.recent, map[string]*ofSession{}, 0
 	return true
 }
 
-// ended forgets a stream that has ended, or all of a session when stream is empty.
-func (o *openStreams) ended(session, stream string) {
+// Ended forgets a stream that has ended, or all of a session when stream is empty.
+func (o *Limit) Ended(session, stream string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known, ok := o.recent[session]; ok {
@@ -116,7 +124,7 @@ func (o *openStreams) ended(session, stream string) {
 	}
 }
 
-func (s *sessionStreams) end(stream string) {
+func (s *ofSession) end(stream string) {
 	if stream == "" {
 		clear(s.last)
 	}
@@ -124,7 +132,7 @@ func (s *sessionStreams) end(stream string) {
 }
 
 // tidy forgets what does not count any more. The caller holds the lock.
-func (o *openStreams) tidy(known *sessionStreams, now time.Time) {
+func (o *Limit) tidy(known *ofSession, now time.Time) {
 	idle := longestIdle
 	if retained := o.retained(); retained >= 0 {
 		idle = min(idle, retained)
@@ -140,14 +148,25 @@ func (o *openStreams) tidy(known *sessionStreams, now time.Time) {
 // maxEndings bounds the endings that are remembered: some 4 MB.
 const maxEndings = 1 << 14
 
-// endings are the newest streams of which JetStream refused a message because they have
+// Endings are the newest streams of which JetStream refused a message because they have
 // ended. An answer whose status is written before the first message is stored says 200, and
 // where it stopped; its repeat is to be refused with a status. It is safe for concurrent use.
-type endings struct{ *lru.Cache[ending, struct{}] }
+type Endings struct{ known *lru.Cache[ending, struct{}] }
 
 type ending struct{ session, life, stream string }
 
-func newEndings() endings {
+// NewEndings returns endings of which none is known.
+func NewEndings() Endings {
 	cache, _ := lru.New[ending, struct{}](maxEndings) // fails only without a size
-	return endings{cache}
+	return Endings{cache}
+}
+
+// Add notes that a stream of a life of a session has ended.
+func (e Endings) Add(session, life, stream string) {
+	e.known.Add(ending{session, life, stream}, struct{}{})
+}
+
+// Has reports whether a stream is among them.
+func (e Endings) Has(session, life, stream string) bool {
+	return e.known.Contains(ending{session, life, stream})
 }

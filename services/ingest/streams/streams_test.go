@@ -1,4 +1,4 @@
-package ingest
+package streams
 
 import (
 	"errors"
@@ -9,22 +9,22 @@ import (
 	"rejoin/shared/session"
 )
 
-// world is what openStreams asks others for.
+// world is what a Limit asks others for.
 type world struct{ retained time.Duration }
 
-func (w *world) streams(most int) *openStreams {
-	return newOpenStreams(func(session.Record) int64 { return int64(most) }, func() time.Duration { return w.retained })
+func (w *world) streams(most int) *Limit {
+	return NewLimit(func(session.Record) int64 { return int64(most) }, func() time.Duration { return w.retained })
 }
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-func TestOpenStreams_TooMany(t *testing.T) {
+func TestLimit_TooMany(t *testing.T) {
 	w := world{time.Hour}
 	o := w.streams(2)
 	s, again, other := session.Record{Session: "s", Life: "1"}, session.Record{Session: "s", Life: "2"}, session.Record{Session: "t"}
 	enter := func(rec session.Record, stream string, at time.Duration, refused bool) {
 		t.Helper()
-		if err := o.enter(rec, stream, noon.Add(at)); errors.Is(err, errTooManyStreams) != refused {
+		if err := o.Enter(rec, stream, noon.Add(at)); errors.Is(err, ErrTooMany) != refused {
 			t.Errorf("%s %s after %s: %v", rec.Session, stream, at, err)
 		}
 	}
@@ -34,9 +34,9 @@ func TestOpenStreams_TooMany(t *testing.T) {
 	enter(s, "a", 0, false)
 	enter(other, "c", 0, false)
 
-	o.ended("s", "b")
-	o.ended("s", "x")
-	o.ended("nobody", "")
+	o.Ended("s", "b")
+	o.Ended("s", "x")
+	o.Ended("nobody", "")
 	enter(s, "c", 0, false)
 	enter(s, "d", 0, true)
 
@@ -49,7 +49,7 @@ func TestOpenStreams_TooMany(t *testing.T) {
 	enter(again, "f", 2*time.Hour, false)
 	enter(again, "g", 2*time.Hour, true)
 
-	o.ended("s", "")
+	o.Ended("s", "")
 	enter(again, "e", 2*time.Hour, false)
 	enter(again, "f", 2*time.Hour, false)
 	count(t, o)
@@ -59,11 +59,11 @@ func TestOpenStreams_TooMany(t *testing.T) {
 	enter(again, "g", 26*time.Hour+time.Second, false)
 }
 
-func TestOpenStreams_Unlimited(t *testing.T) {
+func TestLimit_Unlimited(t *testing.T) {
 	w := world{}
 	o := w.streams(-1)
 	for i := range 1000 {
-		if err := o.enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
+		if err := o.Enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,12 +79,12 @@ func TestMemory_MillionSessions(t *testing.T) {
 	busy := session.Record{Session: "busy"}
 	for i := range 1_000_000 {
 		rec := session.Record{Session: strconv.Itoa(i / 3)}
-		if err := o.enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
+		if err := o.Enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		if i%1000 == 0 {
 			stream := strconv.Itoa(i / 1000)
-			if err := o.enter(busy, stream, noon); (err != nil) != (i > 1000) {
+			if err := o.Enter(busy, stream, noon); (err != nil) != (i > 1000) {
 				t.Fatalf("stream %s of the busy one: %v", stream, err)
 			}
 		}
@@ -103,7 +103,7 @@ func TestMemory_KnownSessionsGrow(t *testing.T) {
 	busy := session.Record{Session: "busy"}
 	enter := func(rec session.Record, stream int) {
 		t.Helper()
-		if err := o.enter(rec, strconv.Itoa(stream), noon); err != nil {
+		if err := o.Enter(rec, strconv.Itoa(stream), noon); err != nil {
 			t.Fatalf("stream %d of %s: %v", stream, rec.Session, err)
 		}
 	}
@@ -114,26 +114,26 @@ func TestMemory_KnownSessionsGrow(t *testing.T) {
 		}
 		count(t, o)
 	}
-	if err := o.enter(busy, "one more", noon); !errors.Is(err, errTooManyStreams) {
+	if err := o.Enter(busy, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("the session in use was forgotten: %v", err)
 	}
 }
 
 // A session that may have more streams than there is room for does not have others forgotten.
-func TestOpenStreams_LargeSession(t *testing.T) {
+func TestLimit_LargeSession(t *testing.T) {
 	w := world{retained: time.Hour}
-	const most = maxStreamsHeld + 10
+	const most = maxHeld + 10
 	o := w.streams(most)
 	small, large := session.Record{Session: "small"}, session.Record{Session: "large"}
-	if err := o.enter(small, "a", noon); err != nil {
+	if err := o.Enter(small, "a", noon); err != nil {
 		t.Fatal(err)
 	}
 	for i := range most {
-		if err := o.enter(large, strconv.Itoa(i), noon); err != nil {
+		if err := o.Enter(large, strconv.Itoa(i), noon); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.enter(large, "one more", noon); !errors.Is(err, errTooManyStreams) {
+	if err := o.Enter(large, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
 	if n := len(o.of(small).last); n != 1 {
@@ -141,7 +141,7 @@ func TestOpenStreams_LargeSession(t *testing.T) {
 	}
 }
 
-func count(t *testing.T, o *openStreams) {
+func count(t *testing.T, o *Limit) {
 	t.Helper()
 	recent, older := 0, 0
 	for _, s := range o.recent {
@@ -150,7 +150,7 @@ func count(t *testing.T, o *openStreams) {
 	for _, s := range o.older {
 		older += len(s.last)
 	}
-	if recent != o.held || recent > maxStreamsHeld || older > maxStreamsHeld {
+	if recent != o.held || recent > maxHeld || older > maxHeld {
 		t.Fatalf("%d and %d streams, %d counted", recent, older, o.held)
 	}
 }
@@ -160,7 +160,7 @@ func TestAllocations_KnownStream(t *testing.T) {
 	o := w.streams(100)
 	rec := session.Record{Session: "s"}
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := o.enter(rec, "t", noon); err != nil {
+		if err := o.Enter(rec, "t", noon); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {
@@ -174,7 +174,7 @@ func BenchmarkAKnownStream(b *testing.B) {
 	rec := session.Record{Session: "s"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := o.enter(rec, "t", noon); err != nil {
+		if err := o.Enter(rec, "t", noon); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package ingest
+package request
 
 import (
 	"bufio"
@@ -11,30 +11,31 @@ import (
 	"unicode/utf8"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 	"rejoin/shared/web"
 )
 
-// source gives the messages of a request, one after the other.
-type source interface {
-	// next returns the next one. A [*lineError] concerns this one alone; any other
+// Source gives the messages of a request, one after the other.
+type Source interface {
+	// Next returns the next one. A [*LineError] concerns this one alone; any other
 	// error ends the request's messages: [io.EOF] when there are no more.
-	next() (element, error)
+	Next() (Element, error)
 }
 
-// element is a message in a request, with what its envelope says of it.
-type element struct {
-	data      []byte
-	eventType string
-	key       string
-	held      int64 // bytes of memory that it takes; see [lines]
+// Element is a message in a request, with what its envelope says of it.
+type Element struct {
+	Data []byte
+	Type string // the SSE event type, or empty
+	Key  string // the idempotency key, or empty
+	Held int64  // bytes of memory that it takes; see [Lines]
 }
 
-// lineError says what is wrong with one message before it is one.
-type lineError struct{ err error }
+// LineError says what is wrong with one message before it is one.
+type LineError struct{ Err error }
 
-func (e *lineError) Error() string { return e.err.Error() }
-func (e *lineError) Unwrap() error { return e.err }
+func (e *LineError) Error() string { return e.Err.Error() }
+func (e *LineError) Unwrap() error { return e.Err }
 
 // shortArray is how many bytes an array may have that is checked at once: in a millisecond. Longer
 // ones wait for each other, since all clients' requests would wait for the processors.
@@ -50,10 +51,19 @@ type array struct {
 	envelopes bool
 }
 
-func (s *Service) newArray(text []byte, envelopes bool) (*array, error) {
+// Arrays reads JSON arrays. Each is checked as a whole before anything of it is stored.
+type Arrays struct {
+	long chan struct{} // a token for each array of more than shortArray bytes that is being checked
+}
+
+// NewArrays returns Arrays that check so many long arrays at once.
+func NewArrays(longAtOnce int) Arrays { return Arrays{make(chan struct{}, longAtOnce)} }
+
+// Read returns the elements of an array.
+func (all Arrays) Read(text []byte, envelopes bool) (Source, error) {
 	if len(text) > shortArray {
-		s.longArrays <- struct{}{}
-		defer func() { <-s.longArrays }()
+		all.long <- struct{}{}
+		defer func() { <-all.long }()
 	}
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%w: it is not UTF-8", event.ErrInvalidJSON)
@@ -69,7 +79,7 @@ func (s *Service) newArray(text []byte, envelopes bool) (*array, error) {
 		return nil, web.New(web.CodeInvalidBody, "The array is empty.")
 	}
 	if tooMany(text) {
-		return nil, web.New(web.CodeBodyTooLarge, "The array has more than "+strconv.Itoa(maxArray)+" messages; send several, or "+mimeNDJSON+" over HTTP.")
+		return nil, web.New(web.CodeBodyTooLarge, "The array has more than "+strconv.Itoa(maxArray)+" messages; send several, or "+MIMELines+" over HTTP.")
 	}
 	return a, nil
 }
@@ -88,20 +98,20 @@ func tooMany(text []byte) bool {
 	return n > maxArray
 }
 
-func (a *array) next() (element, error) {
+func (a *array) Next() (Element, error) {
 	if !a.elements.More() {
-		return element{}, io.EOF
+		return Element{}, io.EOF
 	}
 	var text json.RawMessage
 	if err := a.elements.Decode(&text); err != nil {
-		return element{}, err
+		return Element{}, err
 	}
 	return parseElement(text, a.envelopes)
 }
 
-// lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
+// Lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
 // one line at a time. What an element holds is taken of the memory, and has to be given back.
-type lines struct {
+type Lines struct {
 	r      *bufio.Reader
 	max    int    // bytes of a line
 	begin  func() // called before each line
@@ -115,16 +125,18 @@ type lines struct {
 // envelopeBytes is how much longer than its message a line may be.
 const envelopeBytes = 2 << 10
 
-// linesBuffer is how much of a text in NDJSON is read at a time.
-const linesBuffer = 64 << 10
+// LinesBuffer is how much of a text in NDJSON is read at a time.
+const LinesBuffer = 64 << 10
 
-func newLines(r io.Reader, maxMessage int, begin func(), memory *quota.Pool, client string) *lines {
-	return &lines{r: bufio.NewReaderSize(r, linesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client}
+// NewLines returns the lines of a text, each a message of up to maxMessage bytes, or an envelope around
+// one. begin is called before each line; client is whom memory is taken for.
+func NewLines(r io.Reader, envelopes bool, maxMessage int, begin func(), memory *quota.Pool, client string) *Lines {
+	return &Lines{r: bufio.NewReaderSize(r, LinesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client, envelopes: envelopes}
 }
 
-// A line has its time-out from the end of the previous one: a deadline that moved with every
-// byte would never end for a client that trickles.
-func (l *lines) next() (e element, err error) {
+// Next returns the next line, which has its time-out from the end of the previous one: a deadline
+// that moved with every byte would never end for a client that trickles.
+func (l *Lines) Next() (e Element, err error) {
 	l.begin() // not again for empty lines, which would be a way to trickle
 	for {
 		line, err := l.line()
@@ -137,21 +149,21 @@ func (l *lines) next() (e element, err error) {
 		}
 		if err != nil {
 			l.letGo()
-			return element{}, err
+			return Element{}, err
 		}
-		e.held, l.held = l.held, 0
+		e.Held, l.held = l.held, 0
 		return e, nil
 	}
 }
 
 // letGo gives back what the line takes that is being read.
-func (l *lines) letGo() {
+func (l *Lines) letGo() {
 	l.memory.Give(l.client, l.held)
 	l.held = 0
 }
 
 // hold takes memory for so much more of a line. The error is [web.ErrNoMemory].
-func (l *lines) hold(n int) error {
+func (l *Lines) hold(n int) error {
 	if !l.memory.Take(l.client, int64(n)) {
 		return web.ErrNoMemory
 	}
@@ -160,7 +172,7 @@ func (l *lines) hold(n int) error {
 }
 
 // line returns a copy of the next line. Of one that is too long it holds nothing.
-func (l *lines) line() ([]byte, error) {
+func (l *Lines) line() ([]byte, error) {
 	var line []byte
 	tooLong := false
 	for {
@@ -179,7 +191,7 @@ func (l *lines) line() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case tooLong && (err == nil || errors.Is(err, io.EOF)):
-			return nil, &lineError{&tooLargeError{l.max - envelopeBytes}}
+			return nil, &LineError{&TooLargeError{l.max - envelopeBytes}}
 		case errors.Is(err, io.EOF) && len(line) > 0:
 			return line, nil // the last line need not end
 		default:
@@ -190,34 +202,34 @@ func (l *lines) line() ([]byte, error) {
 
 // parseElement reads a message, or an envelope around one. What is wrong with a message
 // is said when it is checked.
-func parseElement(text []byte, envelope bool) (element, error) {
+func parseElement(text []byte, envelope bool) (Element, error) {
 	if !envelope {
-		return element{data: text}, nil
+		return Element{Data: text}, nil
 	}
 	if err := event.CheckJSON(text); err != nil {
-		return element{}, &lineError{err}
+		return Element{}, &LineError{err}
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || members["message"] == nil {
-		return element{}, &lineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
+		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
 	}
-	e := element{data: members["message"]}
-	wrong := func(detail string) (element, error) {
-		return element{}, &lineError{web.New(web.CodeInvalidBody, detail)}
+	e := Element{Data: members["message"]}
+	wrong := func(detail string) (Element, error) {
+		return Element{}, &LineError{web.New(web.CodeInvalidBody, detail)}
 	}
 	for name, value := range members {
 		switch name {
 		case "message":
 		case "key":
-			if !readString(value, &e.key) || !event.ValidKey(e.key) {
+			if !readString(value, &e.Key) || !event.ValidKey(e.Key) {
 				return wrong("An envelope's key must be a string of " + keyRule)
 			}
 		case "type":
-			if !readString(value, &e.eventType) {
+			if !readString(value, &e.Type) {
 				return wrong("An envelope's type must be a string.")
 			}
-			if err := event.CheckType(e.eventType); err != nil {
-				return element{}, &lineError{err}
+			if err := event.CheckType(e.Type); err != nil {
+				return Element{}, &LineError{err}
 			}
 		default:
 			return wrong("An envelope has the members message, key and type, and no others.")
@@ -229,3 +241,13 @@ func parseElement(text []byte, envelope bool) (element, error) {
 func readString(value json.RawMessage, s *string) bool {
 	return value[0] == '"' && json.Unmarshal(value, s) == nil
 }
+
+// TooLargeError is returned for a message of more than Max bytes. It wraps
+// [eventlog.ErrTooLarge].
+type TooLargeError struct{ Max int }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("A message may have up to %d bytes; rejoin log set --max-message-bytes=N changes it.", e.Max)
+}
+
+func (e *TooLargeError) Unwrap() error { return eventlog.ErrTooLarge }

@@ -1,0 +1,44 @@
+package request
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// FuzzLines reads any text as NDJSON: every line that is not empty is one element or
+// one error, and an element's data lies in its line.
+func FuzzLines(f *testing.F) {
+	for _, s := range []string{
+		"{\"jsonrpc\":\"2.0\",\"method\":\"m\"}\n", "\r\n\n", "{\"message\":{},\"key\":\"k\",\"type\":\"t\"}", "{\"message\":1,\"message\":2}", "[\n]", strings.Repeat("x", 4000) + "\n1", "{\"message\":null}", "\x00\n\xff",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		want := 0
+		for line := range bytes.SplitSeq(text, []byte("\n")) {
+			if len(bytes.TrimSpace(line)) > 0 || len(line) > 1000+envelopeBytes {
+				want++
+			}
+		}
+		l := NewLines(iotest.OneByteReader(bytes.NewReader(text)), len(text)%2 == 0, 1000, func() {}, nil, "")
+		for got := 0; ; got++ {
+			e, err := l.Next()
+			if errors.Is(err, io.EOF) {
+				if got != want {
+					t.Fatalf("%d elements in %q, want %d", got, text, want)
+				}
+				return
+			}
+			if _, ok := errors.AsType[*LineError](err); err != nil && !ok {
+				t.Fatal(err)
+			}
+			if err == nil && !bytes.Contains(text, e.Data) {
+				t.Fatalf("%q is not in %q", e.Data, text)
+			}
+		}
+	})
+}
