@@ -50,7 +50,7 @@ func (p *proc) nats(t testing.TB, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// place returns where a stream's events lie.
+// place returns where a stream's events lie in a log of 16 partitions.
 func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 	t.Helper()
 	return event.Subject{Partition: event.Partition(session, 16), Session: session, Life: lifeOf(t, nc, session), Stream: stream}
@@ -77,7 +77,7 @@ func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 
 func TestDirectPublish(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--ack-timeout=9s")
+	p := startProc(t, "--partitions=16", "--ack-timeout=9s")
 	for i, name := range []string{"plain", "a/b?c=d%", ".*>=2A", strings.Repeat("~", event.MaxNameLen)} {
 		key := fmt.Sprintf("run-%d", i)
 		path := streamPath(url.PathEscape(name), url.PathEscape("*"))
@@ -110,7 +110,7 @@ func TestDirectPublish(t *testing.T) {
 // after the end.
 func TestDirectPublish_AfterTheEnd(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--partitions=16")
 	p.create(`{"session":"shut"}`)
 	refused := func(stream, why string) {
 		t.Helper()
@@ -138,7 +138,7 @@ func TestDirectPublish_AfterTheEnd(t *testing.T) {
 
 func TestDirectPublish_NeedsASession(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--partitions=16")
 	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=unknown") //nolint:gosec // the example
 	cmd.Stdin = strings.NewReader(numbered(1))
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no such session") {
@@ -166,7 +166,7 @@ func TestDirectPublish_AsDocumented(t *testing.T) {
 // Events without a life belong to no session. They are shown as long as there is none.
 func TestDirectPublish_WithoutALife(t *testing.T) {
 	t.Parallel()
-	p := startProc(t)
+	p := startProc(t, "--partitions=16")
 	p.rawNATS(t).publish(stray{subject: fmt.Sprintf("mcp.%d.unopened.=.main", event.Partition("unopened", 16)), data: numbered(1)})
 	s := p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
@@ -321,7 +321,7 @@ func TestEdge_InvalidLogEntries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, append(tt.flags, "--partition-linger=-1")...) // entries of all partitions are counted
+			p := startProc(t, append(tt.flags, "--partitions=16", "--partition-linger=-1")...) // entries of all partitions are counted
 			at := event.Subject{Partition: event.Partition("odd", 16), Session: "odd", Stream: "s"}
 			if tt.opened {
 				p.create(`{"session":"odd"}`)

@@ -124,7 +124,7 @@ func secretive(t *testing.T) string {
 
 func TestProgramLog_HasNoMessages(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--log-level=debug", "--upstream="+secretive(t), "--interval=100ms", "--ack-timeout=9s")
+	p := startProc(t, "--partitions=16", "--log-level=debug", "--upstream="+secretive(t), "--interval=100ms", "--ack-timeout=9s")
 	speakSecrets(t, p)
 	p.stop()
 	for line := range strings.Lines(p.log.String()) {
@@ -141,7 +141,7 @@ func TestProgramLog_HasNoMessages(t *testing.T) {
 
 func TestProgramLog_HasMessagesWhenEnabled(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--log-level=debug", "--log-bodies", "--ack-timeout=9s")
+	p := startProc(t, "--partitions=16", "--log-level=debug", "--log-bodies", "--ack-timeout=9s")
 	for body, status := range map[string]int{`{"jsonrpc":"2.0","method":"` + secret + `"}`: http.StatusCreated, `{` + secret: http.StatusBadRequest} {
 		if a := do(t, http.MethodPost, p.api()+streamPath("s", "t"), body, "Content-Type", jsonType); a.status != status {
 			t.Fatalf("%s is answered %d %s", body, a.status, a.body)

@@ -233,7 +233,7 @@ func TestTrace_ContextPassesWithoutExport(t *testing.T) {
 			c := newCollector(t)
 			t.Setenv(env[0], env[1])
 			up := newUpstream(t)
-			p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
+			p := startProc(t, "--partitions=16", "--upstream="+up.URL, "--ack-timeout=9s")
 			parent, _, _ := parentOf(1, "01")
 			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
 			nc := p.nats(t)
