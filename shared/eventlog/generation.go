@@ -2,40 +2,19 @@ package eventlog
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base32"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/metadata"
 )
-
-func newGenerationID() string {
-	var b [10]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
-	return encodeGenerationID(b)
-}
-
-// generationIDOf returns the ID of the generation of a server that is alone, in one run of it: it is
-// the same for all who begin the generation.
-func generationIDOf(server string) string {
-	sum := sha256.Sum256([]byte(server))
-	return encodeGenerationID([10]byte(sum[:10]))
-}
-
-func encodeGenerationID(b [10]byte) string {
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
-}
 
 // begun reports whether a generation has begun on a server that is alone.
 func (s State) begun(server string) bool {
-	return s.server == server || event.HasGeneration(s.Generations, generationIDOf(server))
+	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
 }
 
 // writable waits until something may be stored in a partition, as settle does. Where no janitor has
@@ -71,7 +50,7 @@ func (l *Log) storeGeneration(ctx context.Context, p int, server string) (again 
 	if state.begun(server) {
 		return false, nil
 	}
-	msg := nats.NewMsg(event.GenerationSubject(p, generationIDOf(server)))
+	msg := nats.NewMsg(event.GenerationSubject(p, metadata.GenerationIDOf(server)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
 		return false, err
@@ -116,31 +95,4 @@ func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []ev
 		}
 		from = msg.Sequence + 1
 	}
-}
-
-// formatGenerations writes "id:start,id:start".
-func formatGenerations(gens []event.Generation) string {
-	var b strings.Builder
-	for i, g := range gens {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(g.ID)
-		b.WriteByte(':')
-		b.WriteString(strconv.FormatUint(g.Start, 10))
-	}
-	return b.String()
-}
-
-func parseGenerations(s string) ([]event.Generation, error) {
-	var gens []event.Generation
-	for item := range strings.SplitSeq(s, ",") {
-		id, number, ok := strings.Cut(item, ":")
-		start, err := strconv.ParseUint(number, 10, 64)
-		if !ok || err != nil || id == "" {
-			return nil, fmt.Errorf("%w: its generations are %q", ErrMismatch, s)
-		}
-		gens = append(gens, event.Generation{ID: id, Start: start})
-	}
-	return gens, nil
 }

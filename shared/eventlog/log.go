@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
@@ -180,6 +181,16 @@ func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc)
 // Clustered reports whether the server is one of a cluster, where a restart of
 // one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
+
+// Servers asks all servers of the cluster who they are, as [cluster.Ping] does. The error wraps
+// [ErrUnavailable].
+func (l *Log) Servers(ctx context.Context, known cluster.Servers) (cluster.Servers, error) {
+	there, err := cluster.Ping(ctx, l.nc, known)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return there, nil
+}
 
 // partition guards a State; changed is closed and replaced whenever it is set.
 type partition struct {

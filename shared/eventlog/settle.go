@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/eventlog/metadata"
 )
 
 const (
@@ -111,7 +112,7 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 	}
 	defer release()
 	gone, _ := l.State(p)
-	return l.createPartition(ctx, p, gone, func() Servers { return l.seen(ctx) })
+	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx) })
 }
 
 // lookAt refreshes a partition and reports whether it is settled on the server that is
@@ -206,7 +207,7 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 //
 // It gives up after a second, since others wait for its result, but not for long:
 // call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
-func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
+func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Servers) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	ctx, done := l.request(ctx)
@@ -219,17 +220,17 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 		return l.compareServers(ctx, p, looks)
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if meta[metaServer] == at.id {
+		if meta[metadata.KeyServer] == at.id {
 			return nil, nil
 		}
 		more, err := begunByEntry(ctx, l.stream(p), p, gens)
 		if err != nil {
 			return nil, err
 		}
-		if own := generationIDOf(at.id); !event.HasGeneration(more, own) {
+		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
-		meta[metaServer] = at.id
+		meta[metadata.KeyServer] = at.id
 		return more, nil
 	})
 }
@@ -240,17 +241,17 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (boo
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
 	var begun, stored bool
 	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
+		gens, err := metadata.ParseGenerations(cfg.Metadata[metadata.KeyGenerations])
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("%w: %w", ErrMismatch, err)
 		}
 		more, err := change(info, cfg.Metadata, gens)
 		if err != nil {
 			return false, err
 		}
 		begun = len(more) > 0
-		cfg.Metadata[metaGenerations] = formatGenerations(event.NextGenerations(gens, more...))
-		stored = !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata))
+		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(event.NextGenerations(gens, more...))
+		stored = !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata))
 		return stored, nil
 	})
 	if err != nil || !stored {
@@ -259,94 +260,47 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 	return begun, l.refresh(ctx, p)
 }
 
-// Servers asks all servers of the cluster who they are, and returns those that answer: all
-// of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when no server answers: the
-// user may lack the permission to ask.
-func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
-	ctx, cancel := context.WithTimeout(ctx, pingWithin)
-	defer cancel()
-	names := slices.Collect(maps.Keys(known))
-	sub, err := l.nc.SubscribeSync(l.nc.NewInbox())
-	if err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
-	if err := l.nc.PublishRequest(pingSubject, sub.Subject, []byte(pingRequest)); err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	there := Servers{}
-	for {
-		wait, done := ctx, context.CancelFunc(func() {})
-		if len(there) > 0 && there.count(names) == len(names) {
-			wait, done = context.WithTimeout(ctx, pingQuiet)
-		}
-		msg, err := sub.NextMsgWithContext(wait)
-		done()
-		if err != nil {
-			break
-		}
-		if name, id, ok := parseAnswer(msg.Data); ok {
-			there[name] = id
-		}
-	}
-	if len(there) == 0 {
-		return nil, fmt.Errorf("%w: no server answers on %s", ErrUnavailable, pingSubject)
-	}
-	return there, nil
-}
-
 // seen is Servers for a new partition, which can do without: nil says that the server is alone.
-func (l *Log) seen(ctx context.Context) Servers {
+func (l *Log) seen(ctx context.Context) cluster.Servers {
 	if !l.Clustered() {
 		return nil
 	}
 	servers, err := l.Servers(ctx, nil)
 	if err != nil {
 		l.log.Warn("the servers of the cluster are not known", "error", err)
-		return Servers{}
+		return cluster.Servers{}
 	}
 	return servers
 }
 
-// parseAnswer reads what a server answers.
-func parseAnswer(data []byte) (name, id string, ok bool) {
-	var answer struct {
-		Server struct{ Name, ID string }
-	}
-	err := json.Unmarshal(data, &answer)
-	name, id = answer.Server.Name, answer.Server.ID
-	return name, id, err == nil && name != "" && id != ""
-}
-
 // compareServers is BeginGeneration in a cluster.
-func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool, error) {
+func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers) (bool, error) {
 	if len(looks) == 0 {
 		return false, nil
 	}
 	state, _ := l.State(p)
-	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
+	if lost, next := state.servers.Compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
 		return false, nil
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
-		names := holders(info)
+		names := cluster.Holders(info)
 		if len(names) == 0 {
 			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
 		}
-		known, err := parseServers(meta[metaServers])
+		known, err := cluster.Parse(meta[metadata.KeyServers])
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
 		}
 		// It may come from a server that was alone, and began some with an entry.
 		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
 			return nil, err
 		}
-		lost, next := known.compare(names, looks)
+		lost, next := known.Compare(names, looks)
 		if !maps.Equal(next, known) {
-			meta[metaServers] = next.format()
+			meta[metadata.KeyServers] = next.Format()
 		}
 		if lost {
-			more = append(more, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
+			more = append(more, event.Generation{ID: metadata.NewGenerationID(), Start: info.State.LastSeq + 1})
 		}
 		return more, nil
 	})
@@ -362,8 +316,8 @@ func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if id := state.Generation().ID; gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
-			meta[metaChecked] = checked{id, max(damaged, parseChecked(meta[metaChecked]).damaged), state.Leader}.format()
+		if id := state.Generation().ID; gens[len(gens)-1].ID == id && cluster.Leader(info) == state.Leader {
+			meta[metadata.KeyChecked] = metadata.Checked{Generation: id, Damaged: max(damaged, metadata.ParseChecked(meta[metadata.KeyChecked]).Damaged), Leader: state.Leader}.Format()
 		}
 		return nil, nil
 	})

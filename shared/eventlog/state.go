@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/eventlog/metadata"
 )
 
 // State is what is known of a partition at one moment.
@@ -43,12 +43,12 @@ type State struct {
 	// each replica has files of its own. Empty outside a cluster, and while no server leads.
 	Leader string
 
-	checked checked  // what a janitor has noted
-	atomic  bool     // it takes atomic batches; see [Series]
-	server  string   // the server that the newest generation was begun for
-	servers Servers  // in a cluster, what the janitor has written down
-	holders []string // in a cluster, the names of the servers that hold it
-	seenOn  string   // the server that this client was connected to when it looked
+	checked metadata.Checked // what a janitor has noted
+	atomic  bool             // it takes atomic batches; see [Series]
+	server  string           // the server that the newest generation was begun for
+	servers cluster.Servers  // in a cluster, what the janitor has written down
+	holders []string         // in a cluster, the names of the servers that hold it
+	seenOn  string           // the server that this client was connected to when it looked
 }
 
 // Generation returns the newest generation.
@@ -63,7 +63,7 @@ func (s State) Generation() event.Generation {
 // in a cluster whether it has compared it with the server that leads since it does: only then
 // Damaged is known.
 func (s State) Checked() bool {
-	return len(s.Generations) > 0 && s.checked.generation == s.Generation().ID && s.checked.leader == s.Leader &&
+	return len(s.Generations) > 0 && s.checked.Generation == s.Generation().ID && s.checked.Leader == s.Leader &&
 		(s.Leader != "" && len(s.servers) > 0 || s.server == s.seenOn)
 }
 
@@ -136,7 +136,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	// A janitor that has compared the servers has listed the generations that began with an entry.
 	compared := server == state.server
 	if at := l.connected(); at.clustered {
-		compared = state.servers.knows(at.name, at.id)
+		compared = state.servers.Knows(at.name, at.id)
 	}
 	if !compared && !l.shows {
 		more, err := begunByEntry(ctx, stream, p, state.Generations)
@@ -178,35 +178,35 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	if c := info.Cluster; c != nil && c.Leader == "" {
 		return State{}, fmt.Errorf("%w: %s has no leader", ErrUnavailable, info.Config.Name)
 	}
-	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])
 	if err != nil {
-		return State{}, err
+		return State{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
-	servers, err := parseServers(info.Config.Metadata[metaServers])
+	servers, err := cluster.Parse(info.Config.Metadata[metadata.KeyServers])
 	if err != nil {
-		return State{}, err
+		return State{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
-	held, _ := current(info)
-	noted := parseChecked(info.Config.Metadata[metaChecked])
+	held, _ := cluster.Current(info)
+	noted := metadata.ParseChecked(info.Config.Metadata[metadata.KeyChecked])
 	state := State{
 		Current:     held,
-		Quorum:      hasQuorum(info),
+		Quorum:      cluster.HasQuorum(info),
 		Created:     info.Created,
 		Time:        info.TimeStamp,
-		Origin:      info.Config.Metadata[metaBirth],
+		Origin:      info.Config.Metadata[metadata.KeyBirth],
 		Generations: gens,
 		checked:     noted,
-		Damaged:     noted.damaged,
+		Damaged:     noted.Damaged,
 		First:       max(info.State.FirstSeq, 1),
 		Last:        info.State.LastSeq,
 		Events:      info.State.Msgs,
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
-		Leader:      leaderOf(info),
+		Leader:      cluster.Leader(info),
 		atomic:      info.Config.AllowAtomicPublish,
-		server:      info.Config.Metadata[metaServer],
+		server:      info.Config.Metadata[metadata.KeyServer],
 		servers:     servers,
-		holders:     holders(info),
+		holders:     cluster.Holders(info),
 		seenOn:      server,
 	}
 	if state.Events == 0 {
@@ -341,51 +341,6 @@ func (s *Standing) Since(at, end uint64, now time.Time) time.Duration {
 	return 0
 }
 
-// checked says that a janitor has found out what is missing of a partition. Files that were
-// damaged are found when their server starts, so what was true of a generation, and of the
-// server that led the partition then, stays true. A damaged replica does not repair itself
-// (docs/upstream/0012).
-type checked struct {
-	generation string
-	damaged    uint64 // as [State.Damaged]
-	leader     string // as [State.Leader]
-}
-
-// format writes "generation:damaged", and ":leader" in a cluster.
-func (c checked) format() string {
-	s := c.generation + ":" + strconv.FormatUint(c.damaged, 10)
-	if c.leader != "" {
-		s += ":" + c.leader
-	}
-	return s
-}
-
-// parseChecked reads what format has written; what cannot be read says nothing.
-func parseChecked(s string) checked {
-	generation, rest, _ := strings.Cut(s, ":")
-	number, leader, _ := strings.Cut(rest, ":")
-	damaged, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
-		return checked{}
-	}
-	return checked{generation, damaged, leader}
-}
-
-// leaderOf returns what [State.Leader] is.
-func leaderOf(info *jetstream.StreamInfo) string {
-	c := info.Cluster
-	switch {
-	case c == nil || c.Name == "":
-		return ""
-	case c.RaftGroup == "": // one replica, which needs no election
-		return c.Leader
-	case c.Leader == "" || c.LeaderSince == nil: // an election is not over
-		return ""
-	default:
-		return c.Leader + "@" + c.LeaderSince.UTC().Format(time.RFC3339Nano)
-	}
-}
-
 // Absent returns how many sequences from First to Last have no entry.
 func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Events }
 
@@ -409,43 +364,6 @@ func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 		err = fmt.Errorf("%w: the leader of partition %d lacks %d entries and lists %d", ErrUnavailable, p, state.Absent(), n)
 	}
 	return state, info.State.Deleted, err
-}
-
-// quorumWithin is how long ago a leader must have heard from most others to lead certainly: those elect
-// another one no sooner than 4 s after they have heard from it (nats-server's minElectionTimeout).
-const quorumWithin = 3 * time.Second
-
-// hasQuorum returns what [State.Quorum] is.
-func hasQuorum(info *jetstream.StreamInfo) bool {
-	c := info.Cluster
-	if c == nil || c.RaftGroup == "" { // one replica
-		return true
-	}
-	heard := 1
-	for _, r := range c.Replicas {
-		if !r.Offline && 0 < r.Active && r.Active < quorumWithin {
-			heard++
-		}
-	}
-	return 2*heard > 1+len(c.Replicas)
-}
-
-// current returns how many of the servers that hold a stream have all of it, the leader
-// included, and whether they are as many as the stream should have.
-func current(info *jetstream.StreamInfo) (n int, whole bool) {
-	if info.Cluster == nil {
-		return 1, info.Config.Replicas == 1
-	}
-	held := 1 + len(info.Cluster.Replicas)
-	for _, r := range info.Cluster.Replicas {
-		if r.Current && !r.Offline {
-			n++
-		}
-	}
-	if info.Cluster.Leader != "" {
-		n++
-	}
-	return n, n == held && held == max(info.Config.Replicas, 1)
 }
 
 func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
@@ -477,7 +395,7 @@ func (l *Log) connected() connection {
 // nothing. The caller holds the lock.
 func (part *partition) knows(c connection) bool {
 	if c.clustered {
-		return !part.state.servers.awaits(c.name, c.id)
+		return !part.state.servers.Awaits(c.name, c.id)
 	}
 	return part.state.server == c.id
 }
@@ -494,11 +412,11 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 		return fmt.Errorf("%w: the JetStream stream %s holds %q and not %q; it belongs to something else",
 			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
 	}
-	if v := cfg.Metadata[metaVersion]; v != Version {
+	if v := cfg.Metadata[metadata.KeyVersion]; v != Version {
 		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
 	}
-	if cfg.Metadata[metaBirth] == "" {
-		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metaBirth)
+	if cfg.Metadata[metadata.KeyBirth] == "" {
+		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metadata.KeyBirth)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natsconn"
 )
 
@@ -277,7 +278,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		return
 	}
 	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
-	if e.Begins != "" && e.Begins != generationIDOf(a.server) {
+	if e.Begins != "" && e.Begins != metadata.GenerationIDOf(a.server) {
 		e.Begins = "" // of an earlier run, whose generations the state has
 	}
 	switch {
