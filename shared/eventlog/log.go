@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
@@ -205,7 +206,7 @@ type partition struct {
 	asked    uint64 // the number of looks that were begun
 	shown    uint64 // the number of the look that state is from
 	changed  chan struct{}
-	births   births
+	births   births.Births
 	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
 	// the partition is nearly full, by the last look.
 	sent, roomUntil atomic.Int64

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/births"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
@@ -179,6 +180,56 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 		}
 	}
 	return p, stored, err
+}
+
+// bear makes sure that the stream of an event has a birth in the partition as it is known
+// now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
+// the session has ended.
+func (l *Log) bear(ctx context.Context, p int, e Event) error {
+	part, stream := l.parts[p], births.Stream{Session: e.Session, Life: e.Life, Name: e.Stream}
+	for {
+		has, wait, finish := part.births.Begin(stream, part.epoch())
+		switch {
+		case has:
+			return nil
+		case finish != nil:
+			err := l.publishBirth(ctx, p, e)
+			finish(err)
+			return err
+		}
+		select {
+		case <-wait.Done():
+			if errors.Is(wait.Err(), ErrClosed) {
+				return wait.Err()
+			}
+			if wait.Err() != nil { // another server may be connected by now
+				if err := l.writable(ctx, p); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// publishBirth stores the birth of an event's stream, in a life that no later opening of its
+// session has ended: of a life that ended long ago the log has no seal any more.
+func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
+	o, err := l.Opening(ctx, e.Session)
+	switch {
+	case err == nil && o.Life != e.Life:
+		return fmt.Errorf("%w: the session has another life", ErrClosed)
+	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
+	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
+	_, err = l.publish(ctx, p, msg)
+	if errors.Is(err, ErrUnknown) {
+		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
+	}
+	return err
 }
 
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
 )
@@ -94,6 +95,13 @@ func (s State) room() int64 {
 // mayBeFull reports whether there may be no room for so many bytes more.
 func (part *partition) mayBeFull(size int64) bool {
 	return part.sent.Load()+size > part.roomUntil.Load()
+}
+
+// epoch returns what births are remembered with now.
+func (part *partition) epoch() births.Epoch {
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	return births.Epoch{Generation: part.state.Generation().ID, Unsettled: part.unsettled}
 }
 
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
