@@ -161,18 +161,6 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamC
 	return cfg
 }
 
-// own waits until no other goroutine of this process reads and writes the configuration of
-// the partition: of two at a time one would undo the other's change. The error
-// wraps [ErrUnavailable].
-func (part *partition) own(ctx context.Context) (release func(), err error) {
-	select {
-	case part.owned <- struct{}{}:
-		return func() { <-part.owned }, nil
-	case <-ctx.Done():
-		return nil, errors.Join(ErrUnavailable, ctx.Err())
-	}
-}
-
 const (
 	// currentWithin bounds how long new replicas are waited for: JetStream copies what
 	// there is to them while everything runs.
@@ -274,6 +262,13 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 		return apiError(err)
 	}
 	return checkPartition(stream.CachedInfo().Config, p)
+}
+
+// find asks for a partition's JetStream stream before the log is open. Without a leader nobody may answer.
+func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return l.js.Stream(ctx, streamName(p))
 }
 
 // rewriteMetadata writes the metadata of a partition that was just created, on a server that is alone, once

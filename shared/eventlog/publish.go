@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -313,32 +312,6 @@ func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed err
 	return Ack{}, fmt.Errorf("%w: it is not known whether the event was stored before its stream ended: %s", ErrUnknown, err.Error())
 }
 
-// publishError tells what is known of an event whose publish failed. Only what
-// surely was not stored is said not to be.
-func publishError(err error) error {
-	var api *jetstream.APIError
-	switch {
-	case errors.As(err, &api) && insufficient(api.ErrorCode):
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case fenced(err):
-		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.As(err, &api) && api.ErrorCode == 10158: // an event of that key is in process, in a cluster
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case errors.As(err, &api):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case errors.Is(err, nats.ErrMaxPayload):
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	default:
-		// nats.ErrConnectionClosed too: a request that waits for its answer gets it,
-		// and publish does not come here on a connection that is closed already.
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-}
-
 // A fence is a subject that must have no entry: JetStream checks that atomically with the
 // store (headers Nats-Expected-Last-Subject-Sequence and …-Subject). It names one literal
 // subject, since in a cluster the leader knows what it has proposed and not yet applied by
@@ -360,27 +333,6 @@ func setFence(msg *nats.Msg, on []string) {
 
 // noEntry is the sequence that a subject without an entry has.
 var noEntry = []string{"0"}
-
-// JetStream's errors for a message with an expected sequence.
-const (
-	errorFence     jetstream.ErrorCode = 10071 // the subject has an entry
-	errorFenceBusy jetstream.ErrorCode = 10164 // in a cluster: another message with the fence is on its way
-)
-
-// fenced reports whether JetStream refused a message because its fence has an entry. A
-// look-up that failed looks the same, but names sequence 0, and says nothing
-// (docs/upstream/0016).
-func fenced(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFence && !strings.HasSuffix(api.Description, ": 0")
-}
-
-// fenceBusy reports whether JetStream refused a message that may be sent again at once: it
-// was surely not stored (docs/upstream/0015).
-func fenceBusy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFenceBusy
-}
 
 // longestPause is how long a message waits at most before it is sent again: about as long
 // as a majority takes to store the one before it.

@@ -62,15 +62,6 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-func (l *Log) stopReader(p int, r *natsconn.Reader) {
-	if err := r.Stop(); err != nil {
-		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
-	}
-}
-
-// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
-const tailPull = 4096
-
 // Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
 // not, in order, until handle returns false, and returns the sequence up to which
 // there was no more. While handle does not return, nothing more is read: it may

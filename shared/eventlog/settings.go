@@ -164,10 +164,6 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 // for no limit one of 1,000, and consumer 1,001 fails with error 10026 (docs/upstream/0010).
 const maxConsumers = 100_000
 
-func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
-
-func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".>" }
-
 // Limits are what JetStream enforces by itself in one partition, where -1 means none, and
 // on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.
 // All other limits are metadata of partition 0, which the janitor enforces from its next sweep on.

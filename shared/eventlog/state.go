@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -70,6 +72,41 @@ func (s State) Checked() bool {
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
+
+// partition guards a State; changed is closed and replaced whenever it is set.
+type partition struct {
+	mu      sync.Mutex
+	state   State
+	stream  jetstream.Stream
+	settled string // the server on which publishing and tailing may go on
+	// awaiting is the server on which they wait for the janitor since the first look that
+	// was answered, or did.
+	awaiting string
+	since    time.Time
+	asked    uint64 // the number of looks that were begun
+	shown    uint64 // the number of the look that state is from
+	changed  chan struct{}
+	births   births.Births
+	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
+	// the partition is nearly full, by the last look.
+	sent, roomUntil atomic.Int64
+	// unsettled is how often publishing went on without the janitor's word.
+	unsettled uint64
+	owned     chan struct{} // holds one token while somebody changes the configuration
+	unwritten bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+}
+
+// own waits until no other goroutine of this process reads and writes the configuration of
+// the partition: of two at a time one would undo the other's change. The error
+// wraps [ErrUnavailable].
+func (part *partition) own(ctx context.Context) (release func(), err error) {
+	select {
+	case part.owned <- struct{}{}:
+		return func() { <-part.owned }, nil
+	case <-ctx.Done():
+		return nil, errors.Join(ErrUnavailable, ctx.Err())
+	}
+}
 
 // State returns what was last seen of a partition, at most a few seconds old, and
 // a channel that is closed when it is looked at again.
@@ -292,42 +329,6 @@ func (l *Log) SequenceAt(ctx context.Context, p int, at time.Time) (uint64, erro
 	return from, nil
 }
 
-func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
-	return msg, apiError(err)
-}
-
-// unseen is the handle of a partition that no look has found yet.
-type unseen struct{ jetstream.Stream }
-
-var errUnseen = errors.New("the partition was not found yet")
-
-func (unseen) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	return nil, errUnseen
-}
-
-func (unseen) GetMsg(context.Context, uint64, ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
-	return nil, errUnseen
-}
-
-func (unseen) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
-	return nil, errUnseen
-}
-
-func (unseen) DeleteMsg(context.Context, uint64) error { return errUnseen }
-
-func (unseen) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { return errUnseen }
-
-// stream returns the client's handle of a partition, which is good for requests by name.
-func (l *Log) stream(p int) jetstream.Stream {
-	part := l.parts[p]
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	return part.stream
-}
-
 // Standing is what is known of somebody who follows a partition and may stand still. The
 // zero Standing knows nothing. It belongs to one goroutine.
 type Standing struct {
@@ -372,13 +373,6 @@ func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 		err = fmt.Errorf("%w: the leader of partition %d lacks %d entries and lists %d", ErrUnavailable, p, state.Absent(), n)
 	}
 	return state, info.State.Deleted, err
-}
-
-func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
-	return msg, apiError(err)
 }
 
 // connection is the server that is connected.
