@@ -15,28 +15,6 @@ import (
 	"rejoin/shared/event"
 )
 
-// Opening is the entry of the log that begins a life of a session.
-type Opening struct {
-	Session string `json:"-"`
-	// Life is part of the subject of everything that belongs to the session from then on.
-	Life string `json:"life"`
-	// Owner is whose session it is; empty without an owner.
-	Owner string `json:"owner,omitempty"`
-	// Members are the subjects, or patterns of subjects, that may use the session besides
-	// its owner.
-	Members []string `json:"members,omitempty"`
-	// Changes is how often Members or Metadata was changed.
-	Changes uint64    `json:"changes,omitempty"`
-	Created time.Time `json:"created"`
-	// Metadata is a JSON object, or nothing.
-	Metadata json.RawMessage `json:"metadata,omitempty"`
-	// Sequence is where the opening lies in its partition.
-	Sequence uint64 `json:"-"`
-	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
-	// again. 0: unknown, as the log has lost it, or an earlier version wrote it again.
-	Began uint64 `json:"-"`
-}
-
 // OpenSession stores an opening, if the session has none: of several that open it at the
 // same time one succeeds. Errors wrap [ErrExists], or are those of [Log.Publish].
 func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
@@ -86,32 +64,6 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 		return Opening{}, err
 	}
 	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Began: beganIn(msg.Header, msg.Sequence), Data: msg.Data})
-}
-
-// OpeningIn reads an entry of the kind [event.Open]. The error wraps [ErrMismatch].
-func OpeningIn(e Entry) (Opening, error) {
-	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence, Began: e.Began}
-	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
-		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
-	}
-	return o, nil
-}
-
-// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
-// of lives there. Errors are those of [Log.Scan].
-func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
-	for _, filter := range event.LivesFilters(p) {
-		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
-			if e.Valid {
-				handle(e)
-			}
-			return true
-		}}
-		if _, err := s.run(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Sealed returns when a life was sealed, from when on it has no new streams, and whether

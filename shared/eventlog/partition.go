@@ -211,6 +211,19 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	return l.waitCurrent(ctx, name)
 }
 
+// seen is Servers for a new partition, which can do without: nil says that the server is alone.
+func (l *Log) seen(ctx context.Context) cluster.Servers {
+	if !l.Clustered() {
+		return nil
+	}
+	servers, err := l.Servers(ctx, nil)
+	if err != nil {
+		l.log.Warn("the servers of the cluster are not known", "error", err)
+		return cluster.Servers{}
+	}
+	return servers
+}
+
 // newPartitionMetadata returns the metadata of a partition that is created on a server. known are the servers
 // of its cluster, nil if it is alone. gone is what was last seen of a partition that has gone. If its server was
 // alone and was restarted since, it has not found the stream, but may still have the entries

@@ -75,6 +75,23 @@ func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(E
 	return s.run(ctx)
 }
 
+// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
+// of lives there. Errors are those of [Log.Scan].
+func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
+	for _, filter := range event.LivesFilters(p) {
+		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
+			if e.Valid {
+				handle(e)
+			}
+			return true
+		}}
+		if _, err := s.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scan is a read of a part of a partition with one short-lived ordered consumer.
 // What is on its way to one that is over is thrown away.
 type scan struct {
@@ -150,7 +167,7 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	if s.over {
 		return
 	}
-	e := s.log.entryFrom(msg, meta, s.p, s.headersOnly)
+	e := entryFrom(msg, meta, s.p, len(s.log.parts), s.headersOnly)
 	if e.Sequence > s.upTo {
 		s.end(s.upTo, nil)
 		return
@@ -263,4 +280,40 @@ func scanError(ctx context.Context, err error) error {
 		return errors.Join(ErrUnavailable, e)
 	}
 	return apiError(err)
+}
+
+// First returns the sequence of the oldest retained event on a subject at or after
+// a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, error) {
+	msg, err := l.get(ctx, s.Partition, from, jetstream.WithGetMsgSubject(s.String()))
+	if err != nil {
+		return 0, err
+	}
+	return msg.Sequence, nil
+}
+
+// Last returns the sequence of the newest retained event on a subject. The error
+// wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
+	e, err := l.Newest(ctx, s)
+	return e.Sequence, err
+}
+
+// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
+// [ErrUnavailable].
+func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
+	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryFromRaw(msg, s.Partition, len(l.parts)), nil
+}
+
+// At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
+	msg, err := l.get(ctx, p, sequence)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryFromRaw(msg, p, len(l.parts)), nil
 }

@@ -3,20 +3,15 @@ package eventlog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog/cluster"
-	"rejoin/shared/eventlog/metadata"
 )
 
 const (
@@ -191,135 +186,4 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 		case <-time.After(settleEvery):
 		}
 	}
-}
-
-// BeginGeneration makes sure that partition p has a generation for the servers
-// that hold it now, and reports whether it had to start one. Only the janitor
-// that acts for the partition may call it.
-//
-// A server that was restarted may have lost what it stored last (a power cut,
-// an older copy of its files), so IDs made before may name events that are gone.
-// In a cluster the loss of one server loses nothing, and a generation is begun when most
-// of those that hold the partition were restarted at once. looks is what [Log.Servers]
-// said, oldest first; without any, nothing is done in a cluster. The log is asked there
-// only when what is known of it, at most a few seconds old, says that there is something
-// to write.
-//
-// It gives up after a second, since others wait for its result, but not for long:
-// call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
-func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Servers) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	ctx, done := l.request(ctx)
-	defer done()
-	at := l.connected()
-	switch {
-	case at.id == "":
-		return false, ErrUnavailable
-	case at.clustered:
-		return l.compareServers(ctx, p, looks)
-	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if meta[metadata.KeyServer] == at.id {
-			return nil, nil
-		}
-		more, err := begunByEntry(ctx, l.stream(p), p, gens)
-		if err != nil {
-			return nil, err
-		}
-		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) {
-			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
-		}
-		meta[metadata.KeyServer] = at.id
-		return more, nil
-	})
-}
-
-// changeServers lets change see a partition with its generations, and enter into its metadata what
-// is known of the servers that hold it, and begins the generations that change returns. It reports
-// whether there were any. Errors are those of [Log.BeginGeneration].
-func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
-	var begun, stored bool
-	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		gens, err := metadata.ParseGenerations(cfg.Metadata[metadata.KeyGenerations])
-		if err != nil {
-			return false, fmt.Errorf("%w: %w", ErrMismatch, err)
-		}
-		more, err := change(info, cfg.Metadata, gens)
-		if err != nil {
-			return false, err
-		}
-		begun = len(more) > 0
-		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(event.NextGenerations(gens, more...))
-		stored = !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata))
-		return stored, nil
-	})
-	if err != nil || !stored {
-		return false, err
-	}
-	return begun, l.refresh(ctx, p)
-}
-
-// seen is Servers for a new partition, which can do without: nil says that the server is alone.
-func (l *Log) seen(ctx context.Context) cluster.Servers {
-	if !l.Clustered() {
-		return nil
-	}
-	servers, err := l.Servers(ctx, nil)
-	if err != nil {
-		l.log.Warn("the servers of the cluster are not known", "error", err)
-		return cluster.Servers{}
-	}
-	return servers
-}
-
-// compareServers is BeginGeneration in a cluster.
-func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers) (bool, error) {
-	if len(looks) == 0 {
-		return false, nil
-	}
-	state, _ := l.State(p)
-	if lost, next := state.servers.Compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
-		return false, nil
-	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
-		names := cluster.Holders(info)
-		if len(names) == 0 {
-			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
-		}
-		known, err := cluster.Parse(meta[metadata.KeyServers])
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
-		}
-		// It may come from a server that was alone, and began some with an entry.
-		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
-			return nil, err
-		}
-		lost, next := known.Compare(names, looks)
-		if !maps.Equal(next, known) {
-			meta[metadata.KeyServers] = next.Format()
-		}
-		if lost {
-			more = append(more, event.Generation{ID: metadata.NewGenerationID(), Start: info.State.LastSeq + 1})
-		}
-		return more, nil
-	})
-}
-
-// SetChecked notes that a janitor has found out what is missing of a partition without an
-// explanation, in the generation of a look and in the files of the server that led the
-// partition then: nothing after damaged; 0 for nothing at all. Nothing is noted when another
-// server leads by now, or in another generation. What was damaged once stays so, also when the
-// floor has passed it: a birth that was written again since may say of its stream less than there
-// was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
-func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if id := state.Generation().ID; gens[len(gens)-1].ID == id && cluster.Leader(info) == state.Leader {
-			meta[metadata.KeyChecked] = metadata.Checked{Generation: id, Damaged: max(damaged, metadata.ParseChecked(meta[metadata.KeyChecked]).Damaged), Leader: state.Leader}.Format()
-		}
-		return nil, nil
-	})
-	return err
 }

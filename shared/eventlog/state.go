@@ -70,6 +70,11 @@ func (s State) Checked() bool {
 		(s.Leader != "" && len(s.servers) > 0 || s.server == s.seenOn)
 }
 
+// begun reports whether a generation has begun on a server that is alone.
+func (s State) begun(server string) bool {
+	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
+}
+
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
 
@@ -260,6 +265,29 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	return state, nil
 }
 
+// begunByEntry returns the generations that began with an entry of a partition and are not on the list
+// in its metadata. When that is full, an old one may have been merged with another one: only entries
+// that follow it count then.
+func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+	from := uint64(1)
+	if len(gens) >= event.MaxGenerations {
+		from = gens[len(gens)-1].Start
+	}
+	for {
+		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return more, nil
+		case err != nil:
+			return nil, apiError(err)
+		}
+		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !event.HasGeneration(gens, id) {
+			more = append(more, event.Generation{ID: id, Start: msg.Sequence})
+		}
+		from = msg.Sequence + 1
+	}
+}
+
 // settingsNow reads the settings that partition 0 has now. The services were built
 // for a number of partitions, so another one is another log.
 func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
@@ -268,42 +296,6 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 		err = fmt.Errorf("%w: it has %d partitions and had %d", ErrMismatch, now.Partitions, len(l.parts))
 	}
 	return now, err
-}
-
-// First returns the sequence of the oldest retained event on a subject at or after
-// a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, error) {
-	msg, err := l.get(ctx, s.Partition, from, jetstream.WithGetMsgSubject(s.String()))
-	if err != nil {
-		return 0, err
-	}
-	return msg.Sequence, nil
-}
-
-// Last returns the sequence of the newest retained event on a subject. The error
-// wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
-	e, err := l.Newest(ctx, s)
-	return e.Sequence, err
-}
-
-// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
-// [ErrUnavailable].
-func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
-	if err != nil {
-		return Entry{}, err
-	}
-	return l.entryFromRaw(msg, s.Partition), nil
-}
-
-// At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
-	msg, err := l.get(ctx, p, sequence)
-	if err != nil {
-		return Entry{}, err
-	}
-	return l.entryFromRaw(msg, p), nil
 }
 
 // SequenceAt returns the first sequence from which on everything that a partition retains was stored

@@ -277,7 +277,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		a.fail(errLost)
 		return
 	}
-	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
+	e := entryFrom(msg, meta, a.p, len(a.log.parts), a.cfg.HeadersOnly)
 	if e.Begins != "" && e.Begins != metadata.GenerationIDOf(a.server) {
 		e.Begins = "" // of an earlier run, whose generations the state has
 	}
