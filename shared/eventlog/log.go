@@ -93,6 +93,10 @@ func (l *Log) Partition(session string) int { return l.settings.Load().Partition
 // Conn returns the connection that the log was opened on.
 func (l *Log) Conn() *nats.Conn { return l.nc }
 
+// Share lets the log's tails share what they get through f. It is called before the
+// first [Log.Tail].
+func (l *Log) Share(f *Feed) { l.feed = f }
+
 // linkContext is a context that ends when the connection is lost.
 type linkContext struct {
 	ctx context.Context

@@ -120,13 +120,13 @@ func (e Event) messageTo(to route) *nats.Msg {
 
 // Publishing is an event on its way.
 type Publishing struct {
-	log    *Log
-	p      int
-	future jetstream.PubAckFuture
-	stored *Ack       // instead of future, when it was stored before and is refused now
-	series *Series    // that it is of, or nil
-	queued *queued    // instead of future, when its series sends it
-	span   trace.Span // nil when the event is in no trace
+	log     *Log
+	p       int
+	future  jetstream.PubAckFuture
+	stored  *Ack        // instead of future, when it was stored before and is refused now
+	settled func(error) // is called with the outcome, if a series has sent it at once
+	queued  *queued     // instead of future, when a series or a gather sends it
+	span    trace.Span  // nil when the event is in no trace
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
@@ -160,6 +160,13 @@ func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, 
 		return nil, err
 	}
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
+}
+
+// batches reports whether a partition takes atomic batches and is better for them: without
+// replicas a batch is written twice.
+func (l *Log) batches(p int) bool {
+	state, _ := l.State(p)
+	return state.atomic && state.Limits.Replicas > 1
 }
 
 // prepare returns an event's partition when events may be published there, or the event when
@@ -240,8 +247,8 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 		return *w.stored, nil
 	case w.queued != nil:
 		return w.queued.wait(ctx)
-	case w.series != nil:
-		defer func() { w.series.settled(err) }()
+	case w.settled != nil:
+		defer func() { w.settled(err) }()
 	}
 	select {
 	case ack := <-w.future.Ok():
