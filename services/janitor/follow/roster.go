@@ -41,8 +41,8 @@ type Roster struct {
 
 	mu    sync.Mutex
 	looks []cluster.Servers // oldest first, without repetitions; an empty one for a gap
-	Last  time.Time          // when the newest look was
-	seen  chan struct{}      // closed and replaced with every look
+	Last  time.Time         // when the newest look was
+	seen  chan struct{}     // closed and replaced with every look
 }
 
 // NewRoster returns an empty roster, until Run.
