@@ -12,11 +12,12 @@ import (
 
 	"rejoin/services/janitor/follow"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/natstest"
 )
 
 // written waits until the metadata of all partitions says which servers there are now.
-func (r *running) written(t *testing.T, now eventlog.Servers) {
+func (r *running) written(t *testing.T, now cluster.Servers) {
 	t.Helper()
 	js, err := jetstream.New(r.b.Conn)
 	if err != nil {
@@ -28,7 +29,7 @@ func (r *running) written(t *testing.T, now eventlog.Servers) {
 			if err != nil {
 				return err
 			}
-			var got eventlog.Servers
+			var got cluster.Servers
 			if err := json.Unmarshal([]byte(stream.CachedInfo().Config.Metadata["rejoin.servers"]), &got); err != nil {
 				return err
 			}
@@ -41,9 +42,9 @@ func (r *running) written(t *testing.T, now eventlog.Servers) {
 }
 
 // sees waits until a janitor sees all servers of the cluster together, and returns them.
-func (r *running) sees(t *testing.T, others eventlog.Servers, anew string) eventlog.Servers {
+func (r *running) sees(t *testing.T, others cluster.Servers, anew string) cluster.Servers {
 	t.Helper()
-	var now eventlog.Servers
+	var now cluster.Servers
 	eventually(t, func() error {
 		looks, _ := r.roster.All()
 		if len(looks) == 0 {
@@ -151,7 +152,7 @@ func TestGeneration_TimeUnobserved(t *testing.T) {
 	})
 	for range 2 * follow.MaxRoster {
 		r.Note(nil)
-		r.Note(eventlog.Servers{"a": "1"})
+		r.Note(cluster.Servers{"a": "1"})
 	}
 	if looks, _ := r.All(); len(looks) != follow.MaxRoster {
 		t.Errorf("%d looks are kept", len(looks))

@@ -6,12 +6,22 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
+)
+
+const (
+	// maxBegun is how many publishes may be under way: far more than any ingest begins.
+	maxBegun = 1 << 20
+	// forgetBegun is when a publish that JetStream does not answer is forgotten; a caller that
+	// waits for it has given up before.
+	forgetBegun = time.Minute
 )
 
 // Create opens the log and creates whatever of it is missing, with settings; an
@@ -37,7 +47,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.MaxMessageBytes+HeaderRoom) {
 		log.Warn("NATS takes smaller messages than the log: raise its max_payload", "max_payload", payload, "max_message_bytes", has.MaxMessageBytes)
 	}
-	servers := sync.OnceValue(func() Servers { return l.seen(ctx) })
+	servers := sync.OnceValue(func() cluster.Servers { return l.seen(ctx) })
 	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
 		if e := l.createPartition(ctx, p, State{}, servers); e != nil && (err != nil || !errors.Is(e, ErrUnavailable)) {
@@ -99,6 +109,15 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}, nil
 }
 
+// readSettings asks partition 0 for the settings of the log.
+func (l *Log) readSettings(ctx context.Context) (Settings, error) {
+	stream, err := l.find(ctx, 0)
+	if err != nil {
+		return Settings{}, apiError(err)
+	}
+	return settingsFrom(stream.CachedInfo().Config.Metadata)
+}
+
 // start looks at each partition. One that cannot be looked at is found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
 	l.link.Store(newLinkContext())
@@ -125,3 +144,24 @@ func (l *Log) start(ctx context.Context) (*Log, error) {
 	l.watched.Go(func() { l.followLink(watchCtx) })
 	return l, nil
 }
+
+// unseen is the handle of a partition that no look has found yet.
+type unseen struct{ jetstream.Stream }
+
+var errUnseen = errors.New("the partition was not found yet")
+
+func (unseen) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return nil, errUnseen
+}
+
+func (unseen) GetMsg(context.Context, uint64, ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+	return nil, errUnseen
+}
+
+func (unseen) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
+	return nil, errUnseen
+}
+
+func (unseen) DeleteMsg(context.Context, uint64) error { return errUnseen }
+
+func (unseen) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { return errUnseen }

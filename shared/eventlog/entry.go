@@ -1,8 +1,8 @@
 package eventlog
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -67,9 +67,10 @@ type Entry struct {
 	Pending uint64
 }
 
-func (l *Log) entryFrom(msg *nats.Msg, meta *nats.MsgMetadata, p int, headersOnly bool) Entry {
+// entryFrom reads a message of partition p of a log that has so many.
+func entryFrom(msg *nats.Msg, meta *nats.MsgMetadata, p, partitions int, headersOnly bool) Entry {
 	e := Entry{RawSubject: msg.Subject, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data, Size: len(msg.Data)}
-	l.fill(&e, msg.Header, p)
+	e.fill(msg.Header, p, partitions)
 	if headersOnly {
 		e.Data, e.Size = nil, sizeHeader(msg.Header)
 	}
@@ -90,16 +91,17 @@ func sizeHeader(h nats.Header) int {
 	return n
 }
 
-func (l *Log) entryFromRaw(msg *jetstream.RawStreamMsg, p int) Entry {
+// entryFromRaw is [entryFrom] for the answer to a request.
+func entryFromRaw(msg *jetstream.RawStreamMsg, p, partitions int) Entry {
 	e := Entry{RawSubject: msg.Subject, Sequence: msg.Sequence, Time: msg.Time, Data: msg.Data, Size: len(msg.Data)}
-	l.fill(&e, msg.Header, p)
+	e.fill(msg.Header, p, partitions)
 	return e
 }
 
 // fill says of an entry of partition p what its subject and headers do.
-func (l *Log) fill(e *Entry, h nats.Header, p int) {
+func (e *Entry) fill(h nats.Header, p, partitions int) {
 	subject, err := event.ParseSubject(e.RawSubject)
-	e.Subject, e.Valid = subject, err == nil && subject.Partition == p && l.Partition(subject.Session) == p
+	e.Subject, e.Valid = subject, err == nil && subject.Partition == p && event.Partition(subject.Session, partitions) == p
 	if !e.Valid {
 		e.Begins, _ = event.ParseGenerationSubject(p, e.RawSubject)
 	}
@@ -135,6 +137,37 @@ const (
 	headerBegan       = "Rejoin-Began"   // of an opening and an end: see [Entry.Began]
 )
 
+// Opening is the entry of the log that begins a life of a session.
+type Opening struct {
+	Session string `json:"-"`
+	// Life is part of the subject of everything that belongs to the session from then on.
+	Life string `json:"life"`
+	// Owner is whose session it is; empty without an owner.
+	Owner string `json:"owner,omitempty"`
+	// Members are the subjects, or patterns of subjects, that may use the session besides
+	// its owner.
+	Members []string `json:"members,omitempty"`
+	// Changes is how often Members or Metadata was changed.
+	Changes uint64    `json:"changes,omitempty"`
+	Created time.Time `json:"created"`
+	// Metadata is a JSON object, or nothing.
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+	// Sequence is where the opening lies in its partition.
+	Sequence uint64 `json:"-"`
+	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
+	// again. 0: unknown, as the log has lost it, or an earlier version wrote it again.
+	Began uint64 `json:"-"`
+}
+
+// OpeningIn reads an entry of the kind [event.Open]. The error wraps [ErrMismatch].
+func OpeningIn(e Entry) (Opening, error) {
+	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence, Began: e.Began}
+	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
+		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
+	}
+	return o, nil
+}
+
 // BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
 // stream be complete though everything around it has expired.
 type BirthCopy struct {
@@ -144,40 +177,6 @@ type BirthCopy struct {
 	Removed uint64
 	// Through is the sequence up to which this holds; 0 says that it may not be all.
 	Through uint64
-}
-
-// Rewrite stores a control entry again, which lies at a sequence, so that what lies below may
-// be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
-// c is nil but for births. Other errors are those of [Log.Publish], or for an opening wrap [ErrNotFound]. Only
-// the acting janitor calls it.
-func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
-	msg := nats.NewMsg(s.String())
-	if c != nil {
-		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
-		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
-		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
-	}
-	if err := l.writable(ctx, s.Partition); err != nil {
-		return Ack{}, err
-	}
-	if s.Kind == event.Open || s.Kind == event.End {
-		msg.Header.Set(headerAgain, "1")
-		there, err := l.get(ctx, s.Partition, sequence)
-		switch {
-		case err == nil:
-			msg.Data = there.Data
-			if changes := there.Header.Get(headerChanges); changes != "" {
-				msg.Header.Set(headerChanges, changes)
-			}
-			setBegan(msg, beganIn(there.Header, sequence))
-		case s.Kind == event.Open || !errors.Is(err, ErrNotFound): // an end that is damaged is still one
-			return Ack{}, err
-		}
-	}
-	if s.Kind == event.Open {
-		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
-	}
-	return l.publish(ctx, s.Partition, msg)
 }
 
 // beganIn returns [Entry.Began] of the opening or end at a sequence.

@@ -21,10 +21,6 @@ type Feed struct {
 // NewFeed returns a feed for [Log.Share].
 func NewFeed() *Feed { return &Feed{hosts: map[int]*attempt{}} }
 
-// Share lets the log's tails share what they get through f. It is called before the
-// first [Log.Tail].
-func (l *Log) Share(f *Feed) { l.feed = f }
-
 // errRides ends the wait of a tail that rides on another from then on.
 var errRides = errors.New("it rides on another tail")
 

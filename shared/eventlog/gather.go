@@ -27,6 +27,34 @@ type gathers struct {
 // gather is what waits for one fence.
 type gather struct{ waiting []*Publishing }
 
+// queued is what a [Publishing] has when its series, or a gather, sends it.
+type queued struct {
+	giveUp func(*queued, error) // has it not sent any more, if it waits yet; nil in a gather
+	ctx    context.Context      //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
+	event  Event
+	done   chan struct{} // closed when ack and err are set
+	ack    Ack
+	err    error
+}
+
+// wait is [Publishing.Wait] for what a series or a gather sends.
+func (q *queued) wait(ctx context.Context) (Ack, error) {
+	select {
+	case <-q.done:
+		return q.ack, q.err
+	case <-ctx.Done():
+	}
+	if q.giveUp != nil {
+		q.giveUp(q, ctx.Err())
+	}
+	select {
+	case <-q.done:
+		return q.ack, q.err
+	default:
+		return Ack{}, publishError(ctx.Err())
+	}
+}
+
 // join has an event stored with those that wait for the same fence.
 func (l *Log) join(w *Publishing) {
 	fence := w.queued.event.fence(w.p)
@@ -132,13 +160,6 @@ func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (settled, re
 		w.queued.ack = Ack{Partition: p, Sequence: ack.Sequence - uint64(len(all)-1-i)} //nolint:gosec // not negative
 	}
 	return true, false
-}
-
-// batches reports whether a partition takes atomic batches and is better for them: without
-// replicas a batch is written twice.
-func (l *Log) batches(p int) bool {
-	state, _ := l.State(p)
-	return state.atomic && state.Limits.Replicas > 1
 }
 
 // batchAck is JetStream's answer to the last event of an atomic batch.

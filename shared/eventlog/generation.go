@@ -2,40 +2,134 @@ package eventlog
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base32"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"maps"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/eventlog/metadata"
 )
 
-func newGenerationID() string {
-	var b [10]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
-	return encodeGenerationID(b)
+// BeginGeneration makes sure that partition p has a generation for the servers
+// that hold it now, and reports whether it had to start one. Only the janitor
+// that acts for the partition may call it.
+//
+// A server that was restarted may have lost what it stored last (a power cut,
+// an older copy of its files), so IDs made before may name events that are gone.
+// In a cluster the loss of one server loses nothing, and a generation is begun when most
+// of those that hold the partition were restarted at once. looks is what [Log.Servers]
+// said, oldest first; without any, nothing is done in a cluster. The log is asked there
+// only when what is known of it, at most a few seconds old, says that there is something
+// to write.
+//
+// It gives up after a second, since others wait for its result, but not for long:
+// call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
+func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Servers) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	ctx, done := l.request(ctx)
+	defer done()
+	at := l.connected()
+	switch {
+	case at.id == "":
+		return false, ErrUnavailable
+	case at.clustered:
+		return l.compareServers(ctx, p, looks)
+	}
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
+		if meta[metadata.KeyServer] == at.id {
+			return nil, nil
+		}
+		more, err := begunByEntry(ctx, l.stream(p), p, gens)
+		if err != nil {
+			return nil, err
+		}
+		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) {
+			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
+		}
+		meta[metadata.KeyServer] = at.id
+		return more, nil
+	})
 }
 
-// generationIDOf returns the ID of the generation of a server that is alone, in one run of it: it is
-// the same for all who begin the generation.
-func generationIDOf(server string) string {
-	sum := sha256.Sum256([]byte(server))
-	return encodeGenerationID([10]byte(sum[:10]))
+// changeServers lets change see a partition with its generations, and enter into its metadata what
+// is known of the servers that hold it, and begins the generations that change returns. It reports
+// whether there were any. Errors are those of [Log.BeginGeneration].
+func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
+	var begun, stored bool
+	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		gens, err := metadata.ParseGenerations(cfg.Metadata[metadata.KeyGenerations])
+		if err != nil {
+			return false, fmt.Errorf("%w: %w", ErrMismatch, err)
+		}
+		more, err := change(info, cfg.Metadata, gens)
+		if err != nil {
+			return false, err
+		}
+		begun = len(more) > 0
+		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(event.NextGenerations(gens, more...))
+		stored = !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata))
+		return stored, nil
+	})
+	if err != nil || !stored {
+		return false, err
+	}
+	return begun, l.refresh(ctx, p)
 }
 
-func encodeGenerationID(b [10]byte) string {
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+// compareServers is BeginGeneration in a cluster.
+func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers) (bool, error) {
+	if len(looks) == 0 {
+		return false, nil
+	}
+	state, _ := l.State(p)
+	if lost, next := state.servers.Compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
+		return false, nil
+	}
+	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
+		names := cluster.Holders(info)
+		if len(names) == 0 {
+			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
+		}
+		known, err := cluster.Parse(meta[metadata.KeyServers])
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
+		}
+		// It may come from a server that was alone, and began some with an entry.
+		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
+			return nil, err
+		}
+		lost, next := known.Compare(names, looks)
+		if !maps.Equal(next, known) {
+			meta[metadata.KeyServers] = next.Format()
+		}
+		if lost {
+			more = append(more, event.Generation{ID: metadata.NewGenerationID(), Start: info.State.LastSeq + 1})
+		}
+		return more, nil
+	})
 }
 
-// begun reports whether a generation has begun on a server that is alone.
-func (s State) begun(server string) bool {
-	return s.server == server || event.HasGeneration(s.Generations, generationIDOf(server))
+// SetChecked notes that a janitor has found out what is missing of a partition without an
+// explanation, in the generation of a look and in the files of the server that led the
+// partition then: nothing after damaged; 0 for nothing at all. Nothing is noted when another
+// server leads by now, or in another generation. What was damaged once stays so, also when the
+// floor has passed it: a birth that was written again since may say of its stream less than there
+// was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
+func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
+		if id := state.Generation().ID; gens[len(gens)-1].ID == id && cluster.Leader(info) == state.Leader {
+			meta[metadata.KeyChecked] = metadata.Checked{Generation: id, Damaged: max(damaged, metadata.ParseChecked(meta[metadata.KeyChecked]).Damaged), Leader: state.Leader}.Format()
+		}
+		return nil, nil
+	})
+	return err
 }
 
 // writable waits until something may be stored in a partition, as settle does. Where no janitor has
@@ -71,7 +165,7 @@ func (l *Log) storeGeneration(ctx context.Context, p int, server string) (again 
 	if state.begun(server) {
 		return false, nil
 	}
-	msg := nats.NewMsg(event.GenerationSubject(p, generationIDOf(server)))
+	msg := nats.NewMsg(event.GenerationSubject(p, metadata.GenerationIDOf(server)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
 		return false, err
@@ -93,54 +187,4 @@ func unavailable(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: the generation cannot be begun: %s", ErrUnavailable, err.Error())
-}
-
-// begunByEntry returns the generations that began with an entry of a partition and are not on the list
-// in its metadata. When that is full, an old one may have been merged with another one: only entries
-// that follow it count then.
-func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
-	from := uint64(1)
-	if len(gens) >= event.MaxGenerations {
-		from = gens[len(gens)-1].Start
-	}
-	for {
-		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
-		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound):
-			return more, nil
-		case err != nil:
-			return nil, apiError(err)
-		}
-		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !event.HasGeneration(gens, id) {
-			more = append(more, event.Generation{ID: id, Start: msg.Sequence})
-		}
-		from = msg.Sequence + 1
-	}
-}
-
-// formatGenerations writes "id:start,id:start".
-func formatGenerations(gens []event.Generation) string {
-	var b strings.Builder
-	for i, g := range gens {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(g.ID)
-		b.WriteByte(':')
-		b.WriteString(strconv.FormatUint(g.Start, 10))
-	}
-	return b.String()
-}
-
-func parseGenerations(s string) ([]event.Generation, error) {
-	var gens []event.Generation
-	for item := range strings.SplitSeq(s, ",") {
-		id, number, ok := strings.Cut(item, ":")
-		start, err := strconv.ParseUint(number, 10, 64)
-		if !ok || err != nil || id == "" {
-			return nil, fmt.Errorf("%w: its generations are %q", ErrMismatch, s)
-		}
-		gens = append(gens, event.Generation{ID: id, Start: start})
-	}
-	return gens, nil
 }

@@ -9,34 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
-
-// Opening is the entry of the log that begins a life of a session.
-type Opening struct {
-	Session string `json:"-"`
-	// Life is part of the subject of everything that belongs to the session from then on.
-	Life string `json:"life"`
-	// Owner is whose session it is; empty without an owner.
-	Owner string `json:"owner,omitempty"`
-	// Members are the subjects, or patterns of subjects, that may use the session besides
-	// its owner.
-	Members []string `json:"members,omitempty"`
-	// Changes is how often Members or Metadata was changed.
-	Changes uint64    `json:"changes,omitempty"`
-	Created time.Time `json:"created"`
-	// Metadata is a JSON object, or nothing.
-	Metadata json.RawMessage `json:"metadata,omitempty"`
-	// Sequence is where the opening lies in its partition.
-	Sequence uint64 `json:"-"`
-	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
-	// again. 0: unknown, as the log has lost it, or an earlier version wrote it again.
-	Began uint64 `json:"-"`
-}
 
 // OpenSession stores an opening, if the session has none: of several that open it at the
 // same time one succeeds. Errors wrap [ErrExists], or are those of [Log.Publish].
@@ -87,32 +64,6 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 		return Opening{}, err
 	}
 	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Began: beganIn(msg.Header, msg.Sequence), Data: msg.Data})
-}
-
-// OpeningIn reads an entry of the kind [event.Open]. The error wraps [ErrMismatch].
-func OpeningIn(e Entry) (Opening, error) {
-	o := Opening{Session: e.Subject.Session, Sequence: e.Sequence, Began: e.Began}
-	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
-		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
-	}
-	return o, nil
-}
-
-// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
-// of lives there. Errors are those of [Log.Scan].
-func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
-	for _, filter := range event.LivesFilters(p) {
-		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
-			if e.Valid {
-				handle(e)
-			}
-			return true
-		}}
-		if _, err := s.run(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Sealed returns when a life was sealed, from when on it has no new streams, and whether
@@ -258,123 +209,4 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 		return Ack{}, err
 	}
 	return l.publish(ctx, s.Partition, msg)
-}
-
-// maxBirths bounds the births that are remembered of a partition: some 8 MB.
-const maxBirths = 1 << 15
-
-// births are the streams of a partition that are known to have a birth. What is forgotten is
-// born again, which costs one entry. A birth stays in the log as long as the life does, but a
-// server that was restarted may have lost it: so another generation, and a server that went
-// on without the janitor's word, make all of them forgotten. It is safe for concurrent use.
-type births struct {
-	mu    sync.Mutex
-	known knowledge
-	born  *simplelru.LRU[birthPlace, struct{}] // nil: none
-	under map[birthPlace]*bearing
-}
-
-type birthPlace struct{ session, life, stream string }
-
-// knowledge is what births are remembered with: those of another one are forgotten.
-type knowledge struct {
-	generation string
-	unsettled  uint64 // [partition.unsettled]
-}
-
-// bearing is a birth on its way.
-type bearing struct {
-	done chan struct{} // closed when err is set
-	err  error
-}
-
-// begin reports whether a stream has a birth. If not, the caller publishes one and then calls
-// the function that it gets, unless somebody else does already, for whom it may wait.
-func (b *births) begin(at birthPlace, known knowledge) (has bool, wait *bearing, finish func(error)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.born != nil && b.known == known {
-		if _, has := b.born.Get(at); has {
-			return true, nil, nil
-		}
-	}
-	if wait := b.under[at]; wait != nil {
-		return false, wait, nil
-	}
-	if b.under == nil {
-		b.under = map[birthPlace]*bearing{}
-	}
-	under := &bearing{done: make(chan struct{})}
-	b.under[at] = under
-	return false, nil, func(err error) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.under, at)
-		if err == nil {
-			if b.born == nil || b.known != known {
-				b.known = known
-				b.born, _ = simplelru.NewLRU[birthPlace, struct{}](maxBirths, nil) // fails only without a size
-			}
-			b.born.Add(at, struct{}{})
-		}
-		under.err = err
-		close(under.done)
-	}
-}
-
-// bear makes sure that the stream of an event has a birth in the partition as it is known
-// now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
-// the session has ended.
-func (l *Log) bear(ctx context.Context, p int, e Event) error {
-	part, at := l.parts[p], birthPlace{e.Session, e.Life, e.Stream}
-	for {
-		has, wait, finish := part.births.begin(at, part.knowledge())
-		switch {
-		case has:
-			return nil
-		case finish != nil:
-			err := l.publishBirth(ctx, p, e)
-			finish(err)
-			return err
-		}
-		select {
-		case <-wait.done:
-			if errors.Is(wait.err, ErrClosed) {
-				return wait.err
-			}
-			if wait.err != nil { // another server may be connected by now
-				if err := l.writable(ctx, p); err != nil {
-					return err
-				}
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
-		}
-	}
-}
-
-// knowledge returns what births are remembered with now.
-func (part *partition) knowledge() knowledge {
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	return knowledge{part.state.Generation().ID, part.unsettled}
-}
-
-// publishBirth stores the birth of an event's stream, in a life that no later opening of its
-// session has ended: of a life that ended long ago the log has no seal any more.
-func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
-	o, err := l.Opening(ctx, e.Session)
-	switch {
-	case err == nil && o.Life != e.Life:
-		return fmt.Errorf("%w: the session has another life", ErrClosed)
-	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
-	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
-	_, err = l.publish(ctx, p, msg)
-	if errors.Is(err, ErrUnknown) {
-		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
-	}
-	return err
 }

@@ -1,10 +1,29 @@
+// Package eventlog is the log: the only package that reads and writes its JetStream
+// streams. DESIGN.md explains the terms.
+//
+// A log is P JetStream streams, its partitions, named MCP_0 to MCP_<P-1>. The
+// metadata of MCP_0 holds what the whole log must agree on (the number of partitions,
+// the retention limits, the layout's version); the metadata of each partition holds
+// its generations, its servers and what a janitor found missing.
+//
+//	Create, Open, OpenToShow   the log, its settings, and a look at each partition (State)
+//	Publish, Series       events, each fenced on the end of its stream; births
+//	AwaitGeneration       for who publishes straight to JetStream
+//	OpenSession, EndStream, EndSession, ClearStream   control entries
+//	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
+//	RemovedAfter          what was removed after a cursor, as trims, floor and births say
+//	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
+//
+// A [Log] is safe for concurrent use. It has two goroutines, and in a cluster one for each fence
+// that events wait for; [Log.Close] waits for these. A series in a cluster has one of its own,
+// which ends when nothing waits.
 package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +31,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
@@ -57,14 +77,6 @@ const requestTimeout = 5 * time.Second
 // its server went is never answered, and would wait for requestTimeout.
 const lookWithin = time.Second
 
-const (
-	// maxBegun is how many publishes may be under way: far more than any ingest begins.
-	maxBegun = 1 << 20
-	// forgetBegun is when a publish that JetStream does not answer is forgotten; a caller that
-	// waits for it has given up before.
-	forgetBegun = time.Minute
-)
-
 // Close ends the watching of the log. It does not close the connection.
 func (l *Log) Close() {
 	l.stop()
@@ -81,49 +93,9 @@ func (l *Log) Partition(session string) int { return l.settings.Load().Partition
 // Conn returns the connection that the log was opened on.
 func (l *Log) Conn() *nats.Conn { return l.nc }
 
-func (l *Log) readSettings(ctx context.Context) (Settings, error) {
-	stream, err := l.find(ctx, 0)
-	if err != nil {
-		return Settings{}, apiError(err)
-	}
-	return settingsFrom(stream.CachedInfo().Config.Metadata)
-}
-
-// find asks for a partition's JetStream stream before the log is open. Without a leader nobody may answer.
-func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return l.js.Stream(ctx, streamName(p))
-}
-
-// apiError names what JetStream's API answered in this package's errors.
-func apiError(err error) error {
-	var api *jetstream.APIError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrConsumerNotFound):
-		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case errors.As(err, &api) && insufficient(api.ErrorCode):
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && !natsconn.Passes(err):
-		return err
-	default:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-}
-
-// insufficient reports whether a JetStream error code means lack of space: memory
-// (10028), storage (10047), resources (10023), account resources (10002), or a stream's bytes
-// (10077, with a store failure).
-func insufficient(code jetstream.ErrorCode) bool {
-	switch code {
-	case 10002, 10023, 10028, 10047, 10077:
-		return true
-	default:
-		return false
-	}
-}
+// Share lets the log's tails share what they get through f. It is called before the
+// first [Log.Tail].
+func (l *Log) Share(f *Feed) { l.feed = f }
 
 // linkContext is a context that ends when the connection is lost.
 type linkContext struct {
@@ -181,25 +153,52 @@ func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc)
 // one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
 
-// partition guards a State; changed is closed and replaced whenever it is set.
-type partition struct {
-	mu      sync.Mutex
-	state   State
-	stream  jetstream.Stream
-	settled string // the server on which publishing and tailing may go on
-	// awaiting is the server on which they wait for the janitor since the first look that
-	// was answered, or did.
-	awaiting string
-	since    time.Time
-	asked    uint64 // the number of looks that were begun
-	shown    uint64 // the number of the look that state is from
-	changed  chan struct{}
-	births   births
-	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
-	// the partition is nearly full, by the last look.
-	sent, roomUntil atomic.Int64
-	// unsettled is how often publishing went on without the janitor's word.
-	unsettled uint64
-	owned     chan struct{} // holds one token while somebody changes the configuration
-	unwritten bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+// Servers asks all servers of the cluster who they are, as [cluster.Ping] does. The error wraps
+// [ErrUnavailable].
+func (l *Log) Servers(ctx context.Context, known cluster.Servers) (cluster.Servers, error) {
+	there, err := cluster.Ping(ctx, l.nc, known)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return there, nil
 }
+
+// streamName returns the name of a partition's JetStream stream.
+func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
+
+// streamSubject returns the filter of all subjects of a partition.
+func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".>" }
+
+// stream returns the client's handle of a partition, which is good for requests by name.
+func (l *Log) stream(p int) jetstream.Stream {
+	part := l.parts[p]
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	return part.stream
+}
+
+// get asks the partition's leader for the first message at or after a sequence.
+func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
+	return msg, apiError(err)
+}
+
+// lastMessage asks the partition's leader for the newest message on a subject.
+func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
+	return msg, apiError(err)
+}
+
+// stopReader stops a reader of a partition. The server removes a consumer that cannot be stopped.
+func (l *Log) stopReader(p int, r *natsconn.Reader) {
+	if err := r.Stop(); err != nil {
+		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
+	}
+}
+
+// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
+const tailPull = 4096

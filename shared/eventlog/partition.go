@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natsconn"
 )
 
@@ -50,7 +52,7 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		had = limitsOf(info.Config)
 		*cfg = settings.configure(*cfg, p)
-		return had != settings.Limits() || !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata)), nil
+		return had != settings.Limits() || !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata)), nil
 	}); err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 			return err
 		}
 		cfg := info.Config
-		cfg.Metadata = ownMetadata(cfg.Metadata)
+		cfg.Metadata = metadata.Own(cfg.Metadata)
 		if store, err := edit(info, &cfg); err != nil || !store && !part.unwritten {
 			return err
 		}
@@ -152,23 +154,11 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamC
 	want := s.streamConfig(p)
 	cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
 	cfg.AllowAtomicPublish = want.AllowAtomicPublish
-	cfg.Metadata = ownMetadata(cfg.Metadata)
+	cfg.Metadata = metadata.Own(cfg.Metadata)
 	if p == 0 {
 		maps.Copy(cfg.Metadata, s.metadata())
 	}
 	return cfg
-}
-
-// own waits until no other goroutine of this process reads and writes the configuration of
-// the partition: of two at a time one would undo the other's change. The error
-// wraps [ErrUnavailable].
-func (part *partition) own(ctx context.Context) (release func(), err error) {
-	select {
-	case part.owned <- struct{}{}:
-		return func() { <-part.owned }, nil
-	case <-ctx.Done():
-		return nil, errors.Join(ErrUnavailable, ctx.Err())
-	}
 }
 
 const (
@@ -188,7 +178,7 @@ func (l *Log) waitCurrent(ctx context.Context, name string) error {
 		stream, err := l.js.Stream(ctx, name)
 		if err == nil {
 			var whole bool
-			if n, whole = current(stream.CachedInfo()); whole {
+			if n, whole = cluster.Current(stream.CachedInfo()); whole {
 				return nil
 			}
 		}
@@ -214,39 +204,52 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	if cfg.Replicas == replicas {
 		return nil
 	}
-	cfg.Replicas, cfg.Metadata = replicas, foreignMetadata(cfg.Metadata)
+	cfg.Replicas, cfg.Metadata = replicas, metadata.Foreign(cfg.Metadata)
 	if err := l.update(ctx, cfg); err != nil {
 		return err
 	}
 	return l.waitCurrent(ctx, name)
 }
 
-// newPartitionMetadata returns the metadata of a partition that is created on a server, or in a cluster, which
-// is nil for a server that is alone. gone is what was last seen of a partition that has gone. If its server was
+// seen is Servers for a new partition, which can do without: nil says that the server is alone.
+func (l *Log) seen(ctx context.Context) cluster.Servers {
+	if !l.Clustered() {
+		return nil
+	}
+	servers, err := l.Servers(ctx, nil)
+	if err != nil {
+		l.log.Warn("the servers of the cluster are not known", "error", err)
+		return cluster.Servers{}
+	}
+	return servers
+}
+
+// newPartitionMetadata returns the metadata of a partition that is created on a server. known are the servers
+// of its cluster, nil if it is alone. gone is what was last seen of a partition that has gone. If its server was
 // alone and was restarted since, it has not found the stream, but may still have the entries
 // (docs/upstream/0036): the partition is the same one then, and no generation is known of this server.
-func newPartitionMetadata(cfg jetstream.StreamConfig, server string, cluster Servers, gone State) map[string]string {
-	meta := ownMetadata(cfg.Metadata)
-	if gone.Origin != "" && gone.seenOn != server && cluster == nil {
-		meta[metaBirth] = gone.Origin
-		meta[metaGenerations] = formatGenerations(gone.Generations)
-		meta[metaChecked] = checked{damaged: gone.Damaged}.format()
+func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known cluster.Servers, gone State) map[string]string {
+	meta := metadata.Own(cfg.Metadata)
+	if gone.Origin != "" && gone.seenOn != server && known == nil {
+		meta[metadata.KeyBirth] = gone.Origin
+		meta[metadata.KeyGenerations] = metadata.FormatGenerations(gone.Generations)
+		meta[metadata.KeyChecked] = metadata.Checked{Damaged: gone.Damaged}.Format()
 		return meta
 	}
-	birth := newGenerationID()
-	meta[metaBirth] = birth
-	meta[metaGenerations] = formatGenerations([]event.Generation{{ID: birth, Start: 1}})
-	meta[metaServer] = server
-	meta[metaChecked] = checked{generation: birth}.format()
-	if len(cluster) > 0 {
-		meta[metaServers] = cluster.format()
+	birth := metadata.NewGenerationID()
+	meta[metadata.KeyBirth] = birth
+	meta[metadata.KeyGenerations] = metadata.FormatGenerations([]event.Generation{{ID: birth, Start: 1}})
+	meta[metadata.KeyServer] = server
+	meta[metadata.KeyChecked] = metadata.Checked{Generation: birth}.Format()
+	if len(known) > 0 {
+		meta[metadata.KeyServers] = known.Format()
 	}
 	return meta
 }
 
 // createPartition makes the JetStream stream of a partition when it is missing; gone is what was
 // last seen of it. It never updates one that is there. servers returns those of the cluster.
-func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() Servers) error {
+func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() cluster.Servers) error {
 	settings := l.Settings()
 	cfg := settings.streamConfig(p)
 	if p == 0 {
@@ -274,6 +277,13 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 	return checkPartition(stream.CachedInfo().Config, p)
 }
 
+// find asks for a partition's JetStream stream before the log is open. Without a leader nobody may answer.
+func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return l.js.Stream(ctx, streamName(p))
+}
+
 // rewriteMetadata writes the metadata of a partition that was just created, on a server that is alone, once
 // more: where JetStream has found the files of one that had gone, with entries up to last, it has not written
 // them, and would not find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
@@ -289,12 +299,12 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 		return apiError(err)
 	}
 	cfg := stream.CachedInfo().Config
-	if cfg.Metadata = ownMetadata(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
+	if cfg.Metadata = metadata.Own(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
 		return nil
 	}
 	if last > 0 {
 		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
-		delete(cfg.Metadata, metaServer)
+		delete(cfg.Metadata, metadata.KeyServer)
 	}
 	if time.Since(read) > lookWithin { // they may have changed since: see change
 		return fmt.Errorf("%w: this program stood still", ErrUnavailable)
@@ -319,7 +329,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		MaxConsumers:       maxConsumers,
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,
-		Metadata:           map[string]string{metaVersion: Version},
+		Metadata:           map[string]string{metadata.KeyVersion: Version},
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression

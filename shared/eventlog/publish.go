@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/births"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
@@ -120,13 +120,13 @@ func (e Event) messageTo(to route) *nats.Msg {
 
 // Publishing is an event on its way.
 type Publishing struct {
-	log    *Log
-	p      int
-	future jetstream.PubAckFuture
-	stored *Ack       // instead of future, when it was stored before and is refused now
-	series *Series    // that it is of, or nil
-	queued *queued    // instead of future, when its series sends it
-	span   trace.Span // nil when the event is in no trace
+	log     *Log
+	p       int
+	future  jetstream.PubAckFuture
+	stored  *Ack        // instead of future, when it was stored before and is refused now
+	settled func(error) // is called with the outcome, if a series has sent it at once
+	queued  *queued     // instead of future, when a series or a gather sends it
+	span    trace.Span  // nil when the event is in no trace
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
@@ -162,6 +162,13 @@ func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, 
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
+// batches reports whether a partition takes atomic batches and is better for them: without
+// replicas a batch is written twice.
+func (l *Log) batches(p int) bool {
+	state, _ := l.State(p)
+	return state.atomic && state.Limits.Replicas > 1
+}
+
 // prepare returns an event's partition when events may be published there, or the event when
 // its stream has no birth any more and it was stored before.
 func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
@@ -181,6 +188,56 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 	return p, stored, err
 }
 
+// bear makes sure that the stream of an event has a birth in the partition as it is known
+// now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
+// the session has ended.
+func (l *Log) bear(ctx context.Context, p int, e Event) error {
+	part, stream := l.parts[p], births.Stream{Session: e.Session, Life: e.Life, Name: e.Stream}
+	for {
+		has, wait, finish := part.births.Begin(stream, part.epoch())
+		switch {
+		case has:
+			return nil
+		case finish != nil:
+			err := l.publishBirth(ctx, p, e)
+			finish(err)
+			return err
+		}
+		select {
+		case <-wait.Done():
+			if errors.Is(wait.Err(), ErrClosed) {
+				return wait.Err()
+			}
+			if wait.Err() != nil { // another server may be connected by now
+				if err := l.writable(ctx, p); err != nil {
+					return err
+				}
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+}
+
+// publishBirth stores the birth of an event's stream, in a life that no later opening of its
+// session has ended: of a life that ended long ago the log has no seal any more.
+func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
+	o, err := l.Opening(ctx, e.Session)
+	switch {
+	case err == nil && o.Life != e.Life:
+		return fmt.Errorf("%w: the session has another life", ErrClosed)
+	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
+	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
+	_, err = l.publish(ctx, p, msg)
+	if errors.Is(err, ErrUnknown) {
+		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
+	}
+	return err
+}
+
 // Wait returns when JetStream has acknowledged the event, or has not. Errors are those
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
@@ -190,8 +247,8 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 		return *w.stored, nil
 	case w.queued != nil:
 		return w.queued.wait(ctx)
-	case w.series != nil:
-		defer func() { w.series.settled(err) }()
+	case w.settled != nil:
+		defer func() { w.settled(err) }()
 	}
 	select {
 	case ack := <-w.future.Ok():
@@ -262,32 +319,6 @@ func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed err
 	return Ack{}, fmt.Errorf("%w: it is not known whether the event was stored before its stream ended: %s", ErrUnknown, err.Error())
 }
 
-// publishError tells what is known of an event whose publish failed. Only what
-// surely was not stored is said not to be.
-func publishError(err error) error {
-	var api *jetstream.APIError
-	switch {
-	case errors.As(err, &api) && insufficient(api.ErrorCode):
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case fenced(err):
-		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.As(err, &api) && api.ErrorCode == 10158: // an event of that key is in process, in a cluster
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case errors.As(err, &api):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case errors.Is(err, nats.ErrMaxPayload):
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	default:
-		// nats.ErrConnectionClosed too: a request that waits for its answer gets it,
-		// and publish does not come here on a connection that is closed already.
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	}
-}
-
 // A fence is a subject that must have no entry: JetStream checks that atomically with the
 // store (headers Nats-Expected-Last-Subject-Sequence and …-Subject). It names one literal
 // subject, since in a cluster the leader knows what it has proposed and not yet applied by
@@ -309,27 +340,6 @@ func setFence(msg *nats.Msg, on []string) {
 
 // noEntry is the sequence that a subject without an entry has.
 var noEntry = []string{"0"}
-
-// JetStream's errors for a message with an expected sequence.
-const (
-	errorFence     jetstream.ErrorCode = 10071 // the subject has an entry
-	errorFenceBusy jetstream.ErrorCode = 10164 // in a cluster: another message with the fence is on its way
-)
-
-// fenced reports whether JetStream refused a message because its fence has an entry. A
-// look-up that failed looks the same, but names sequence 0, and says nothing
-// (docs/upstream/0016).
-func fenced(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFence && !strings.HasSuffix(api.Description, ": 0")
-}
-
-// fenceBusy reports whether JetStream refused a message that may be sent again at once: it
-// was surely not stored (docs/upstream/0015).
-func fenceBusy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFenceBusy
-}
 
 // longestPause is how long a message waits at most before it is sent again: about as long
 // as a majority takes to store the one before it.

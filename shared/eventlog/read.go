@@ -62,15 +62,6 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-func (l *Log) stopReader(p int, r *natsconn.Reader) {
-	if err := r.Stop(); err != nil {
-		l.log.Debug("a consumer is left to the server", "partition", p, "error", err)
-	}
-}
-
-// tailPull is more at a time than the default of 500: in a backfill each request costs a round trip.
-const tailPull = 4096
-
 // Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
 // not, in order, until handle returns false, and returns the sequence up to which
 // there was no more. While handle does not return, nothing more is read: it may
@@ -82,6 +73,23 @@ const tailPull = 4096
 func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(Entry) (more bool)) (through uint64, err error) {
 	s := scan{log: l, p: p, filter: streamSubject(p), upTo: upTo, through: after, handle: handle, pull: tailPull}
 	return s.run(ctx)
+}
+
+// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
+// of lives there. Errors are those of [Log.Scan].
+func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
+	for _, filter := range event.LivesFilters(p) {
+		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
+			if e.Valid {
+				handle(e)
+			}
+			return true
+		}}
+		if _, err := s.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // scan is a read of a part of a partition with one short-lived ordered consumer.
@@ -159,7 +167,7 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	if s.over {
 		return
 	}
-	e := s.log.entryFrom(msg, meta, s.p, s.headersOnly)
+	e := entryFrom(msg, meta, s.p, len(s.log.parts), s.headersOnly)
 	if e.Sequence > s.upTo {
 		s.end(s.upTo, nil)
 		return
@@ -272,4 +280,40 @@ func scanError(ctx context.Context, err error) error {
 		return errors.Join(ErrUnavailable, e)
 	}
 	return apiError(err)
+}
+
+// First returns the sequence of the oldest retained event on a subject at or after
+// a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, error) {
+	msg, err := l.get(ctx, s.Partition, from, jetstream.WithGetMsgSubject(s.String()))
+	if err != nil {
+		return 0, err
+	}
+	return msg.Sequence, nil
+}
+
+// Last returns the sequence of the newest retained event on a subject. The error
+// wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
+	e, err := l.Newest(ctx, s)
+	return e.Sequence, err
+}
+
+// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
+// [ErrUnavailable].
+func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
+	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryFromRaw(msg, s.Partition, len(l.parts)), nil
+}
+
+// At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
+func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
+	msg, err := l.get(ctx, p, sequence)
+	if err != nil {
+		return Entry{}, err
+	}
+	return entryFromRaw(msg, p, len(l.parts)), nil
 }

@@ -68,7 +68,7 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error)
 		return nil, s.failed
 	}
 	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
-	w.queued = &queued{series: s, ctx: ctx, event: e, done: make(chan struct{})}
+	w.queued = &queued{giveUp: s.giveUp, ctx: ctx, event: e, done: make(chan struct{})}
 	s.waiting = append(s.waiting, w)
 	if !s.sending {
 		s.sending = true
@@ -90,7 +90,7 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 		s.settled(err)
 		return nil, err
 	}
-	w.series = s
+	w.settled = s.settled
 	return w, nil
 }
 
@@ -271,16 +271,6 @@ func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 	return nil
 }
 
-// queued is what a [Publishing] has when its series, or a gather, sends it.
-type queued struct {
-	series *Series         // nil in a gather
-	ctx    context.Context //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
-	event  Event
-	done   chan struct{} // closed when ack and err are set
-	ack    Ack
-	err    error
-}
-
 // ends reports whether what comes after an event with this error is not sent.
 func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 
@@ -288,22 +278,4 @@ func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
 // stored, whatever is known of the other.
 func notSent(err error) error {
 	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())
-}
-
-// wait is [Publishing.Wait] for what a series sends.
-func (q *queued) wait(ctx context.Context) (Ack, error) {
-	select {
-	case <-q.done:
-		return q.ack, q.err
-	case <-ctx.Done():
-	}
-	if q.series != nil {
-		q.series.giveUp(q, ctx.Err())
-	}
-	select {
-	case <-q.done:
-		return q.ack, q.err
-	default:
-		return Ack{}, publishError(ctx.Err())
-	}
 }

@@ -11,7 +11,7 @@ func TestSeries_StoredAsTheContextEnds(t *testing.T) {
 	cancel()
 	for range 100 { // either is seen first
 		s := new(Series)
-		q := &queued{series: s, ack: Ack{Sequence: 7}, done: make(chan struct{})}
+		q := &queued{giveUp: s.giveUp, ack: Ack{Sequence: 7}, done: make(chan struct{})}
 		close(q.done)
 		if ack, err := q.wait(ended); err != nil || ack.Sequence != 7 || s.failed != nil {
 			t.Fatalf("%+v, %v; the series: %v", ack, err, s.failed)
@@ -25,7 +25,7 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	cancel()
 	s := new(Series)
 	for range 2 {
-		s.waiting = append(s.waiting, &Publishing{queued: &queued{series: s, done: make(chan struct{})}})
+		s.waiting = append(s.waiting, &Publishing{queued: &queued{giveUp: s.giveUp, done: make(chan struct{})}})
 	}
 	for _, w := range s.waiting {
 		if _, err := w.queued.wait(ended); err == nil || s.failed == nil || len(s.waiting) > 0 {

@@ -17,6 +17,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -25,15 +26,15 @@ func TestServers_AllAnswer(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := clustered(t, c, 1)
-	look := func(known eventlog.Servers, all int) eventlog.Servers {
+	look := func(known cluster.Servers, all int) cluster.Servers {
 		t.Helper()
-		return waittest.Value(t, fmt.Sprintf("%d servers answer", all), func() eventlog.Servers { // a late answer is left out
+		return waittest.Value(t, fmt.Sprintf("%d servers answer", all), func() cluster.Servers { // a late answer is left out
 			s, err := l.Servers(waittest.Context(t), known)
 			if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
 				t.Fatal(err)
 			}
 			return s
-		}, func(s eventlog.Servers) bool { return len(s) >= all })
+		}, func(s cluster.Servers) bool { return len(s) >= all })
 	}
 	before := look(nil, 3)
 	if again := look(before, 3); len(before) != 3 || !maps.Equal(again, before) {
@@ -144,7 +145,7 @@ func compares(t *testing.T, l *eventlog.Log) {
 	var comparing sync.WaitGroup
 	t.Cleanup(func() { stop(); comparing.Wait() })
 	comparing.Go(func() {
-		var looks []eventlog.Servers
+		var looks []cluster.Servers
 		for ctx.Err() == nil {
 			there, err := l.Servers(ctx, nil)
 			if err != nil {

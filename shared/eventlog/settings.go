@@ -3,14 +3,13 @@ package eventlog
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/metadata"
 )
 
 // Version is the version of the log's layout, the only one that this program reads. 2: a life in each
@@ -105,15 +104,6 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-const (
-	metaVersion     = "rejoin.version"
-	metaBirth       = "rejoin.birth"
-	metaGenerations = "rejoin.generations"
-	metaServer      = "rejoin.server"
-	metaServers     = "rejoin.servers" // in a cluster
-	metaChecked     = "rejoin.checked"
-)
-
 // field is one setting as metadata of MCP_0.
 type field struct {
 	key string
@@ -145,7 +135,7 @@ func fields() []field {
 }
 
 func (s Settings) metadata() map[string]string {
-	m := map[string]string{metaVersion: Version, "rejoin.compression": strconv.FormatBool(s.Compression)}
+	m := map[string]string{metadata.KeyVersion: Version, "rejoin.compression": strconv.FormatBool(s.Compression)}
 	for _, f := range fields() {
 		m[f.key] = strconv.FormatInt(f.get(&s), 10)
 	}
@@ -153,7 +143,7 @@ func (s Settings) metadata() map[string]string {
 }
 
 func settingsFrom(meta map[string]string) (Settings, error) {
-	if version := meta[metaVersion]; version != Version {
+	if version := meta[metadata.KeyVersion]; version != Version {
 		return Settings{}, fmt.Errorf("%w: it has version %q and this program reads version %q; use the program that wrote it, or begin another log", ErrMismatch, version, Version)
 	}
 	s := Settings{Compression: meta["rejoin.compression"] == "true"}
@@ -173,33 +163,6 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 // maxConsumers is set explicitly because nats-server 2.15 gives streams that ask
 // for no limit one of 1,000, and consumer 1,001 fails with error 10026 (docs/upstream/0010).
 const maxConsumers = 100_000
-
-func streamName(p int) string { return "MCP_" + strconv.Itoa(p) }
-
-func streamSubject(p int) string { return "mcp." + strconv.Itoa(p) + ".>" }
-
-// ownMetadata returns what is ours: the server adds entries of its own, which an
-// update must not send back.
-func ownMetadata(meta map[string]string) map[string]string {
-	own := make(map[string]string, len(meta))
-	for k, v := range meta {
-		if strings.HasPrefix(k, "rejoin.") {
-			own[k] = v
-		}
-	}
-	return own
-}
-
-// foreignMetadata is [ownMetadata] of a stream that is not a partition: all but the server's.
-func foreignMetadata(meta map[string]string) map[string]string {
-	return maps.Collect(func(yield func(string, string) bool) {
-		for k, v := range meta {
-			if !strings.HasPrefix(k, "_nats.") && !yield(k, v) {
-				return
-			}
-		}
-	})
-}
 
 // Limits are what JetStream enforces by itself in one partition, where -1 means none, and
 // on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.

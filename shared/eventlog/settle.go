@@ -2,20 +2,16 @@ package eventlog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
+	"rejoin/shared/eventlog/cluster"
 )
 
 const (
@@ -111,7 +107,7 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 	}
 	defer release()
 	gone, _ := l.State(p)
-	return l.createPartition(ctx, p, gone, func() Servers { return l.seen(ctx) })
+	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx) })
 }
 
 // lookAt refreshes a partition and reports whether it is settled on the server that is
@@ -190,182 +186,4 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 		case <-time.After(settleEvery):
 		}
 	}
-}
-
-// BeginGeneration makes sure that partition p has a generation for the servers
-// that hold it now, and reports whether it had to start one. Only the janitor
-// that acts for the partition may call it.
-//
-// A server that was restarted may have lost what it stored last (a power cut,
-// an older copy of its files), so IDs made before may name events that are gone.
-// In a cluster the loss of one server loses nothing, and a generation is begun when most
-// of those that hold the partition were restarted at once. looks is what [Log.Servers]
-// said, oldest first; without any, nothing is done in a cluster. The log is asked there
-// only when what is known of it, at most a few seconds old, says that there is something
-// to write.
-//
-// It gives up after a second, since others wait for its result, but not for long:
-// call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
-func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...Servers) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	ctx, done := l.request(ctx)
-	defer done()
-	at := l.connected()
-	switch {
-	case at.id == "":
-		return false, ErrUnavailable
-	case at.clustered:
-		return l.compareServers(ctx, p, looks)
-	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if meta[metaServer] == at.id {
-			return nil, nil
-		}
-		more, err := begunByEntry(ctx, l.stream(p), p, gens)
-		if err != nil {
-			return nil, err
-		}
-		if own := generationIDOf(at.id); !event.HasGeneration(more, own) {
-			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
-		}
-		meta[metaServer] = at.id
-		return more, nil
-	})
-}
-
-// changeServers lets change see a partition with its generations, and enter into its metadata what
-// is known of the servers that hold it, and begins the generations that change returns. It reports
-// whether there were any. Errors are those of [Log.BeginGeneration].
-func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
-	var begun, stored bool
-	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		gens, err := parseGenerations(cfg.Metadata[metaGenerations])
-		if err != nil {
-			return false, err
-		}
-		more, err := change(info, cfg.Metadata, gens)
-		if err != nil {
-			return false, err
-		}
-		begun = len(more) > 0
-		cfg.Metadata[metaGenerations] = formatGenerations(event.NextGenerations(gens, more...))
-		stored = !maps.Equal(cfg.Metadata, ownMetadata(info.Config.Metadata))
-		return stored, nil
-	})
-	if err != nil || !stored {
-		return false, err
-	}
-	return begun, l.refresh(ctx, p)
-}
-
-// Servers asks all servers of the cluster who they are, and returns those that answer: all
-// of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, else 1.5 s. The error wraps [ErrUnavailable], also when no server answers: the
-// user may lack the permission to ask.
-func (l *Log) Servers(ctx context.Context, known Servers) (Servers, error) {
-	ctx, cancel := context.WithTimeout(ctx, pingWithin)
-	defer cancel()
-	names := slices.Collect(maps.Keys(known))
-	sub, err := l.nc.SubscribeSync(l.nc.NewInbox())
-	if err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // the connection may be closed already
-	if err := l.nc.PublishRequest(pingSubject, sub.Subject, []byte(pingRequest)); err != nil {
-		return nil, errors.Join(ErrUnavailable, err)
-	}
-	there := Servers{}
-	for {
-		wait, done := ctx, context.CancelFunc(func() {})
-		if len(there) > 0 && there.count(names) == len(names) {
-			wait, done = context.WithTimeout(ctx, pingQuiet)
-		}
-		msg, err := sub.NextMsgWithContext(wait)
-		done()
-		if err != nil {
-			break
-		}
-		if name, id, ok := parseAnswer(msg.Data); ok {
-			there[name] = id
-		}
-	}
-	if len(there) == 0 {
-		return nil, fmt.Errorf("%w: no server answers on %s", ErrUnavailable, pingSubject)
-	}
-	return there, nil
-}
-
-// seen is Servers for a new partition, which can do without: nil says that the server is alone.
-func (l *Log) seen(ctx context.Context) Servers {
-	if !l.Clustered() {
-		return nil
-	}
-	servers, err := l.Servers(ctx, nil)
-	if err != nil {
-		l.log.Warn("the servers of the cluster are not known", "error", err)
-		return Servers{}
-	}
-	return servers
-}
-
-// parseAnswer reads what a server answers.
-func parseAnswer(data []byte) (name, id string, ok bool) {
-	var answer struct {
-		Server struct{ Name, ID string }
-	}
-	err := json.Unmarshal(data, &answer)
-	name, id = answer.Server.Name, answer.Server.ID
-	return name, id, err == nil && name != "" && id != ""
-}
-
-// compareServers is BeginGeneration in a cluster.
-func (l *Log) compareServers(ctx context.Context, p int, looks []Servers) (bool, error) {
-	if len(looks) == 0 {
-		return false, nil
-	}
-	state, _ := l.State(p)
-	if lost, next := state.servers.compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
-		return false, nil
-	}
-	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
-		names := holders(info)
-		if len(names) == 0 {
-			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
-		}
-		known, err := parseServers(meta[metaServers])
-		if err != nil {
-			return nil, err
-		}
-		// It may come from a server that was alone, and began some with an entry.
-		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
-			return nil, err
-		}
-		lost, next := known.compare(names, looks)
-		if !maps.Equal(next, known) {
-			meta[metaServers] = next.format()
-		}
-		if lost {
-			more = append(more, event.Generation{ID: newGenerationID(), Start: info.State.LastSeq + 1})
-		}
-		return more, nil
-	})
-}
-
-// SetChecked notes that a janitor has found out what is missing of a partition without an
-// explanation, in the generation of a look and in the files of the server that led the
-// partition then: nothing after damaged; 0 for nothing at all. Nothing is noted when another
-// server leads by now, or in another generation. What was damaged once stays so, also when the
-// floor has passed it: a birth that was written again since may say of its stream less than there
-// was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
-func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	_, err := l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if id := state.Generation().ID; gens[len(gens)-1].ID == id && leaderOf(info) == state.Leader {
-			meta[metaChecked] = checked{id, max(damaged, parseChecked(meta[metaChecked]).damaged), state.Leader}.format()
-		}
-		return nil, nil
-	})
-	return err
 }

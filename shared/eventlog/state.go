@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog/births"
+	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/eventlog/metadata"
 )
 
 // State is what is known of a partition at one moment.
@@ -43,12 +46,12 @@ type State struct {
 	// each replica has files of its own. Empty outside a cluster, and while no server leads.
 	Leader string
 
-	checked checked  // what a janitor has noted
-	atomic  bool     // it takes atomic batches; see [Series]
-	server  string   // the server that the newest generation was begun for
-	servers Servers  // in a cluster, what the janitor has written down
-	holders []string // in a cluster, the names of the servers that hold it
-	seenOn  string   // the server that this client was connected to when it looked
+	checked metadata.Checked // what a janitor has noted
+	atomic  bool             // it takes atomic batches; see [Series]
+	server  string           // the server that the newest generation was begun for
+	servers cluster.Servers  // in a cluster, what the janitor has written down
+	holders []string         // in a cluster, the names of the servers that hold it
+	seenOn  string           // the server that this client was connected to when it looked
 }
 
 // Generation returns the newest generation.
@@ -63,12 +66,52 @@ func (s State) Generation() event.Generation {
 // in a cluster whether it has compared it with the server that leads since it does: only then
 // Damaged is known.
 func (s State) Checked() bool {
-	return len(s.Generations) > 0 && s.checked.generation == s.Generation().ID && s.checked.leader == s.Leader &&
+	return len(s.Generations) > 0 && s.checked.Generation == s.Generation().ID && s.checked.Leader == s.Leader &&
 		(s.Leader != "" && len(s.servers) > 0 || s.server == s.seenOn)
+}
+
+// begun reports whether a generation has begun on a server that is alone.
+func (s State) begun(server string) bool {
+	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
 }
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
+
+// partition guards a State; changed is closed and replaced whenever it is set.
+type partition struct {
+	mu      sync.Mutex
+	state   State
+	stream  jetstream.Stream
+	settled string // the server on which publishing and tailing may go on
+	// awaiting is the server on which they wait for the janitor since the first look that
+	// was answered, or did.
+	awaiting string
+	since    time.Time
+	asked    uint64 // the number of looks that were begun
+	shown    uint64 // the number of the look that state is from
+	changed  chan struct{}
+	births   births.Births
+	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
+	// the partition is nearly full, by the last look.
+	sent, roomUntil atomic.Int64
+	// unsettled is how often publishing went on without the janitor's word.
+	unsettled uint64
+	owned     chan struct{} // holds one token while somebody changes the configuration
+	unwritten bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+}
+
+// own waits until no other goroutine of this process reads and writes the configuration of
+// the partition: of two at a time one would undo the other's change. The error
+// wraps [ErrUnavailable].
+func (part *partition) own(ctx context.Context) (release func(), err error) {
+	select {
+	case part.owned <- struct{}{}:
+		return func() { <-part.owned }, nil
+	case <-ctx.Done():
+		return nil, errors.Join(ErrUnavailable, ctx.Err())
+	}
+}
 
 // State returns what was last seen of a partition, at most a few seconds old, and
 // a channel that is closed when it is looked at again.
@@ -94,6 +137,13 @@ func (s State) room() int64 {
 // mayBeFull reports whether there may be no room for so many bytes more.
 func (part *partition) mayBeFull(size int64) bool {
 	return part.sent.Load()+size > part.roomUntil.Load()
+}
+
+// epoch returns what births are remembered with now.
+func (part *partition) epoch() births.Epoch {
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	return births.Epoch{Generation: part.state.Generation().ID, Unsettled: part.unsettled}
 }
 
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
@@ -136,7 +186,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	// A janitor that has compared the servers has listed the generations that began with an entry.
 	compared := server == state.server
 	if at := l.connected(); at.clustered {
-		compared = state.servers.knows(at.name, at.id)
+		compared = state.servers.Knows(at.name, at.id)
 	}
 	if !compared && !l.shows {
 		more, err := begunByEntry(ctx, stream, p, state.Generations)
@@ -178,41 +228,64 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	if c := info.Cluster; c != nil && c.Leader == "" {
 		return State{}, fmt.Errorf("%w: %s has no leader", ErrUnavailable, info.Config.Name)
 	}
-	gens, err := parseGenerations(info.Config.Metadata[metaGenerations])
+	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])
 	if err != nil {
-		return State{}, err
+		return State{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
-	servers, err := parseServers(info.Config.Metadata[metaServers])
+	servers, err := cluster.Parse(info.Config.Metadata[metadata.KeyServers])
 	if err != nil {
-		return State{}, err
+		return State{}, fmt.Errorf("%w: %w", ErrMismatch, err)
 	}
-	held, _ := current(info)
-	noted := parseChecked(info.Config.Metadata[metaChecked])
+	held, _ := cluster.Current(info)
+	noted := metadata.ParseChecked(info.Config.Metadata[metadata.KeyChecked])
 	state := State{
 		Current:     held,
-		Quorum:      hasQuorum(info),
+		Quorum:      cluster.HasQuorum(info),
 		Created:     info.Created,
 		Time:        info.TimeStamp,
-		Origin:      info.Config.Metadata[metaBirth],
+		Origin:      info.Config.Metadata[metadata.KeyBirth],
 		Generations: gens,
 		checked:     noted,
-		Damaged:     noted.damaged,
+		Damaged:     noted.Damaged,
 		First:       max(info.State.FirstSeq, 1),
 		Last:        info.State.LastSeq,
 		Events:      info.State.Msgs,
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
-		Leader:      leaderOf(info),
+		Leader:      cluster.Leader(info),
 		atomic:      info.Config.AllowAtomicPublish,
-		server:      info.Config.Metadata[metaServer],
+		server:      info.Config.Metadata[metadata.KeyServer],
 		servers:     servers,
-		holders:     holders(info),
+		holders:     cluster.Holders(info),
 		seenOn:      server,
 	}
 	if state.Events == 0 {
 		state.First = state.Last + 1
 	}
 	return state, nil
+}
+
+// begunByEntry returns the generations that began with an entry of a partition and are not on the list
+// in its metadata. When that is full, an old one may have been merged with another one: only entries
+// that follow it count then.
+func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+	from := uint64(1)
+	if len(gens) >= event.MaxGenerations {
+		from = gens[len(gens)-1].Start
+	}
+	for {
+		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+			return more, nil
+		case err != nil:
+			return nil, apiError(err)
+		}
+		if id, ok := event.ParseGenerationSubject(p, msg.Subject); ok && !event.HasGeneration(gens, id) {
+			more = append(more, event.Generation{ID: id, Start: msg.Sequence})
+		}
+		from = msg.Sequence + 1
+	}
 }
 
 // settingsNow reads the settings that partition 0 has now. The services were built
@@ -223,42 +296,6 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 		err = fmt.Errorf("%w: it has %d partitions and had %d", ErrMismatch, now.Partitions, len(l.parts))
 	}
 	return now, err
-}
-
-// First returns the sequence of the oldest retained event on a subject at or after
-// a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, error) {
-	msg, err := l.get(ctx, s.Partition, from, jetstream.WithGetMsgSubject(s.String()))
-	if err != nil {
-		return 0, err
-	}
-	return msg.Sequence, nil
-}
-
-// Last returns the sequence of the newest retained event on a subject. The error
-// wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
-	e, err := l.Newest(ctx, s)
-	return e.Sequence, err
-}
-
-// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
-// [ErrUnavailable].
-func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
-	if err != nil {
-		return Entry{}, err
-	}
-	return l.entryFromRaw(msg, s.Partition), nil
-}
-
-// At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
-	msg, err := l.get(ctx, p, sequence)
-	if err != nil {
-		return Entry{}, err
-	}
-	return l.entryFromRaw(msg, p), nil
 }
 
 // SequenceAt returns the first sequence from which on everything that a partition retains was stored
@@ -284,42 +321,6 @@ func (l *Log) SequenceAt(ctx context.Context, p int, at time.Time) (uint64, erro
 	return from, nil
 }
 
-func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
-	return msg, apiError(err)
-}
-
-// unseen is the handle of a partition that no look has found yet.
-type unseen struct{ jetstream.Stream }
-
-var errUnseen = errors.New("the partition was not found yet")
-
-func (unseen) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	return nil, errUnseen
-}
-
-func (unseen) GetMsg(context.Context, uint64, ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
-	return nil, errUnseen
-}
-
-func (unseen) GetLastMsgForSubject(context.Context, string) (*jetstream.RawStreamMsg, error) {
-	return nil, errUnseen
-}
-
-func (unseen) DeleteMsg(context.Context, uint64) error { return errUnseen }
-
-func (unseen) Purge(context.Context, ...jetstream.StreamPurgeOpt) error { return errUnseen }
-
-// stream returns the client's handle of a partition, which is good for requests by name.
-func (l *Log) stream(p int) jetstream.Stream {
-	part := l.parts[p]
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	return part.stream
-}
-
 // Standing is what is known of somebody who follows a partition and may stand still. The
 // zero Standing knows nothing. It belongs to one goroutine.
 type Standing struct {
@@ -339,51 +340,6 @@ func (s *Standing) Since(at, end uint64, now time.Time) time.Duration {
 		return now.Sub(s.from)
 	}
 	return 0
-}
-
-// checked says that a janitor has found out what is missing of a partition. Files that were
-// damaged are found when their server starts, so what was true of a generation, and of the
-// server that led the partition then, stays true. A damaged replica does not repair itself
-// (docs/upstream/0012).
-type checked struct {
-	generation string
-	damaged    uint64 // as [State.Damaged]
-	leader     string // as [State.Leader]
-}
-
-// format writes "generation:damaged", and ":leader" in a cluster.
-func (c checked) format() string {
-	s := c.generation + ":" + strconv.FormatUint(c.damaged, 10)
-	if c.leader != "" {
-		s += ":" + c.leader
-	}
-	return s
-}
-
-// parseChecked reads what format has written; what cannot be read says nothing.
-func parseChecked(s string) checked {
-	generation, rest, _ := strings.Cut(s, ":")
-	number, leader, _ := strings.Cut(rest, ":")
-	damaged, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
-		return checked{}
-	}
-	return checked{generation, damaged, leader}
-}
-
-// leaderOf returns what [State.Leader] is.
-func leaderOf(info *jetstream.StreamInfo) string {
-	c := info.Cluster
-	switch {
-	case c == nil || c.Name == "":
-		return ""
-	case c.RaftGroup == "": // one replica, which needs no election
-		return c.Leader
-	case c.Leader == "" || c.LeaderSince == nil: // an election is not over
-		return ""
-	default:
-		return c.Leader + "@" + c.LeaderSince.UTC().Format(time.RFC3339Nano)
-	}
 }
 
 // Absent returns how many sequences from First to Last have no entry.
@@ -411,50 +367,6 @@ func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 	return state, info.State.Deleted, err
 }
 
-// quorumWithin is how long ago a leader must have heard from most others to lead certainly: those elect
-// another one no sooner than 4 s after they have heard from it (nats-server's minElectionTimeout).
-const quorumWithin = 3 * time.Second
-
-// hasQuorum returns what [State.Quorum] is.
-func hasQuorum(info *jetstream.StreamInfo) bool {
-	c := info.Cluster
-	if c == nil || c.RaftGroup == "" { // one replica
-		return true
-	}
-	heard := 1
-	for _, r := range c.Replicas {
-		if !r.Offline && 0 < r.Active && r.Active < quorumWithin {
-			heard++
-		}
-	}
-	return 2*heard > 1+len(c.Replicas)
-}
-
-// current returns how many of the servers that hold a stream have all of it, the leader
-// included, and whether they are as many as the stream should have.
-func current(info *jetstream.StreamInfo) (n int, whole bool) {
-	if info.Cluster == nil {
-		return 1, info.Config.Replicas == 1
-	}
-	held := 1 + len(info.Cluster.Replicas)
-	for _, r := range info.Cluster.Replicas {
-		if r.Current && !r.Offline {
-			n++
-		}
-	}
-	if info.Cluster.Leader != "" {
-		n++
-	}
-	return n, n == held && held == max(info.Config.Replicas, 1)
-}
-
-func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
-	return msg, apiError(err)
-}
-
 // connection is the server that is connected.
 type connection struct {
 	id, name  string // empty without one
@@ -477,7 +389,7 @@ func (l *Log) connected() connection {
 // nothing. The caller holds the lock.
 func (part *partition) knows(c connection) bool {
 	if c.clustered {
-		return !part.state.servers.awaits(c.name, c.id)
+		return !part.state.servers.Awaits(c.name, c.id)
 	}
 	return part.state.server == c.id
 }
@@ -494,11 +406,11 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 		return fmt.Errorf("%w: the JetStream stream %s holds %q and not %q; it belongs to something else",
 			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
 	}
-	if v := cfg.Metadata[metaVersion]; v != Version {
+	if v := cfg.Metadata[metadata.KeyVersion]; v != Version {
 		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
 	}
-	if cfg.Metadata[metaBirth] == "" {
-		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metaBirth)
+	if cfg.Metadata[metadata.KeyBirth] == "" {
+		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metadata.KeyBirth)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natsconn"
 )
 
@@ -276,8 +277,8 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		a.fail(errLost)
 		return
 	}
-	e := a.log.entryFrom(msg, meta, a.p, a.cfg.HeadersOnly)
-	if e.Begins != "" && e.Begins != generationIDOf(a.server) {
+	e := entryFrom(msg, meta, a.p, len(a.log.parts), a.cfg.HeadersOnly)
+	if e.Begins != "" && e.Begins != metadata.GenerationIDOf(a.server) {
 		e.Begins = "" // of an earlier run, whose generations the state has
 	}
 	switch {

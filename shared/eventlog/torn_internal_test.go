@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -27,7 +28,7 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 	var created map[string]string
 	if err := l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		created = maps.Clone(cfg.Metadata)
-		cfg.Metadata[metaGenerations] += ",next:1"
+		cfg.Metadata[metadata.KeyGenerations] += ",next:1"
 		return true, nil
 	}); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	meta := newPartitionMetadata(l.Settings().streamConfig(0), "another server", l.seen(over), gone)
-	if meta[metaBirth] == gone.Origin || meta[metaServer] == "" {
+	if meta[metadata.KeyBirth] == gone.Origin || meta[metadata.KeyServer] == "" {
 		t.Errorf("the partition %s gets the metadata %v", gone.Origin, meta)
 	}
 }

@@ -1,7 +1,6 @@
 package eventlog
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
@@ -60,28 +58,6 @@ type Trim struct {
 	// Sequence and Time say where and when it was stored.
 	Sequence uint64
 	Time     time.Time
-}
-
-// Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
-// none. So a janitor that knows less than another one hides nothing that the other has announced.
-// Errors are those of [Log.Publish], or wrap [ErrConflict] when another trim is there.
-// Only the acting janitor calls it.
-func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
-	p := l.Partition(t.Session)
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
-	msg.Header.Set(headerUpTo, strconv.FormatUint(t.UpTo, 10))
-	msg.Header.Set(headerReason, string(t.Reason))
-	if len(t.Removed) > 0 {
-		msg.Header.Set(headerRemoved, formatRemoved(t.Removed))
-	}
-	if t.Forgotten {
-		msg.Header.Set(headerForgotten, "1")
-	}
-	if err := l.writable(ctx, p); err != nil {
-		return Ack{}, err
-	}
-	return l.publish(ctx, p, msg)
 }
 
 // trimIn reads an entry of the kind [event.Trim]; nil when it cannot be read.
@@ -150,27 +126,4 @@ func parseRemoved(text string, upTo uint64) ([]uint64, error) {
 		}
 	}
 	return all, nil
-}
-
-// Delete removes the entry at a sequence. An entry that is not there any more is
-// no error. Errors wrap [ErrUnavailable].
-func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
-	err := l.stream(p).DeleteMsg(ctx, sequence)
-	if err == nil {
-		return nil
-	}
-	// The client keeps no more of the server's answer than its text, which differs
-	// with what was there before. So ask.
-	if _, getErr := l.get(ctx, p, sequence); errors.Is(getErr, ErrNotFound) {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-// Purge removes everything before a sequence. Errors wrap [ErrUnavailable] or [ErrNotFound].
-// Only the acting janitor calls it.
-func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
 }

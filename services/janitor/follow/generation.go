@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/cluster"
 )
 
 // generationRetry is how long a failed attempt to begin a generation is waited after.
@@ -77,7 +78,7 @@ func (g *Generations) Run(ctx context.Context) {
 
 // beginAll does it for all partitions that this janitor acts for at once, and returns the first
 // error. looks is what was seen of a cluster.
-func (g *Generations) beginAll(looks []eventlog.Servers) error {
+func (g *Generations) beginAll(looks []cluster.Servers) error {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/cluster"
 )
 
 // rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
@@ -39,9 +40,9 @@ type Roster struct {
 	logger *slog.Logger
 
 	mu    sync.Mutex
-	looks []eventlog.Servers // oldest first, without repetitions; an empty one for a gap
-	Last  time.Time          // when the newest look was
-	seen  chan struct{}      // closed and replaced with every look
+	looks []cluster.Servers // oldest first, without repetitions; an empty one for a gap
+	Last  time.Time         // when the newest look was
+	seen  chan struct{}     // closed and replaced with every look
 }
 
 // NewRoster returns an empty roster, until Run.
@@ -78,7 +79,7 @@ func (r *Roster) Run(ctx context.Context) {
 
 // Look asks which servers hold the partitions.
 func (r *Roster) Look(ctx context.Context) error {
-	known := eventlog.Servers{}
+	known := cluster.Servers{}
 	looks, _ := r.All()
 	for _, there := range looks {
 		maps.Copy(known, there)
@@ -101,7 +102,7 @@ func (r *Roster) Look(ctx context.Context) error {
 }
 
 // Note keeps a look. The caller holds the lock.
-func (r *Roster) Note(there eventlog.Servers) {
+func (r *Roster) Note(there cluster.Servers) {
 	if n := len(r.looks); n == 0 || !maps.Equal(r.looks[n-1], there) {
 		r.looks = append(slices.Clone(r.looks[max(n-MaxRoster+1, 0):]), there)
 	}
@@ -109,7 +110,7 @@ func (r *Roster) Note(there eventlog.Servers) {
 
 // All returns what was seen, which must not be changed, and a channel that is closed with the
 // next look.
-func (r *Roster) All() ([]eventlog.Servers, <-chan struct{}) {
+func (r *Roster) All() ([]cluster.Servers, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.looks, r.seen

@@ -1,17 +1,14 @@
-package eventlog
+package cluster
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 )
 
@@ -70,11 +67,11 @@ func TestServers_MajorityRestarted(t *testing.T) {
 			for _, text := range test.looks {
 				looks = append(looks, servers(text))
 			}
-			lost, next := servers(test.known).compare(strings.Fields(test.holders), looks)
+			lost, next := servers(test.known).Compare(strings.Fields(test.holders), looks)
 			if diff := cmp.Diff(servers(test.next), next); lost != test.lost || diff != "" {
 				t.Errorf("lost: %t; %s", lost, diff)
 			}
-			if again, same := next.compare(strings.Fields(test.holders), looks); again || !maps.Equal(same, next) {
+			if again, same := next.Compare(strings.Fields(test.holders), looks); again || !maps.Equal(same, next) {
 				t.Errorf("the second time: %t, %v", again, same)
 			}
 		})
@@ -117,7 +114,7 @@ func (r *ring) judge(t *rapid.T) {
 	if 2*up <= len(r.holders) {
 		return
 	}
-	lost, next := r.known.compare(r.holders, r.looks)
+	lost, next := r.known.Compare(r.holders, r.looks)
 	if lost != r.cut {
 		t.Fatalf("it may have lost something: %t, want %t; known %v, seen %v", lost, r.cut, r.known, r.looks)
 	}
@@ -186,7 +183,7 @@ func TestServers_LossNeedsAPowerCut(t *testing.T) {
 func TestServers_AwaitsUnknownStarts(t *testing.T) {
 	s := servers("a1 b?2")
 	for where, want := range map[string]bool{"a1": false, "a2": true, "b2": false, "b1": true, "c1": false} {
-		if got := s.awaits(where[:1], where[1:]); got != want {
+		if got := s.Awaits(where[:1], where[1:]); got != want {
 			t.Errorf("%s is waited for: %t", where, got)
 		}
 	}
@@ -194,16 +191,16 @@ func TestServers_AwaitsUnknownStarts(t *testing.T) {
 
 func TestServers_FromMetadata(t *testing.T) {
 	want := Servers{"a": "1", `b",=:`: "2"}
-	got, err := parseServers(want.format())
+	got, err := Parse(want.Format())
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if got, err := parseServers(""); got != nil || err != nil {
+	if got, err := Parse(""); got != nil || err != nil {
 		t.Errorf("nothing is %v, %v", got, err)
 	}
 	for _, bad := range []string{"x", "[]", `{"a":1}`} {
-		if _, err := parseServers(bad); !errors.Is(err, ErrMismatch) {
-			t.Errorf("%q: %v", bad, err)
+		if _, err := Parse(bad); err == nil {
+			t.Errorf("%q is read", bad)
 		}
 	}
 	many := Servers{}
@@ -223,41 +220,13 @@ func FuzzServers(f *testing.F) {
 		if name, id, ok := parseAnswer([]byte(text)); ok && (name == "" || id == "") {
 			t.Errorf("an answer without a name: %q", text)
 		}
-		s, err := parseServers(text)
+		s, err := Parse(text)
 		if err != nil {
 			return
 		}
-		again, err := parseServers(s.format())
+		again, err := Parse(s.Format())
 		if err != nil || !maps.Equal(s, again) {
 			t.Errorf("%q is %v, and then %v, %v", text, s, again, err)
 		}
 	})
-}
-
-func TestHasQuorum_MostHeardLately(t *testing.T) {
-	heard := func(ago ...time.Duration) *jetstream.StreamInfo {
-		c := &jetstream.ClusterInfo{Name: "c", RaftGroup: "g", Leader: "a"}
-		for _, d := range ago {
-			c.Replicas = append(c.Replicas, &jetstream.PeerInfo{Active: d, Offline: d == time.Hour})
-		}
-		return &jetstream.StreamInfo{Cluster: c}
-	}
-	for name, tt := range map[string]struct {
-		info *jetstream.StreamInfo
-		want bool
-	}{
-		"alone":                       {&jetstream.StreamInfo{}, true},
-		"one replica":                 {&jetstream.StreamInfo{Cluster: &jetstream.ClusterInfo{Name: "c", Leader: "a"}}, true},
-		"both others":                 {heard(time.Millisecond, time.Second), true},
-		"one of two":                  {heard(time.Hour, time.Second), true},
-		"none lately":                 {heard(quorumWithin, time.Hour), false},
-		"none since it leads":         {heard(0, 0), false},
-		"two of four":                 {heard(time.Second, time.Second, time.Hour, 5*time.Second), true},
-		"one of four":                 {heard(time.Second, 4*time.Second, time.Hour, 5*time.Second), false},
-		"one that is said to be gone": {&jetstream.StreamInfo{Cluster: &jetstream.ClusterInfo{RaftGroup: "g", Replicas: []*jetstream.PeerInfo{{Active: time.Second, Offline: true}, {Active: time.Minute}}}}, false},
-	} {
-		if got := hasQuorum(tt.info); got != tt.want {
-			t.Errorf("%s: %t", name, got)
-		}
-	}
 }

@@ -1,4 +1,11 @@
-package eventlog
+// Package cluster judges the servers of a NATS cluster: which of them hold a JetStream stream and lead
+// it, and whether most of its holders were restarted together, so that the newest entries may be lost.
+//
+//	Ping                             asks the servers who they are
+//	Servers, Parse                   one look at them, as the metadata of a partition keeps it
+//	Servers.Compare                  several looks against what the metadata says
+//	Holders, Leader, HasQuorum, Current   what the answer about a stream says of its servers
+package cluster
 
 import (
 	"encoding/json"
@@ -6,9 +13,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
@@ -17,32 +21,22 @@ import (
 // after every start.
 type Servers map[string]string
 
-const (
-	// pingSubject is what every account may ask all servers of a cluster, and these answer
-	// for this account alone. Those without a connection of it answer when they are told to.
-	pingSubject = "$SYS.REQ.ACCOUNT.PING.STATZ"
-	pingRequest = `{"include_unused":true}`
-	// pingWithin is how long answers are waited for, and pingQuiet how long for another one
-	// when all that are known have answered.
-	pingWithin = 1500 * time.Millisecond
-	pingQuiet  = 300 * time.Millisecond
-	// maxServers bounds a partition's list; one that would be longer starts again with the
-	// servers that are there.
-	maxServers = 64
-)
+// maxServers bounds a partition's list; one that would be longer starts again with the
+// servers that are there.
+const maxServers = 64
 
-// format writes a JSON object.
-func (s Servers) format() string { return string(event.MustJSON(s)) }
+// Format writes a JSON object.
+func (s Servers) Format() string { return string(event.MustJSON(s)) }
 
-// parseServers reads what format has written. Nothing is a list of none, of a log that an
+// Parse reads what Format has written. An empty text is a list of none, of a log that an
 // earlier version has made.
-func parseServers(text string) (Servers, error) {
+func Parse(text string) (Servers, error) {
 	if text == "" {
 		return nil, nil
 	}
 	var s Servers
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return nil, fmt.Errorf("%w: its servers are %q", ErrMismatch, text)
+		return nil, fmt.Errorf("its servers are %q", text)
 	}
 	return s, nil
 }
@@ -61,11 +55,12 @@ func (s Servers) count(names []string) (n int) {
 // while others that hold the partition were away: those may have been with it.
 const doubt = "?"
 
-// awaits reports whether a server has another ID than s knows. One that s does not
+// Awaits reports whether a server has another ID than s knows. One that s does not
 // name is none of those that held anything.
-func (s Servers) awaits(name, id string) bool { return s[name] != "" && !s.knows(name, id) }
+func (s Servers) Awaits(name, id string) bool { return s[name] != "" && !s.Knows(name, id) }
 
-func (s Servers) knows(name, id string) bool { return strings.TrimPrefix(s[name], doubt) == id }
+// Knows reports whether s names a server with this ID, in doubt or not.
+func (s Servers) Knows(name, id string) bool { return strings.TrimPrefix(s[name], doubt) == id }
 
 // changed returns which of the named servers are there with other IDs than those in s, or
 // in doubt. One that is not there has not changed, one that s does not name has.
@@ -86,7 +81,7 @@ func (s Servers) with(there Servers) Servers {
 	return next
 }
 
-// compare judges a partition whose metadata says s and that holders hold now, by what was
+// Compare judges a partition whose metadata says s and that holders hold now, by what was
 // seen of the cluster, oldest look first. It is lost when most of its holders were started
 // again together: what they stored last may have been on them alone. next is what the
 // metadata is to say.
@@ -96,7 +91,7 @@ func (s Servers) with(there Servers) Servers {
 // there never was a look without most of them. So servers that are started one after the
 // other lose nothing, whether or not somebody writes that down at once. Those that come
 // back one by one, after most were away, are in doubt until all are back.
-func (s Servers) compare(holders []string, looks []Servers) (lost bool, next Servers) {
+func (s Servers) Compare(holders []string, looks []Servers) (lost bool, next Servers) {
 	next = s
 	looks = s.since(holders, looks)
 	most := len(looks) > 0 && s.agrees(holders, looks[0])
@@ -147,23 +142,11 @@ func (s Servers) agrees(holders []string, there Servers) bool {
 	for _, name := range holders {
 		switch {
 		case s[name] == "" || there[name] == "":
-		case s.knows(name, there[name]):
+		case s.Knows(name, there[name]):
 			n++
 		default:
 			return false
 		}
 	}
 	return 2*n > len(holders)
-}
-
-// holders returns the names of the servers that hold a stream; none while it has no leader.
-func holders(info *jetstream.StreamInfo) []string {
-	if info.Cluster == nil || info.Cluster.Leader == "" {
-		return nil
-	}
-	names := []string{info.Cluster.Leader}
-	for _, r := range info.Cluster.Replicas {
-		names = append(names, r.Name)
-	}
-	return names
 }

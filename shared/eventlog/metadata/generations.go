@@ -1,0 +1,58 @@
+package metadata
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rejoin/shared/event"
+)
+
+// NewGenerationID returns an ID that no other generation has.
+func NewGenerationID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
+	return encodeGenerationID(b)
+}
+
+// GenerationIDOf returns the ID of the generation of a server that is alone, in one run of it: it is
+// the same for all who begin the generation.
+func GenerationIDOf(server string) string {
+	sum := sha256.Sum256([]byte(server))
+	return encodeGenerationID([10]byte(sum[:10]))
+}
+
+func encodeGenerationID(b [10]byte) string {
+	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}
+
+// FormatGenerations writes "id:start,id:start".
+func FormatGenerations(gens []event.Generation) string {
+	var b strings.Builder
+	for i, g := range gens {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(g.ID)
+		b.WriteByte(':')
+		b.WriteString(strconv.FormatUint(g.Start, 10))
+	}
+	return b.String()
+}
+
+// ParseGenerations reads what [FormatGenerations] has written.
+func ParseGenerations(s string) ([]event.Generation, error) {
+	var gens []event.Generation
+	for item := range strings.SplitSeq(s, ",") {
+		id, number, ok := strings.Cut(item, ":")
+		start, err := strconv.ParseUint(number, 10, 64)
+		if !ok || err != nil || id == "" {
+			return nil, fmt.Errorf("its generations are %q", s)
+		}
+		gens = append(gens, event.Generation{ID: id, Start: start})
+	}
+	return gens, nil
+}

@@ -1,0 +1,84 @@
+// Package metadata is the codec of what a log writes into the metadata of its JetStream streams. It does
+// no I/O.
+package metadata
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+)
+
+// prefix begins the keys of all entries that are ours.
+const prefix = "rejoin."
+
+// The keys of a partition's metadata. Those of the log's settings, in partition 0, are in the
+// package eventlog.
+const (
+	// KeyVersion has the version of the log's layout.
+	KeyVersion = prefix + "version"
+	// KeyBirth has the ID of the partition's first generation.
+	KeyBirth = prefix + "birth"
+	// KeyGenerations has its generations: see [FormatGenerations].
+	KeyGenerations = prefix + "generations"
+	// KeyServer has the ID of the server that the newest generation was begun for; none in a cluster.
+	KeyServer = prefix + "server"
+	// KeyServers has the servers of a cluster, as [cluster.Servers.Format] writes them.
+	KeyServers = prefix + "servers"
+	// KeyChecked has what a janitor found missing: see [Checked].
+	KeyChecked = prefix + "checked"
+)
+
+// Own returns the entries that are ours: the server adds entries of its own, which an
+// update must not send back.
+func Own(meta map[string]string) map[string]string {
+	own := make(map[string]string, len(meta))
+	for k, v := range meta {
+		if strings.HasPrefix(k, prefix) {
+			own[k] = v
+		}
+	}
+	return own
+}
+
+// Foreign is [Own] of a stream that is not a partition: all but the server's.
+func Foreign(meta map[string]string) map[string]string {
+	return maps.Collect(func(yield func(string, string) bool) {
+		for k, v := range meta {
+			if !strings.HasPrefix(k, "_nats.") && !yield(k, v) {
+				return
+			}
+		}
+	})
+}
+
+// Checked says that a janitor has found out what is missing of a partition. Files that were
+// damaged are found when their server starts, so what was true of a generation, and of the
+// server that led the partition then, stays true. A damaged replica does not repair itself
+// (docs/upstream/0012).
+type Checked struct {
+	Generation string
+	// Damaged is the newest sequence of what is missing; 0 for none.
+	Damaged uint64
+	// Leader is the server that led, as [cluster.Leader] names it.
+	Leader string
+}
+
+// Format writes "generation:damaged", and ":leader" in a cluster.
+func (c Checked) Format() string {
+	s := c.Generation + ":" + strconv.FormatUint(c.Damaged, 10)
+	if c.Leader != "" {
+		s += ":" + c.Leader
+	}
+	return s
+}
+
+// ParseChecked reads what Format has written. It returns the zero Checked for a text that cannot be read.
+func ParseChecked(s string) Checked {
+	generation, rest, _ := strings.Cut(s, ":")
+	number, leader, _ := strings.Cut(rest, ":")
+	damaged, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return Checked{}
+	}
+	return Checked{generation, damaged, leader}
+}

@@ -1,0 +1,92 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
+)
+
+// Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
+// none. So a janitor that knows less than another one hides nothing that the other has announced.
+// Errors are those of [Log.Publish], or wrap [ErrConflict] when another trim is there.
+// Only the acting janitor calls it.
+func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
+	p := l.Partition(t.Session)
+	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
+	msg.Header.Set(headerUpTo, strconv.FormatUint(t.UpTo, 10))
+	msg.Header.Set(headerReason, string(t.Reason))
+	if len(t.Removed) > 0 {
+		msg.Header.Set(headerRemoved, formatRemoved(t.Removed))
+	}
+	if t.Forgotten {
+		msg.Header.Set(headerForgotten, "1")
+	}
+	if err := l.writable(ctx, p); err != nil {
+		return Ack{}, err
+	}
+	return l.publish(ctx, p, msg)
+}
+
+// Rewrite stores a control entry again, which lies at a sequence, so that what lies below may
+// be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
+// c is nil but for births. Other errors are those of [Log.Publish], or for an opening wrap [ErrNotFound]. Only
+// the acting janitor calls it.
+func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
+	msg := nats.NewMsg(s.String())
+	if c != nil {
+		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
+		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
+		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
+	}
+	if err := l.writable(ctx, s.Partition); err != nil {
+		return Ack{}, err
+	}
+	if s.Kind == event.Open || s.Kind == event.End {
+		msg.Header.Set(headerAgain, "1")
+		there, err := l.get(ctx, s.Partition, sequence)
+		switch {
+		case err == nil:
+			msg.Data = there.Data
+			if changes := there.Header.Get(headerChanges); changes != "" {
+				msg.Header.Set(headerChanges, changes)
+			}
+			setBegan(msg, beganIn(there.Header, sequence))
+		case s.Kind == event.Open || !errors.Is(err, ErrNotFound): // an end that is damaged is still one
+			return Ack{}, err
+		}
+	}
+	if s.Kind == event.Open {
+		msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(sequence, 10))
+	}
+	return l.publish(ctx, s.Partition, msg)
+}
+
+// Delete removes the entry at a sequence. An entry that is not there any more is
+// no error. Errors wrap [ErrUnavailable].
+func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
+	err := l.stream(p).DeleteMsg(ctx, sequence)
+	if err == nil {
+		return nil
+	}
+	// The client keeps no more of the server's answer than its text, which differs
+	// with what was there before. So ask.
+	if _, getErr := l.get(ctx, p, sequence); errors.Is(getErr, ErrNotFound) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// Purge removes everything before a sequence. Errors wrap [ErrUnavailable] or [ErrNotFound].
+// Only the acting janitor calls it.
+func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
+}
