@@ -135,7 +135,7 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 // start starts the program, on the ports that it had before.
 func (p *proc) start() {
 	p.t.Helper()
-	// With fewer partitions than the program has by itself, a start takes half of the processor time.
+	// With fewer than the 16 partitions that the program has by itself, a start takes half of the processor time.
 	args := append([]string{"--data=" + p.data, "--log-format=json", "--partitions=4"}, p.args...)
 	for flag, addr := range p.addrs {
 		args = append(args, flag+"="+addr)
