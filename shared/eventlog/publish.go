@@ -242,13 +242,14 @@ func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
+	if w.settled != nil {
+		defer func() { w.settled(err) }()
+	}
 	switch {
 	case w.stored != nil:
 		return *w.stored, nil
 	case w.queued != nil:
 		return w.queued.wait(ctx)
-	case w.settled != nil:
-		defer func() { w.settled(err) }()
 	}
 	select {
 	case ack := <-w.future.Ok():
