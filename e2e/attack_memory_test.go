@@ -169,22 +169,37 @@ func TestAttackBodiesWithoutAToken(t *testing.T) {
 	}
 }
 
-// M3: arrays of numbers, each of which would be an element.
+// M3: bodies of numbers, and of members, of which each would be an element.
 func TestAttackArraysOfNumbers(t *testing.T) {
-	p := startProc(t)
-	p.costs(func() {
-		array := "[" + strings.Repeat("0,", 2<<20-2) + "0]"
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				// Who is refused may be cut off in the middle of its body.
-				if a, err := try(http.MethodPost, p.api()+streamPath("numbers", "s"), array, "Content-Type", "application/vnd.rejoin.messages+json"); err == nil && a.status != http.StatusRequestEntityTooLarge && a.status != http.StatusServiceUnavailable {
-					t.Errorf("%d %.300s", a.status, a.body)
+	numbers := "[" + strings.Repeat("0,", 2<<20-2) + "0]"
+	var members strings.Builder
+	for n := range 500_000 {
+		fmt.Fprintf(&members, `,"%x":0`, n)
+	}
+	for name, tt := range map[string]struct{ path, body, media string }{
+		"array":      {streamPath("numbers", "s"), numbers, "application/vnd.rejoin.messages+json"},
+		"envelope":   {streamPath("numbers", "s"), `{"message":1` + members.String() + "}\n", "application/vnd.rejoin.envelopes+ndjson"},
+		"batch":      {"/mcp", numbers, jsonType},
+		"parameters": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"` + members.String() + "}}}", jsonType},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProc(t)
+			p.costs(func() {
+				var all sync.WaitGroup
+				for range 8 {
+					all.Go(func() {
+						// Who is refused may be cut off in the middle of its body.
+						a, err := try(http.MethodPost, p.api()+tt.path, tt.body, "Content-Type", tt.media, "Accept", "application/json, text/event-stream")
+						refused := a.status >= http.StatusBadRequest || strings.Contains(a.body, `"accepted":0`)
+						if err == nil && !refused {
+							t.Errorf("%d %.300s", a.status, a.body)
+						}
+					})
 				}
+				all.Wait()
 			})
-		}
-		all.Wait()
-	})
+		})
+	}
 }
 
 // M4: polls whose clients hang up, and whose descriptors and places would be kept for a minute.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"unicode/utf8"
 )
@@ -109,26 +110,12 @@ type members struct {
 }
 
 func (m *members) read(data []byte) error {
-	s := scanner{data: data}
-	s.space()
-	if s.peek() != '{' {
+	if bytes.TrimLeft(data, " \t\r\n")[0] != '{' {
 		return fmt.Errorf("%w: it is not an object", ErrInvalidMessage)
 	}
-	s.pos++
-	s.space()
-	for s.peek() != '}' {
-		key := s.value()
-		s.space()
-		s.pos++ // the colon
-		s.space()
-		value := s.value()
+	for key, value := range Members(data) {
 		if err := m.set(key, value); err != nil {
 			return err
-		}
-		s.space()
-		if s.peek() == ',' {
-			s.pos++
-			s.space()
 		}
 	}
 	return nil
@@ -204,7 +191,7 @@ func (m *members) check() error {
 }
 
 func checkError(data []byte) error {
-	if data[0] != '{' {
+	if bytes.TrimLeft(data, " \t\r\n")[0] != '{' {
 		return fmt.Errorf(`%w: "error" is not an object`, ErrInvalidMessage)
 	}
 	var e struct {
@@ -230,6 +217,35 @@ func isNumber(c byte) bool { return c == '-' || '0' <= c && c <= '9' }
 type scanner struct {
 	data []byte
 	pos  int
+}
+
+// Members yields the members of an object, which must be valid JSON, in their order and with those of the
+// same name: the name as it is written, with its quotes, and the value. They are parts of object. What is no
+// object has no members.
+func Members(object []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		s := scanner{data: object}
+		s.space()
+		if s.pos == len(object) || s.peek() != '{' {
+			return
+		}
+		s.pos++
+		s.space()
+		for s.peek() != '}' {
+			name := s.value()
+			s.space()
+			s.pos++ // the colon
+			s.space()
+			if !yield(name, s.value()) {
+				return
+			}
+			s.space()
+			if s.peek() == ',' {
+				s.pos++
+				s.space()
+			}
+		}
+	}
 }
 
 func (s *scanner) peek() byte { return s.data[s.pos] }

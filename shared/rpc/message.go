@@ -33,11 +33,14 @@ type Message struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// ParseMessage reads a message, and holds no part of it. Errors are those of
-// [event.CheckMessage].
+// ParseMessage reads a message, and holds no part of it. Errors are those of [event.CheckMessage], and
+// [ErrTooMany].
 func ParseMessage(data []byte) (m Message, err error) {
 	if err := event.CheckMessage(data); err != nil {
 		return Message{}, err
+	}
+	if tooManyMembers(data) {
+		return Message{}, ErrTooMany
 	}
 	if err := Unmarshal(data, &m); err != nil {
 		return Message{}, fmt.Errorf("%w: %w", event.ErrInvalidMessage, err)
@@ -67,14 +70,95 @@ func (m Message) Param(path ...string) json.RawMessage {
 	return value
 }
 
+// ErrTooMany is returned for a message with more members than are read, and for more messages at once. It
+// wraps [event.ErrInvalidMessage].
+var ErrTooMany = fmt.Errorf("%w: an object or an array of it is too long", event.ErrInvalidMessage)
+
+// maxMembers bounds the members of each object, and the elements of each array, that edges and bridges look
+// into: each takes some 100 bytes of memory, of which the budget for bodies knows nothing. The arguments of a
+// tool, and results, are passed on as they are, and may have any number.
+const maxMembers = 10_000
+
+// shortestMember is how many bytes a member or an element takes at least, with its comma.
+const shortestMember = 2
+
+// tooManyMembers reports whether a message, its parameters, or what is looked into of those have more than
+// maxMembers members.
+func tooManyMembers(message []byte) bool {
+	if len(message) <= maxMembers*shortestMember {
+		return false
+	}
+	d := newDecoder(message)
+	if d.PeekKind() != '{' {
+		return false
+	}
+	return !walk(d, func(name string) bool {
+		if name != "params" || d.PeekKind() != '{' {
+			return d.SkipValue() == nil
+		}
+		return walk(d, func(name string) bool {
+			if name == "arguments" {
+				return d.SkipValue() == nil
+			}
+			return fits(d, 2)
+		})
+	})
+}
+
+// fits passes over a value, and reports whether it has few enough members to so many levels.
+func fits(d *jsontext.Decoder, levels int) bool {
+	if kind := d.PeekKind(); levels == 0 || kind != '{' && kind != '[' {
+		return d.SkipValue() == nil
+	}
+	return walk(d, func(string) bool { return fits(d, levels-1) })
+}
+
+// walk calls each before the value of each member or element of what comes next, as long as there are not
+// too many, and each passes over the value and returns true. It reports whether it came to the end. The name
+// of an element is empty.
+func walk(d *jsontext.Decoder, each func(name string) bool) bool {
+	begin, err := d.ReadToken()
+	for n := 0; err == nil && d.PeekKind() != '}' && d.PeekKind() != ']'; n++ {
+		var name string
+		if begin.Kind() == '{' {
+			var token jsontext.Token
+			if token, err = d.ReadToken(); err != nil {
+				return false
+			}
+			name = token.String()
+		}
+		if n == maxMembers || !each(name) {
+			return false
+		}
+	}
+	if err == nil {
+		_, err = d.ReadToken()
+	}
+	return err == nil
+}
+
+// newDecoder returns what reads JSON as [Unmarshal] does.
+func newDecoder(data []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
 // Messages returns the messages of a body: those of an array, or the one. They are not
-// checked. The error is [event.ErrInvalidJSON].
+// checked. Errors are [event.ErrInvalidJSON] and [ErrTooMany].
 func Messages(body []byte) (all []json.RawMessage, batch bool, err error) {
 	body = bytes.Trim(body, " \t\r\n")
 	if !bytes.HasPrefix(body, []byte("[")) {
 		return []json.RawMessage{body}, false, nil
 	}
-	if Unmarshal(body, &all) != nil {
+	d := newDecoder(body)
+	whole := walk(d, func(string) bool {
+		message, err := d.ReadValue()
+		all = append(all, bytes.Clone(message))
+		return err == nil
+	})
+	switch {
+	case !whole && len(all) == maxMembers:
+		return nil, true, ErrTooMany
+	case !whole, d.InputOffset() != int64(len(body)):
 		return nil, true, event.ErrInvalidJSON
 	}
 	return all, true, nil

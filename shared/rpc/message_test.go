@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"rejoin/shared/event"
@@ -60,6 +62,44 @@ func TestParseMessages(t *testing.T) {
 	}
 }
 
+// What is looked into has few members, so that a body takes no more memory than its size says. What is passed
+// on as it is may have many.
+func TestParseMessage_ManyMembers(t *testing.T) {
+	object := func(n int) string { return `{"a":0` + strings.Repeat(`,"a":0`, n-1) + "}" }
+	array := func(n int) string { return "[0" + strings.Repeat(",0", n-1) + "]" }
+	for _, tt := range []struct {
+		format string
+		fits   bool // with many
+	}{
+		{`{"jsonrpc":"2.0","id":1,"method":"a","params":%s}`, false},
+		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":%s}}`, false},
+		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"capabilities":%s}}}`, false},
+		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"capabilities":{"b":%s}}}}`, true},
+		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":%s}}`, true},
+		{`{"jsonrpc":"2.0","id":1,"result":%s}`, true},
+	} {
+		for _, value := range []func(int) string{object, array} {
+			if _, err := rpc.ParseMessage(fmt.Appendf(nil, tt.format, value(10_000))); err != nil {
+				t.Errorf("%s with 10,000: %v", tt.format, err)
+			}
+			fits := tt.fits || tt.format == `{"jsonrpc":"2.0","id":1,"method":"a","params":%s}` && value(1)[0] == '[' // which nobody looks into
+			if _, err := rpc.ParseMessage(fmt.Appendf(nil, tt.format, value(10_001))); (err == nil) != fits || !fits && !errors.Is(err, rpc.ErrTooMany) {
+				t.Errorf("%s with 10,001: %v", tt.format, err)
+			}
+		}
+	}
+	message := `{"jsonrpc":"2.0","id":1,"method":"a"` + strings.Repeat(`,"a":0`, 10_000) + "}"
+	if _, err := rpc.ParseMessage([]byte(message)); !errors.Is(err, rpc.ErrTooMany) {
+		t.Errorf("a message of 10,003 members: %v", err)
+	}
+	if all, _, err := rpc.Messages([]byte(array(10_000))); err != nil || len(all) != 10_000 {
+		t.Errorf("%d messages, %v", len(all), err)
+	}
+	if all, batch, err := rpc.Messages([]byte(array(10_001))); !batch || len(all) > 0 || !errors.Is(err, rpc.ErrTooMany) {
+		t.Errorf("%d messages of too many, %v", len(all), err)
+	}
+}
+
 func TestAppendError(t *testing.T) {
 	for _, tt := range []struct {
 		id   string
@@ -89,6 +129,9 @@ func FuzzMessages(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		if len(body) > 20_000 {
+			return // there may be too many members
+		}
 		all, batch, err := rpc.Messages(bytes.Clone(body))
 		if err != nil {
 			if !batch || json.Valid(body) || !errors.Is(err, event.ErrInvalidJSON) {

@@ -209,8 +209,11 @@ func parseElement(text []byte, envelope bool) (Element, error) {
 	if err := event.CheckJSON(text); err != nil {
 		return Element{}, &LineError{err}
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(text, &members); err != nil || members["message"] == nil {
+	members, known := envelopeMembers(text)
+	if !known {
+		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope has the members message, key and type, and no others.")}
+	}
+	if members["message"] == nil {
 		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
 	}
 	e := Element{Data: members["message"]}
@@ -231,11 +234,23 @@ func parseElement(text []byte, envelope bool) (Element, error) {
 			if err := event.CheckType(e.Type); err != nil {
 				return Element{}, &LineError{err}
 			}
-		default:
-			return wrong("An envelope has the members message, key and type, and no others.")
 		}
 	}
 	return e, nil
+}
+
+// envelopeMembers returns the members of an object; none of what is no object. It ends at the first one that
+// no envelope has, of which there may be any number.
+func envelopeMembers(text []byte) (members map[string]json.RawMessage, known bool) {
+	members = map[string]json.RawMessage{}
+	for key, value := range event.Members(text) {
+		var name string
+		if json.Unmarshal(key, &name) != nil || name != "message" && name != "key" && name != "type" {
+			return nil, false
+		}
+		members[name] = value
+	}
+	return members, true
 }
 
 func readString(value json.RawMessage, s *string) bool {

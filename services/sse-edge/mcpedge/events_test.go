@@ -514,6 +514,10 @@ func TestEvents_Refused(t *testing.T) {
 			t.Errorf("%s is answered %d %s", method, a.StatusCode, a.Text)
 		}
 	}
+	long := u.read(u.post(statelessBody(`"`+strings.Repeat("x", 1000)+`"`, "events/stream", subscription("")), "Mcp-Method", "events/stream"))
+	if long.StatusCode != http.StatusBadRequest || !strings.Contains(long.Text, "at most 100 characters") {
+		t.Errorf("a long ID is answered %d %s", long.StatusCode, long.Text)
+	}
 	if a := u.read(u.ask("events/poll", subscription(""), "Mcp-Method", "events/list")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.Text, `"code":-32020`) {
 		t.Errorf("another header is answered %d %s", a.StatusCode, a.Text)
 	}

@@ -49,6 +49,12 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if err == nil {
 		err = r.Check(func(name string) string { return c.Get(name) })
 	}
+	var stream string
+	if err == nil {
+		if stream, err = rpc.NewStream(p.ids, false); err != nil { // no stream may hold an ID of any length
+			return postRefused, refusal.Invalid("Invalid request: " + err.Error())
+		}
+	}
 	if err == nil && s.servesEvents(r.Method) {
 		return s.eventsPost(c, who, r, body)
 	}
@@ -79,14 +85,11 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 		return postRefused, s.subs.Config.Access.Insufficient(c)
 	}
 	call := rpc.Call{
-		Action: rpc.Request, Session: state.Session, Life: state.Life, Held: held,
+		Action: rpc.Request, Session: state.Session, Life: state.Life, Stream: stream, Held: held,
 		Owner: who.grants.Subject, Client: s.subs.ClientAddress(c).String(), Header: forwarded(c), Data: body,
 	}
 	if task {
 		return s.taskPost(c, who, call, r)
-	}
-	if call.Stream, err = rpc.NewStream(p.ids, false); err != nil {
-		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	return s.modernCall(c, who, call, r)
 }
@@ -138,9 +141,6 @@ const maxTokenBytes = 1 << 10
 // stream that the call has. No bridge is asked: what answers there are to its questions, it has.
 func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
 	gone := refusal.FromMCP(mcp.ErrState, r.ID)
-	if _, err := rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
-		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
-	}
 	token := r.Meta["progressToken"]
 	if len(token) > maxTokenBytes {
 		return postRefused, refusal.Invalid("Invalid request: the progress token is too long.")

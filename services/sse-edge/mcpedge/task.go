@@ -51,9 +51,6 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 	case is.Status.Over():
 		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)))
 	}
-	if call.Stream, err = rpc.NewStream([]json.RawMessage{r.ID}, false); err != nil {
-		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
-	}
 	call.Life, call.Held = rec.Life, true
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
 	if err != nil {
