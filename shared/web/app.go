@@ -85,7 +85,7 @@ func (cfg Config) withDefaults() Config {
 }
 
 // NewApp returns an application without routes. Add middleware such as
-// [HostCheck] with its Use, then routes with [Mount], then call [Serve].
+// [Access.HostCheck] with its Use, then routes with [Mount], then call [Serve].
 //
 // Every error that a handler or middleware returns, a panic included,
 // becomes a problem document; see [AsProblem]. An unknown path is 404

@@ -275,7 +275,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
-	app.Use(HostCheck("--edge-hosts", nil))
+	app.Use((*Access)(nil).HostCheck("--edge-hosts", nil))
 	for _, method := range []string{"GET", "POST"} {
 		Mount(app, Route{Method: method, Path: "/*", Handler: echo("taken")})
 	}
@@ -434,13 +434,14 @@ func TestHostCheck(t *testing.T) {
 		"absolute, header evil": {nil, "http://localhost/", "evil.example", false},
 		"given name":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "rejoin.example", true},
 		"given IPv6":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "[2001:DB8::1]:80", true},
-		"given, not loopback":   {[]string{"rejoin.example"}, "/", "localhost", false},
+		"given, loopback too":   {[]string{"rejoin.example"}, "/", "localhost", true},
+		"given, another":        {[]string{"rejoin.example"}, "/", "evil.example", false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app := NewApp(Config{Service: "test"})
-			app.Use(HostCheck("--edge-hosts", tt.allowed))
+			app.Use((*Access)(nil).HostCheck("--edge-hosts", tt.allowed))
 			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 			c := dial(t, serve(t, app))
 			c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")
