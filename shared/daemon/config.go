@@ -141,10 +141,9 @@ func IsTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// HideServiceFlags leaves out of the help what only programs that go on running need, and
-// removes --config, whose file is theirs. It is for [kong.PostBuild], in commands that are not
-// services.
-func HideServiceFlags(k *kong.Kong) error {
+// hideServiceFlags leaves out of the help what only programs that go on running need, and
+// removes --config, whose file is theirs.
+func hideServiceFlags(k *kong.Kong) error {
 	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })
 	for _, f := range k.Model.Flags {
 		switch f.Name {
