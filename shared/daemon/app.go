@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/metric"
 )
 
 // Exit codes of a program.
@@ -133,9 +134,7 @@ func (a App) Main() int {
 		collectors.NewBuildInfoCollector(),
 	)
 	health := new(Health)
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rejoin_ready", Help: "1 while the program is ready, as /readyz says, else 0.",
-	}, health.metric))
+	metric.GaugeFunc(registry, "rejoin_ready", "1 while the program is ready, as /readyz says, else 0.", health.metric)
 	traces, closeTraces := openTraces(a.Name, log)
 	env := Env{
 		Log:        log,

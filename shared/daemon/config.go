@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/metric"
 	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
@@ -87,14 +88,10 @@ func (c *Config) memory(metrics prometheus.Registerer) *quota.Pool {
 		limit = quota.Memory()
 	}
 	pool := quota.NewPool(limit)
-	metrics.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rejoin_memory_budget_bytes", Help: "Bytes that clients may make the program hold; 0 for any number.",
-		}, func() float64 { return float64(pool.Capacity()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rejoin_memory_held_bytes", Help: "Bytes that clients make the program hold.",
-		}, func() float64 { return float64(pool.Used()) }),
-	)
+	metric.GaugeFunc(metrics, "rejoin_memory_budget_bytes", "Bytes that clients may make the program hold; 0 for any number.",
+		func() float64 { return float64(pool.Capacity()) })
+	metric.GaugeFunc(metrics, "rejoin_memory_held_bytes", "Bytes that clients make the program hold.",
+		func() float64 { return float64(pool.Used()) })
 	return pool
 }
 
