@@ -33,18 +33,10 @@ type limitList struct {
 	// Stored counts the entries that the log was ever given, including those of its own.
 	Stored uint64 `json:"stored"`
 	// Retained is what the whole log holds.
-	Retained retainedInfo `json:"retained"`
+	Retained ledger.Totals `json:"retained"`
 	// Total counts the sessions that are close to a limit; Sessions are the closest.
 	Total    int               `json:"total"`
 	Sessions []ledger.NearInfo `json:"sessions"`
-}
-
-// retainedInfo are sums over what is retained. Sessions and streams are those with events.
-type retainedInfo struct {
-	Sessions int   `json:"sessions"`
-	Streams  int   `json:"streams"`
-	Events   int   `json:"events"`
-	Bytes    int64 `json:"bytes"`
 }
 
 // defaultShare is what is close to a limit, in hundredths of it.
@@ -78,7 +70,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 			f.Add(one)
 		}
 		list.Total += a.Total
-		list.Retained.add(a.Retained)
+		list.Retained.Add(a.Retained)
 		list.Stored += a.Stored
 	}
 	list.Sessions, _ = f.All()
@@ -91,11 +83,4 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 // compareNear puts the closest first.
 func compareNear(a, b ledger.NearInfo) int {
 	return cmp.Or(cmp.Compare(b.Share, a.Share), strings.Compare(a.Session, b.Session))
-}
-
-func (r *retainedInfo) add(t ledger.Totals) {
-	r.Sessions += t.Sessions
-	r.Streams += t.Streams
-	r.Events += t.Events
-	r.Bytes += t.Bytes
 }

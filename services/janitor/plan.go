@@ -1,26 +1,11 @@
 package janitor
 
 import (
-	"iter"
 	"time"
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/session"
 )
-
-// removals are what has to go of a partition now. The caller holds its lock.
-func (w *sweeper) removals(l *ledger.Ledger, now time.Time) iter.Seq[ledger.Removal] {
-	return func(yield func(ledger.Removal) bool) {
-		lim := w.limits()
-		for _, a := range l.Accounts {
-			for _, r := range w.ofLife(l, a, lim, now) {
-				if !yield(r) {
-					return
-				}
-			}
-		}
-	}
-}
 
 // ofLife returns what has to go of a life now, given the limits of all sessions. Nothing goes while
 // the life's own limits are unknown: the copy of the registry is behind the log when it has just

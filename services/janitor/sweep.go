@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -117,7 +116,8 @@ func (w *sweeper) sweep() swept {
 	}))
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
-	w.report(took, sumOf(removed, w.early), err)
+	add(w.early, removed)
+	w.report(took, w.early, err)
 	clear(w.early)
 	return swept{removed: removed, took: took, err: err}
 }
@@ -155,14 +155,6 @@ func toDelete(partitions []*follow.Partition) map[eventlog.Reason]int {
 		})
 	}
 	return all
-}
-
-func sumOf(a, b map[ledger.Reason]int) map[ledger.Reason]int {
-	sum := maps.Clone(a)
-	for r, n := range b {
-		sum[r] += n
-	}
-	return sum
 }
 
 // report writes a line about what was announced, if anything was. That a term has ended is no
@@ -286,11 +278,13 @@ func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledge
 	total = map[ledger.Reason]int{}
 	f := ledger.Firsts[dryRunItem]{N: n, Compare: func(a, b dryRunItem) int { return compareRemovals(a.RemovalInfo, b.RemovalInfo) }}
 	for _, p := range partitions {
-		now := p.Now()
+		now, lim := p.Now(), w.limits()
 		p.With(func(l *ledger.Ledger) {
-			for r := range w.removals(l, now) {
-				total[r.Reason] += len(r.Sequences)
-				f.Add(dryRunItem{ledger.RemovalOf(r), p})
+			for _, a := range l.Accounts {
+				for _, r := range w.ofLife(l, a, lim, now) {
+					total[r.Reason] += len(r.Sequences)
+					f.Add(dryRunItem{ledger.RemovalOf(r), p})
+				}
 			}
 		})
 	}

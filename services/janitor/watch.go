@@ -180,9 +180,7 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 	list := gapList{Edges: info, Reasons: map[string]int{}}
 	for _, a := range answers {
 		list.Clients += a.Clients
-		for reason, n := range a.Reasons {
-			list.Reasons[reason] += n
-		}
+		add(list.Reasons, a.Reasons)
 	}
 	list.Gaps, list.Total, list.Since = merge(answers, limit)
 	s.identify(list.Gaps)

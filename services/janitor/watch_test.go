@@ -223,7 +223,7 @@ func TestList_CloseToALimit(t *testing.T) {
 	if text := strings.Join(all, ", "); text != "over events 1.10 of 10, streams streams 1.00 of 10, near events 0.80 of 10" {
 		t.Error(text)
 	}
-	if *got.Limits.Events != 10 || *got.StreamEvents != 50 || got.MaxAge != 3600 || got.ClosedGrace != cfg.ClosedGrace.Seconds() || got.Version == "" || got.Stored < 50 || got.Retained != (retainedInfo{6, 7, 50, 50 * messageBytes}) {
+	if *got.Limits.Events != 10 || *got.StreamEvents != 50 || got.MaxAge != 3600 || got.ClosedGrace != cfg.ClosedGrace.Seconds() || got.Version == "" || got.Stored < 50 || got.Retained != (ledger.Totals{Sessions: 6, Streams: 7, Events: 50, Bytes: 50 * messageBytes}) {
 		t.Errorf("%+v", got)
 	}
 	if got := seen(t, r, "/v1/limits?share=100&limit=1", func(limitList) bool { return true }); got.Total != 2 || len(got.Sessions) != 1 {

@@ -102,7 +102,7 @@ func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 	const header = len("GET  HTTP/1.1\r\nLast-Event-ID: \r\n\r\n")
 	h := &c.Request().Header
 	return len(h.Peek("Last-Event-ID")) > 0 ||
-		len(h.RequestURI())+len(h.RawHeaders())+header+cursor.GroupIDLen(partitions) <= web.DefaultMaxHeaderBytes
+		len(h.RequestURI())+len(h.RawHeaders())+header+cursor.GroupIDLen(partitions) <= web.MaxHeaderBytes
 }
 
 // group answers a subscriber of several sessions with an event stream.

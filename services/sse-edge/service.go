@@ -81,7 +81,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	if cfg.TLS.On() {
-		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.DefaultIdleTimeout, cfg.WriteTimeout, env.Log); err != nil {
+		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.IdleTimeout, cfg.WriteTimeout, env.Log); err != nil {
 			s.subs.Close()
 			_ = s.ln.Close() // the other error says why
 			return nil, err

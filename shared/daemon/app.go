@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/metric"
 )
 
 // Exit codes of a program.
@@ -78,6 +79,15 @@ func Main(name, description string, cli CLI, run func(ctx context.Context, env E
 	return App{Name: name, Description: description, CLI: cli, Run: run, Options: options, WarnOfVariables: true}.Main()
 }
 
+// Command returns the program of a command that is not a service, with the arguments that follow
+// it. Its help leaves out the flags of services, and it has no --config.
+func Command(name, description string, cli CLI, args []string, run func(ctx context.Context, env Env) error) App {
+	return App{
+		Name: name, Description: description, CLI: cli, Run: run,
+		Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
+	}
+}
+
 // Main parses the arguments and the environment, runs the program, and
 // returns its exit code. Before, it keeps the process' memory and environment from other
 // processes of its user. The arguments "config check", before any flags, have a program with
@@ -124,9 +134,7 @@ func (a App) Main() int {
 		collectors.NewBuildInfoCollector(),
 	)
 	health := new(Health)
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "rejoin_ready", Help: "1 while the program is ready, as /readyz says, else 0.",
-	}, health.metric))
+	metric.GaugeFunc(registry, "rejoin_ready", "1 while the program is ready, as /readyz says, else 0.", health.metric)
 	traces, closeTraces := openTraces(a.Name, log)
 	env := Env{
 		Log:        log,

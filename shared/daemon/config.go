@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/metric"
 	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
@@ -87,14 +88,10 @@ func (c *Config) memory(metrics prometheus.Registerer) *quota.Pool {
 		limit = quota.Memory()
 	}
 	pool := quota.NewPool(limit)
-	metrics.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rejoin_memory_budget_bytes", Help: "Bytes that clients may make the program hold; 0 for any number.",
-		}, func() float64 { return float64(pool.Capacity()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rejoin_memory_held_bytes", Help: "Bytes that clients make the program hold.",
-		}, func() float64 { return float64(pool.Used()) }),
-	)
+	metric.GaugeFunc(metrics, "rejoin_memory_budget_bytes", "Bytes that clients may make the program hold; 0 for any number.",
+		func() float64 { return float64(pool.Capacity()) })
+	metric.GaugeFunc(metrics, "rejoin_memory_held_bytes", "Bytes that clients make the program hold.",
+		func() float64 { return float64(pool.Used()) })
 	return pool
 }
 
@@ -141,10 +138,9 @@ func IsTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// HideServiceFlags leaves out of the help what only programs that go on running need, and
-// removes --config, whose file is theirs. It is for [kong.PostBuild], in commands that are not
-// services.
-func HideServiceFlags(k *kong.Kong) error {
+// hideServiceFlags leaves out of the help what only programs that go on running need, and
+// removes --config, whose file is theirs.
+func hideServiceFlags(k *kong.Kong) error {
 	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })
 	for _, f := range k.Model.Flags {
 		switch f.Name {

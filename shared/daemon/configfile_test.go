@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/alecthomas/kong"
 )
 
 // fileCLI is a program with flags of the kinds that a file sets.
@@ -152,9 +150,9 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-func TestHideServiceFlags_NoConfigFile(t *testing.T) {
+func TestCommand_NoConfigFile(t *testing.T) {
 	a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, configured(t, ""))
-	a.Options = []kong.Option{kong.PostBuild(HideServiceFlags)}
+	a.Options = Command("", "", nil, nil, nil).Options
 	if code := a.Main(); code != ExitUsage || !strings.Contains(stderr.String(), "unknown flag --config") {
 		t.Errorf("%d %s", code, stderr)
 	}

@@ -372,7 +372,7 @@ func TestAppend_ForgottenStream(t *testing.T) {
 		mustOpen(t, s, fmt.Sprint("s", n%3), fmt.Sprint(n))
 		mustAppend(t, s, fmt.Sprint("s", n%3), fmt.Sprint(n), "0")
 	}
-	if known := len(s.streams.all); known > 2 {
+	if known := s.streams.all.Len(); known > 2 {
 		t.Errorf("%d streams are remembered", known)
 	}
 	for n := range many {

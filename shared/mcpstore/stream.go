@@ -1,10 +1,12 @@
 package mcpstore
 
 import (
-	"container/list"
 	"context"
 	"fmt"
+	"math"
 	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"rejoin/shared/event"
 )
@@ -82,53 +84,50 @@ func (st *stream) add(n int) {
 type streams struct {
 	most int
 
-	mu    sync.Mutex
-	all   map[place]*list.Element // of *stream
-	order *list.List              // newest first
+	mu  sync.Mutex
+	all *simplelru.LRU[place, *stream] // unbounded: trim does not forget every stream
 }
 
 func newStreams(most int) *streams {
-	return &streams{most: most, all: map[place]*list.Element{}, order: list.New()}
+	all, _ := simplelru.NewLRU[place, *stream](math.MaxInt, nil) // fails for a size below 1 only
+	return &streams{most: most, all: all}
 }
 
 // get returns a stream, and nil when it is not known.
 func (s *streams) get(at place) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.all[at]
-	if e == nil {
-		return nil
-	}
-	s.order.MoveToFront(e)
-	return streamOf(e)
+	st, _ := s.all.Get(at)
+	return st
 }
 
 // use returns a stream, and makes it when it is not known.
 func (s *streams) use(at place) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.all[at]; e != nil {
-		s.order.MoveToFront(e)
-		return streamOf(e)
+	if st, ok := s.all.Get(at); ok {
+		return st
 	}
 	st := &stream{at: at, token: make(chan struct{}, 1)}
-	s.all[at] = s.order.PushFront(st)
-	s.trim()
+	s.all.Add(at, st)
+	s.trim(st)
 	return st
 }
 
-// trim forgets streams beyond the most. It looks at a few of the oldest only.
-func (s *streams) trim() {
+// trim forgets streams beyond the most, but not the new one. It looks at a few of the oldest
+// only; those that it must not forget become the newest.
+func (s *streams) trim(added *stream) {
 	const looks = 8
-	e := s.order.Back()
-	for n := 0; n < looks && len(s.all) > s.most && e != s.order.Front(); n++ {
-		old, st := e, streamOf(e)
-		e = e.Prev()
+	for range looks {
+		at, st, _ := s.all.GetOldest()
+		if s.all.Len() <= s.most || st == added {
+			return
+		}
+		s.all.Get(at)
 		select {
 		case st.token <- struct{}{}:
 			if !st.lost {
-				s.order.Remove(old)
-				delete(s.all, st.at)
+				s.all.Remove(at)
 			}
 			<-st.token
 		default: // it is in use
@@ -140,14 +139,9 @@ func (s *streams) trim() {
 func (s *streams) forget(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for at, e := range s.all {
+	for _, at := range s.all.Keys() {
 		if at.session == session {
-			s.order.Remove(e)
-			delete(s.all, at)
+			s.all.Remove(at)
 		}
 	}
-}
-
-func streamOf(e *list.Element) *stream {
-	return e.Value.(*stream) //nolint:errcheck,forcetypeassert // the list holds nothing else
 }

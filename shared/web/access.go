@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -98,17 +97,6 @@ func (a *Access) CheckListen(addr, flag string) error {
 		return auth.Config{}.CheckListen(addr, flag)
 	}
 	return a.cfg.CheckListen(addr, flag)
-}
-
-// HostCheck returns a middleware that lets only requests for [LoopbackHosts] and for
-// hosts, the values of flag, pass; see the function of that name. With access control a name that was made to
-// resolve to this machine gains nothing, since its pages have neither a token
-// nor the cookie: then nothing is checked unless hosts are given.
-func (a *Access) HostCheck(flag string, hosts []string) fiber.Handler {
-	if a.On() && len(hosts) == 0 {
-		return func(c *fiber.Ctx) error { return c.Next() }
-	}
-	return HostCheck(flag, slices.Concat(LoopbackHosts, hosts))
 }
 
 // grantsKey is where Authenticate keeps the grants of a request.

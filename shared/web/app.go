@@ -7,7 +7,6 @@ package web
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -23,11 +22,12 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// DefaultIdleTimeout is how long a connection may have no request.
-const DefaultIdleTimeout = time.Minute
+// IdleTimeout bounds the time between two requests on a connection.
+const IdleTimeout = time.Minute
 
-// DefaultMaxHeaderBytes is how large a request's line and headers may be.
-const DefaultMaxHeaderBytes = 8 << 10
+// MaxHeaderBytes bounds the request line and headers; larger ones are answered 431. Each
+// connection that is being served holds a buffer of this size.
+const MaxHeaderBytes = 8 << 10
 
 // Config configures an application. Zero values mean the defaults.
 type Config struct {
@@ -56,31 +56,13 @@ type Config struct {
 	// one is answered 413. Default: 4 MiB.
 	MaxBodyBytes func() int
 
-	// MaxHeaderBytes bounds the request line and headers; larger ones are
-	// answered 431. Each connection that is being served holds a buffer of
-	// this size. Default: DefaultMaxHeaderBytes.
-	MaxHeaderBytes int
-
-	// Clients says how long requests may take, where the fields below do not.
+	// Clients says how long headers and bodies may take to arrive. Default: those of
+	// [ClientsConfig].
 	Clients *Clients
-
-	// ReadHeaderTimeout bounds the time from a request's first byte to the
-	// end of its headers, and on a new connection from the connect. Default:
-	// 10 s.
-	ReadHeaderTimeout time.Duration
-
-	// ReadBodyTimeout bounds the time from the end of the headers to the end
-	// of the body, or of each part of one that says so; see [Body.Part].
-	// Default: 1 min.
-	ReadBodyTimeout time.Duration
 
 	// WriteTimeout bounds the writing of a response, not the time until it
 	// begins. It ends where a connection is hijacked. Default: 30 s.
 	WriteTimeout time.Duration
-
-	// IdleTimeout bounds the time between two requests on a connection.
-	// Default: 1 min.
-	IdleTimeout time.Duration
 }
 
 func (cfg Config) withDefaults() Config {
@@ -93,25 +75,17 @@ func (cfg Config) withDefaults() Config {
 	if cfg.MaxBodyBytes == nil {
 		cfg.MaxBodyBytes = func() int { return 4 << 20 }
 	}
-	if cfg.MaxHeaderBytes == 0 {
-		cfg.MaxHeaderBytes = DefaultMaxHeaderBytes
-	}
 	if cfg.Clients == nil {
 		cfg.Clients = &Clients{alike: true}
 	}
-	cfg.ReadHeaderTimeout = cmp.Or(cfg.ReadHeaderTimeout, cfg.Clients.HeaderTimeout())
-	cfg.ReadBodyTimeout = cmp.Or(cfg.ReadBodyTimeout, cfg.Clients.cfg.BodyTimeout, time.Minute)
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 30 * time.Second
-	}
-	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = DefaultIdleTimeout
 	}
 	return cfg
 }
 
 // NewApp returns an application without routes. Add middleware such as
-// [HostCheck] with its Use, then routes with [Mount], then call [Serve].
+// [Access.HostCheck] with its Use, then routes with [Mount], then call [Serve].
 //
 // Every error that a handler or middleware returns, a panic included,
 // becomes a problem document; see [AsProblem]. An unknown path is 404
@@ -132,10 +106,10 @@ func NewApp(cfg Config) *fiber.App {
 		DisablePreParseMultipartForm: true,
 		BodyLimit:                    cfg.MaxBodyBytes(),
 		StreamRequestBody:            true, // see Body
-		ReadBufferSize:               cfg.MaxHeaderBytes,
-		ReadTimeout:                  cfg.ReadHeaderTimeout,
+		ReadBufferSize:               MaxHeaderBytes,
+		ReadTimeout:                  cfg.Clients.HeaderTimeout(),
 		WriteTimeout:                 cfg.WriteTimeout,
-		IdleTimeout:                  cfg.IdleTimeout,
+		IdleTimeout:                  IdleTimeout,
 		// Only requests that fail before they are routed come here: frame
 		// below handles the errors of all others.
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
@@ -147,7 +121,7 @@ func NewApp(cfg Config) *fiber.App {
 	server := app.Server()
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		refuseLength(h, cfg.MaxBodyBytes())
-		return fasthttp.RequestConfig{ReadTimeout: cfg.ReadBodyTimeout}
+		return fasthttp.RequestConfig{ReadTimeout: cfg.Clients.bodyTimeout()}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,
 	// before anything of ours runs (docs/upstream/0025). As TRACE, which no route

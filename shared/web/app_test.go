@@ -221,7 +221,7 @@ func TestMount_InvalidRoutes(t *testing.T) {
 
 func TestApp_UnreadableRequests(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 64 }, MaxHeaderBytes: 1024})
+	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 64 }})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		all, err := StreamedBody(c).Limited(c.App().Config().BodyLimit)
 		if err != nil {
@@ -236,8 +236,8 @@ func TestApp_UnreadableRequests(t *testing.T) {
 	}{
 		"body too large":         {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65\r\n\r\n", CodeBodyTooLarge},
 		"chunked body too large": {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n41\r\n" + strings.Repeat("x", 65) + "\r\n0\r\n\r\n", CodeBodyTooLarge},
-		"headers too large":      {"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 2048) + "\r\n\r\n", CodeHeadersTooLarge},
-		"target too large":       {"GET /" + strings.Repeat("x", 2048) + " HTTP/1.1\r\nHost: localhost\r\n\r\n", CodeHeadersTooLarge},
+		"headers too large":      {"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", MaxHeaderBytes) + "\r\n\r\n", CodeHeadersTooLarge},
+		"target too large":       {"GET /" + strings.Repeat("x", MaxHeaderBytes) + " HTTP/1.1\r\nHost: localhost\r\n\r\n", CodeHeadersTooLarge},
 		"no HTTP":                {"\x16\x03\x01\r\n\r\n", CodeInvalidRequest},
 		"two lengths":            {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\ncontent-length: 4\r\n\r\nabcd", CodeInvalidRequest},
 		"length and chunks":      {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
@@ -275,7 +275,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
-	app.Use(HostCheck("--edge-hosts", nil))
+	app.Use((*Access)(nil).HostCheck("--edge-hosts", nil))
 	for _, method := range []string{"GET", "POST"} {
 		Mount(app, Route{Method: method, Path: "/*", Handler: echo("taken")})
 	}
@@ -434,13 +434,14 @@ func TestHostCheck(t *testing.T) {
 		"absolute, header evil": {nil, "http://localhost/", "evil.example", false},
 		"given name":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "rejoin.example", true},
 		"given IPv6":            {[]string{"rejoin.example", "[2001:db8::1]"}, "/", "[2001:DB8::1]:80", true},
-		"given, not loopback":   {[]string{"rejoin.example"}, "/", "localhost", false},
+		"given, loopback too":   {[]string{"rejoin.example"}, "/", "localhost", true},
+		"given, another":        {[]string{"rejoin.example"}, "/", "evil.example", false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			app := NewApp(Config{Service: "test"})
-			app.Use(HostCheck("--edge-hosts", tt.allowed))
+			app.Use((*Access)(nil).HostCheck("--edge-hosts", tt.allowed))
 			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 			c := dial(t, serve(t, app))
 			c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")

@@ -67,7 +67,7 @@ func StreamedBody(c *fiber.Ctx) *Body {
 func newBody(c *fiber.Ctx, cfg Config) *Body {
 	ctx := c.Context()
 	b := &Body{
-		ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: cfg.ReadBodyTimeout,
+		ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: cfg.Clients.bodyTimeout(),
 		memory: cfg.Memory, client: func() string { return cfg.Clients.Client(c) },
 	}
 	if b.stream == nil || b.size == 0 {
@@ -76,8 +76,7 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 	return b
 }
 
-// Part gives the next part of a body, such as a line, the application's ReadBodyTimeout
-// to arrive, less a sixteenth: so a body may go on without end, and a client that trickles is cut off
+// Part gives the next part of a body, such as a line, the time-out of a body to arrive, less a sixteenth: so a body may go on without end, and a client that trickles is cut off
 // all the same. Without it, all of the body has to arrive within that time.
 func (b *Body) Part() {
 	b.mu.Lock()

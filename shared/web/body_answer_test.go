@@ -21,7 +21,7 @@ import (
 // buffers that it reads from.
 func TestBody_AnswerCannotBeSent(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", ReadBodyTimeout: time.Hour})
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: time.Hour}}})
 	var ended atomic.Bool
 	closed := make(chan bool, 1)
 	Mount(app, Route{Method: http.MethodPost, Path: "/", Handler: func(c *fiber.Ctx) error {

@@ -95,6 +95,9 @@ func (cl *Clients) HeaderTimeout() time.Duration {
 
 const defaultHeaderTimeout = 10 * time.Second
 
+// bodyTimeout is how long a body, or each part of one, may take to arrive; see [Body.Part].
+func (cl *Clients) bodyTimeout() time.Duration { return cmp.Or(cl.cfg.BodyTimeout, time.Minute) }
+
 // Address returns the address of a request's client: the peer's, or, when that is a
 // trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at
 // its end. Where the header holds something that is no address, the last one after it

@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -9,22 +10,23 @@ import (
 )
 
 // LoopbackHosts are the names under which a machine reaches itself: the
-// hosts that [HostCheck] allows when it is given none.
+// hosts that [Access.HostCheck] always allows.
 var LoopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 
 // HostCheck returns a middleware that answers 403 host_not_allowed unless
-// the request's host, without its port, is one of allowed. It stands against
-// DNS rebinding: a web page whose own name was made to resolve to this
+// the request's host, without its port, is one of [LoopbackHosts] or of hosts, the values of flag.
+// It stands against DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
-// addresses make no difference. Nothing allowed means [LoopbackHosts]. The answer to a client that
-// is refused names the flag, which adds names.
-func HostCheck(flag string, allowed []string) fiber.Handler {
-	if len(allowed) == 0 {
-		allowed = LoopbackHosts
+// addresses make no difference. The answer to a client that is refused names the flag, which adds
+// names. With access control such a page gains nothing, since it has neither a token
+// nor the cookie: then nothing is checked unless hosts are given.
+func (a *Access) HostCheck(flag string, hosts []string) fiber.Handler {
+	if a.On() && len(hosts) == 0 {
+		return func(c *fiber.Ctx) error { return c.Next() }
 	}
-	hosts := make(map[string]bool, len(allowed))
-	for _, h := range allowed {
-		hosts[daemon.Hostname(h)] = true
+	allowed := map[string]bool{}
+	for _, h := range slices.Concat(LoopbackHosts, hosts) {
+		allowed[daemon.Hostname(h)] = true
 	}
 	return func(c *fiber.Ctx) error {
 		// A target that is an absolute URI has a host of its own, which
@@ -32,7 +34,7 @@ func HostCheck(flag string, allowed []string) fiber.Handler {
 		// both: no honest client sends two different ones.
 		header, target := c.Request().Header.Host(), c.Request().URI().Host()
 		for _, host := range [...][]byte{header, target} {
-			if name := daemon.Hostname(string(host)); !hosts[name] {
+			if name := daemon.Hostname(string(host)); !allowed[name] {
 				return New(CodeHostNotAllowed, fmt.Sprintf("The host %.100q is not on this server's list; %s adds it.", name, flag))
 			}
 		}

@@ -15,7 +15,7 @@ const headerFetchSite = "Sec-Fetch-Site"
 // originsKey is where OriginCheck keeps the further origins of a service.
 type originsKey struct{}
 
-// Protect installs what stands before all routes of a service, in this order: [HostCheck] for
+// Protect installs what stands before all routes of a service, in this order: [Access.HostCheck] for
 // hosts, the values of flag, [Access.CORS], [Access.OriginCheck] for origins. It must be called before [Mount].
 func (a *Access) Protect(app *fiber.App, flag string, hosts []string, origins ...string) {
 	app.Use(a.HostCheck(flag, hosts), a.CORS(), a.OriginCheck(origins...))

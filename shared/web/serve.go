@@ -14,7 +14,7 @@ import (
 
 // arrival is how long after the stop the rest of a request may take to
 // arrive. Browsers keep connections in store on which they have sent nothing
-// yet, and a stop should not wait ReadHeaderTimeout for those.
+// yet, and a stop should not wait for the time-out of those.
 const arrival = time.Second
 
 // Serve serves app on ln until ctx ends. Then it takes no more connections,

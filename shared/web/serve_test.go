@@ -188,7 +188,7 @@ func TestServe_GraceIsOver(t *testing.T) {
 
 func TestServe_SilentConnections(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", ReadHeaderTimeout: time.Hour})
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{HeaderTimeout: time.Hour}}})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
 	if err != nil {
@@ -301,7 +301,7 @@ func TestListen_PortIsTaken(t *testing.T) {
 
 func TestServe_SlowRequest(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", ReadHeaderTimeout: 500 * time.Millisecond, ReadBodyTimeout: 500 * time.Millisecond})
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{HeaderTimeout: 500 * time.Millisecond, BodyTimeout: 500 * time.Millisecond}}})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) }})
 	addr := serve(t, app)
 	for name, begun := range map[string]string{
@@ -364,7 +364,8 @@ func TestServe_TricklingBody(t *testing.T) {
 
 func TestServe_IdleConnection(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", IdleTimeout: 50 * time.Millisecond})
+	app := NewApp(Config{Service: "test"})
+	app.Server().IdleTimeout = 50 * time.Millisecond
 	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString("done") }})
 	c := dial(t, serve(t, app))
 	c.send(t, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

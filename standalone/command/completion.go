@@ -32,19 +32,15 @@ In zsh, after compinit, and in fish:
 
 func completion(args []string) daemon.App {
 	var cli completionCLI
-	return daemon.App{
-		Name: "rejoin completion", Description: completionDescription,
-		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(_ context.Context, env daemon.Env) error {
-			places, err := places()
-			if err != nil {
-				return err
-			}
-			script := map[string]func([]place) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[cli.Shell]
-			_, err = io.WriteString(env.Stdout, script(places))
+	return daemon.Command("rejoin completion", completionDescription, &cli, args, func(_ context.Context, env daemon.Env) error {
+		places, err := places()
+		if err != nil {
 			return err
-		},
-	}
+		}
+		script := map[string]func([]place) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[cli.Shell]
+		_, err = io.WriteString(env.Stdout, script(places))
+		return err
+	})
 }
 
 // places returns all of them, the shorter paths first.

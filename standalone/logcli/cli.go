@@ -48,21 +48,17 @@ const description = `Show the log's settings and content, and change its limits.
 func App(args []string) daemon.App { return app(new(CLI), args, os.Stdin) }
 
 func app(cli *CLI, args []string, stdin *os.File) daemon.App {
-	return daemon.App{
-		Name: "rejoin log", Description: description,
-		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(ctx context.Context, env daemon.Env) error {
-			l, done, err := open(ctx, cli.Backend)
-			if err != nil {
-				return err
-			}
-			defer done()
-			if env.Command == "show" {
-				return show(ctx, l, cli.Show, env.Stdout)
-			}
-			return set(ctx, l, cli.Set, env.Stdout, question{stdin, daemon.IsTerminal(stdin)})
-		},
-	}
+	return daemon.Command("rejoin log", description, cli, args, func(ctx context.Context, env daemon.Env) error {
+		l, done, err := open(ctx, cli.Backend)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if env.Command == "show" {
+			return show(ctx, l, cli.Show, env.Stdout)
+		}
+		return set(ctx, l, cli.Set, env.Stdout, question{stdin, daemon.IsTerminal(stdin)})
+	})
 }
 
 // openWithin is how long a log may take to answer.

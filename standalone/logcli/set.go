@@ -165,7 +165,7 @@ func stopped(err error, done, of int) error {
 // plan says what will change.
 func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error {
 	var b strings.Builder
-	for _, s := range settings() {
+	for _, s := range settings {
 		if was, will := s.value(from), s.value(to); was != will {
 			fmt.Fprintf(&b, "%s: %s → %s\n", s.name, was, will)
 		}
@@ -180,8 +180,8 @@ func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error
 // removes reports whether events may go: a limit gets smaller, that of the log, or of the
 // bytes of a partition after a change that was cut off.
 func removes(from, to eventlog.Settings, all []eventlog.State) bool {
-	for _, s := range settings() {
-		if s.shrinks != nil && s.shrinks(from, to) {
+	for _, s := range settings {
+		if s.shrinks(from, to) {
 			return true
 		}
 	}

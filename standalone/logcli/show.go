@@ -29,40 +29,37 @@ func (ShowFlags) Help() string {
 
 // setting is a setting as it is shown; the flag that sets it has the same name.
 type setting struct {
-	name    string
-	value   func(eventlog.Settings) string
-	shrinks func(from, to eventlog.Settings) bool // nil: it cannot be changed
+	name  string
+	get   func(eventlog.Settings) int64
+	text  func(int64) string
+	limit bool // a smaller value deletes events
+}
+
+func (f setting) value(s eventlog.Settings) string { return f.text(f.get(s)) }
+
+func (f setting) shrinks(from, to eventlog.Settings) bool {
+	return f.limit && eventlog.SmallerLimit(f.get(to), f.get(from))
 }
 
 // settings are all of them, in the order in which they are shown.
-func settings() []setting {
-	number := func(get func(eventlog.Settings) int64, text func(int64) string) func(eventlog.Settings) string {
-		return func(s eventlog.Settings) string { return text(get(s)) }
+var settings = []setting{
+	{"partitions", func(s eventlog.Settings) int64 { return int64(s.Partitions) }, countText, false},
+	{"replicas", func(s eventlog.Settings) int64 { return int64(s.Replicas) }, countText, false},
+	{"max-age", func(s eventlog.Settings) int64 { return int64(s.MaxAge) }, ageText, true},
+	{"max-events-per-stream", func(s eventlog.Settings) int64 { return s.MaxEventsPerStream }, countText, true},
+	{"max-bytes", func(s eventlog.Settings) int64 { return s.MaxBytes }, bytesText, true},
+	{"max-message-bytes", func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }, bytesText, false},
+	{"max-events-per-session", func(s eventlog.Settings) int64 { return s.MaxEventsPerSession }, countText, true},
+	{"max-bytes-per-session", func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }, bytesText, true},
+	{"max-streams-per-session", func(s eventlog.Settings) int64 { return s.MaxStreamsPerSession }, countText, true},
+	{"compression", func(s eventlog.Settings) int64 { return map[bool]int64{true: 1}[s.Compression] }, yesText, false},
+}
+
+func yesText(n int64) string {
+	if n == 0 {
+		return "no"
 	}
-	shrinks := func(get func(eventlog.Settings) int64) func(from, to eventlog.Settings) bool {
-		return func(from, to eventlog.Settings) bool { return eventlog.SmallerLimit(get(to), get(from)) }
-	}
-	partitions := func(s eventlog.Settings) int64 { return int64(s.Partitions) }
-	replicas := func(s eventlog.Settings) int64 { return int64(s.Replicas) }
-	age := func(s eventlog.Settings) int64 { return int64(s.MaxAge) }
-	perStream := func(s eventlog.Settings) int64 { return s.MaxEventsPerStream }
-	bytes := func(s eventlog.Settings) int64 { return s.MaxBytes }
-	message := func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }
-	perSession := func(s eventlog.Settings) int64 { return s.MaxEventsPerSession }
-	bytesPerSession := func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }
-	streamsPerSession := func(s eventlog.Settings) int64 { return s.MaxStreamsPerSession }
-	return []setting{
-		{"partitions", number(partitions, countText), nil},
-		{"replicas", number(replicas, countText), nil},
-		{"max-age", number(age, ageText), shrinks(age)},
-		{"max-events-per-stream", number(perStream, countText), shrinks(perStream)},
-		{"max-bytes", number(bytes, bytesText), shrinks(bytes)},
-		{"max-message-bytes", number(message, bytesText), nil},
-		{"max-events-per-session", number(perSession, countText), shrinks(perSession)},
-		{"max-bytes-per-session", number(bytesPerSession, bytesText), shrinks(bytesPerSession)},
-		{"max-streams-per-session", number(streamsPerSession, countText), shrinks(streamsPerSession)},
-		{"compression", func(s eventlog.Settings) string { return map[bool]string{true: "yes", false: "no"}[s.Compression] }, nil},
-	}
+	return "yes"
 }
 
 const noLimit = "no limit"
@@ -158,7 +155,7 @@ func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) 
 	}
 	var b bytes.Buffer
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, f := range settings() {
+	for _, f := range settings {
 		_, _ = fmt.Fprintf(table, "%s\t%s\n", f.name, f.value(s)) // a buffer takes all
 	}
 	_ = table.Flush()

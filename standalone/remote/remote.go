@@ -2,7 +2,6 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -41,24 +40,6 @@ type Stream string
 
 // Validate returns an error when there is no such name.
 func (s Stream) Validate() error { return event.CheckStream(string(s)) }
-
-// Escape returns JSON without the characters that a terminal may obey: in a string, JSON allows DEL and the C1
-// controls as they are.
-func Escape(text []byte) []byte {
-	controls := func(r rune) bool { return r >= 0x7f && r <= 0x9f }
-	if !bytes.ContainsFunc(text, controls) {
-		return text
-	}
-	var b bytes.Buffer
-	for _, r := range string(text) {
-		if controls(r) {
-			_, _ = fmt.Fprintf(&b, `\u%04x`, r) // a buffer takes all
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.Bytes()
-}
 
 // Token returns what asks for a token, or nil when none is needed. The error says that
 // there is none now.

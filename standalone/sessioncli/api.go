@@ -118,7 +118,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
 	}
 	quiet := time.AfterFunc(silence, func() {
 		_, _ = fmt.Fprintf(a.status, "%s has not answered yet; waiting up to %s\n", a.base, answerWithin) // nowhere left to report to

@@ -8,8 +8,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/alecthomas/kong"
-
 	"rejoin/shared/daemon"
 	"rejoin/standalone/remote"
 )
@@ -38,11 +36,7 @@ name of a command, use rejoin sessions show.`
 // App is "rejoin sessions" with the arguments that follow it.
 func App(args []string) daemon.App {
 	var cli CLI
-	return daemon.App{
-		Name: "rejoin sessions", Description: description,
-		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: cli.run,
-	}
+	return daemon.Command("rejoin sessions", description, &cli, args, cli.run)
 }
 
 func (cli *CLI) run(ctx context.Context, env daemon.Env) error {

@@ -134,6 +134,18 @@ func TestCreateAndClose(t *testing.T) {
 	}
 }
 
+// RFC 6750 has no Bearer credentials without a token.
+func TestToken_EmptyFile(t *testing.T) {
+	a, url := serve(t, map[string]string{"GET /v1/sessions/demo": first})
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := run(t, "demo", "--json", "--token-file="+file, url); code != 0 || fmt.Sprint(a.got) != "[GET /v1/sessions/demo]" {
+		t.Errorf("%d %q, sent %q", code, errs, a.got)
+	}
+}
+
 func TestErrors_OneSentence(t *testing.T) {
 	_, url := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "<html>", "POST /v1/sessions": `[1]`})
 	for name, tt := range map[string]struct {

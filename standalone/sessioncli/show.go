@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"rejoin/standalone/remote"
+	"rejoin/shared/daemon"
 )
 
 // detail is a session with its streams.
@@ -126,6 +126,6 @@ func printLines(out io.Writer, all ...json.RawMessage) error {
 		}
 		b.WriteByte('\n')
 	}
-	_, err := out.Write(remote.Escape(b.Bytes()))
+	_, err := out.Write(daemon.Escape(b.Bytes()))
 	return err
 }

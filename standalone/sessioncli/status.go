@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"rejoin/shared/daemon"
 	"rejoin/standalone/remote"
 )
@@ -64,7 +62,7 @@ With access control it requires a token that grants admin.`
 // StatusApp is "rejoin status" with the arguments that follow it.
 func StatusApp(args []string) daemon.App {
 	var cli statusFlags
-	return statusApp("status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+	return daemon.Command("rejoin status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return cli.ask(func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
 	})
 }
@@ -72,7 +70,7 @@ func StatusApp(args []string) daemon.App {
 // GapsApp is "rejoin gaps" with the arguments that follow it.
 func GapsApp(args []string) daemon.App {
 	var cli listFlags
-	return statusApp("gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return cli.ask(func(a *api) error {
 			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format, env.Stdout, printGaps)
 		})
@@ -82,17 +80,10 @@ func GapsApp(args []string) daemon.App {
 // ConnectionsApp is "rejoin connections" with the arguments that follow it.
 func ConnectionsApp(args []string) daemon.App {
 	var cli connectionsCLI
-	return statusApp("connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("/v1/sessions/%s/connections?limit=%d", url.PathEscape(string(cli.Session)), cli.Limit)
 		return cli.ask(func(a *api) error { return show(ctx, a, path, cli.Format, env.Stdout, printConnections) })
 	})
-}
-
-func statusApp(name, description string, cli daemon.CLI, args []string, run func(context.Context, daemon.Env) error) daemon.App {
-	return daemon.App{
-		Name: "rejoin " + name, Description: description, CLI: cli, Run: run,
-		Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-	}
 }
 
 func (f statusFlags) ask(do func(a *api) error) error {

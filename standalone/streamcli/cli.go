@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/alecthomas/kong"
-
 	"rejoin/shared/daemon"
 )
 
@@ -40,18 +38,14 @@ func TailApp(args []string) daemon.App { return tailApp(args, os.Stderr) }
 
 func publishApp(args []string, in io.Reader, status io.Writer) daemon.App {
 	var cli PublishCLI
-	return daemon.App{
-		Name: "rejoin publish", Description: publishDescription,
-		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(ctx context.Context, _ daemon.Env) error { return cli.publish(ctx, in, status) },
-	}
+	return daemon.Command("rejoin publish", publishDescription, &cli, args, func(ctx context.Context, _ daemon.Env) error {
+		return cli.publish(ctx, in, status)
+	})
 }
 
 func tailApp(args []string, status io.Writer) daemon.App {
 	var cli TailCLI
-	return daemon.App{
-		Name: "rejoin tail", Description: tailDescription,
-		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(ctx context.Context, env daemon.Env) error { return cli.tail(ctx, env.Stdout, status) },
-	}
+	return daemon.Command("rejoin tail", tailDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+		return cli.tail(ctx, env.Stdout, status)
+	})
 }

@@ -201,6 +201,6 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 			return err
 		}
 	}
-	_, err := out.Write(remote.Escape(b.Bytes()))
+	_, err := out.Write(daemon.Escape(b.Bytes()))
 	return err
 }

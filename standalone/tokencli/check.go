@@ -14,8 +14,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/alecthomas/kong"
-
 	"rejoin/shared/auth"
 	"rejoin/shared/daemon"
 )
@@ -44,11 +42,9 @@ func CheckApp(args []string) daemon.App { return checkApp(args, os.Stdin, time.N
 
 func checkApp(args []string, in io.Reader, now func() time.Time) daemon.App {
 	var cli CheckCLI
-	return daemon.App{
-		Name: "rejoin token check", Description: checkDescription,
-		CLI: &cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(ctx context.Context, env daemon.Env) error { return cli.check(ctx, in, env.Stdout, now()) },
-	}
+	return daemon.Command("rejoin token check", checkDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
+		return cli.check(ctx, in, env.Stdout, now())
+	})
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"rejoin/shared/auth"
 	"rejoin/shared/daemon"
 )
@@ -59,17 +57,13 @@ Check a token: rejoin token check --help.`
 func App(args []string) daemon.App { return app(new(CLI), args, time.Now) }
 
 func app(cli *CLI, args []string, now func() time.Time) daemon.App {
-	return daemon.App{
-		Name: "rejoin token", Description: description,
-		CLI: cli, Options: []kong.Option{kong.PostBuild(daemon.HideServiceFlags)}, Args: append([]string{}, args...),
-		Run: func(_ context.Context, env daemon.Env) error {
-			token, err := cli.token(now())
-			if err == nil {
-				_, err = fmt.Fprintln(env.Stdout, token)
-			}
-			return err
-		},
-	}
+	return daemon.Command("rejoin token", description, cli, args, func(_ context.Context, env daemon.Env) error {
+		token, err := cli.token(now())
+		if err == nil {
+			_, err = fmt.Fprintln(env.Stdout, token)
+		}
+		return err
+	})
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

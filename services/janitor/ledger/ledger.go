@@ -74,10 +74,13 @@ type reading struct {
 	at, got time.Time
 }
 
-// Totals are sums over what is retained: what is neither below the floor nor trimmed.
+// Totals are sums over what is retained: what is neither below the floor nor trimmed. Sessions and
+// streams are those with events.
 type Totals struct {
-	Sessions, Streams, Events int
-	Bytes                     int64
+	Sessions int   `json:"sessions"`
+	Streams  int   `json:"streams"`
+	Events   int   `json:"events"`
+	Bytes    int64 `json:"bytes"`
 }
 
 // Add adds those of another ledger.

@@ -149,6 +149,29 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 	}
 }
 
+// The log holds all events, and the window none of them.
+func TestReader_AboutBelowTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	last := f.Publish("a", 1)
+	ps := followLog(t, f, -1)
+	comesTo(t, ps, "s", last)
+	for stream, stored := range map[string]bool{"a": true, "b": false} {
+		r, err := ps.Of("s").open(waittest.Context(t), streamOf(stream), Start{}, ten)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		if exists, oldest := r.About(waittest.Context(t)); exists != stored || (oldest != nil) != stored {
+			t.Errorf("%s: exists is %t, with an oldest event %t", stream, exists, oldest != nil)
+		}
+		unanswered, cancel := context.WithCancel(t.Context())
+		cancel()
+		if exists, oldest := r.About(unanswered); !exists || oldest != nil {
+			t.Errorf("%s: when the log does not answer exists is %t, with an oldest event %t", stream, exists, oldest != nil)
+		}
+	}
+}
+
 // A leader that most others have left, and that they replace, shows an end of the log that may not be its
 // end: a client that is ahead of it receives no gap.
 func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {

@@ -224,18 +224,16 @@ func (r *Reader) begin(reason Reason, requested string) {
 	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
-// About is what the first event on a connection tells.
+// About is what the first event on a connection tells. While the log does not answer, a stream
+// whose events may lie below the window counts as one that exists: clients take false for "nothing
+// was ever published".
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
-	switch {
-	case whole || r.Place.Stream == "":
-	default:
-		first, err := r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
-		if err == nil {
-			sequence = first
-		} else if !errors.Is(err, eventlog.ErrNotFound) {
-			sequence = 0
-		}
+	unanswered := false
+	if !whole && r.Place.Stream != "" {
+		var err error
+		sequence, err = r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
+		unanswered = err != nil && !errors.Is(err, eventlog.ErrNotFound)
 	}
 	if sequence != 0 {
 		id := r.ID(sequence)
@@ -244,7 +242,7 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	if r.Place.Stream == "" {
 		return r.Place.Life != "" || sequence != 0, oldest
 	}
-	return sequence != 0, oldest
+	return sequence != 0 || unanswered, oldest
 }
 
 // Transient reports whether an error is trouble that will pass.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/shared/metric"
 )
 
 // Metrics count event streams; none is labelled by session, stream or path.
@@ -27,39 +28,28 @@ type Metrics struct {
 
 // NewMetrics registers them; the limit is that of open streams.
 func NewMetrics(reg prometheus.Registerer, maxConnections int) *Metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
+	gauge := func(name, help string) prometheus.Gauge { return metric.Gauge(reg, "rejoin_edge_"+name, help) }
+	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }
+	byReason := func(name, help string, values ...string) *prometheus.CounterVec {
+		return metric.CounterOf(reg, "rejoin_edge_"+name, help+", by reason: "+strings.Join(values, ", ")+".", "reason", values...)
 	}
-	// Every value is there from the start: a rate over a series that appears with
-	// its first event misses that event.
-	vec := func(name, help, label string, values ...string) *prometheus.CounterVec {
-		vec := prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "rejoin", Subsystem: "edge", Name: name,
-			Help: help + ": " + strings.Join(values, ", ") + ".",
-		}, []string{label})
-		for _, value := range values {
-			vec.WithLabelValues(value)
-		}
-		return vec
-	}
+	gauge("connections_limit", "Event streams that may be open at a time.").Set(float64(maxConnections))
 	m := &Metrics{
-		Connections: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections", Help: "Event streams that are open."}),
-		Blocked:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_blocked", Help: "Event streams whose client's socket is full: the slow clients of this moment."}),
+		Connections: gauge("connections", "Event streams that are open."),
+		Blocked:     gauge("connections_blocked", "Event streams whose client's socket is full: the slow clients of this moment."),
 		Opened:      counter("connections_opened_total", "Event streams that were opened."),
-		Closed: vec("connections_closed_total", "Event streams that ended, by reason", "reason",
+		Closed: byReason("connections_closed_total", "Event streams that ended",
 			"ended", "gone", "age", "limit", "expired", "revoked", "drain", "slow", "failed"),
-		Refused: vec("connections_refused_total", "Event streams and polls that were told to come back later, by reason", "reason",
+		Refused: byReason("connections_refused_total", "Event streams and polls that were told to come back later",
 			"drain", "limit", "session_limit", "address_limit", "share_limit", "address_rate", "unavailable"),
 		Sent:          counter("events_sent_total", "Events written to event streams and pages."),
 		sentBytes:     counter("sent_bytes_total", "Bytes written to event streams."),
 		BlockedWrites: counter("blocked_writes_total", "Writes to event streams that found the client's socket full."),
 		Delivery:      newDelivery(),
-		Gaps: vec("gaps_total", "Gaps that were told, by reason", "reason",
+		Gaps: byReason("gaps_total", "Gaps that were told",
 			string(cursor.ReasonUnknown), string(cursor.ReasonExpired), string(cursor.ReasonTrimmed), string(cursor.ReasonCleared), string(cursor.ReasonRolledBack), string(cursor.ReasonDamaged)),
 	}
-	limit := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "connections_limit", Help: "Event streams that may be open at a time."})
-	limit.Set(float64(maxConnections))
-	reg.MustRegister(m.Connections, limit, m.Blocked, m.Opened, m.Closed, m.Refused, m.Sent, m.sentBytes, m.BlockedWrites, m.Delivery, m.Gaps)
+	reg.MustRegister(m.Delivery)
 	return m
 }
 

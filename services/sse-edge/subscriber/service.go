@@ -16,6 +16,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/metric"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -46,19 +47,10 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	m := &metrics{
-		pages: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: "pages_total", Help: "Pages answered to polls."}),
-		resumes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "rejoin", Subsystem: "edge", Name: "resumes_total", Help: "Subscribers that came with a cursor, by where it pointed: window, log.",
-		}, []string{"from"}),
+	return &metrics{
+		pages:   metric.Counter(reg, "rejoin_edge_pages_total", "Pages answered to polls."),
+		resumes: metric.CounterOf(reg, "rejoin_edge_resumes_total", "Subscribers that came with a cursor, by where it pointed: window, log.", "from", "window", "log"),
 	}
-	// Every value is there from the start: a rate over a series that appears with
-	// its first event misses that event.
-	for _, from := range []string{"window", "log"} {
-		m.resumes.WithLabelValues(from)
-	}
-	reg.MustRegister(m.pages, m.resumes)
-	return m
 }
 
 // New returns a service, which has to be closed.
