@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
@@ -39,7 +40,7 @@ import (
 // When Run's context ends, calls are taken no more; then life ends, and with it all
 // waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
-	cfg      Config
+	cfg      config.Config
 	name     string
 	backend  *backend.Backend
 	log      *slog.Logger
@@ -50,7 +51,7 @@ type Service struct {
 	endpoint *upstream.Endpoint
 
 	cache       *resultcache.Cache // nil without --cache-bytes
-	taskTools   map[string]taskPolicy
+	taskTools   map[string]config.TaskPolicy
 	era         era
 	taskSupport taskSupport
 	orphans     orphans

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -16,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func cacheConfig(server string) Config {
+func cacheConfig(server string) config.Config {
 	cfg := testConfig(server)
 	cfg.CacheBytes = 1 << 20
 	return cfg

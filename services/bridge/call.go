@@ -427,7 +427,7 @@ func (c *call) close() {
 	if c.to != nil || !c.session.inLog() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
 	defer cancel()
 	if err := s.backend.Log.EndStream(ctx, c.session.name, c.session.life, c.stream); err != nil {
 		s.log.Warn("the stream of a cancelled request is not ended", "session", c.session.name, "stream", c.stream, "error", err)

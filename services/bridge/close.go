@@ -17,7 +17,7 @@ import (
 func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
 	h.remember(c.Header)
 	h.finish(errEnded)
-	ctx, cancel := context.WithTimeout(h.service.life, h.service.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(h.service.life, h.service.cfg.CloseTimeout())
 	defer cancel()
 	select {
 	case <-h.ended:
@@ -38,7 +38,7 @@ func (h *clientSession) check(c rpc.Call) rpc.Answer {
 		return accepted
 	}
 	s := h.service
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
 	defer cancel()
 	lost := newCall(h, c.Stream, ids)
 	final, err := lost.hasFinal(ctx)
@@ -141,7 +141,7 @@ func (s *Service) close(h *clientSession) {
 		case <-s.life.Done():
 			return s.life.Err()
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.CloseTimeout())
 		defer cancel()
 		err := s.closeOnce(ctx, h)
 		if err != nil {

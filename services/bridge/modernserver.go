@@ -310,7 +310,7 @@ func (u *modernServer) save(ctx context.Context, h *clientSession, is *modernSes
 		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CloseTimeout())
 	defer cancel()
 	_, err = s.backend.Sessions.SetMetadata(ctx, h.name, h.life, data)
 	return err

@@ -150,7 +150,7 @@ func (s *Service) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	if err == nil {
 		err = d.readVersion(m)
 	}
-	if len(r.id) > maxIDBytes || !fieldValue.MatchString(r.id) {
+	if len(r.id) > maxIDBytes || !upstream.IsFieldValue(r.id) {
 		err = upstream.ErrSession // the registry could not keep it as it is
 	}
 	r.version = d.version

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -59,4 +60,12 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 	}
 	stop()
 	sessions.Wait()
+}
+
+func TestPauseAfter_LongRun(t *testing.T) {
+	for ran, want := range map[time.Duration]time.Duration{0: 8 * time.Second, listenPauseMax: 8 * time.Second, time.Hour: listenPause} {
+		if got := pauseAfter(8*time.Second, ran); got != want {
+			t.Errorf("after %v the pause is %v", ran, got)
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/upstream"
@@ -28,8 +29,11 @@ import (
 	"rejoin/shared/session"
 )
 
+// Config configures the service; see [config.Config].
+type Config = config.Config
+
 // New registers metrics and the readiness checks "nats" and "sessions". Errors are those of
-// [Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned.
+// [config.Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned.
 func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -37,21 +41,21 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if !cfg.Wanted() {
 		return nil, ErrNoUpstream
 	}
-	cfg = cfg.withDefaults()
-	name, err := cfg.name()
+	cfg = cfg.WithDefaults()
+	name, err := cfg.Name()
 	if err != nil {
 		return nil, err
 	}
-	static, err := cfg.header()
+	static, err := cfg.Header()
 	if err != nil {
 		return nil, err
 	}
-	command, err := cfg.command(os.Environ())
+	command, err := cfg.Command(os.Environ())
 	if err != nil {
 		return nil, err
 	}
 	b.Register("bridge", env.Metrics)
-	tools, err := cfg.taskPolicies()
+	tools, err := cfg.TaskPolicies()
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.run(s.records.run)
 	s.run(s.checkUpstream)
 	s.taken.Store(true)
-	s.log.Info("bridge is open", "upstream", s.cfg.upstream(), "name", s.name)
+	s.log.Info("bridge is open", "upstream", s.cfg.ShownUpstream(), "name", s.name)
 	s.receive(ctx)
 
 	_ = opens.Unsubscribe() // the connection may be closed already
@@ -169,7 +173,7 @@ func (s *Service) stop() {
 // closeAll ends the sessions whose processes have ended with the service: no other
 // bridge can go on with them. One deadline for all bounds the stop.
 func (s *Service) closeAll() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), s.cfg.CloseTimeout())
 	defer cancel()
 	var closing sync.WaitGroup
 	for _, h := range s.all() {
@@ -413,7 +417,7 @@ type ProgramConfig struct {
 	Bridge   Config               `embed:""`
 	Sessions session.LimitsConfig `embed:""`
 
-	// AckTimeout is that of [Config].
+	// AckTimeout is that of [config.Config].
 	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 }
 

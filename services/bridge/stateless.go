@@ -407,7 +407,7 @@ func (h *clientSession) openForTask() error {
 		d.openOnce(h)
 		return d.failed
 	}
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
 	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err == nil {
@@ -428,7 +428,7 @@ func (d *onDemand) openOnce(h *clientSession) {
 // open opens the session in the log, and begins to answer for it. The caller holds the lock.
 func (h *clientSession) open(d *onDemand) error {
 	s := h.service
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
 	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -92,7 +93,7 @@ func stdioServer() {
 	}
 }
 
-func stdioConfig(t testing.TB) Config {
+func stdioConfig(t testing.TB) config.Config {
 	t.Helper()
 	cfg := testConfig("")
 	cfg.UpstreamCommand = "'" + os.Args[0] + "' " + stdioMode

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -29,15 +30,15 @@ func (s *Service) taskRule(r mcp.Request) (taskRule, error) {
 		return taskRule{}, nil
 	}
 	policy, declared := s.taskTools[r.Name], r.DeclaresTasks()
-	if policy == taskRequired && !declared {
+	if policy == config.TaskRequired && !declared {
 		return taskRule{}, mcp.ErrNeedsTasks
 	}
 	after := time.Duration(s.cfg.TaskAfter)
 	if after == 0 {
 		after = answerWithin
 	}
-	may := declared && policy != taskNever
-	return taskRule{may, may && policy == taskAlways, after}, nil
+	may := declared && policy != config.TaskNever
+	return taskRule{may, may && policy == config.TaskAlways, after}, nil
 }
 
 const (

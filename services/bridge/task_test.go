@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/config"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -23,7 +24,7 @@ import (
 const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
 
 // taskConfig has calls become tasks after a moment.
-func taskConfig(server string) Config {
+func taskConfig(server string) config.Config {
 	cfg := testConfig(server)
 	cfg.TaskAfter = flagtype.Duration(10 * time.Millisecond)
 	return cfg
@@ -211,7 +212,7 @@ func TestTask_Rule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &Service{cfg: Config{TaskAfter: tt.after}, taskTools: map[string]taskPolicy{"never": taskNever, "always": taskAlways, "required": taskRequired}}
+		s := &Service{cfg: config.Config{TaskAfter: tt.after}, taskTools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
 		if got, err := s.taskRule(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
 		}
@@ -758,12 +759,12 @@ func TestTask_TTL(t *testing.T) {
 }
 
 func TestConfig_TaskTools(t *testing.T) {
-	got, err := Config{TaskTools: []string{"a=never", "b=c=required"}}.taskPolicies()
-	if want := (map[string]taskPolicy{"a": taskNever, "b=c": taskRequired}); err != nil || !cmp.Equal(got, want) {
+	got, err := config.Config{TaskTools: []string{"a=never", "b=c=required"}}.TaskPolicies()
+	if want := (map[string]config.TaskPolicy{"a": config.TaskNever, "b=c": config.TaskRequired}); err != nil || !cmp.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, text := range []string{"a", "=never", "a=often", ""} {
-		if err := (Config{Upstream: "http://x", TaskTools: []string{text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--task-tools") {
+		if err := (config.Config{Upstream: "http://x", TaskTools: []string{text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--task-tools") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -160,7 +160,7 @@ func (s *Service) begin(c *rpc.Call) (context.Context, trace.Span) {
 func (s *Service) posts(ctx context.Context, client, header http.Header) trace.Span {
 	_, span := s.traces.Continue(ctx, tracing.Read(client.Values), http.MethodPost, trace.SpanKindClient)
 	if span.IsRecording() {
-		span.SetAttributes(semconv.HTTPRequestMethodPost, semconv.URLFull(s.cfg.upstream()))
+		span.SetAttributes(semconv.HTTPRequestMethodPost, semconv.URLFull(s.cfg.ShownUpstream()))
 		if header.Get(tracing.HeaderParent) != "" {
 			tracing.Of(span.SpanContext()).Set(header.Set)
 		}

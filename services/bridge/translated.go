@@ -346,7 +346,7 @@ func (t *translated) askClient() {
 	if c == nil || len(t.open) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.session.service.life, t.session.service.cfg.closeTimeout())
+	ctx, cancel := context.WithTimeout(t.session.service.life, t.session.service.cfg.CloseTimeout())
 	defer cancel()
 	if err := t.session.hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))

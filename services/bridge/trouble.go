@@ -89,7 +89,7 @@ func (s *Service) checkUpstream() {
 		return
 	}
 	upstream.Finish(resp)
-	s.log.Info("the MCP server can be reached", "upstream", s.cfg.upstream(), "status", resp.StatusCode)
+	s.log.Info("the MCP server can be reached", "upstream", s.cfg.ShownUpstream(), "status", resp.StatusCode)
 }
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.

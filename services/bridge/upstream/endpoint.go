@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"regexp"
 	"strings"
 	"time"
 
@@ -109,6 +110,12 @@ func WithoutRepeated(client http.Header) http.Header {
 	}
 	return h
 }
+
+// fieldValue has visible ASCII and spaces alone (RFC 9110, section 5).
+var fieldValue = regexp.MustCompile(`^[\x20-\x7e]*$`)
+
+// IsFieldValue reports whether a header field can have a value.
+func IsFieldValue(value string) bool { return fieldValue.MatchString(value) }
 
 // Do makes a request. The answer's body must be closed. header is not changed.
 func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {

@@ -1,4 +1,5 @@
-package bridge
+// Package config has the flags of a bridge.
+package config
 
 import (
 	"cmp"
@@ -90,7 +91,7 @@ type Config struct {
 	// call does. Default: 10 s.
 	TaskAfter flagtype.Duration `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
 
-	// TaskTools say otherwise for some tools, each as NAME=POLICY; see [taskPolicy].
+	// TaskTools say otherwise for some tools, each as NAME=POLICY; see [TaskPolicy].
 	TaskTools []string `help:"Tasks policy of a tool: never, after (--task-after), always (at once), or required (after, and clients without the extension are refused); may be repeated." placeholder:"NAME=POLICY"`
 
 	// TaskTTL is how long a task is kept after its end. Default: 1 h.
@@ -131,10 +132,10 @@ func (c Config) Validate() error {
 	} else if u, err := url.Parse(c.Upstream); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("--upstream must be an http or https URL, not %q", c.Upstream)
 	}
-	if _, err := c.header(); err != nil {
+	if _, err := c.Header(); err != nil {
 		return err
 	}
-	if _, err := c.taskPolicies(); err != nil {
+	if _, err := c.TaskPolicies(); err != nil {
 		return err
 	}
 	for _, name := range c.UpstreamEnv {
@@ -189,19 +190,16 @@ var reserved = map[string]bool{
 // credentials are the fields that edges keep to themselves.
 var credentials = map[string]bool{"Authorization": true, "Cookie": true, "Proxy-Authorization": true}
 
-// Header fields as in RFC 9110, section 5; of values visible ASCII and spaces alone.
-var (
-	fieldName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-	fieldValue = regexp.MustCompile(`^[\x20-\x7e]*$`)
-)
+// fieldName is the name of a header field as in RFC 9110, section 5.
+var fieldName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
-// header returns the fields of every request.
-func (c Config) header() (http.Header, error) {
+// Header returns the fields of every request.
+func (c Config) Header() (http.Header, error) {
 	h := http.Header{}
 	for _, line := range c.UpstreamHeader {
 		name, value, ok := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
-		if !ok || !fieldName.MatchString(name) || !fieldValue.MatchString(value) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
+		if !ok || !fieldName.MatchString(name) || !upstream.IsFieldValue(value) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
 			return nil, fmt.Errorf(`--upstream-header must be "Name: value" with a name that is not the transport's own, unlike that of %q`, name)
 		}
 		h.Add(name, value)
@@ -209,8 +207,8 @@ func (c Config) header() (http.Header, error) {
 	return h, nil
 }
 
-// name returns the bridge's name.
-func (c Config) name() (string, error) {
+// Name returns the bridge's name.
+func (c Config) Name() (string, error) {
 	host, err := os.Hostname()
 	if name := cmp.Or(c.BridgeName, host); name != "" {
 		return name, nil
@@ -231,9 +229,9 @@ func (c Config) argv() ([]string, error) {
 	return argv, nil
 }
 
-// upstream returns what may be shown of where the MCP server is: the URL without a
+// ShownUpstream returns what may be shown of where the MCP server is: the URL without a
 // password, or the program without arguments.
-func (c Config) upstream() string {
+func (c Config) ShownUpstream() string {
 	if argv, err := c.argv(); err == nil && len(argv) > 0 {
 		return argv[0]
 	}
@@ -244,17 +242,17 @@ func (c Config) upstream() string {
 	return u.Redacted()
 }
 
-// withDefaults sets what has no flag here.
-func (c Config) withDefaults() Config {
+// WithDefaults sets what has no flag here.
+func (c Config) WithDefaults() Config {
 	c.AckTimeout = cmp.Or(c.AckTimeout, 2*time.Second)
 	return c
 }
 
-// closeTimeout bounds an attempt to end a session in the log.
-func (c Config) closeTimeout() time.Duration { return c.AckTimeout + 5*time.Second }
+// CloseTimeout bounds an attempt to end a session in the log.
+func (c Config) CloseTimeout() time.Duration { return c.AckTimeout + 5*time.Second }
 
-// command returns how the processes of an MCP server are started; nil when there are none.
-func (c Config) command(environ []string) (*upstream.Command, error) {
+// Command returns how the processes of an MCP server are started; nil when there are none.
+func (c Config) Command(environ []string) (*upstream.Command, error) {
 	argv, err := c.argv()
 	if argv == nil || err != nil {
 		return nil, err
@@ -262,30 +260,30 @@ func (c Config) command(environ []string) (*upstream.Command, error) {
 	return upstream.NewCommand(argv, environ, c.UpstreamEnv, c.UpstreamUser)
 }
 
-// taskPolicy says which calls of a tool become tasks.
-type taskPolicy string
+// TaskPolicy says which calls of a tool become tasks.
+type TaskPolicy string
 
 const (
-	// taskNever leaves calls of the tool as they are.
-	taskNever taskPolicy = "never"
-	// taskLate makes a task of a call that takes longer than --task-after.
-	taskLate taskPolicy = "after"
-	// taskAlways makes a task of each call, before the MCP server has it.
-	taskAlways taskPolicy = "always"
-	// taskRequired is taskLate, and refuses clients without the extension.
-	taskRequired taskPolicy = "required"
+	// TaskNever leaves calls of the tool as they are.
+	TaskNever TaskPolicy = "never"
+	// TaskLate makes a task of a call that takes longer than --task-after.
+	TaskLate TaskPolicy = "after"
+	// TaskAlways makes a task of each call, before the MCP server has it.
+	TaskAlways TaskPolicy = "always"
+	// TaskRequired is TaskLate, and refuses clients without the extension.
+	TaskRequired TaskPolicy = "required"
 )
 
-// taskPolicies reads the flag.
-func (c Config) taskPolicies() (map[string]taskPolicy, error) {
-	all := map[string]taskPolicy{}
+// TaskPolicies reads the flag.
+func (c Config) TaskPolicies() (map[string]TaskPolicy, error) {
+	all := map[string]TaskPolicy{}
 	for _, text := range c.TaskTools {
 		i := strings.LastIndexByte(text, '=')
 		if i < 1 {
 			return nil, fmt.Errorf("--task-tools must be NAME=POLICY, not %q", text)
 		}
-		switch policy := taskPolicy(text[i+1:]); policy {
-		case taskNever, taskLate, taskAlways, taskRequired:
+		switch policy := TaskPolicy(text[i+1:]); policy {
+		case TaskNever, TaskLate, TaskAlways, TaskRequired:
 			all[text[:i]] = policy
 		default:
 			return nil, fmt.Errorf("--task-tools has the policies never, after, always and required, not %q", policy)
