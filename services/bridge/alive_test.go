@@ -72,7 +72,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 	s, up, first, name, stream := withRecordedCall(t)
 	asksAgain := make(chan chan time.Time)
 	second := s.launch(t, testConfig(up.URL), func(second *Service) {
-		second.after = func(d time.Duration) <-chan time.Time {
+		second.host.times.after = func(d time.Duration) <-chan time.Time {
 			if d != aliveEvery {
 				return time.After(d)
 			}
@@ -107,7 +107,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 }
 
 // hidden has a bridge that starts get no answer from one that is there: that one is paused, or cut off.
-func hidden(s *Service) { s.aliveWithin = time.Nanosecond }
+func hidden(s *Service) { s.host.times.alive = time.Nanosecond }
 
 // wantReplaced waits until a bridge has ended since another one has its name.
 func (in *instance) wantReplaced(t *testing.T) {
@@ -156,7 +156,7 @@ func (s *system) stopAway(t *testing.T, in *instance) {
 	eventually(t, "NATS says that the bridge is away", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := s.b.Conn.RequestWithContext(ctx, aliveSubject(in.name), nil)
+		_, err := s.b.Conn.RequestWithContext(ctx, aliveSubject(in.host.name), nil)
 		return errors.Is(err, nats.ErrNoResponders)
 	})
 }

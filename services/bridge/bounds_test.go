@@ -61,7 +61,7 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	go in.request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	go in.stateless.request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 	waittest.Receive(t, "the server asks", asked)
 	eventually(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
 	eventually(t, "the server's session has ended", func() bool {

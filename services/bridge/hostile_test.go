@@ -50,7 +50,7 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
 	eventually(t, "the ID has come", func() bool {
-		c := first.session(name).call(stream)
+		c := first.table.session(name).call(stream)
 		return c != nil && c.cursor().ID != ""
 	})
 	first.stop()
@@ -159,7 +159,7 @@ func TestProcess_EndsAfterFirstResponse(t *testing.T) {
 	}
 	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
 	u := &stdio{
-		service: &Service{cfg: testConfig("")}, process: &upstream.Process{Stdin: theirs},
+		host: &host{cfg: testConfig("")}, process: &upstream.Process{Stdin: theirs},
 		writing: make(chan struct{}, 1), first: make(chan []byte, 1), over: make(chan struct{}),
 	}
 	close(u.over)

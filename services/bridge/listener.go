@@ -3,17 +3,14 @@ package bridge
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/bridge/translate"
-	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -25,6 +22,7 @@ import (
 // of changes come from the MCP server. The bridge adds the states of its own tasks, and reports
 // each kind of change once to a client that may have missed some. It is safe for concurrent use.
 type listener struct {
+	*env
 	call  *call
 	id    json.RawMessage // of the request, which names the subscription
 	owner string
@@ -45,17 +43,13 @@ type watched struct {
 	lost     bool      // and the client was told
 }
 
-// goneAfter is how long a bridge is away before the listeners of its tasks are told. It is asked for
-// three times meanwhile.
-const goneAfter = 30 * time.Second
-
 // maxWatched is how many tasks a request may listen to, of those that it names; the acknowledgement
 // leaves the others out.
 const maxWatched = 64
 
 // newListener reads a request to listen.
-func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request) *listener {
-	l := &listener{call: c, id: r.ID, owner: h.onDemand.call.Owner}
+func newListener(ctx context.Context, e *env, h *clientSession, c *call, r mcp.Request) *listener {
+	l := &listener{env: e, call: c, id: r.ID, owner: h.demand.call.Owner}
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)
@@ -63,11 +57,11 @@ func (h *clientSession) newListener(ctx context.Context, c *call, r mcp.Request)
 			continue
 		}
 		asked[id] = true
-		rec, err := h.service.backend.Sessions.Get(ctx, name)
+		rec, err := e.host.backend.Sessions.Get(ctx, name)
 		if err != nil || rec.Owner != l.owner {
 			continue
 		}
-		w := watched{id: id, at: h.service.taskSubject(name, rec.Life)}
+		w := watched{id: id, at: e.taskSubject(name, rec.Life)}
 		var meta metadata
 		if json.Unmarshal(rec.Metadata, &meta) == nil {
 			w.bridge = meta.MCP.Bridge
@@ -101,7 +95,7 @@ func (l *listener) acknowledge(ctx context.Context, it item, f translate.Filter)
 		for _, change := range f.Changes() {
 			m, err := rpc.ParseMessage(change)
 			if err == nil {
-				l.call.session.service.noteChange(m)
+				l.host.noteChange(m)
 				err = l.store(item{data: translate.Listened(m, f, l.id)})
 			}
 			if err != nil {
@@ -134,15 +128,15 @@ func (l *listener) take(m rpc.Message, it item) error {
 
 // report stores the states of tasks, and remembers the listener again, until ctx ends.
 func (l *listener) report(ctx context.Context, f translate.Filter) {
-	s := l.call.session.service
+	s := l.host
 	var again <-chan time.Time
 	if s.cfg.ListenMemory > 0 {
-		again = s.after(s.cfg.ListenMemory / 2)
+		again = s.times.after(s.cfg.ListenMemory / 2)
 	}
 	for {
 		var poll <-chan time.Time
 		if l.reportTasks(ctx); len(l.tasks) > 0 {
-			poll = s.after(taskPoll)
+			poll = s.times.after(taskPoll)
 		}
 		select {
 		case <-ctx.Done():
@@ -151,7 +145,7 @@ func (l *listener) report(ctx context.Context, f translate.Filter) {
 		case <-poll:
 		case <-again:
 			l.remember(ctx, f)
-			again = s.after(s.cfg.ListenMemory / 2)
+			again = s.times.after(s.cfg.ListenMemory / 2)
 		}
 	}
 }
@@ -169,18 +163,18 @@ func (l *listener) reportTasks(ctx context.Context) {
 
 // reportTask reports whether the client needs no other state of a task.
 func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
-	s := l.call.session.service
+	s := l.host
 	// Before the log is read: a task's last state is stored before its session ends.
 	rec, known := s.backend.Sessions.Session(w.at.Session)
 	ended := known && (rec.Life != w.at.Life || rec.State != session.Open)
-	is, sequence, err := s.taskState(ctx, w.at)
+	is, sequence, err := l.taskState(ctx, w.at)
 	switch {
 	case errors.Is(err, eventlog.ErrNotFound), errors.Is(err, mcp.ErrNoTask):
 		return true
 	case err != nil:
 		return false
 	case sequence == w.sequence && !ended:
-		if s.hasLost(ctx, w) {
+		if l.hasLost(ctx, w) {
 			return l.put(item{data: is.Failed(mcp.TaskLost).Notification(l.id)}) != nil
 		}
 		return false
@@ -195,68 +189,38 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 // hasLost reports, once, that the bridge of a task has been away for long. A question without an
 // answer in time changes nothing: NATS ends the connection of a bridge that stays silent, and then
 // says that it is away.
-func (s *Service) hasLost(ctx context.Context, w *watched) bool {
+func (s *env) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
-	if w.bridge == "" || w.bridge == s.name || now.Sub(w.asked) < s.goneAfter/3 {
+	if w.bridge == "" || w.bridge == s.host.name || now.Sub(w.asked) < s.host.times.gone/3 {
 		return false
 	}
 	w.asked = now
-	switch err := s.isAlive(ctx, w.bridge); {
+	switch err := isAlive(ctx, s.host, w.bridge); {
 	case err == nil:
 		w.absent, w.lost = time.Time{}, false
 	case !errors.Is(err, nats.ErrNoResponders):
 	case w.absent.IsZero():
 		w.absent = now
-	case !w.lost && now.Sub(w.absent) >= s.goneAfter:
+	case !w.lost && now.Sub(w.absent) >= s.host.times.gone:
 		w.lost = true
 		return true
 	}
 	return false
 }
 
-// taskSubject returns where the states of a session's task are in the log.
-func (s *Service) taskSubject(name, life string) event.Subject {
-	return event.Subject{Partition: s.backend.Log.Partition(name), Session: name, Life: life, Stream: mcp.TaskStream, Kind: event.Message}
-}
-
-// taskState returns the newest state of a task, and its place in the log. The error wraps
-// [eventlog.ErrNotFound] when there is none.
-func (s *Service) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTask, sequence uint64, err error) {
-	e, err := s.backend.Log.Newest(ctx, at)
-	if err == nil {
-		is, err = mcp.ParseTask(e.Data)
-	}
-	return is, e.Sequence, err
-}
-
-// listenPrefix begins the keys of listeners in the bucket of calls. No session's token has a "=" there.
-const listenPrefix = "=listen."
-
 // remember notes that a client listens, for --listen-memory, and reports whether it may have missed
 // changes: a client of the same principal has listened to the same within that time, at any bridge.
 // Without access control all clients are one principal. To report a change twice is better than not
 // to report it, so what cannot be looked up counts as missed.
 func (l *listener) remember(ctx context.Context, f translate.Filter) (missed bool) {
-	s := l.call.session.service
+	s := l.host
 	if s.cfg.ListenMemory <= 0 || f.Empty() {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, recordWrite)
-	defer cancel()
 	of := sha256.Sum256(event.MustJSON([]any{l.owner, f}))
-	key := listenPrefix + hex.EncodeToString(of[:])
-	_, err := s.records.kv.Get(ctx, key)
-	missed = !errors.Is(err, jetstream.ErrKeyNotFound)
-	if err = bucket.PutFor(ctx, s.records.js, rpc.CallsBucket, key, nil, s.cfg.ListenMemory); err != nil {
+	missed, err := l.records.remember(ctx, of, s.cfg.ListenMemory)
+	if err != nil {
 		s.log.Info("a listener is not remembered", "error", err)
 	}
 	return missed
-}
-
-// isAlive asks a bridge of a name whether it is there. The error is that of NATS.
-func (s *Service) isAlive(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.aliveWithin)
-	defer cancel()
-	_, err := s.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
-	return err
 }

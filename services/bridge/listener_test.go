@@ -107,7 +107,7 @@ func TestListen_Again(t *testing.T) {
 			// A listener sets the time at which it is remembered again once it has what it missed.
 			hasMissed := make(chan struct{}, 10)
 			signals := func(b *Service) {
-				b.after = func(d time.Duration) <-chan time.Time {
+				b.host.times.after = func(d time.Duration) <-chan time.Time {
 					if d == cfg.ListenMemory/2 {
 						hasMissed <- struct{}{}
 					}
@@ -186,8 +186,8 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	s.start(t, taskConfig(up.URL), func(second *Service) {
-		second.goneAfter = 3 * time.Millisecond
-		second.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
+		second.host.times.gone = 3 * time.Millisecond
+		second.host.times.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
 	})
 	s.stopAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
@@ -212,11 +212,11 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newServer(t).URL))
-	in.goneAfter = 0
+	in.host.times.gone = 0
 	w := &watched{bridge: "other"}
 	ask := func(want bool) {
 		t.Helper()
-		if got := in.hasLost(t.Context(), w); got != want {
+		if got := in.stateless.hasLost(t.Context(), w); got != want {
 			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
 		}
 	}
@@ -234,9 +234,9 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	}
 	silent := func() {
 		t.Helper()
-		in.aliveWithin = time.Millisecond
+		in.host.times.alive = time.Millisecond
 		other(func(*nats.Msg) {}, false)
-		in.aliveWithin = wait
+		in.host.times.alive = wait
 	}
 	silent()
 	ask(false) // away for the first time

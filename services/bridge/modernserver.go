@@ -30,6 +30,7 @@ import (
 //	              └────────────────────────────────── send: the client's answers
 type modernServer struct {
 	remote
+	server     *mcpServer
 	client     translate.Client
 	discovered translate.Discovered
 
@@ -47,15 +48,15 @@ type modernServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-func (s *Service) newModernServer(m modernSession) *modernServer {
+func (s *mcpServer) newModernServer(m modernSession) *modernServer {
 	return &modernServer{
-		remote: remote{service: s, endpoint: s.endpoint, modern: true}, client: m.Client, discovered: m.Discovered,
+		remote: remote{host: s.host, endpoint: s.endpoint, modern: true}, server: s, client: m.Client, discovered: m.Discovered,
 		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
 	}
 }
 
 // dialModern asks a server without sessions for what it is, for a client that begins one.
-func (s *Service) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
+func (s *mcpServer) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
 	u := s.newModernServer(modernSession{Client: translate.ParseClient(m)})
 	method := mcp.MethodDiscover
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
@@ -92,7 +93,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 		return rpc.Message{}, refused
 	}
 	defer upstream.Finish(resp)
-	b := upstream.NewBody(resp.Header, resp.Body, u.service.maxBytes())
+	b := upstream.NewBody(resp.Header, resp.Body, u.host.maxBytes())
 	if b == nil {
 		a := upstream.Unreachable(upstream.ErrUnanswered)
 		return rpc.Message{}, &a
@@ -128,7 +129,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 func (u *modernServer) failure(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, upstream.ErrTooLarge):
-		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.service.tooLarge(""))
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.tooLarge(""))
 	case errors.Is(err, upstream.ErrUnanswered):
 		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, upstream.ErrUnanswered.Error())
 	default:
@@ -271,9 +272,12 @@ const (
 	maxSettings = 16 << 10
 )
 
+// errSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
+var errSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
+
 // change changes what the client has set: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
-func (u *modernServer) change(ctx context.Context, h *clientSession, edit func(*modernSession)) error {
+func (u *modernServer) change(ctx context.Context, h *callSession, edit func(*modernSession)) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	next := u.state()
@@ -282,7 +286,7 @@ func (u *modernServer) change(ctx context.Context, h *clientSession, edit func(*
 		return errSubscriptions
 	}
 	if err := u.save(ctx, h, next); err != nil {
-		u.service.log.Info("what a client has set is not stored", "session", h.name, "error", err)
+		u.host.log.Info("what a client has set is not stored", "session", h.name, "error", err)
 		if full, ok := errors.AsType[*session.FullError](err); ok {
 			return full
 		}
@@ -298,9 +302,9 @@ func (u *modernServer) change(ctx context.Context, h *clientSession, edit func(*
 	return nil
 }
 
-func (u *modernServer) save(ctx context.Context, h *clientSession, is *modernSession) error {
-	s := u.service
-	data, err := json.Marshal(s.newMetadata(connected{version: u.client.Version, modern: is}))
+func (u *modernServer) save(ctx context.Context, h *callSession, is *modernSession) error {
+	s := u.host
+	data, err := json.Marshal(u.server.newMetadata(connected{version: u.client.Version, modern: is}))
 	if err != nil {
 		return err
 	}
@@ -379,7 +383,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 	if len(r.Questions) == 0 {
 		select {
 		case <-ctx.Done():
-		case <-u.service.after(stateOnlyPause):
+		case <-u.host.times.after(stateOnlyPause):
 		}
 		return nil, nil
 	}
@@ -400,7 +404,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 			return nil, m.Error
 		}
 	}
-	timeout := time.NewTimer(u.service.cfg.InputWait)
+	timeout := time.NewTimer(u.host.cfg.InputWait)
 	defer timeout.Stop()
 	for key, answer := range waiting {
 		select {
@@ -462,138 +466,3 @@ func (u *modernServer) resume(_ context.Context, c *call, _ http.Header) {
 
 // close has nothing to do: there is no session.
 func (u *modernServer) close(context.Context, http.Header) {}
-
-// listen keeps a subscription for what a client of earlier revisions hears without asking, and for
-// what it has subscribed to.
-func (u *modernServer) listen(ctx context.Context, c *call, client func() http.Header) {
-	var last *listening
-	var began time.Time // of last
-	for pause := listenPause; ctx.Err() == nil; {
-		u.mu.Lock()
-		f, changed := u.discovered.All(), u.changed
-		f.URIs = u.uris
-		u.mu.Unlock()
-		if !f.Empty() {
-			began = time.Now()
-			next := u.subscription(ctx, c, client(), f, last)
-			if last != nil {
-				last.end() // the new one has been acknowledged, or will be tried again
-			}
-			last = next
-		} else if last != nil {
-			last.end()
-			last = nil
-		}
-		var ended chan struct{}
-		if last != nil {
-			ended = last.ended
-		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-			pause = listenPause
-		case <-ended:
-			pause = pauseAfter(pause, time.Since(began))
-			select {
-			case <-ctx.Done():
-			case <-u.service.after(pause):
-			}
-			pause = min(2*pause, listenPauseMax)
-		}
-	}
-	if last != nil {
-		last.end()
-	}
-}
-
-// listening is a subscription at the server.
-type listening struct {
-	cancel context.CancelFunc
-	acked  chan struct{} // closed when it has been acknowledged
-	ended  chan struct{} // closed when it is over
-}
-
-func (l *listening) end() {
-	l.cancel()
-	<-l.ended
-}
-
-// subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
-// After another one, of this bridge or the one before, changes in between are not known, and the
-// client receives one of each kind.
-func (u *modernServer) subscription(ctx context.Context, c *call, client http.Header, f translate.Filter, last *listening) *listening {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
-	missed := u.missed
-	u.missed = false
-	if last != nil {
-		select {
-		case <-last.ended:
-			missed = true
-		default:
-		}
-	}
-	if !c.session.run(func() {
-		defer close(l.ended)
-		u.read(ctx, c, client, f, missed, l)
-	}) {
-		close(l.ended)
-	}
-	select {
-	case <-l.acked:
-	case <-l.ended:
-	}
-	return l
-}
-
-// read stores what the server sends to who listens.
-func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f translate.Filter, missed bool, l *listening) {
-	method := mcp.MethodListen
-	header := u.repeat(client, rpc.Message{Method: &method})
-	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
-	if refused != nil {
-		return
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b := upstream.NewBody(resp.Header, resp.Body, u.service.maxBytes())
-	if b == nil {
-		return
-	}
-	for acked := false; ; {
-		in, err := b.Next()
-		if err != nil {
-			return
-		}
-		for _, data := range in.Messages {
-			m, err := rpc.ParseMessage(data)
-			switch {
-			case err != nil, m.IsResponse():
-				return
-			case m.Is(translate.MethodAcknowledged):
-				if acked {
-					continue
-				}
-				acked = true
-				close(l.acked)
-				if missed {
-					for _, change := range f.Changes() {
-						if u.store(c, change) != nil {
-							return
-						}
-					}
-				}
-			case m.Method != nil && !m.IsRequest():
-				if u.store(c, translate.EarlierNotification(m)) != nil {
-					return
-				}
-			}
-		}
-	}
-}
-
-// store stores a notification on the standalone stream. Two subscriptions may be at it at once.
-func (u *modernServer) store(c *call, data []byte) error {
-	u.storing.Lock()
-	defer u.storing.Unlock()
-	return c.take(item{data: data})
-}

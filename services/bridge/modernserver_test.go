@@ -288,9 +288,9 @@ done`), 0o600); err != nil {
 	}
 	list()
 	eventually(t, "the process that was started ahead has ended", func() bool {
-		in.spares.mu.Lock()
-		defer in.spares.mu.Unlock()
-		for _, b := range in.spares.all {
+		in.server.spares.mu.Lock()
+		defer in.server.spares.mu.Unlock()
+		for _, b := range in.server.spares.all {
 			if b == nil {
 				return false
 			}
@@ -334,10 +334,10 @@ done`), 0o600); err != nil {
 		}
 		seen[m.Result.Process] = true
 		eventually(t, "one is started ahead, and no other is left", func() bool {
-			in.spares.mu.Lock()
-			defer in.spares.mu.Unlock()
+			in.server.spares.mu.Lock()
+			defer in.server.spares.mu.Unlock()
 			ready := 0
-			for _, b := range in.spares.all {
+			for _, b := range in.server.spares.all {
 				if b != nil {
 					ready++
 				}
@@ -345,11 +345,11 @@ done`), 0o600); err != nil {
 			return ready == 1 && in.metric(t, "processes") == 1
 		})
 	}
-	in.spares.mu.Lock()
-	for _, b := range in.spares.all {
+	in.server.spares.mu.Lock()
+	for _, b := range in.server.spares.all {
 		b.until = b.until.Add(-2 * spareFor)
 	}
-	in.spares.mu.Unlock()
-	in.closeSpares(false)
+	in.server.spares.mu.Unlock()
+	in.server.closeSpares(false)
 	eventually(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
 }

@@ -19,10 +19,11 @@ import (
 // request is passed on as it is; when the server asks for input after the call has become a task,
 // the bridge makes the request again with the answers. It is safe for concurrent use.
 type passed struct {
+	*env
 	session *clientSession
 	request mcp.Request
 	rule    taskRule
-	up      *remote
+	up      serverSide
 
 	mu       sync.Mutex
 	target   *call // whose client waits for the response; nil once it has it, or a task
@@ -54,8 +55,9 @@ func (p *passed) serve(ctx context.Context, c *call, client http.Header, data []
 		if next == nil {
 			return
 		}
-		again := newCall(p.session, "", []json.RawMessage{id})
-		again.to, again.told = p, true
+		again := newCall(p.session.callSession, "", []json.RawMessage{id})
+		again.to = p
+		again.expectNoAnswer()
 		p.up.serve(ctx, again, client, next)
 	}
 }
@@ -93,9 +95,9 @@ func (p *passed) make() {
 	if p.target == nil || p.made != nil {
 		return
 	}
-	k, err := p.session.beginTask()
+	k, err := beginTask(p.session)
 	if err != nil {
-		p.session.service.log.Info("a call does not become a task", "session", p.session.name, "error", err)
+		p.host.log.Info("a call does not become a task", "session", p.session.name, "error", err)
 		return
 	}
 	p.made = k
@@ -179,7 +181,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		answered := p.answered
 		p.session.run(func() {
 			select {
-			case <-p.session.service.after(taskPoll):
+			case <-p.host.times.after(taskPoll):
 				close(answered)
 			case <-p.session.ctx.Done():
 			}
@@ -190,7 +192,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		return true
 	}
 	round := p.round
-	p.expiry = time.AfterFunc(p.session.service.cfg.InputWait, func() {
+	p.expiry = time.AfterFunc(p.host.cfg.InputWait, func() {
 		p.mu.Lock()
 		waits := p.round == round && len(p.requests) > 0
 		p.mu.Unlock()

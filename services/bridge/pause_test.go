@@ -37,7 +37,7 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 		}
 	}})}
 	in := s.start(t, testConfig(up.URL))
-	h := in.session(s.ready(t))
+	h := in.table.session(s.ready(t))
 	checked := make(chan rpc.Answer)
 	go func() { checked <- h.check(rpc.Call{Action: rpc.Check, Session: h.name, Stream: stream}) }()
 	waittest.Receive(t, "the log is asked for the call's end", asking)

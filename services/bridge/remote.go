@@ -2,8 +2,10 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 
 // remote is a session at the upstream's endpoint. It is safe for concurrent use.
 type remote struct {
-	service  *Service
+	host     *host
 	endpoint *upstream.Endpoint
 	id       string // the upstream's session; empty when it has none
 	version  string // of the protocol, as negotiated
@@ -42,18 +44,18 @@ func (r *remote) header(client http.Header) http.Header {
 // post posts messages. An answer that is no success is the client's.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
-	span := r.service.posts(ctx, client, header)
+	span := r.host.posts(ctx, client, header)
 	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
 	posted(span, resp)
 	if err != nil {
-		r.service.unreachable(err)
+		r.host.unreachable(err)
 		a := upstream.Unreachable(err)
 		return nil, &a
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
-	r.service.refused(resp.StatusCode)
+	r.host.refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
 	if a.Status == http.StatusNotFound && r.id == "" && !r.modern {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
@@ -61,15 +63,38 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	return nil, &a
 }
 
+// response reads an answer up to the response to a request. What comes before it has no
+// session to belong to, and is left out.
+func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
+	b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
+	if b == nil {
+		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
+	}
+	for {
+		in, err := b.Next()
+		if errors.Is(err, io.EOF) {
+			return rpc.Message{}, nil, upstream.ErrUnanswered
+		}
+		if err != nil {
+			return rpc.Message{}, nil, err
+		}
+		for _, data := range in.Messages {
+			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && upstream.IDKey(m.ID) == upstream.IDKey(id) {
+				return m, data, nil
+			}
+		}
+	}
+}
+
 // send hands over messages that are no requests. The end of ctx ends the waiting, and not the
 // request: net/http may have given its connection to another session's already, which would fail
 // (docs/upstream/0031).
 func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
 	answered := make(chan rpc.Answer, 1)
-	if !r.service.run(func() {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.service.cfg.OpenTimeout)
+	if !r.host.run(func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.host.cfg.OpenTimeout)
 		defer cancel()
-		defer context.AfterFunc(r.service.life, cancel)()
+		defer context.AfterFunc(r.host.life, cancel)()
 		resp, refused := r.post(within, client, data) //nolint:bodyclose // Finish closes it
 		if refused != nil {
 			answered <- *refused
@@ -120,7 +145,7 @@ func (r *remote) finish(c *call, client http.Header, why error) {
 
 // cancel tells the upstream that the open requests are cancelled.
 func (r *remote) cancel(c *call, client http.Header) {
-	ctx, cancel := context.WithTimeout(r.service.life, upstream.DialTimeout)
+	ctx, cancel := context.WithTimeout(r.host.life, upstream.DialTimeout)
 	defer cancel()
 	open, _ := c.left()
 	for _, request := range open {
@@ -133,7 +158,7 @@ func (r *remote) cancel(c *call, client http.Header) {
 func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, resp *http.Response) error {
 	pause := firstPause
 	for {
-		b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
+		b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
 		if b == nil {
 			upstream.Finish(resp)
 			return fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
@@ -197,17 +222,17 @@ func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pau
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-r.service.after(pause):
+		case <-r.host.times.after(pause):
 		}
 		resp, err := r.get(ctx, client, c.cursor().ID)
 		if err == nil {
-			r.service.metrics.resumes.Inc()
+			r.host.metrics.resumes.Inc()
 			return resp, nil
 		}
 		if why := context.Cause(ctx); why != nil {
 			return nil, why
 		}
-		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.service.cfg.OpenTimeout {
+		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.host.cfg.OpenTimeout {
 			return nil, err
 		}
 	}
@@ -222,10 +247,10 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	}
 	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
 	if err != nil {
-		r.service.unreachable(err)
+		r.host.unreachable(err)
 		return nil, err
 	}
-	r.service.refused(resp.StatusCode)
+	r.host.refused(resp.StatusCode)
 	if resp.StatusCode == http.StatusOK && upstream.MediaType(resp.Header) == upstream.EventStream {
 		return resp, nil
 	}
@@ -249,7 +274,7 @@ func (r *remote) close(ctx context.Context, client http.Header) {
 	defer cancel()
 	resp, err := r.endpoint.Do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
-		r.service.log.Info("a session is not ended at the MCP server", "error", err)
+		r.host.log.Info("a session is not ended at the MCP server", "error", err)
 		return
 	}
 	upstream.Finish(resp) // 405: sessions of this server end by themselves
@@ -291,7 +316,7 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		case errors.Is(err, upstream.ErrNoStream):
 			return
 		case err == nil:
-			b := upstream.NewBody(resp.Header, resp.Body, r.service.maxBytes())
+			b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
 			began := time.Now()
 			var came bool
 			came, err = r.read(p, c, b)
@@ -316,12 +341,27 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		if ctx.Err() != nil {
 			return
 		}
-		r.service.log.Debug("the MCP server's standalone stream is asked for again", "session", c.session.name, "stream", c.stream, "in", next.String(), "error", err)
+		r.host.log.Debug("the MCP server's standalone stream is asked for again", "session", c.session.name, "stream", c.stream, "in", next.String(), "error", err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.service.after(next):
+		case <-r.host.times.after(next):
 		}
 		pause = min(2*pause, listenPauseMax)
 	}
+}
+
+// resume continues a call of another bridge, where the upstream offers that.
+func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
+	if c.cursor().ID == "" {
+		c.over(upstream.ErrUnanswered)
+		return
+	}
+	ctx, p := c.wait(ctx)
+	defer p.Over()
+	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
+	if err == nil {
+		err = r.follow(ctx, p, c, client, resp)
+	}
+	r.finish(c, client, err)
 }

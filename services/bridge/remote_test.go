@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
@@ -29,7 +28,7 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 		}
 	})
 	b := s.start(t, testConfig(up.URL))
-	r := &remote{service: b.Service, endpoint: b.endpoint}
+	r := b.server.restore(metadata{})
 	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
 	over, stop := context.WithCancel(t.Context())
 	var sessions sync.WaitGroup
@@ -51,12 +50,10 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 		})
 	}
 	for i := range 1000 {
-		resp, err := r.endpoint.Do(t.Context(), http.MethodPost, http.Header{}, message) //nolint:bodyclose // Finish closes it
-		if err != nil {
-			t.Errorf("request %d: %v", i, err)
+		if a := r.send(t.Context(), http.Header{}, message); a.Status != http.StatusAccepted {
+			t.Errorf("request %d: %d %s", i, a.Status, a.Data)
 			break
 		}
-		upstream.Finish(resp)
 	}
 	stop()
 	sessions.Wait()

@@ -2,8 +2,8 @@ package bridge
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -11,23 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 )
-
-// mcpServer is a session's side of the MCP server. It is safe for concurrent use.
-type mcpServer interface {
-	// serve hands over requests and sees to them until the end. ctx ends with the session.
-	serve(ctx context.Context, c *call, client http.Header, data []byte)
-	// send hands over messages that are no requests.
-	send(ctx context.Context, client http.Header, data []byte) rpc.Answer
-	// resume continues a call that another bridge has begun.
-	resume(ctx context.Context, c *call, client http.Header)
-	// listen stores what is about no request, until ctx ends or there is nothing of it.
-	listen(ctx context.Context, c *call, client func() http.Header)
-	// close ends the session upstream.
-	close(ctx context.Context, client http.Header)
-}
 
 // clientSession is a session that this bridge holds. It is safe for concurrent use.
 //
@@ -35,37 +21,34 @@ type mcpServer interface {
 //	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
 //	finish ──▶ one, which waits for the others, ends the session upstream and closes it
 type clientSession struct {
-	service *Service
-	name    string
-	life    string
-	owner   string // whose share it is of; see [clientOf]
-	// principal owns the session in the log; empty without access control.
-	principal string
-	begun     time.Time
-	up        mcpServer
-	ctx       context.Context //nolint:containedctx // of all that is done for the session
-	end       context.CancelCauseFunc
-	over      chan struct{} // closed when the session has ended, and its streams with it
-	ended     chan struct{} // closed when the session has ended in the log
-	// onDemand opens the session in the log; nil for one that a client has opened.
-	onDemand *onDemand
-	looking  atomic.Bool // the patrol is, and may wait for its call
+	*callSession
+	table *table
+	tasks *guard // of the MCP server's own
+	owner string // whose share it is of; see [clientOf]
+	begun time.Time
+	up    serverSide
+	ended chan struct{} // closed when the session has ended in the log
+	// demand opens the session in the log; nil for one that a client has opened.
+	demand  *onDemand
+	looking atomic.Bool // the patrol is, and may wait for its call
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
-	work       sync.WaitGroup // of calls and listen; grows only until ending
 	calls      map[string]*call
 	used       bool        // its client has sent more than that it is ready
 	standalone *call       // nil until listen
 	client     http.Header // of the newest call
-	ending     bool
-	outside    receiver // gets what is about no call, in place of the client; nil for none
 }
 
-func newClientSession(s *Service, name, life, owner string, up mcpServer) *clientSession {
-	h := &clientSession{service: s, name: name, life: life, owner: owner, begun: time.Now(), up: up, calls: map[string]*call{}, over: make(chan struct{}), ended: make(chan struct{})}
-	h.ctx, h.end = context.WithCancelCause(s.life)
-	return h
+// noteTasks notes the tasks of the MCP server's own that a response names, and returns the response
+// without those of others.
+func (h *clientSession) noteTasks(m rpc.Message, data []byte) ([]byte, error) {
+	return h.tasks.response(m, data, !h.onDemand)
+}
+
+// has reports whether a record says that the session is open.
+func (h *clientSession) has(rec session.Record) bool {
+	return rec.State == session.Open && rec.Life == h.life
 }
 
 // perRequest are header fields that belong to one request of the client's.
@@ -88,67 +71,28 @@ func (h *clientSession) header() http.Header {
 	return h.client
 }
 
-// run runs what belongs to the session, unless it has ended.
-func (h *clientSession) run(work func()) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ending {
-		return false
+// finish ends the session here, upstream, and in the log. It returns at once, and does
+// nothing the second time. cause is errEnded, errGone or [upstream.ErrExited].
+//
+// A request counts as answered once its response is stored, so a bridge that stops in between
+// leaves it to the next one.
+func (h *clientSession) finish(cause error) {
+	if !h.stop(cause) {
+		return
 	}
-	h.work.Add(1)
-	ok := h.service.run(func() {
-		defer h.work.Done()
-		work()
+	h.host.run(func() {
+		h.wait() // calls that the upstream has lost end with an error
+		if errors.Is(cause, errEnded) {
+			// Some servers answer when their tools have ended; that is not waited for.
+			h.host.run(func() { h.up.close(h.host.life, h.header()) })
+		}
+		if h.inLog() {
+			h.table.close(h)
+		} else {
+			close(h.ended)
+		}
+		h.table.release(h)
 	})
-	if !ok {
-		h.work.Done()
-	}
-	return ok
-}
-
-// post hands over what a client posted.
-func (h *clientSession) post(c rpc.Call) rpc.Answer {
-	all, batch, err := rpc.Messages(c.Data)
-	if err != nil || batch && len(all) == 0 {
-		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
-	}
-	var ids []json.RawMessage
-	var cancel []string
-	initialized, answers := false, true
-	for _, data := range all {
-		m, err := rpc.ParseMessage(data)
-		switch {
-		case err != nil:
-			return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
-		case m.IsRequest():
-			ids = append(ids, m.ID)
-		case m.Is(upstream.MethodCancelled):
-			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
-		case m.Is(upstream.MethodInitialized):
-			initialized, answers = true, false
-		case m.Method != nil:
-			answers = false
-		}
-	}
-	if refused := h.guardTasks(&c, all, batch); refused != nil {
-		return upstream.About(*refused, ids)
-	}
-	h.remember(c.Header)
-	if !initialized || len(all) > 1 {
-		h.use()
-	}
-	h.cancelled(cancel)
-	if len(ids) == 0 {
-		client := h.owner
-		if answers { // a call of the client's may wait for them, and hold what it has until then
-			client = ""
-		}
-		return h.notify(c, initialized, client)
-	}
-	if c.Stream == "" || c.Stream == rpc.Standalone {
-		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
-	}
-	return h.request(c, ids)
 }
 
 // use notes that the client uses the session.
@@ -156,24 +100,6 @@ func (h *clientSession) use() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.used = true
-}
-
-// unusedAfter is how long a session is kept that its client does not use, when others want
-// its process. Clients list the tools as soon as they are ready.
-const unusedAfter = time.Minute
-
-// endUnused ends the sessions that their clients do not use. The session of a single call is in use
-// while that runs.
-func (s *Service) endUnused() {
-	for _, h := range s.all() {
-		h.mu.Lock()
-		unused := !h.used && h.onDemand == nil && time.Since(h.begun) > s.unusedAfter
-		h.mu.Unlock()
-		if unused {
-			s.log.Info("a session that was never used ends, since there are too many processes", "session", h.name)
-			h.finish(errEnded)
-		}
-	}
 }
 
 // cancelled notes what requests the client has cancelled.
@@ -187,67 +113,14 @@ func (h *clientSession) cancelled(keys []string) {
 	}
 }
 
-// request begins a call and waits until the upstream has taken or refused it, or
-// AcceptAfter has passed.
-func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
-	made := newCall(h, c.Stream, ids)
-	made.out.trace = c.Trace
-	if !h.service.open.enter(h.owner) {
-		return upstream.Busy("the bridge has too many requests, or too many of this client's")
-	}
-	n := int64(len(c.Data))
-	if !h.service.memory.Take(h.owner, n) {
-		h.service.open.leave(h.owner)
-		return upstream.Busy(noMemory)
-	}
-	leave := func() {
-		h.service.memory.Give(h.owner, n)
-		h.service.open.leave(h.owner)
-	}
-	if !h.addCall(made) {
-		leave()
-		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
-	}
-	if !h.run(func() {
-		defer h.forget(made, leave)
-		h.up.serve(h.ctx, made, c.Header, c.Data)
-	}) {
-		h.forget(made, leave)
-		return h.unavailable()
-	}
-	wait := h.service.cfg.AcceptAfter
-	if h.onDemand != nil {
-		wait = h.service.answerWithin
-	}
-	select {
-	case a := <-made.reply:
-		return a
-	case <-time.After(wait):
-		made.accept()
-	}
-	if _, err := h.answerOrOpen(made, item{}); err != nil {
-		h.finish(errEnded) // the client has the error
-		return <-made.reply
-	}
-	select {
-	case a := <-made.reply:
-		return a
-	case <-time.After(unloggedFor):
-		if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
-			h.finish(errEnded)
-		}
-	}
-	return <-made.reply
-}
-
 // forget ends what request began. A call that another bridge will go on with stays, to be
 // written down.
 func (h *clientSession) forget(c *call, leave func()) {
 	leave()
-	if !c.done() && h.service.life.Err() != nil {
+	if !c.done() && h.host.life.Err() != nil {
 		return
 	}
-	if h.removeCall(c) && h.onDemand != nil {
+	if h.removeCall(c) && h.onDemand {
 		h.finish(errEnded)
 	}
 }
@@ -278,63 +151,14 @@ func (h *clientSession) call(stream string) *call {
 	return h.calls[stream]
 }
 
-// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
-// bridge.
-func (h *clientSession) unavailable() rpc.Answer {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ending {
-		return ended()
-	}
-	return upstream.Busy(upstream.ErrStopping.Error())
-}
-
-const noMemory = "the bridge holds too much for clients, or too much for this one"
-
-// notifyWithin is how long a client waits for the upstream to take what is no request.
-// It keeps the order of what a client sends one after the other.
-const notifyWithin = 5 * time.Second
-
-// notify hands over messages that are no requests, in the share of a client.
-func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
-	n := int64(len(c.Data))
-	if !h.service.memory.Take(client, n) {
-		return upstream.Busy(noMemory)
-	}
-	give := func() { h.service.memory.Give(client, n) }
-	reply := make(chan rpc.Answer, 1)
-	if !h.run(func() {
-		defer give()
-		ctx, cancel := context.WithTimeout(h.ctx, h.service.cfg.OpenTimeout)
-		defer cancel()
-		a := h.up.send(ctx, c.Header, c.Data)
-		reply <- a
-		switch {
-		case a.Status == http.StatusNotFound:
-			h.finish(upstream.ErrGone)
-		case a.Status == http.StatusAccepted && initialized:
-			h.listen(cursor{})
-		}
-	}) {
-		give()
-		return h.unavailable()
-	}
-	select {
-	case a := <-reply:
-		return a
-	case <-time.After(notifyWithin):
-		return rpc.Answer{Status: http.StatusAccepted}
-	}
-}
-
 // listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
 // upstream has answered, or will not.
 func (h *clientSession) listen(from cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
-		h.standalone = newStandalone(h, h.outside)
-		h.standalone.at = from
+		h.standalone = newStandalone(h.callSession, h.receiver())
+		h.standalone.startAt(from)
 	}
 	c := h.standalone
 	h.mu.Unlock()
@@ -350,20 +174,6 @@ func (h *clientSession) listen(from cursor) <-chan struct{} {
 		c.wasTried()
 	}
 	return c.tried
-}
-
-// setReceiver makes another receiver than the client get what is about no call.
-func (h *clientSession) setReceiver(to receiver) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.outside = to
-}
-
-// receiver returns who gets what is about no call, in place of the client; nil for none.
-func (h *clientSession) receiver() receiver {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.outside
 }
 
 // busy reports whether a call is open.
@@ -384,53 +194,34 @@ func (h *clientSession) unsubscribe() {
 
 // streams returns what is open of the session: calls, and the standalone stream.
 func (h *clientSession) streams() []*call {
+	ending := h.hasEnded()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := make([]*call, 0, len(h.calls)+1)
 	for _, c := range h.calls {
 		all = append(all, c)
 	}
-	if h.standalone != nil && (!h.ending) {
+	if h.standalone != nil && !ending {
 		all = append(all, h.standalone)
 	}
 	return all
 }
 
-// answerWithin is how long a request without a session may take to be answered without the log. It
-// is lost with the bridge until then.
-const answerWithin = 250 * time.Millisecond
-
-// unloggedFor is how long a call may take that cannot have a session in the log: less than the
-// edge waits.
-const unloggedFor = 25 * time.Second
-
-// onDemand opens the session of one call in the log, when there is something to store: a message
-// that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
-// It is safe for concurrent use.
-type onDemand struct {
-	at atomic.Pointer[callAt] // nil until the call has a session at the MCP server
-
-	call    rpc.Call          // that began it, without its data
-	content string            // see [mcp.Request.Content]
-	client  [sha256.Size]byte // the same for the same call of the same client
-	listens bool              // it is no call, but listens
-
-	mu     sync.Mutex
-	meta   metadata
-	opened bool
-	failed error     // why it cannot be opened
-	asked  time.Time // when an edge asked about the call last
-}
-
-// inLog reports whether the session is in the log.
-func (h *clientSession) inLog() bool {
-	d := h.onDemand
-	if d == nil {
-		return true
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.opened
+// resume continues a call that another bridge has begun.
+func (h *clientSession) resume(stream string, ids []json.RawMessage, from cursor) {
+	c := newCall(h.callSession, stream, ids)
+	c.startAt(from)
+	c.expectNoAnswer()
+	h.mu.Lock()
+	h.calls[c.stream] = c
+	h.mu.Unlock()
+	h.host.metrics.calls.Inc()
+	h.run(func() {
+		defer h.forget(c, h.host.metrics.calls.Dec)
+		if c.reload(h.host.life) && !c.done() {
+			h.up.resume(h.ctx, c, h.header())
+		}
+	})
 }
 
 // hold begins to answer for the session, once.
@@ -441,15 +232,17 @@ func (h *clientSession) hold(ctx context.Context) error {
 	if held {
 		return nil
 	}
-	if err := h.service.hold(h); err != nil {
+	if err := h.table.hold(h); err != nil {
 		return err
 	}
-	return h.service.backend.Conn.FlushWithContext(ctx)
+	return h.host.backend.Conn.FlushWithContext(ctx)
 }
 
-// wasAsked notes that an edge has asked about the call.
-func (d *onDemand) wasAsked() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.asked = time.Now()
+// resumeAll continues the calls that another bridge has begun.
+func (h *clientSession) resumeAll(from map[string]cursor) {
+	for stream, at := range from {
+		if ids, _ := rpc.RequestIDs(stream); len(ids) > 0 {
+			h.resume(stream, ids, at)
+		}
+	}
 }

@@ -155,9 +155,9 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	in.era.mu.Lock()
-	in.era.refusedUntil = time.Time{} // the second is over
-	in.era.mu.Unlock()
+	in.server.era.mu.Lock()
+	in.server.era.refusedUntil = time.Time{} // the second is over
+	in.server.era.mu.Unlock()
 	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
 		t.Errorf("asked again: %d %s", a.Status, a.Data)
 	}
@@ -168,9 +168,9 @@ func TestEra_InitializeRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newModern(t).URL))
 	takenForEarlier := func() {
-		in.era.mu.Lock()
-		defer in.era.mu.Unlock()
-		in.era.modern, in.era.until = false, time.Now().Add(eraFor)
+		in.server.era.mu.Lock()
+		defer in.server.era.mu.Unlock()
+		in.server.era.modern, in.server.era.until = false, time.Now().Add(eraFor)
 	}
 	takenForEarlier()
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
@@ -280,7 +280,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.Sessions.MaxSessions = 3
 	in := s.start(t, cfg)
-	in.answerWithin = 0
+	in.host.times.answer = 0
 	s.open(t)
 	s.open(t)
 	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
@@ -343,7 +343,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		up := newModern(t)
 		in := s.start(t, testConfig(up.URL))
 		grace := make(chan time.Time)
-		in.after = func(time.Duration) <-chan time.Time { return grace }
+		in.host.times.after = func(time.Duration) <-chan time.Time { return grace }
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -358,9 +358,9 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 		eventually(t, "the call waits for its client", func() bool {
-			in.orphans.mu.Lock()
-			defer in.orphans.mu.Unlock()
-			return len(in.orphans.all) == 1
+			in.table.orphans.mu.Lock()
+			defer in.table.orphans.mu.Unlock()
+			return len(in.table.orphans.all) == 1
 		})
 		switch end {
 		case "again":
@@ -371,20 +371,20 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
 			s.do(t, other)
-			if in.orphans.mu.Lock(); len(in.orphans.all) != 1 {
+			if in.table.orphans.mu.Lock(); len(in.table.orphans.all) != 1 {
 				t.Error("another client has ended the call")
 			}
-			in.orphans.mu.Unlock()
+			in.table.orphans.mu.Unlock()
 			s.do(t, again)
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
 			eventually(t, "the call continues", func() bool {
-				in.orphans.mu.Lock()
-				defer in.orphans.mu.Unlock()
-				return len(in.orphans.all) == 0
+				in.table.orphans.mu.Lock()
+				defer in.table.orphans.mu.Unlock()
+				return len(in.table.orphans.all) == 0
 			})
-			if h := in.session(c.Session); h == nil || h.ctx.Err() != nil {
+			if h := in.table.session(c.Session); h == nil || h.ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
 			continue
@@ -398,8 +398,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 
 // A call that no edge asks about for long has no client: its edge was killed.
 func TestStateless_EdgeIsGone(t *testing.T) {
-	h := &clientSession{onDemand: &onDemand{opened: true}}
-	h.up = &stateless{session: h}
+	h := &clientSession{demand: &onDemand{opened: true}, up: &side{}}
 	now := time.Now()
 	for _, tt := range []struct {
 		asked, away time.Duration // before now
@@ -409,7 +408,7 @@ func TestStateless_EdgeIsGone(t *testing.T) {
 		{orphanedAfter + time.Second, time.Hour, true},
 		{time.Hour, time.Second, false}, // edges could not be heard
 	} {
-		h.onDemand.asked = now.Add(-tt.asked)
+		h.demand.asked = now.Add(-tt.asked)
 		if got := h.isOrphaned(now, now.Add(-tt.away)); got != tt.orphaned {
 			t.Errorf("asked before %s, NATS was away before %s: %t", tt.asked, tt.away, got)
 		}
@@ -421,9 +420,9 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := asker(t)
 	in := s.start(t, testConfig(up.URL))
-	in.answerWithin = 0
+	in.host.times.answer = 0
 	grace := make(chan time.Time)
-	in.after = func(time.Duration) <-chan time.Time { return grace }
+	in.host.times.after = func(time.Duration) <-chan time.Time { return grace }
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -431,20 +430,20 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	})
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	r, _ := s.ask(t, c)
-	h := in.session(c.Session)
+	h := in.table.session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	grace <- time.Time{}
 	eventually(t, "the grace is over", func() bool {
-		in.orphans.mu.Lock()
-		defer in.orphans.mu.Unlock()
-		return len(in.orphans.all) == 0
+		in.table.orphans.mu.Lock()
+		defer in.table.orphans.mu.Unlock()
+		return len(in.table.orphans.all) == 0
 	})
 	if h.ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
-	h.onDemand.mu.Lock()
-	h.onDemand.opened, h.onDemand.asked = true, time.Now().Add(-time.Hour)
-	h.onDemand.mu.Unlock()
+	h.demand.mu.Lock()
+	h.demand.opened, h.demand.asked = true, time.Now().Add(-time.Hour)
+	h.demand.mu.Unlock()
 	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
 		t.Fatalf("%d %s", a.Status, a.Data)
 	}
@@ -719,7 +718,7 @@ func TestStateless_TakenOver(t *testing.T) {
 		in := s.start(t, testConfig(up.URL))
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 		if name == "slow" { // the log has the session before there is one at the server
-			in.answerWithin = 0
+			in.host.times.answer = 0
 			initialize := up.on[rpc.MethodInitialize]
 			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
 				s.wantState(t, c.Session, session.Open)
@@ -776,7 +775,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))
-	in.answerWithin = 0
+	in.host.times.answer = 0
 	s.do(t, c)
 	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
 	in.stop()
@@ -833,7 +832,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		cfg := testConfig(up.URL)
 		cfg.CallTimeout, cfg.AcceptAfter = flagtype.Duration(300*time.Millisecond), time.Millisecond
 		in := s.start(t, cfg)
-		in.answerWithin = time.Millisecond
+		in.host.times.answer = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 		if a := s.do(t, c); a.Status != http.StatusAccepted {
 			t.Fatalf("%s: %d %s", name, a.Status, a.Data)

@@ -24,14 +24,14 @@ import (
 //
 // A call belongs to read while that has its turn, and to serve at the end.
 type stdio struct {
-	service *Service
+	host    *host
 	process *upstream.Process
-	writing chan struct{}  // holds a token while somebody writes
-	first   chan []byte    // the response to initialize
-	opening string         // [upstream.IDKey] of initialize
-	session *clientSession // set before attached is closed
-	ready   chan struct{}  // closed when session is set
-	closing chan struct{}  // closed when there is no session, or not any more
+	writing chan struct{} // holds a token while somebody writes
+	first   chan []byte   // the response to initialize
+	opening string        // [upstream.IDKey] of initialize
+	session *callSession  // set before attached is closed
+	ready   chan struct{} // closed when session is set
+	closing chan struct{} // closed when there is no session, or not any more
 	closed  sync.Once
 	over    chan struct{} // closed when nothing more will be read
 	// answered says that initialize was answered; read alone uses it.
@@ -56,21 +56,21 @@ type stdioCall struct {
 
 // startStdio starts a process and its session, of a client's share, without telling it
 // anything.
-func startStdio(s *Service, session, client string) (*stdio, error) {
+func (s *mcpServer) startStdio(session, client string) (*stdio, error) {
 	if !s.running.enter(client) {
 		s.endUnused()
 		return nil, errBusy
 	}
-	p, err := upstream.StartProcess(s.command, s.log.With("session", session))
+	p, err := upstream.StartProcess(s.command, s.host.log.With("session", session))
 	if err != nil {
 		s.running.leave(client)
 		return nil, err
 	}
 	u := &stdio{
-		service: s, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
+		host: s.host, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
-	if !s.run(func() {
+	if !s.host.run(func() {
 		defer s.running.leave(client)
 		u.watchProcess()
 	}) {
@@ -91,7 +91,7 @@ func (u *stdio) watchProcess() {
 	case <-u.over:
 	case <-u.process.Exited:
 		<-u.over // what it has written before
-	case <-u.service.life.Done():
+	case <-u.host.life.Done():
 	}
 	u.process.Stop()
 	reading.Wait()
@@ -106,7 +106,7 @@ func (u *stdio) watchProcess() {
 }
 
 // attach makes the session that the process belongs to known.
-func (u *stdio) attach(h *clientSession) {
+func (u *stdio) attach(h *callSession) {
 	u.mu.Lock()
 	u.session, u.name = h, h.name
 	gone := u.gone
@@ -156,7 +156,7 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-u.writing }()
-	if err := u.process.Write(data, time.Now().Add(u.service.cfg.OpenTimeout)); err != nil {
+	if err := u.process.Write(data, time.Now().Add(u.host.cfg.OpenTimeout)); err != nil {
 		u.process.Signal(syscall.SIGKILL)
 		return upstream.ErrExited
 	}
@@ -196,7 +196,7 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	if errors.Is(why, upstream.ErrTimeout) {
 		open, _ := c.left()
 		for _, r := range open {
-			_ = u.write(u.service.life, upstream.Cancelled(r.sent)) // it is over in any case
+			_ = u.write(u.host.life, upstream.Cancelled(r.sent)) // it is over in any case
 		}
 	}
 	c.over(why)
@@ -271,6 +271,13 @@ func (u *stdio) forget(s *stdioCall) {
 	u.calls = slices.DeleteFunc(u.calls, func(other *stdioCall) bool { return other == s })
 }
 
+// errBusy is returned when there are as many processes as there may be, or as many as
+// this client may have of them.
+var errBusy = errors.New("the bridge has too many processes, or too many of this client's")
+
+// errEarly is why a message before the response to initialize is left out.
+var errEarly = errors.New("it came before the response to initialize, and too many did")
+
 // maxEarly is how many messages a process may write before it answers initialize.
 const maxEarly = 64
 
@@ -278,7 +285,7 @@ const maxEarly = 64
 // to initialize waits for the session: MCP allows log messages and pings there.
 func (u *stdio) read() {
 	defer close(u.over)
-	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.service.maxBytes())
+	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.maxBytes())
 	var early [][]byte
 	var size int
 	var own *call // nil before the session is ready
@@ -291,7 +298,7 @@ func (u *stdio) read() {
 			first := own == nil && u.isFirst(data)
 			switch {
 			case own == nil && !first && !u.answered:
-				if len(early) == maxEarly || size+len(data) > u.service.maxBytes() {
+				if len(early) == maxEarly || size+len(data) > u.host.maxBytes() {
 					u.skip(data, errEarly)
 					continue
 				}
@@ -329,7 +336,7 @@ func (u *stdio) waitReady() bool {
 	case <-u.ready:
 		return true
 	case <-u.closing:
-	case <-u.service.life.Done():
+	case <-u.host.life.Done():
 	}
 	return false
 }
@@ -341,12 +348,12 @@ func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 		var skim upstream.Skimmer
 		line, err := l.Next(skim.Add)
 		if errors.Is(err, upstream.ErrTooLarge) {
-			u.service.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
+			u.host.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
 			id := skim.Response()
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.service.tooLarge(u.nameNow()), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.tooLarge(u.nameNow()), nil), nil
 		}
 		if err != nil {
 			return nil, err
@@ -377,7 +384,7 @@ const skippedBytes = 256
 
 // skip leaves out what the process wrote, and shows it in the log.
 func (u *stdio) skip(line []byte, why error) {
-	u.service.metrics.dropped.WithLabelValues(dropInvalid).Inc()
+	u.host.metrics.dropped.WithLabelValues(dropInvalid).Inc()
 	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
 		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
 }

@@ -152,8 +152,11 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 }
 
 func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
-	open := func() *stdioCall { return &stdioCall{call: &call{open: make([]openRequest, 1)}} }
-	answered := func() *stdioCall { return &stdioCall{call: &call{}} } // and not forgotten yet
+	with := func(ids ...json.RawMessage) *stdioCall {
+		return &stdioCall{call: newCall(&callSession{host: &host{}}, "st", ids)}
+	}
+	open := func() *stdioCall { return with(json.RawMessage("1")) }
+	answered := func() *stdioCall { return with() } // and not forgotten yet
 	one := open()
 	m, err := rpc.ParseMessage([]byte(note(1)))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
@@ -104,7 +105,7 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 // records opens the bucket of open calls.
 func (s *system) records(t *testing.T) *records {
 	t.Helper()
-	r, err := (&Service{backend: s.b}).openRecords(patient(t))
+	r, err := openRecords(patient(t), s.b, daemon.NewEnv(nil).Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +210,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := s.start(t, testConfig(up.URL))
-	if second.session(ended) != nil || second.session(open) == nil || second.metric(t, "takeovers_total") != 1 {
+	if second.table.session(ended) != nil || second.table.session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
 	}
 }
@@ -245,15 +246,15 @@ func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	h := in.session(name)
-	if _, err := newStandalone(h, nil).put(item{data: []byte(note(1))}); err != nil {
+	h := in.table.session(name)
+	if _, err := newStandalone(h.callSession, nil).put(item{data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 		t.Fatalf("the end was answered %d", a.Status)
 	}
 	for _, stream := range []string{rpc.Standalone, "st"} {
-		if _, err := newWriter(in.Service, name, h.life, stream).put(t.Context(), item{data: []byte(note(2))}); !errors.Is(err, errClosed) {
+		if _, err := newWriter(in.host, name, h.life, stream).put(t.Context(), item{data: []byte(note(2))}); !errors.Is(err, errClosed) {
 			t.Errorf("%s: %v", stream, err)
 		}
 	}

@@ -212,8 +212,8 @@ func TestTask_Rule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &Service{cfg: config.Config{TaskAfter: tt.after}, taskTools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
-		if got, err := s.taskRule(r); err != nil || got != tt.want {
+		s := &env{host: &host{cfg: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
+		if got, err := s.ruleOf(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
 		}
 	}
@@ -312,7 +312,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 	cfg.TaskTools = []string{"x=always"}
 	b := s.start(t, cfg)
 	pauses := make(chan time.Duration, 10)
-	b.after = func(d time.Duration) <-chan time.Time {
+	b.host.times.after = func(d time.Duration) <-chan time.Time {
 		pauses <- d
 		return time.After(0)
 	}
@@ -365,7 +365,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	asked, _ := s.ask(t, c)
-	work := b.session(c.Session).up.(*stateless).work.(*translated) //nolint:forcetypeassert,errcheck // the call before has made it
+	work := b.table.session(c.Session).up.(*side) //nolint:forcetypeassert,errcheck // the call before has made it
 	due := time.NewTicker(2 * time.Millisecond)
 	defer due.Stop()
 	go func() { // the call becomes a task as soon as the client waits again
@@ -701,7 +701,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	b := s.start(t, taskConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	work := b.session(c.Session).task().(*translated) //nolint:forcetypeassert,errcheck // the server is an earlier one
+	work := b.table.session(c.Session).up.(*side).to //nolint:forcetypeassert,errcheck // the server is an earlier one
 	work.mu.Lock()
 	work.open = append(work.open, question{key: "q9", id: json.RawMessage("9")})
 	work.mu.Unlock()
@@ -722,7 +722,7 @@ func TestTask_Refreshed(t *testing.T) {
 	b := s.start(t, taskConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	work, now := b.session(c.Session).task(), time.Now()
+	work, now := b.table.session(c.Session), time.Now()
 	refresh := func(after time.Duration, want int) {
 		t.Helper()
 		now = now.Add(after)
@@ -752,7 +752,7 @@ func TestTask_Refreshed(t *testing.T) {
 func TestTask_TTL(t *testing.T) {
 	for age, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, 2 * time.Hour: time.Hour, -1: time.Hour} {
 		s := newSystem(t, eventlog.Settings{MaxAge: age})
-		if got := s.start(t, testConfig(newModern(t).URL)).taskTTL(); got != want {
+		if got := taskTTL(s.start(t, testConfig(newModern(t).URL)).host); got != want {
 			t.Errorf("where the log keeps events for %s it is %s", age, got)
 		}
 	}

@@ -5,17 +5,14 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -31,10 +28,10 @@ import (
 //
 // It is safe for concurrent use.
 type translated struct {
+	ownRequests
+	env     *env
 	session *clientSession
 	request mcp.Request
-	client  http.Header // of the client's first request, without what belongs to the new revision
-	up      mcpServer
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
 	heard   cursor          // of the standalone stream, where another bridge has begun the call
@@ -42,7 +39,6 @@ type translated struct {
 	// listener stores what the client listens to; nil for another request, and before that is known.
 	listener *listener
 	rule     taskRule
-	numbers  atomic.Uint64   // of requests of our own
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	mu     sync.Mutex
@@ -76,17 +72,29 @@ const (
 	maxQuestions = 64
 )
 
+// newTranslated returns a call that [translated.serve] or [translated.continueAt] begins.
+func newTranslated(e *env, h *clientSession, r mcp.Request) *translated {
+	t := &translated{env: e, session: h, request: r}
+	t.ownRequests.session, t.rest = h.callSession, t
+	return t
+}
+
+// continueAt continues the call of another bridge in its session at the MCP server.
+func (t *translated) continueAt(up serverSide, server translate.Server, asks map[string]bool, heard cursor) {
+	t.up, t.server, t.asks, t.heard, t.turned = up, server, asks, heard, make(chan struct{})
+}
+
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	h := t.session
-	b, refused := h.service.unusedSession(ctx, h.onDemand.call, t.request, t.client)
+	b, refused := t.env.server.unusedSession(ctx, h.demand.call, t.request, t.client)
 	if refused != nil {
 		return refused
 	}
 	t.up, t.server = b.up, b.server
-	h.onDemand.connected(b.connected, t.request, t.server.Info, t.asks)
+	h.demand.connected(b.id, b.version, t.request, t.server.Info, t.asks)
 	if b.attach != nil {
-		b.attach(h)
+		b.attach(h.callSession)
 	}
 	return nil
 }
@@ -106,7 +114,7 @@ func (t *translated) serve(ctx context.Context, c *call) {
 	t.mu.Unlock()
 	switch t.request.Method {
 	case mcp.MethodDiscover:
-		t.answer(t.server.Discover(t.session.service.cfg.TaskAfter >= 0))
+		t.answer(t.server.Discover(t.session.host.cfg.TaskAfter >= 0))
 	case mcp.MethodListen:
 		t.listenFor(ctx, c)
 	default:
@@ -202,7 +210,7 @@ func (t *translated) held() bool {
 // unknownMethod is what a client gets whose method the server refuses to read: some do that with a
 // status alone.
 func unknownMethod(a rpc.Answer) rpc.Answer {
-	if saysNothing(a.Status) {
+	if upstream.SaysNothing(a.Status) {
 		return a
 	}
 	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
@@ -346,7 +354,7 @@ func (t *translated) askClient() {
 	if c == nil || len(t.open) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.session.service.life, t.session.service.cfg.CloseTimeout())
+	ctx, cancel := context.WithTimeout(t.session.host.life, t.session.host.cfg.CloseTimeout())
 	defer cancel()
 	if err := t.session.hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
@@ -362,7 +370,7 @@ func (t *translated) askClient() {
 	t.first.pause()
 	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
 	t.turn(nil)
-	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.session.finish(errEnded) })
+	t.expiry = time.AfterFunc(t.session.host.cfg.InputWait, func() { t.session.finish(errEnded) })
 }
 
 // stop ends the timers of a call that is over.
@@ -395,7 +403,7 @@ func (t *translated) takeAnswers(answers translate.Object) {
 // send sends a response to the server, again when it cannot be reached: the server waits for it, and
 // takes it once.
 func (t *translated) send(data []byte) {
-	ctx, cancel := context.WithTimeout(t.session.ctx, t.session.service.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(t.session.ctx, t.session.host.cfg.OpenTimeout)
 	defer cancel()
 	var a rpc.Answer
 	err := retry(ctx, func() error {
@@ -405,7 +413,7 @@ func (t *translated) send(data []byte) {
 		return nil
 	})
 	if err != nil || a.Status != http.StatusAccepted {
-		t.session.service.log.Warn("the MCP server did not take what its client answered", "session", t.session.name, "status", a.Status)
+		t.session.host.log.Warn("the MCP server did not take what its client answered", "session", t.session.name, "status", a.Status)
 	}
 }
 
@@ -453,7 +461,7 @@ func (t *translated) put(it item) error {
 // again reports whether a request is the one that the call began with, made once more by the same
 // client.
 func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	d := t.session.onDemand
+	d := t.session.demand
 	return c.Owner == d.call.Owner && r.Content() == d.content
 }
 
@@ -510,114 +518,12 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 	}
 }
 
-// taskSoon has the call become a task, unless its client has something else by then. The caller
-// holds the lock.
-func (t *translated) taskSoon() {
-	if !t.rule.may || t.made != nil || t.target == nil {
-		return
-	}
-	if t.due != nil {
-		t.due.Stop()
-	}
-	t.due = time.AfterFunc(t.rule.after, func() { t.session.run(t.makeTask) })
-}
-
-func (t *translated) makeTask() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.make()
-}
-
-// make makes the call a task, unless it is over or its client is about to be asked. The caller
-// holds the lock.
-func (t *translated) make() {
-	if t.target == nil || t.made != nil || len(t.open) > 0 {
-		return
-	}
-	k, err := t.session.beginTask()
-	if err != nil {
-		t.session.service.log.Info("a call does not become a task", "session", t.session.name, "error", err)
-		return
-	}
-	t.made = k
-	t.final(t.target, k.created())
-	t.turn(nil)
-}
-
-// noInput is why a task is cancelled whose client does not answer.
-const noInput = "the client did not answer in time what it was asked"
-
-// askTask has the client of a task asked. The caller holds the lock.
-func (t *translated) askTask() {
-	if t.over || len(t.open) == 0 {
-		return
-	}
-	requests, ids := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	for _, q := range t.open {
-		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
-	}
-	if t.first != nil { // else it is about to be continued
-		t.first.pause()
-	}
-	if !t.made.ask(requests, ids) {
-		t.over, t.ended = true, true
-		t.turn(nil)
-		t.session.finish(errEnded)
-		return
-	}
-	if t.expiry != nil {
-		t.expiry.Stop()
-	}
-	t.expiry = time.AfterFunc(t.session.service.cfg.InputWait, func() { t.cancelTask(noInput) })
-}
-
-func (t *translated) isTask() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.made != nil
-}
-
-func (t *translated) updateTask(answers translate.Object) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was := len(t.open)
-	maps.DeleteFunc(answers, func(key string, _ json.RawMessage) bool { return t.made.is.Requests[key] == nil }) // the client has not been asked
-	t.takeAnswers(answers)
-	switch {
-	case t.over || len(t.open) == was:
-	case len(t.open) > 0:
-		t.askTask()
-	default:
-		t.expiry.Stop()
-		t.made.working()
-		if t.first != nil {
-			t.first.unpause()
-		}
-	}
-}
-
-func (t *translated) cancelTask(why string) {
-	t.mu.Lock()
-	if !t.over {
-		t.over, t.ended = true, true
-		t.made.cancel(why)
-		t.turn(nil)
-	}
-	t.mu.Unlock()
-	t.session.finish(errEnded)
-}
-
-func (t *translated) refreshTask(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.made.refresh(now)
-}
-
 // asTask returns the client's request as the server takes it: the request itself, or, for a tool of
 // 2025-11-25 whose calls have to be tasks, that for the result of the task, which is made first. It
 // returns nothing when the server has answered the request without a task.
 func (t *translated) asTask(ctx context.Context, id string) (data []byte, refused *rpc.Answer) {
-	if !t.needsTask(ctx) {
+	needs := t.request.Method == mcp.MethodCallTool && t.server.HasTaskTools() && t.needsTask(ctx, t.request.Name, &t.env.support)
+	if !needs {
 		return translate.Request(t.request, id, nil), nil
 	}
 	own := t.ownID()
@@ -636,108 +542,6 @@ func (t *translated) asTask(ctx context.Context, id string) (data []byte, refuse
 	}
 	t.inner = made.Task.ID
 	return translate.Message(map[string]any{"id": id, "method": "tasks/result", "params": translate.Object{"taskId": t.inner}}), nil
-}
-
-// needsTask reports whether the server runs the client's tool only as a task. It asks for the tools, unless
-// they are known.
-func (t *translated) needsTask(ctx context.Context) bool {
-	if t.request.Method != mcp.MethodCallTool || !t.server.HasTaskTools() {
-		return false
-	}
-	known := &t.session.service.taskSupport
-	if required, ok := known.of(t.request.Name); ok {
-		return required
-	}
-	tools, params := map[string]bool{}, translate.Object{}
-	for range maxPages {
-		id := t.ownID()
-		m, refused := t.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
-		if refused != nil {
-			break // the server says itself what is wrong with the call
-		}
-		next := translate.TaskTools(m.Result, tools)
-		if next == nil {
-			break
-		}
-		params["cursor"] = next
-	}
-	known.learn(tools)
-	return tools[t.request.Name]
-}
-
-// taskSupport is which tools of an MCP server of 2025-11-25 run only as tasks. It is safe for concurrent
-// use.
-type taskSupport struct {
-	mu       sync.Mutex
-	required map[string]bool
-	until    time.Time
-}
-
-func (s *taskSupport) of(tool string) (required, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Now().After(s.until) {
-		return false, false
-	}
-	required, ok = s.required[tool]
-	return required, ok
-}
-
-func (s *taskSupport) learn(tools map[string]bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.required, s.until = tools, time.Now().Add(eraFor)
-}
-
-func (t *translated) ownID() string { return "rejoin-" + strconv.FormatUint(t.numbers.Add(1), 10) }
-
-// ask makes a request of our own, and returns an error unless the server does it.
-func (t *translated) ask(ctx context.Context, method string, params any) error {
-	ctx, cancel := context.WithTimeout(ctx, t.session.service.cfg.OpenTimeout)
-	defer cancel()
-	id := t.ownID()
-	m, refused := t.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
-	if refused != nil || m.Result == nil {
-		return upstream.ErrUnanswered
-	}
-	return nil
-}
-
-// exchange makes a request of our own, and returns the response, or how it is refused.
-func (t *translated) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
-	c := newCall(t.session, "", []json.RawMessage{event.MustJSON(id)})
-	r := &ownAnswer{of: t}
-	c.to = r
-	t.up.serve(ctx, c, t.client, data)
-	if r.response.IsResponse() {
-		return r.response, nil
-	}
-	select {
-	case a := <-c.reply:
-		return r.response, &a
-	default:
-		a := upstream.Unreachable(upstream.ErrUnanswered)
-		return r.response, &a
-	}
-}
-
-// ownAnswer takes the response to a request of our own. What else comes is about the call.
-type ownAnswer struct {
-	of       *translated
-	response rpc.Message
-}
-
-func (r *ownAnswer) take(m rpc.Message, it item) error {
-	if !m.IsResponse() {
-		return r.of.take(m, it)
-	}
-	r.response = m
-	return nil
-}
-
-func (r *ownAnswer) put(it item) (err error) {
-	r.response, err = rpc.ParseMessage(it.data)
-	return err
 }
 
 // listenFor gives the client the changes that it asked for, until it goes.
@@ -759,7 +563,7 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 			subscribed = append(subscribed, uri)
 		}
 	}
-	l := t.session.newListener(ctx, c, t.request)
+	l := newListener(ctx, t.env, t.session, c, t.request)
 	filter.URIs, filter.Tasks = subscribed, l.taskIDs()
 	t.mu.Lock() // what comes meanwhile waits
 	err = l.acknowledge(ctx, item{data: translate.Acknowledged(filter, t.request.ID)}, filter)

@@ -295,18 +295,18 @@ func TestClose_Turns(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	ending, other := s.ready(t), s.ready(t)
 	for range closesAtOnce {
-		in.closing <- struct{}{}
+		in.table.closing <- struct{}{}
 	}
-	in.session(ending).finish(errEnded)
+	in.table.session(ending).finish(errEnded)
 	for range 10 {
 		stream, _ := s.request(t, other, "1", "echo")
 		s.finished(t, other, stream)
 	}
 	s.wantState(t, ending, session.Open) // it would have ended long before
-	<-in.closing
+	<-in.table.closing
 	s.wantState(t, ending, session.Closed)
 	for range closesAtOnce - 1 {
-		<-in.closing
+		<-in.table.closing
 	}
 }
 
@@ -318,7 +318,7 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	for range closesAtOnce {
-		in.closing <- struct{}{}
+		in.table.closing <- struct{}{}
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -329,10 +329,10 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	for range 100 {
 		s.wantState(t, name, session.Open) // it would have ended long before
 	}
-	<-in.closing
+	<-in.table.closing
 	s.wantState(t, name, session.Closed)
 	for range closesAtOnce - 1 {
-		<-in.closing
+		<-in.table.closing
 	}
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }

@@ -26,7 +26,7 @@ import (
 // an event with an ID of the upstream also hashes its data, so an ID that is used twice loses
 // nothing.
 type writer struct {
-	service               *Service
+	host                  *host
 	session, life, stream string
 	trace                 tracing.Context // of the call
 	nonce                 string          // of the keys of what has no ID of its own
@@ -35,9 +35,12 @@ type writer struct {
 	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 
-func newWriter(s *Service, session, life, stream string) *writer {
-	return &writer{service: s, session: session, life: life, stream: stream, nonce: rand.Text()}
+func newWriter(h *host, session, life, stream string) *writer {
+	return &writer{host: h, session: session, life: life, stream: stream, nonce: rand.Text()}
 }
+
+// errClosed is returned when the log takes no more of a stream.
+var errClosed = errors.New("the stream is closed")
 
 // item is an event that is to be stored.
 type item struct {
@@ -62,9 +65,9 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
 		w.index++
 	}
-	m, since := w.service.metrics, time.Now()
+	m, since := w.host.metrics, time.Now()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		if time.Since(since) > w.service.doubtAfter {
+		if time.Since(since) > w.host.times.doubt {
 			// The log may have forgotten the key of an attempt that it did not answer.
 			if sequence, err := w.find(ctx, e); err == nil && sequence > 0 {
 				w.last = sequence
@@ -92,7 +95,7 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 			return 0, errClosed
 		}
 		m.retries.Inc()
-		w.service.log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
+		w.host.log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
@@ -105,7 +108,7 @@ func (w *writer) put(ctx context.Context, it item) (uint64, error) {
 
 // stored writes a debug line.
 func (w *writer) stored(e eventlog.Event, ack eventlog.Ack) {
-	s := w.service
+	s := w.host
 	if !s.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
@@ -117,15 +120,11 @@ func (w *writer) stored(e eventlog.Event, ack eventlog.Ack) {
 	s.log.DebugContext(ctx, "a message is stored", attrs...)
 }
 
-// doubtAfter is how long the log surely knows the key of an attempt: less than its
-// duplicate window of 2 min.
-const doubtAfter = 90 * time.Second
-
 // find returns the sequence of an event that an attempt may have stored; 0 for none.
 func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.host.cfg.AckTimeout)
 	defer cancel()
-	l := w.service.backend.Log
+	l := w.host.backend.Log
 	state, err := l.Look(ctx, l.Partition(w.session))
 	if err != nil {
 		return 0, err
@@ -145,9 +144,9 @@ func (w *writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 // try is an attempt. It keeps its own deadline when ctx ends: what was sent may be
 // stored anyway.
 func (w *writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.service.cfg.AckTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.host.cfg.AckTimeout)
 	defer cancel()
-	return w.service.backend.Log.Publish(ctx, e)
+	return w.host.backend.Log.Publish(ctx, e)
 }
 
 // reloadBytes bounds a page of what is read.

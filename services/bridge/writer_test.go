@@ -12,7 +12,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	w := newWriter(in.Service, name, s.lifeOf(t, name), "st")
+	w := newWriter(in.host, name, s.lifeOf(t, name), "st")
 	first, err := w.put(t.Context(), item{data: []byte(note(1))})
 	if err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
 		t.Fatal(err)
 	}
-	in.doubtAfter = -1
+	in.host.times.doubt = -1
 	for n := 2; n <= 3; n++ {
 		if sequence, err := w.put(t.Context(), item{data: []byte(note(n))}); err != nil || sequence <= first {
 			t.Fatal(sequence, err)
@@ -39,11 +39,11 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 func TestPublish_SessionEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
-	h := in.session(s.ready(t))
+	h := in.table.session(s.ready(t))
 	s.srv.Stop()
 	put := make(chan error, 1)
 	go func() {
-		_, err := newCall(h, "st", nil).put(item{data: []byte(note(1))})
+		_, err := newCall(h.callSession, "st", nil).put(item{data: []byte(note(1))})
 		put <- err
 	}()
 	eventually(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })

@@ -198,3 +198,9 @@ func Unreachable(err error) rpc.Answer {
 		return Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
 	}
 }
+
+// SaysNothing reports whether a status says nothing of what the MCP server makes of a request: it is
+// in trouble, or does not let the bridge in.
+func SaysNothing(status int) bool {
+	return status >= http.StatusInternalServerError || status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests
+}

@@ -1,0 +1,117 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// connected is a session at the upstream, or why there is none.
+type connected struct {
+	up       serverSide         // nil when the response is an error
+	attach   func(*callSession) // to be called with the session; nil for nothing
+	id       string             // the upstream's own name of the session
+	version  string
+	response []byte
+	modern   *modernSession // of a session that the upstream knows nothing of
+}
+
+// readVersion reads what an initialize response is; up stays unless it is an error.
+func (d *connected) readVersion(m rpc.Message) error {
+	if m.Error != nil {
+		d.up = nil
+		return nil
+	}
+	var result struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	err := rpc.Unmarshal(m.Result, &result)
+	d.version = result.ProtocolVersion
+	return err
+}
+
+// dial begins a session with an initialize request. An answer that is no success is the client's.
+func (s *mcpServer) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+	if s.command != nil {
+		return s.dialStdio(ctx, c, id)
+	}
+	return s.dialHTTP(ctx, c, id)
+}
+
+// dialHTTP posts an initialize request. An answer that is no success is the client's.
+func (s *mcpServer) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+	r := &remote{host: s.host, endpoint: s.endpoint}
+	resp, refused := r.post(ctx, c.Header, c.Data)
+	if refused != nil {
+		return connected{}, refused
+	}
+	r.id = resp.Header.Get(upstream.HeaderSession)
+	m, data, err := r.response(resp, id)
+	if !s.host.run(func() { upstream.Finish(resp) }) { // a server may leave the stream open
+		_ = resp.Body.Close()
+	}
+	d := connected{up: r, id: r.id, response: data}
+	if err == nil {
+		err = d.readVersion(m)
+	}
+	if len(r.id) > maxIDBytes || !upstream.IsFieldValue(r.id) {
+		err = upstream.ErrSession // the registry could not keep it as it is
+	}
+	r.version = d.version
+	if err != nil || d.up == nil {
+		s.host.run(func() { r.close(s.host.life, c.Header) })
+	}
+	return d, s.host.connectError(err)
+}
+
+// dialStdio starts a process and hands it the initialize request.
+func (s *mcpServer) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+	u, err := s.startStdio(c.Session, clientOf(c))
+	if errors.Is(err, errBusy) {
+		s.host.trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
+			slog.Int("processes", s.host.cfg.MaxProcesses), slog.String("client", clientOf(c)))
+		a := upstream.Busy(errBusy.Error())
+		return connected{}, &a
+	}
+	if err != nil {
+		return connected{}, s.host.connectError(err)
+	}
+	d := connected{up: u, attach: u.attach}
+	var m rpc.Message
+	if d.response, err = u.initialize(ctx, id, c.Data); err == nil {
+		if m, err = rpc.ParseMessage(d.response); err == nil {
+			err = d.readVersion(m)
+		}
+	}
+	if err != nil || d.up == nil {
+		u.close(ctx, nil)
+	}
+	return d, s.host.connectError(err)
+}
+
+// newMetadata returns what the registry holds of a session.
+func (s *mcpServer) newMetadata(d connected) (meta metadata) {
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.name, d.id, d.version, d.modern
+	if s.command != nil && s.host.cfg.ProcessIdleAfter > 0 {
+		meta.Retention = &retention{IdleAfter: int64(time.Duration(s.host.cfg.ProcessIdleAfter) / time.Second)}
+	}
+	return meta
+}
+
+// restore returns the server's side of a session of another bridge. A process has ended with that.
+func (s *mcpServer) restore(meta metadata) serverSide {
+	if meta.MCP.Modern != nil {
+		u := s.newModernServer(*meta.MCP.Modern)
+		u.missed = true
+		return u
+	}
+	if s.command != nil {
+		return &stdio{host: s.host}
+	}
+	return &remote{host: s.host, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+}

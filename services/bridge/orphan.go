@@ -1,0 +1,126 @@
+package bridge
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"rejoin/shared/rpc"
+)
+
+// orphans are calls whose clients have gone, and may come back: a client that makes its call again
+// instead ends the first one. It is safe for concurrent use.
+type orphans struct {
+	mu  sync.Mutex
+	all map[[sha256.Size]byte][]chan struct{}
+}
+
+func (o *orphans) add(key [sha256.Size]byte) chan struct{} {
+	again := make(chan struct{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[[sha256.Size]byte][]chan struct{}{}
+	}
+	o.all[key] = append(o.all[key], again)
+	return again
+}
+
+func (o *orphans) remove(key [sha256.Size]byte, again chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	left := slices.DeleteFunc(o.all[key], func(other chan struct{}) bool { return other == again })
+	if o.all[key] = left; len(left) == 0 {
+		delete(o.all, key)
+	}
+}
+
+// made ends the orphans of a call that its client has made again.
+func (o *orphans) made(key [sha256.Size]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, again := range o.all[key] {
+		close(again)
+	}
+	delete(o.all, key)
+}
+
+// cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
+func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
+	if h.onDemand && h.call(c.Stream) != nil && !h.isTask() {
+		if c.Resumable {
+			h.run(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
+		} else {
+			h.finish(errEnded)
+		}
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
+// makes it again, and it does not wait for its client's answers.
+func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
+	s, d := h.host, h.demand
+	again := h.table.orphans.add(d.client)
+	defer h.table.orphans.remove(d.client, again)
+	select {
+	case <-h.ctx.Done():
+		return
+	case <-s.times.after(s.cfg.CancelGrace):
+	case <-again:
+	}
+	d.mu.Lock()
+	asked := d.asked.After(since)
+	d.mu.Unlock()
+	if !asked && h.call(stream) != nil && !h.needsNoClient() {
+		h.finish(errEnded)
+	}
+}
+
+// orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
+// and the client's connection with it. Edges ask every 10 s.
+const orphanedAfter = 35 * time.Second
+
+// isOrphaned reports whether no client waits for the session's call any more. since is when edges
+// could be heard again, or zero.
+func (h *clientSession) isOrphaned(now, since time.Time) bool {
+	d := h.demand
+	if d == nil || h.needsNoClient() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened && now.Sub(d.asked) > orphanedAfter && now.Sub(since) > orphanedAfter
+}
+
+// mayBeTask is the MCP server's side of a call that may continue while no client is connected for it.
+type mayBeTask interface {
+	// held reports whether the call waits for its client's answers, for --input-wait.
+	held() bool
+	// isTask reports whether it has become a task.
+	isTask() bool
+	// refreshTask stores the state of the task again that has not changed for long, if it is one.
+	refreshTask(now time.Time)
+}
+
+// isTask reports whether the session's call has become a task.
+func (h *clientSession) isTask() bool {
+	u, ok := h.up.(mayBeTask)
+	return ok && u.isTask()
+}
+
+// needsNoClient reports whether the call continues while no client is connected for it: it has become
+// a task, or waits for its client's answers for --input-wait.
+func (h *clientSession) needsNoClient() bool {
+	u, ok := h.up.(mayBeTask)
+	return !ok || u.held() || u.isTask()
+}
+
+// refreshTask stores the state of the session's task again that has not changed for long, if it has one.
+func (h *clientSession) refreshTask(now time.Time) {
+	if u, ok := h.up.(mayBeTask); ok {
+		u.refreshTask(now)
+	}
+}

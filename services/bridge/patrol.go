@@ -1,0 +1,91 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"rejoin/shared/session"
+)
+
+// patrolEvery is how often a bridge looks for sessions that were ended elsewhere.
+const patrolEvery = time.Second
+
+// reconcile finishes the sessions that somebody else has ended, and the calls that no client waits
+// for. The copy of the registry only raises the suspicion.
+func (s *Service) reconcile() {
+	ticker := time.NewTicker(patrolEvery)
+	defer ticker.Stop()
+	var edges hearing
+	for {
+		select {
+		case <-s.host.life.Done():
+			return
+		case <-ticker.C:
+		}
+		edges.look(time.Now(), s.host.backend.Conn.IsConnected())
+		s.server.closeSpares(false)
+		s.patrol(edges.deaf)
+	}
+}
+
+// pausedAfter is the time between two looks that shows a pause of the process (SIGSTOP, a frozen
+// container): longer than a look takes, and short enough that a shorter pause and the 10 s between two
+// questions of an edge are less than [orphanedAfter].
+const pausedAfter = 15 * time.Second
+
+// hearing is when edges could not be heard: while NATS was away, and while the process was paused.
+type hearing struct {
+	looked time.Time // the last look
+	deaf   time.Time // when they could not be heard last; zero for never
+}
+
+// look notes whether the edges can be heard now, and could be since the last look.
+func (g *hearing) look(now time.Time, connected bool) {
+	if !connected || !g.looked.IsZero() && now.Sub(g.looked) > pausedAfter {
+		g.deaf = now
+	}
+	g.looked = now
+}
+
+// patrol is one look at all sessions. It does not wait for a call that is storing something.
+func (s *Service) patrol(away time.Time) {
+	for _, h := range s.table.all() {
+		if !h.onDemand {
+			s.lookAt(h, away)
+		} else if h.looking.CompareAndSwap(false, true) {
+			h.run(func() {
+				defer h.looking.Store(false)
+				s.lookAt(h, away)
+			})
+		}
+	}
+}
+
+func (s *Service) lookAt(h *clientSession, away time.Time) {
+	if h.isOrphaned(time.Now(), away) {
+		s.host.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)
+		h.finish(errEnded)
+		return
+	}
+	h.refreshTask(time.Now())
+	rec, ok := s.host.backend.Sessions.Session(h.name)
+	if !ok || h.has(rec) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.host.life, s.host.cfg.AckTimeout)
+	over, err := s.isOver(ctx, h)
+	cancel()
+	if err == nil && over {
+		h.finish(errEnded)
+	}
+}
+
+// isOver asks the log whether a session has ended.
+func (s *Service) isOver(ctx context.Context, h *clientSession) (bool, error) {
+	rec, err := s.host.backend.Sessions.Get(ctx, h.name)
+	if errors.Is(err, session.ErrNotFound) {
+		return true, nil
+	}
+	return err == nil && !h.has(rec), err
+}

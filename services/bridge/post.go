@@ -1,0 +1,212 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// post hands over what a client posted.
+func (h *clientSession) post(c rpc.Call) rpc.Answer {
+	all, batch, err := rpc.Messages(c.Data)
+	if err != nil || batch && len(all) == 0 {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
+	}
+	var ids []json.RawMessage
+	var cancel []string
+	initialized, answers := false, true
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		switch {
+		case err != nil:
+			return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
+		case m.IsRequest():
+			ids = append(ids, m.ID)
+		case m.Is(upstream.MethodCancelled):
+			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
+		case m.Is(upstream.MethodInitialized):
+			initialized, answers = true, false
+		case m.Method != nil:
+			answers = false
+		}
+	}
+	if refused := h.tasks.posted(&c, all, batch); refused != nil {
+		return upstream.About(*refused, ids)
+	}
+	h.remember(c.Header)
+	if !initialized || len(all) > 1 {
+		h.use()
+	}
+	h.cancelled(cancel)
+	if len(ids) == 0 {
+		client := h.owner
+		if answers { // a call of the client's may wait for them, and hold what it has until then
+			client = ""
+		}
+		return h.notify(c, initialized, client)
+	}
+	if c.Stream == "" || c.Stream == rpc.Standalone {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
+	}
+	return h.request(c, ids)
+}
+
+// request begins a call and waits until the upstream has taken or refused it, or
+// AcceptAfter has passed.
+func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
+	made := newCall(h.callSession, c.Stream, ids)
+	made.traced(c.Trace)
+	if !h.host.open.enter(h.owner) {
+		return upstream.Busy("the bridge has too many requests, or too many of this client's")
+	}
+	n := int64(len(c.Data))
+	if !h.host.memory.Take(h.owner, n) {
+		h.host.open.leave(h.owner)
+		return upstream.Busy(noMemory)
+	}
+	leave := func() {
+		h.host.memory.Give(h.owner, n)
+		h.host.open.leave(h.owner)
+	}
+	if !h.addCall(made) {
+		leave()
+		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
+	}
+	if !h.run(func() {
+		defer h.forget(made, leave)
+		h.up.serve(h.ctx, made, c.Header, c.Data)
+	}) {
+		h.forget(made, leave)
+		return h.unavailable()
+	}
+	wait := h.host.cfg.AcceptAfter
+	if h.onDemand {
+		wait = h.host.times.answer
+	}
+	select {
+	case a := <-made.reply:
+		return a
+	case <-time.After(wait):
+		made.accept()
+	}
+	if _, err := h.answerOrOpen(made, item{}); err != nil {
+		h.finish(errEnded) // the client has the error
+		return <-made.reply
+	}
+	select {
+	case a := <-made.reply:
+		return a
+	case <-time.After(unloggedFor):
+		if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
+			h.finish(errEnded)
+		}
+	}
+	return <-made.reply
+}
+
+// unloggedFor is how long a call may take that cannot have a session in the log: less than the
+// edge waits.
+const unloggedFor = 25 * time.Second
+
+// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
+// bridge.
+func (h *clientSession) unavailable() rpc.Answer {
+	if h.hasEnded() {
+		return ended()
+	}
+	return upstream.Busy(upstream.ErrStopping.Error())
+}
+
+const noMemory = "the bridge holds too much for clients, or too much for this one"
+
+// notifyWithin is how long a client waits for the upstream to take what is no request.
+// It keeps the order of what a client sends one after the other.
+const notifyWithin = 5 * time.Second
+
+// notify hands over messages that are no requests, in the share of a client.
+func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
+	n := int64(len(c.Data))
+	if !h.host.memory.Take(client, n) {
+		return upstream.Busy(noMemory)
+	}
+	give := func() { h.host.memory.Give(client, n) }
+	reply := make(chan rpc.Answer, 1)
+	if !h.run(func() {
+		defer give()
+		ctx, cancel := context.WithTimeout(h.ctx, h.host.cfg.OpenTimeout)
+		defer cancel()
+		a := h.up.send(ctx, c.Header, c.Data)
+		reply <- a
+		switch {
+		case a.Status == http.StatusNotFound:
+			h.finish(upstream.ErrGone)
+		case a.Status == http.StatusAccepted && initialized:
+			h.listen(cursor{})
+		}
+	}) {
+		give()
+		return h.unavailable()
+	}
+	select {
+	case a := <-reply:
+		return a
+	case <-time.After(notifyWithin):
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+}
+
+// endNow ends the session because its client wants that, and waits for its end in the log.
+func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
+	h.remember(c.Header)
+	h.finish(errEnded)
+	ctx, cancel := context.WithTimeout(h.host.life, h.host.cfg.CloseTimeout())
+	defer cancel()
+	select {
+	case <-h.ended:
+		return rpc.Answer{Status: http.StatusNoContent}
+	case <-ctx.Done():
+		return upstream.Busy("the session cannot be closed now")
+	}
+}
+
+// check sees to it that a stream gets its response, or an error.
+func (h *clientSession) check(c rpc.Call) rpc.Answer {
+	accepted := rpc.Answer{Status: http.StatusAccepted}
+	ids, _ := rpc.RequestIDs(c.Stream)
+	if h.onDemand {
+		h.demand.wasAsked()
+	}
+	if h.call(c.Stream) != nil || len(ids) == 0 {
+		return accepted
+	}
+	s := h.host
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
+	defer cancel()
+	lost := newCall(h.callSession, c.Stream, ids)
+	final, err := lost.hasFinal(ctx)
+	if err != nil {
+		return upstream.Busy("the log cannot be read now")
+	}
+	if final {
+		return accepted
+	}
+	// The bridge may have taken the request meanwhile: it receives messages in their order, but
+	// serves each in a goroutine.
+	lost.expectNoAnswer() // its client waits for what is in the log
+	if !h.addCall(lost) {
+		return accepted
+	}
+	defer h.forget(lost, func() {})
+	switch final, err := lost.reloadOnce(ctx); { // some of a batch may be answered
+	case err != nil:
+		return upstream.Busy("the log cannot be read now")
+	case final:
+		return accepted
+	}
+	lost.lose()
+	return accepted
+}

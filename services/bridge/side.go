@@ -1,0 +1,221 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// side is the MCP server's side of one call of a client without sessions: passed on, where
+// the server speaks the revision too, else translated.
+type side struct {
+	*env
+	session *clientSession
+	request mcp.Request
+	rule    taskRule
+	kept    *resultcache.Request // nil for one whose result is not kept
+
+	mu   sync.Mutex
+	to   *translated // nil where the request is passed on
+	work taskWork    // nil for a request that becomes no task
+}
+
+// translation returns the call as the server has it, if that speaks earlier revisions.
+func (u *side) translation() *translated {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.to
+}
+
+// serve hands the request over. ctx ends with the call.
+func (u *side) serve(ctx context.Context, c *call, client http.Header, data []byte) {
+	if t := u.translation(); t != nil {
+		r, err := mcp.Parse(data)
+		if err != nil {
+			c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+			return
+		}
+		t.join(ctx, c, r)
+		return
+	}
+	modern, refused := u.server.isModern(ctx, client)
+	switch {
+	case refused != nil:
+		c.refuse(*refused)
+	case mcp.IsTaskMethod(u.request.Method) && !u.server.hasOwnTasks():
+		c.refuse(unknownTask())
+	case modern:
+		if mcp.IsTaskMethod(u.request.Method) {
+			if refused := u.session.tasks.refuse(ctx, u.request.Name); refused != nil {
+				c.refuse(*refused)
+				return
+			}
+		}
+		u.pass(ctx, c, client, data)
+	default:
+		t := newTranslated(u.env, u.session, u.request)
+		t.client, t.asks, t.rule = upstream.WithoutRepeated(client), translate.Askable(u.request), u.rule
+		u.mu.Lock()
+		u.to, u.work = t, t
+		u.mu.Unlock()
+		u.session.setReceiver(t)
+		t.serve(ctx, c)
+	}
+}
+
+// pass hands the request over as it is, but for what its server may read in another way than the edge.
+func (u *side) pass(ctx context.Context, c *call, client http.Header, data []byte) {
+	r := u.server.direct()
+	data = translate.Plain(data)
+	if u.kept != nil {
+		u.host.metrics.cached.WithLabelValues(cacheMiss).Inc()
+		data = u.kept.Data
+		c.keep = func(result json.RawMessage) { u.host.cache.Put(*u.kept, result) }
+	}
+	switch u.request.Method {
+	case mcp.MethodDiscover:
+		c.to = &discovered{env: u.env, call: c}
+	case mcp.MethodListen:
+		l := newListener(ctx, u.env, u.session, c, u.request)
+		c.to = l
+		data = translate.WithoutTasks(data, func(id string) bool {
+			_, ours := mcp.ParseTaskID(id)
+			return ours || u.session.tasks.refuse(ctx, id) != nil
+		})
+	}
+	if u.rule.may && !u.server.hasOwnTasks() {
+		p := &passed{env: u.env, session: u.session, request: u.request, rule: u.rule, up: r}
+		u.mu.Lock()
+		u.work = p
+		u.mu.Unlock()
+		defer p.stop()
+		p.serve(ctx, c, client, data)
+		return
+	}
+	r.serve(ctx, c, client, data)
+}
+
+func (u *side) send(context.Context, http.Header, []byte) rpc.Answer {
+	return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a call without a session takes no messages")
+}
+
+// resume continues a call of another bridge: at a server of earlier revisions, if that gives event
+// IDs. The revision itself has no resuming.
+func (u *side) resume(ctx context.Context, c *call, client http.Header) {
+	t := u.translation()
+	if t == nil {
+		if p, ok := u.work.(*passed); ok {
+			c.to = p
+		}
+		c.over(upstream.ErrUnanswered)
+		return
+	}
+	t.resume(ctx, c, client)
+}
+
+// held reports whether the call waits for its client.
+func (u *side) held() bool {
+	t := u.translation()
+	return t != nil && t.held()
+}
+
+// listen listens to what the server sends of itself, for the one call.
+func (u *side) listen(ctx context.Context, c *call, _ func() http.Header) {
+	if t := u.translation(); t != nil {
+		t.up.listen(ctx, c, func() http.Header { return t.client })
+	}
+}
+
+// close ends the session upstream.
+func (u *side) close(ctx context.Context, _ http.Header) {
+	if t := u.translation(); t != nil && t.up != nil {
+		t.stop()
+		t.up.close(ctx, t.client)
+	}
+}
+
+// isTask reports whether the call has become a task.
+func (u *side) isTask() bool { return u.task() != nil }
+
+// refreshTask stores the state of the task again that has not changed for long, if the call is one.
+func (u *side) refreshTask(now time.Time) {
+	if work := u.task(); work != nil {
+		work.refreshTask(now)
+	}
+}
+
+// makeTask makes the call a task before its time, if it may become one.
+func (u *side) makeTask() {
+	u.mu.Lock()
+	work := u.work
+	u.mu.Unlock()
+	if work != nil {
+		work.makeTask()
+	}
+}
+
+// task returns the call as one that is a task; nil when it is none.
+func (u *side) task() taskWork {
+	u.mu.Lock()
+	work := u.work
+	u.mu.Unlock()
+	if work == nil || !work.isTask() {
+		return nil
+	}
+	return work
+}
+
+// changeTask takes a client's request about the session's task.
+func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
+	work := u.task()
+	if work == nil || c.Owner != u.session.demand.call.Owner {
+		return upstream.About(unknownTask(), []json.RawMessage{r.ID})
+	}
+	if r.Method == mcp.MethodCancelTask {
+		work.cancelTask("the client has cancelled it")
+	} else {
+		var answers translate.Object
+		if rpc.Unmarshal(r.Params["inputResponses"], &answers) != nil {
+			return upstream.About(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."), []json.RawMessage{r.ID})
+		}
+		work.updateTask(answers)
+	}
+	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
+}
+
+// continueTask continues the task that the call has become at another bridge.
+func (u *side) continueTask(k *task) {
+	if u.to != nil {
+		u.to.continueTask(k)
+		u.work = u.to
+		return
+	}
+	u.work = &passed{env: u.env, session: u.session, request: u.request, made: k, over: k.is.Status.Over()}
+}
+
+// discovered changes the result of server/discover: the client learns what Rejoin speaks.
+type discovered struct {
+	*env
+	call *call
+}
+
+func (d *discovered) take(m rpc.Message, it item) error {
+	if result := d.discovery(m.Result); result != nil {
+		it.data = translate.Message(map[string]any{"id": m.ID, "result": result})
+	}
+	it.final = m.IsResponse()
+	return d.put(it)
+}
+
+func (d *discovered) put(it item) error {
+	_, err := d.call.store(it)
+	return err
+}

@@ -1,0 +1,94 @@
+package bridge
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// statelessCalls serves the calls of clients without sessions. It is safe for concurrent use.
+type statelessCalls struct{ env }
+
+// newStatelessCalls returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
+// tasks.
+func newStatelessCalls(h *host, server *mcpServer, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
+	return &statelessCalls{env{host: h, server: server, table: t, tools: tools}}
+}
+
+// request serves a request that has no session.
+func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
+	r, err := mcp.Parse(c.Data)
+	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
+	}
+	rule, err := s.ruleOf(r)
+	if e, ok := errors.AsType[*mcp.Error](err); ok {
+		return rpc.Answer{Status: e.Status, Data: rpc.ErrorMessage(r.ID, e.Code, e.Message, e.Data)}
+	}
+	result, kept := s.cachedResult(r, c.Header)
+	if result != nil {
+		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
+	}
+	content := r.Content()
+	d := &onDemand{call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content}))}
+	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
+	s.table.orphans.made(d.client)
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.host.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
+	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
+	h := s.table.newOnDemand(c.Session, c.Life, clientOf(c), c.Owner, d)
+	h.up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
+	h.remember(c.Header)
+	a := h.request(c, []json.RawMessage{r.ID})
+	if !h.busy() {
+		h.finish(errEnded) // also when the call was not begun
+	}
+	return a
+}
+
+// cachedResult returns the result of a request that another client has got. Where there is none,
+// kept is not nil if its result may be kept.
+func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result json.RawMessage, kept *resultcache.Request) {
+	if s.host.cache == nil {
+		return nil, nil
+	}
+	result, kept = s.host.cache.Get(r, s.server.direct().header(client))
+	if result != nil {
+		s.host.metrics.cached.WithLabelValues(cacheHit).Inc()
+		if r.Method == mcp.MethodDiscover {
+			result = s.discovery(result)
+		}
+	}
+	return result, kept
+}
+
+// unknownState refuses the requestState of a call that is over, or somebody else's.
+func unknownState() rpc.Answer {
+	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
+}
+
+// again continues a call that waits for its client, by the client's repeated request.
+func (s *statelessCalls) again(h *clientSession, c rpc.Call) rpc.Answer {
+	u, ok := h.up.(*side)
+	r, err := mcp.Parse(c.Data)
+	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
+		return ended()
+	}
+	if mcp.IsTaskMethod(r.Method) {
+		return u.changeTask(c, r)
+	}
+	if t := u.translation(); t == nil || !t.again(c, r) {
+		return upstream.About(unknownState(), []json.RawMessage{r.ID})
+	}
+	h.demand.wasAsked()
+	return h.request(c, []json.RawMessage{r.ID})
+}

@@ -1,0 +1,198 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// table has the sessions that the bridge answers for. It is safe for concurrent use.
+type table struct {
+	host    *host
+	inbox   chan *nats.Msg // gets the calls of edges
+	owners  *owners.Notes  // of the tasks that the MCP server makes itself
+	closing chan struct{}  // one token for a session that is being ended in the log
+	orphans orphans
+
+	mu       sync.Mutex
+	sessions map[string]*clientSession
+}
+
+// newTable returns an empty table. inbox gets the calls of edges about its sessions.
+func newTable(h *host, inbox chan *nats.Msg) *table {
+	return &table{host: h, inbox: inbox, closing: make(chan struct{}, closesAtOnce), sessions: map[string]*clientSession{}}
+}
+
+// hold begins to answer for a session.
+func (t *table) hold(h *clientSession) error {
+	t.mu.Lock()
+	t.sessions[h.name] = h
+	t.host.metrics.sessions.Set(float64(len(t.sessions)))
+	t.mu.Unlock()
+	sub, err := t.host.backend.Conn.ChanQueueSubscribe(rpc.Subject(h.name), rpc.Queue, t.inbox)
+	if err != nil {
+		t.release(h)
+		return err
+	}
+	h.mu.Lock()
+	h.sub = sub
+	h.mu.Unlock()
+	return nil
+}
+
+// release ends what hold began.
+func (t *table) release(h *clientSession) {
+	h.unsubscribe()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sessions[h.name] == h {
+		delete(t.sessions, h.name)
+	}
+	t.host.metrics.sessions.Set(float64(len(t.sessions)))
+}
+
+func (t *table) session(name string) *clientSession {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sessions[name]
+}
+
+func (t *table) all() []*clientSession {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*clientSession, 0, len(t.sessions))
+	for _, h := range t.sessions {
+		all = append(all, h)
+	}
+	return all
+}
+
+// endUnused ends the sessions that their clients do not use. The session of a single call is in use
+// while that runs.
+func (t *table) endUnused() {
+	for _, h := range t.all() {
+		h.mu.Lock()
+		unused := !h.used && !h.onDemand && time.Since(h.begun) > t.host.times.unused
+		h.mu.Unlock()
+		if unused {
+			t.host.log.Info("a session that was never used ends, since there are too many processes", "session", h.name)
+			h.finish(errEnded)
+		}
+	}
+}
+
+// closesAtOnce is how many sessions are ended in the log at a time. An overloaded log ends none of
+// them in time when all are tried at once, and has no time left for calls.
+const closesAtOnce = 32
+
+// close ends a session in the log, however long that takes.
+func (t *table) close(h *clientSession) {
+	_ = retry(t.host.life, func() error { // what the service does not, the next bridge does
+		select {
+		case t.closing <- struct{}{}:
+			defer func() { <-t.closing }()
+		case <-t.host.life.Done():
+			return t.host.life.Err()
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.life), t.host.cfg.CloseTimeout())
+		defer cancel()
+		err := t.closeOnce(ctx, h)
+		if err != nil {
+			t.host.log.Info("a session is not ended yet", "session", h.name, "error", err)
+		}
+		return err
+	})
+}
+
+// closeOnce is one attempt to end a session in the log, also where somebody else has begun
+// to. A session of the same name that was opened since is another one.
+func (t *table) closeOnce(ctx context.Context, h *clientSession) error {
+	rec, err := t.host.backend.Sessions.Get(ctx, h.name)
+	if err == nil && rec.Life == h.life {
+		err = t.host.backend.Sessions.End(ctx, h.name, "", false)
+	}
+	if err == nil || errors.Is(err, session.ErrNotFound) {
+		close(h.ended)
+		return nil
+	}
+	return err
+}
+
+// closeAll ends the sessions whose processes have ended with the service: no other
+// bridge can go on with them. One deadline for all bounds the stop.
+func (t *table) closeAll() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.life), t.host.cfg.CloseTimeout())
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, h := range t.all() {
+		closing.Go(func() {
+			if err := t.closeExited(ctx, h); err != nil {
+				t.host.log.Warn("a session is left to the next bridge to end", "session", h.name, "error", err)
+				return
+			}
+			t.release(h)
+		})
+	}
+	closing.Wait()
+}
+
+// closeExited ends the calls of a session whose process has ended, and the session in the log, when
+// it is its turn; see [closesAtOnce].
+func (t *table) closeExited(ctx context.Context, h *clientSession) error {
+	select {
+	case t.closing <- struct{}{}:
+		defer func() { <-t.closing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, c := range h.streams() {
+		c.over(upstream.ErrExited)
+	}
+	return t.closeOnce(ctx, h)
+}
+
+// end ends what waits for calls of edges.
+func (t *table) unsubscribe() {
+	for _, h := range t.all() {
+		h.unsubscribe()
+	}
+}
+
+// newSession returns a session of a client's share, which principal owns in the log; an empty one
+// without access control.
+func (t *table) newSession(name, life, share, principal string) *clientSession {
+	h := &clientSession{table: t, owner: share, begun: time.Now(), calls: map[string]*call{}, ended: make(chan struct{})}
+	h.callSession = newCallSession(t.host, name, life, h)
+	h.tasks = newGuard(h.ctx, t.host, t.owners, name, principal)
+	return h
+}
+
+// newOnDemand returns the session of one call, which is in the log when there is something to store.
+func (t *table) newOnDemand(name, life, share, principal string, d *onDemand) *clientSession {
+	h := t.newSession(name, life, share, principal)
+	h.onDemand, h.demand = true, d
+	return h
+}
+
+// open returns what is open of all sessions.
+func (t *table) open() (all []openCall) {
+	for _, h := range t.all() {
+		var at *callAt
+		if h.demand != nil {
+			at = h.demand.at.Load()
+		}
+		for _, c := range h.streams() {
+			is := c.cursor()
+			all = append(all, openCall{Session: h.name, Stream: c.stream, Began: c.began, ID: is.ID, Sequence: is.Sequence, At: at})
+		}
+	}
+	return all
+}
