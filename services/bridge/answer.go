@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
@@ -27,21 +28,21 @@ func (s *Service) receive(ctx context.Context) {
 
 // accept answers a call, in a goroutine of its own.
 func (s *Service) accept(msg *nats.Msg) {
-	if msg.Subject == changedSubject {
-		s.host.hearChange(string(msg.Data))
+	if msg.Subject == host.ChangedSubject {
+		s.host.HearChange(string(msg.Data))
 		return
 	}
 	begun := time.Now()
 	c, err := rpc.ParseCall(msg)
 	respond := func(a rpc.Answer) {
-		s.host.metrics.answered(c.Action, a.Status)
-		s.host.metrics.acceptSeconds.Observe(time.Since(begun).Seconds())
+		s.host.Metrics.Answered(c.Action, a.Status)
+		s.host.Metrics.AcceptSeconds.Observe(time.Since(begun).Seconds())
 		err := a.Respond(msg)
 		if errors.Is(err, nats.ErrMaxPayload) {
 			err = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
 		}
 		if err != nil {
-			s.host.log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
+			s.host.Log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
@@ -53,12 +54,12 @@ func (s *Service) accept(msg *nats.Msg) {
 		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
 		return
 	}
-	if !s.host.run(func() {
+	if !s.host.Go(func() {
 		defer s.handling.Give(client, 1)
-		ctx, span := s.host.begin(&c)
+		ctx, span := s.host.BeginAnswer(&c)
 		defer span.End()
 		a := s.answer(c)
-		s.host.log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
+		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
 		s.handling.Give(client, 1)
@@ -76,7 +77,7 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	}
 	h := s.table.session(c.Session)
 	if h == nil {
-		return ended()
+		return host.Ended()
 	}
 	switch c.Action {
 	case rpc.Request:
@@ -97,7 +98,7 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 // serveOpenCalls tells the janitor that sessions with open calls are not idle.
 func (s *Service) serveOpenCalls() {
 	id := "bridge-" + rand.Text()
-	err := presence.Serve(s.host.life, s.host.backend.Conn, func(q presence.Question) presence.Answer {
+	err := presence.Serve(s.host.Life, s.host.Backend.Conn, func(q presence.Question) presence.Answer {
 		a := presence.Answer{Edge: id}
 		for i, asked := range q.Sessions {
 			if h := s.table.session(asked.Name); h != nil && h.busy() {
@@ -107,7 +108,7 @@ func (s *Service) serveOpenCalls() {
 		return a
 	})
 	if err != nil {
-		s.host.log.Warn("the janitor does not hear of open calls", "error", err)
+		s.host.Log.Warn("the janitor does not hear of open calls", "error", err)
 	}
 }
 
@@ -121,5 +122,5 @@ func (s *Service) shareOf(c rpc.Call) string {
 	if h := s.table.session(c.Session); h != nil {
 		return h.owner
 	}
-	return clientOf(c)
+	return host.ClientOf(c)
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/standby"
 	"rejoin/shared/quota"
 )
 
@@ -23,13 +26,13 @@ import (
 // When Run's context ends, calls are taken no more; then life ends, and with it all
 // waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
-	host      *host
+	host      *host.Host
 	server    *mcpServer
 	table     *table
 	stateless *statelessCalls
 
-	records *records    // from the start of Run on
-	name    *bridgeName // likewise
+	records *records.Bucket // from the start of Run on
+	name    *standby.Name   // likewise
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
 	handling *quota.Pool    // calls of edges that are not answered yet

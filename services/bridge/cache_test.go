@@ -191,7 +191,7 @@ func TestCache_ChangeInFlight(t *testing.T) {
 	go func() { answered <- in.stateless.request(c) }()
 	waittest.Receive(t, "the server has the request", asked)
 	method := translate.ToolsChanged
-	in.host.noteChange(rpc.Message{Method: &method})
+	in.host.NoteChange(rpc.Message{Method: &method})
 	close(release)
 	if a := waittest.Receive(t, "the client is answered", answered); a.Status != http.StatusOK {
 		t.Errorf("%d %s", a.Status, a.Data)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -15,17 +18,17 @@ import (
 
 // takeOver continues a call of another bridge, from where its streams are stored. It tries until the
 // service stops.
-func (s *statelessCalls) takeOver(rec session.Record, meta metadata, up serverSide, from map[string]cursor) (*clientSession, error) {
+func (s *statelessCalls) takeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*clientSession, error) {
 	of := meta.MCP.Call
 	d := &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
 	h := s.table.newOnDemand(rec.Session, rec.Life, rec.Owner, rec.Owner, d)
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	h.up = u
 	if meta.MCP.ProtocolVersion != mcp.Modern {
-		d.at.Store(&callAt{meta.MCP.Upstream, meta.MCP.ProtocolVersion, *of})
+		d.at.Store(&records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of})
 		u.to = newTranslated(&s.env, h, u.request)
 		u.to.continueAt(up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone])
-		h.setReceiver(u.to)
+		h.SetReceiver(u.to)
 	}
 	over, err := s.takeOverTask(h, u)
 	if err != nil {
@@ -35,7 +38,7 @@ func (s *statelessCalls) takeOver(rec session.Record, meta metadata, up serverSi
 		return h, nil // the bridge before has not come to the end of the session
 	}
 	if len(from) == 0 && u.isTask() {
-		_ = u.work.put(item{data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrUnanswered.Error(), nil)}) // it fails at the end of the service alone
+		_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrUnanswered.Error(), nil)}) // it fails at the end of the service alone
 	}
 	h.resumeAll(from)
 	return h, nil
@@ -44,19 +47,19 @@ func (s *statelessCalls) takeOver(rec session.Record, meta metadata, up serverSi
 // takeOverTask has the call go on as the task that it has become, if it has, and reports whether that
 // is over. It tries until the service stops.
 func (s *statelessCalls) takeOverTask(h *clientSession, u *side) (over bool, err error) {
-	err = retry(s.host.life, func() error {
-		is, sequence, err := s.taskState(s.host.life, s.taskSubject(h.name, h.life))
+	err = retry.Do(s.host.Life, func() error {
+		is, sequence, err := s.taskState(s.host.Life, s.taskSubject(h.Name, h.Life))
 		switch {
 		case errors.Is(err, eventlog.ErrNotFound):
 			return nil
 		case errors.Is(err, mcp.ErrNoTask):
-			s.host.log.Warn("the state of a task cannot be read", "session", h.name, "error", err)
+			s.host.Log.Warn("the state of a task cannot be read", "session", h.Name, "error", err)
 			return nil
 		case err != nil:
 			return err
 		}
-		k := newTask(h.callSession, is)
-		k.stored, k.out.last = time.Now(), sequence
+		k := newTask(h.Session, is)
+		k.stored, k.out.Last = time.Now(), sequence
 		over = is.Status.Over()
 		u.continueTask(k)
 		return nil

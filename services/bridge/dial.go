@@ -7,18 +7,21 @@ import (
 	"log/slog"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
 
 // connected is a session at the upstream, or why there is none.
 type connected struct {
-	up       serverSide         // nil when the response is an error
-	attach   func(*callSession) // to be called with the session; nil for nothing
-	id       string             // the upstream's own name of the session
+	up       call.Server         // nil when the response is an error
+	attach   func(*call.Session) // to be called with the session; nil for nothing
+	id       string              // the upstream's own name of the session
 	version  string
 	response []byte
-	modern   *modernSession // of a session that the upstream knows nothing of
+	modern   *records.ModernSession // of a session that the upstream knows nothing of
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
@@ -52,34 +55,34 @@ func (s *mcpServer) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage
 	}
 	r.id = resp.Header.Get(upstream.HeaderSession)
 	m, data, err := r.response(resp, id)
-	if !s.host.run(func() { upstream.Finish(resp) }) { // a server may leave the stream open
+	if !s.host.Go(func() { upstream.Finish(resp) }) { // a server may leave the stream open
 		_ = resp.Body.Close()
 	}
 	d := connected{up: r, id: r.id, response: data}
 	if err == nil {
 		err = d.readVersion(m)
 	}
-	if len(r.id) > maxIDBytes || !upstream.IsFieldValue(r.id) {
+	if len(r.id) > call.MaxIDBytes || !upstream.IsFieldValue(r.id) {
 		err = upstream.ErrSession // the registry could not keep it as it is
 	}
 	r.version = d.version
 	if err != nil || d.up == nil {
-		s.host.run(func() { r.close(s.host.life, c.Header) })
+		s.host.Go(func() { r.Close(s.host.Life, c.Header) })
 	}
-	return d, s.host.connectError(err)
+	return d, s.host.ConnectError(err)
 }
 
 // dialStdio starts a process and hands it the initialize request.
 func (s *mcpServer) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
-	u, err := s.startStdio(c.Session, clientOf(c))
+	u, err := s.startStdio(c.Session, host.ClientOf(c))
 	if errors.Is(err, errBusy) {
-		s.host.trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
-			slog.Int("processes", s.host.cfg.MaxProcesses), slog.String("client", clientOf(c)))
+		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
+			slog.Int("processes", s.host.Config.MaxProcesses), slog.String("client", host.ClientOf(c)))
 		a := upstream.Busy(errBusy.Error())
 		return connected{}, &a
 	}
 	if err != nil {
-		return connected{}, s.host.connectError(err)
+		return connected{}, s.host.ConnectError(err)
 	}
 	d := connected{up: u, attach: u.attach}
 	var m rpc.Message
@@ -89,22 +92,22 @@ func (s *mcpServer) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessag
 		}
 	}
 	if err != nil || d.up == nil {
-		u.close(ctx, nil)
+		u.Close(ctx, nil)
 	}
-	return d, s.host.connectError(err)
+	return d, s.host.ConnectError(err)
 }
 
 // newMetadata returns what the registry holds of a session.
-func (s *mcpServer) newMetadata(d connected) (meta metadata) {
-	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.name, d.id, d.version, d.modern
-	if s.command != nil && s.host.cfg.ProcessIdleAfter > 0 {
-		meta.Retention = &retention{IdleAfter: int64(time.Duration(s.host.cfg.ProcessIdleAfter) / time.Second)}
+func (s *mcpServer) newMetadata(d connected) (meta records.Metadata) {
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.Name, d.id, d.version, d.modern
+	if s.command != nil && s.host.Config.ProcessIdleAfter > 0 {
+		meta.Retention = &records.Retention{IdleAfter: int64(time.Duration(s.host.Config.ProcessIdleAfter) / time.Second)}
 	}
 	return meta
 }
 
 // restore returns the server's side of a session of another bridge. A process has ended with that.
-func (s *mcpServer) restore(meta metadata) serverSide {
+func (s *mcpServer) restore(meta records.Metadata) call.Server {
 	if meta.MCP.Modern != nil {
 		u := s.newModernServer(*meta.MCP.Modern)
 		u.missed = true

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -15,10 +17,10 @@ import (
 
 // env is what all calls without sessions share.
 type env struct {
-	host    *host
+	host    *host.Host
 	server  *mcpServer
 	table   *table
-	records *records // set before the first call
+	records *records.Bucket // set before the first call
 	tools   map[string]config.TaskPolicy
 	support taskSupport
 }
@@ -30,19 +32,19 @@ func (s *env) discovery(result json.RawMessage) json.RawMessage {
 		return nil
 	}
 	members["supportedVersions"] = event.MustJSON(mcp.Revisions)
-	members["capabilities"] = translate.WithTasks(members["capabilities"], s.host.cfg.TaskAfter >= 0)
+	members["capabilities"] = translate.WithTasks(members["capabilities"], s.host.Config.TaskAfter >= 0)
 	return event.MustJSON(members)
 }
 
 // taskSubject returns where the states of a session's task are in the log.
 func (s *env) taskSubject(name, life string) event.Subject {
-	return event.Subject{Partition: s.host.backend.Log.Partition(name), Session: name, Life: life, Stream: mcp.TaskStream, Kind: event.Message}
+	return event.Subject{Partition: s.host.Backend.Log.Partition(name), Session: name, Life: life, Stream: mcp.TaskStream, Kind: event.Message}
 }
 
 // taskState returns the newest state of a task, and its place in the log. The error wraps
 // [eventlog.ErrNotFound] when there is none.
 func (s *env) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTask, sequence uint64, err error) {
-	e, err := s.host.backend.Log.Newest(ctx, at)
+	e, err := s.host.Backend.Log.Newest(ctx, at)
 	if err == nil {
 		is, err = mcp.ParseTask(e.Data)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -56,7 +57,7 @@ func (s *mcpServer) isModern(ctx context.Context, client http.Header) (bool, *rp
 		return false, refused
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
-		s.host.log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
+		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
 	}
 	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
 	return modern, nil
@@ -81,14 +82,14 @@ func (s *mcpServer) forgetEra() {
 
 // probe asks the MCP server for what it speaks, for all who want to know.
 func (s *mcpServer) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
-	ctx, cancel := context.WithTimeout(s.host.life, s.host.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
 	if s.command != nil {
 		return false, false, nil
 	}
 	method := mcp.MethodDiscover
 	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: &method}
-	u := s.newModernServer(modernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
+	u := s.newModernServer(records.ModernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
 	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && upstream.SaysNothing(refused.Status) {
 		return false, false, refused
@@ -99,7 +100,7 @@ func (s *mcpServer) probe(client http.Header) (modern, tasks bool, refused *rpc.
 	m, _, err := u.response(resp, discover.ID)
 	upstream.Finish(resp)
 	if err != nil && !errors.Is(err, upstream.ErrUnanswered) { // the response broke off
-		s.host.unreachable(err)
+		s.host.Unreachable(err)
 		a := upstream.Unreachable(err)
 		return false, false, &a
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -51,7 +52,7 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	stream, _ := s.request(t, name, "1", "prime")
 	eventually(t, "the ID has come", func() bool {
 		c := first.table.session(name).call(stream)
-		return c != nil && c.cursor().ID != ""
+		return c != nil && c.Cursor().ID != ""
 	})
 	first.stop()
 	s.start(t, testConfig(up.URL))
@@ -91,7 +92,7 @@ func TestResponse_ToAnotherRequest(t *testing.T) {
 	if diff := cmp.Diff([]string{response("1"), response("2")}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "dropped_messages_total", dropLate); n != 2 {
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
 		t.Errorf("%v responses are counted", n)
 	}
 }
@@ -159,7 +160,7 @@ func TestProcess_EndsAfterFirstResponse(t *testing.T) {
 	}
 	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
 	u := &stdio{
-		host: &host{cfg: testConfig("")}, process: &upstream.Process{Stdin: theirs},
+		host: &host.Host{Config: testConfig("")}, process: &upstream.Process{Stdin: theirs},
 		writing: make(chan struct{}, 1), first: make(chan []byte, 1), over: make(chan struct{}),
 	}
 	close(u.over)

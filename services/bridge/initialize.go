@@ -24,7 +24,7 @@ func (s *mcpServer) initialize(ctx context.Context, c rpc.Call, m rpc.Message) (
 	case s.wantsModern(ctx, c, m, d, refused, others):
 		return s.dialModern(ctx, c, m)
 	case others:
-		s.host.trouble("revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
+		s.host.Trouble("revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
 		refused = &errOtherRevisions
 	}
 	return d, refused

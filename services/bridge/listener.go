@@ -10,6 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -23,7 +26,7 @@ import (
 // each kind of change once to a client that may have missed some. It is safe for concurrent use.
 type listener struct {
 	*env
-	call  *call
+	call  *call.Call
 	id    json.RawMessage // of the request, which names the subscription
 	owner string
 	tasks []watched
@@ -48,7 +51,7 @@ type watched struct {
 const maxWatched = 64
 
 // newListener reads a request to listen.
-func newListener(ctx context.Context, e *env, h *clientSession, c *call, r mcp.Request) *listener {
+func newListener(ctx context.Context, e *env, h *clientSession, c *call.Call, r mcp.Request) *listener {
 	l := &listener{env: e, call: c, id: r.ID, owner: h.demand.call.Owner}
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
@@ -57,12 +60,12 @@ func newListener(ctx context.Context, e *env, h *clientSession, c *call, r mcp.R
 			continue
 		}
 		asked[id] = true
-		rec, err := e.host.backend.Sessions.Get(ctx, name)
+		rec, err := e.host.Backend.Sessions.Get(ctx, name)
 		if err != nil || rec.Owner != l.owner {
 			continue
 		}
 		w := watched{id: id, at: e.taskSubject(name, rec.Life)}
-		var meta metadata
+		var meta records.Metadata
 		if json.Unmarshal(rec.Metadata, &meta) == nil {
 			w.bridge = meta.MCP.Bridge
 		}
@@ -82,7 +85,7 @@ func (l *listener) taskIDs() []string {
 
 // acknowledge stores the acknowledgement, which is the first event, and begins to report. f is what
 // the MCP server reports changes of.
-func (l *listener) acknowledge(ctx context.Context, it item, f translate.Filter) error {
+func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
 	missed := l.remember(ctx, f)
 	l.storing.Lock()
@@ -95,48 +98,48 @@ func (l *listener) acknowledge(ctx context.Context, it item, f translate.Filter)
 		for _, change := range f.Changes() {
 			m, err := rpc.ParseMessage(change)
 			if err == nil {
-				l.host.noteChange(m)
-				err = l.store(item{data: translate.Listened(m, f, l.id)})
+				l.host.NoteChange(m)
+				err = l.store(call.Item{Data: translate.Listened(m, f, l.id)})
 			}
 			if err != nil {
 				return err
 			}
 		}
 	}
-	l.call.session.run(func() { l.report(ctx, f) })
+	l.call.Session.Go(func() { l.report(ctx, f) })
 	return nil
 }
 
-// put stores an event.
-func (l *listener) put(it item) error {
+// Put stores an event.
+func (l *listener) Put(it call.Item) error {
 	l.storing.Lock()
 	defer l.storing.Unlock()
 	return l.store(it)
 }
 
-func (l *listener) store(it item) error { return l.call.storeOrDrop(it) }
+func (l *listener) store(it call.Item) error { return l.call.StoreOrDrop(it) }
 
-// take takes what an MCP server sends that speaks the revision.
-func (l *listener) take(m rpc.Message, it item) error {
-	if it.final = m.IsResponse(); !l.acked && m.Is(translate.MethodAcknowledged) {
-		data, f := translate.AlsoAcknowledged(it.data, l.taskIDs())
-		it.data = data
-		return l.acknowledge(l.call.session.ctx, it, f)
+// Take takes what an MCP server sends that speaks the revision.
+func (l *listener) Take(m rpc.Message, it call.Item) error {
+	if it.Final = m.IsResponse(); !l.acked && m.Is(translate.MethodAcknowledged) {
+		data, f := translate.AlsoAcknowledged(it.Data, l.taskIDs())
+		it.Data = data
+		return l.acknowledge(l.call.Session.Ctx, it, f)
 	}
-	return l.put(it)
+	return l.Put(it)
 }
 
 // report stores the states of tasks, and remembers the listener again, until ctx ends.
 func (l *listener) report(ctx context.Context, f translate.Filter) {
 	s := l.host
 	var again <-chan time.Time
-	if s.cfg.ListenMemory > 0 {
-		again = s.times.after(s.cfg.ListenMemory / 2)
+	if s.Config.ListenMemory > 0 {
+		again = s.Times.After(s.Config.ListenMemory / 2)
 	}
 	for {
 		var poll <-chan time.Time
 		if l.reportTasks(ctx); len(l.tasks) > 0 {
-			poll = s.times.after(taskPoll)
+			poll = s.Times.After(taskPoll)
 		}
 		select {
 		case <-ctx.Done():
@@ -145,7 +148,7 @@ func (l *listener) report(ctx context.Context, f translate.Filter) {
 		case <-poll:
 		case <-again:
 			l.remember(ctx, f)
-			again = s.times.after(s.cfg.ListenMemory / 2)
+			again = s.Times.After(s.Config.ListenMemory / 2)
 		}
 	}
 }
@@ -165,7 +168,7 @@ func (l *listener) reportTasks(ctx context.Context) {
 func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	s := l.host
 	// Before the log is read: a task's last state is stored before its session ends.
-	rec, known := s.backend.Sessions.Session(w.at.Session)
+	rec, known := s.Backend.Sessions.Session(w.at.Session)
 	ended := known && (rec.Life != w.at.Life || rec.State != session.Open)
 	is, sequence, err := l.taskState(ctx, w.at)
 	switch {
@@ -175,7 +178,7 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 		return false
 	case sequence == w.sequence && !ended:
 		if l.hasLost(ctx, w) {
-			return l.put(item{data: is.Failed(mcp.TaskLost).Notification(l.id)}) != nil
+			return l.Put(call.Item{Data: is.Failed(mcp.TaskLost).Notification(l.id)}) != nil
 		}
 		return false
 	}
@@ -183,7 +186,7 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	if ended && !is.Status.Over() {
 		is.Task = is.Failed(mcp.TaskEnded)
 	}
-	return l.put(item{data: is.Notification(l.id)}) != nil || is.Status.Over()
+	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.Over()
 }
 
 // hasLost reports, once, that the bridge of a task has been away for long. A question without an
@@ -191,17 +194,17 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 // says that it is away.
 func (s *env) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
-	if w.bridge == "" || w.bridge == s.host.name || now.Sub(w.asked) < s.host.times.gone/3 {
+	if w.bridge == "" || w.bridge == s.host.Name || now.Sub(w.asked) < s.host.Times.Gone/3 {
 		return false
 	}
 	w.asked = now
-	switch err := isAlive(ctx, s.host, w.bridge); {
+	switch err := standby.IsAlive(ctx, s.host, w.bridge); {
 	case err == nil:
 		w.absent, w.lost = time.Time{}, false
 	case !errors.Is(err, nats.ErrNoResponders):
 	case w.absent.IsZero():
 		w.absent = now
-	case !w.lost && now.Sub(w.absent) >= s.host.times.gone:
+	case !w.lost && now.Sub(w.absent) >= s.host.Times.Gone:
 		w.lost = true
 		return true
 	}
@@ -214,13 +217,13 @@ func (s *env) hasLost(ctx context.Context, w *watched) bool {
 // to report it, so what cannot be looked up counts as missed.
 func (l *listener) remember(ctx context.Context, f translate.Filter) (missed bool) {
 	s := l.host
-	if s.cfg.ListenMemory <= 0 || f.Empty() {
+	if s.Config.ListenMemory <= 0 || f.Empty() {
 		return false
 	}
 	of := sha256.Sum256(event.MustJSON([]any{l.owner, f}))
-	missed, err := l.records.remember(ctx, of, s.cfg.ListenMemory)
+	missed, err := l.records.Remember(ctx, of, s.Config.ListenMemory)
 	if err != nil {
-		s.log.Info("a listener is not remembered", "error", err)
+		s.Log.Info("a listener is not remembered", "error", err)
 	}
 	return missed
 }

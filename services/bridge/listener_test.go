@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -107,7 +108,7 @@ func TestListen_Again(t *testing.T) {
 			// A listener sets the time at which it is remembered again once it has what it missed.
 			hasMissed := make(chan struct{}, 10)
 			signals := func(b *Service) {
-				b.host.times.after = func(d time.Duration) <-chan time.Time {
+				b.host.Times.After = func(d time.Duration) <-chan time.Time {
 					if d == cfg.ListenMemory/2 {
 						hasMissed <- struct{}{}
 					}
@@ -186,8 +187,8 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	s.start(t, taskConfig(up.URL), func(second *Service) {
-		second.host.times.gone = 3 * time.Millisecond
-		second.host.times.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
+		second.host.Times.Gone = 3 * time.Millisecond
+		second.host.Times.After = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
 	})
 	s.stopAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
@@ -212,7 +213,7 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newServer(t).URL))
-	in.host.times.gone = 0
+	in.host.Times.Gone = 0
 	w := &watched{bridge: "other"}
 	ask := func(want bool) {
 		t.Helper()
@@ -223,7 +224,7 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	// other answers as a bridge of the name does, or is silent, while ask asks.
 	other := func(answer func(*nats.Msg), want bool) {
 		t.Helper()
-		sub, err := in.b.Conn.Subscribe(aliveSubject(w.bridge), answer)
+		sub, err := in.b.Conn.Subscribe(standby.AliveSubject(w.bridge), answer)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,9 +235,9 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	}
 	silent := func() {
 		t.Helper()
-		in.host.times.alive = time.Millisecond
+		in.host.Times.Alive = time.Millisecond
 		other(func(*nats.Msg) {}, false)
-		in.host.times.alive = wait
+		in.host.Times.Alive = wait
 	}
 	silent()
 	ask(false) // away for the first time

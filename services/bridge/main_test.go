@@ -129,8 +129,8 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	service.host.times.answer = wait // whatever the machine does: what is answered at once is
-	service.host.times.alive = wait  // and a bridge that is there answers
+	service.host.Times.Answer = wait // whatever the machine does: what is answered at once is
+	service.host.Times.Alive = wait  // and a bridge that is there answers
 	for _, f := range set {
 		f(service)
 	}

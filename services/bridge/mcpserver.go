@@ -5,16 +5,17 @@ import (
 	"net/http"
 	"os"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 )
 
 // mcpServer is the MCP server that the bridge stands beside: an endpoint, or a command that starts a
 // process for each session. It is safe for concurrent use.
 type mcpServer struct {
-	host     *host
+	host     *host.Host
 	endpoint *upstream.Endpoint
 	command  *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
-	running  slots             // processes
+	running  host.Slots        // processes
 	// endUnused ends sessions that their clients do not use, when there are too many processes.
 	endUnused func()
 	era       era
@@ -22,18 +23,18 @@ type mcpServer struct {
 }
 
 // newMCPServer returns the MCP server of the flags.
-func newMCPServer(h *host) (*mcpServer, error) {
-	static, err := h.cfg.Header()
+func newMCPServer(h *host.Host) (*mcpServer, error) {
+	static, err := h.Config.Header()
 	if err != nil {
 		return nil, err
 	}
-	command, err := h.cfg.Command(os.Environ())
+	command, err := h.Config.Command(os.Environ())
 	if err != nil {
 		return nil, err
 	}
 	return &mcpServer{
-		host: h, endpoint: upstream.NewEndpoint(h.cfg.Upstream, static, h.cfg.ForwardHeader), command: command,
-		running: newSlots(h.cfg.MaxProcesses, h.metrics.processes),
+		host: h, endpoint: upstream.NewEndpoint(h.Config.Upstream, static, h.Config.ForwardHeader), command: command,
+		running: host.NewSlots(h.Config.MaxProcesses, h.Metrics.Processes),
 	}, nil
 }
 
@@ -49,13 +50,13 @@ func (s *mcpServer) check() {
 	if s.command != nil {
 		return // each session starts a process
 	}
-	ctx, cancel := context.WithTimeout(s.host.life, upstream.DialTimeout)
+	ctx, cancel := context.WithTimeout(s.host.Life, upstream.DialTimeout)
 	defer cancel()
 	resp, err := s.endpoint.Do(ctx, http.MethodOptions, nil, nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
-		s.host.unreachable(err)
+		s.host.Unreachable(err)
 		return
 	}
 	upstream.Finish(resp)
-	s.host.log.Info("the MCP server can be reached", "upstream", s.host.cfg.ShownUpstream(), "status", resp.StatusCode)
+	s.host.Log.Info("the MCP server can be reached", "upstream", s.host.Config.ShownUpstream(), "status", resp.StatusCode)
 }

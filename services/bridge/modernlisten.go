@@ -5,15 +5,16 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
-// listen keeps a subscription for what a client of earlier revisions hears without asking, and for
+// Listen keeps a subscription for what a client of earlier revisions hears without asking, and for
 // what it has subscribed to.
-func (u *modernServer) listen(ctx context.Context, c *call, client func() http.Header) {
+func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	var last *listening
 	var began time.Time // of last
 	for pause := listenPause; ctx.Err() == nil; {
@@ -44,7 +45,7 @@ func (u *modernServer) listen(ctx context.Context, c *call, client func() http.H
 			pause = pauseAfter(pause, time.Since(began))
 			select {
 			case <-ctx.Done():
-			case <-u.host.times.after(pause):
+			case <-u.host.Times.After(pause):
 			}
 			pause = min(2*pause, listenPauseMax)
 		}
@@ -69,7 +70,7 @@ func (l *listening) end() {
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
 // After another one, of this bridge or the one before, changes in between are not known, and the
 // client receives one of each kind.
-func (u *modernServer) subscription(ctx context.Context, c *call, client http.Header, f translate.Filter, last *listening) *listening {
+func (u *modernServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
 	missed := u.missed
@@ -81,7 +82,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call, client http.He
 		default:
 		}
 	}
-	if !c.session.run(func() {
+	if !c.Session.Go(func() {
 		defer close(l.ended)
 		u.read(ctx, c, client, f, missed, l)
 	}) {
@@ -95,7 +96,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call, client http.He
 }
 
 // read stores what the server sends to who listens.
-func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f translate.Filter, missed bool, l *listening) {
+func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed bool, l *listening) {
 	method := mcp.MethodListen
 	header := u.repeat(client, rpc.Message{Method: &method})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
@@ -103,7 +104,7 @@ func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f 
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b := upstream.NewBody(resp.Header, resp.Body, u.host.maxBytes())
+	b := upstream.NewBody(resp.Header, resp.Body, u.host.MaxBytes())
 	if b == nil {
 		return
 	}
@@ -140,8 +141,8 @@ func (u *modernServer) read(ctx context.Context, c *call, client http.Header, f 
 }
 
 // store stores a notification on the standalone stream. Two subscriptions may be at it at once.
-func (u *modernServer) store(c *call, data []byte) error {
+func (u *modernServer) store(c *call.Call, data []byte) error {
 	u.storing.Lock()
 	defer u.storing.Unlock()
-	return c.take(item{data: data})
+	return c.Take(call.Item{Data: data})
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -48,7 +50,7 @@ type modernServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-func (s *mcpServer) newModernServer(m modernSession) *modernServer {
+func (s *mcpServer) newModernServer(m records.ModernSession) *modernServer {
 	return &modernServer{
 		remote: remote{host: s.host, endpoint: s.endpoint, modern: true}, server: s, client: m.Client, discovered: m.Discovered,
 		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
@@ -57,7 +59,7 @@ func (s *mcpServer) newModernServer(m modernSession) *modernServer {
 
 // dialModern asks a server without sessions for what it is, for a client that begins one.
 func (s *mcpServer) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
-	u := s.newModernServer(modernSession{Client: translate.ParseClient(m)})
+	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
 	method := mcp.MethodDiscover
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
 	if refused != nil {
@@ -74,8 +76,10 @@ func (s *mcpServer) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (
 
 // state returns what the registry keeps for each session: no more than the next bridge needs. The
 // caller holds saving, unless the session is new.
-func (u *modernServer) state() *modernSession {
-	return &modernSession{u.client, translate.Discovered{Capabilities: u.discovered.Capabilities}, u.level, u.uris}
+func (u *modernServer) state() *records.ModernSession {
+	return &records.ModernSession{
+		Client: u.client, Discovered: translate.Discovered{Capabilities: u.discovered.Capabilities}, Level: u.level, URIs: u.uris,
+	}
 }
 
 // exchange makes a request, hands what comes before the response to take, and returns the response.
@@ -93,7 +97,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 		return rpc.Message{}, refused
 	}
 	defer upstream.Finish(resp)
-	b := upstream.NewBody(resp.Header, resp.Body, u.host.maxBytes())
+	b := upstream.NewBody(resp.Header, resp.Body, u.host.MaxBytes())
 	if b == nil {
 		a := upstream.Unreachable(upstream.ErrUnanswered)
 		return rpc.Message{}, &a
@@ -129,7 +133,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 func (u *modernServer) failure(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, upstream.ErrTooLarge):
-		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.tooLarge(""))
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.TooLarge(""))
 	case errors.Is(err, upstream.ErrUnanswered):
 		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, upstream.ErrUnanswered.Error())
 	default:
@@ -201,13 +205,13 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 	u.tools = tools
 }
 
-// serve hands over requests, one after the other, and stores what the server sends for them.
-func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, data []byte) {
-	ctx, p := c.wait(ctx)
+// Serve hands over requests, one after the other, and stores what the server sends for them.
+func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	all, _, err := rpc.Messages(data)
 	if err != nil {
-		c.over(err)
+		c.Over(err)
 		return
 	}
 	for _, data := range all {
@@ -217,39 +221,39 @@ func (u *modernServer) serve(ctx context.Context, c *call, client http.Header, d
 		}
 		response, refused := u.answer(ctx, p, c, client, m)
 		if why := context.Cause(ctx); why != nil && response == nil {
-			c.over(why)
+			c.Over(why)
 			return
 		}
 		if refused != nil {
 			if len(all) == 1 {
-				c.refuse(*refused)
+				c.Refuse(*refused)
 				return
 			}
 			response = upstream.About(*refused, []json.RawMessage{m.ID}).Data
 		}
-		c.accept()
-		if err := c.take(item{data: response}); err != nil {
-			c.over(err)
+		c.Accept()
+		if err := c.Take(call.Item{Data: response}); err != nil {
+			c.Over(err)
 			return
 		}
 	}
-	c.over(nil)
+	c.Over(nil)
 }
 
 // answer returns the response to a request: what belongs to the session is answered here.
-func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	var value string
 	var err error
 	switch *m.Method {
 	case translate.MethodPing:
 	case "logging/setLevel":
 		_ = json.Unmarshal(m.Param("level"), &value) // none is none
-		err = u.change(ctx, c.session, func(is *modernSession) { is.Level = value })
+		err = u.change(ctx, c.Session, func(is *records.ModernSession) { is.Level = value })
 	case "resources/subscribe", "resources/unsubscribe":
 		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
 			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
 		}
-		err = u.change(ctx, c.session, func(is *modernSession) {
+		err = u.change(ctx, c.Session, func(is *records.ModernSession) {
 			is.URIs = slices.DeleteFunc(slices.Clone(is.URIs), func(other string) bool { return other == value })
 			if *m.Method == "resources/subscribe" {
 				is.URIs = append(is.URIs, value)
@@ -277,7 +281,7 @@ var errSubscriptions = errors.New("there are too many subscriptions, or their UR
 
 // change changes what the client has set: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
-func (u *modernServer) change(ctx context.Context, h *callSession, edit func(*modernSession)) error {
+func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*records.ModernSession)) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	next := u.state()
@@ -286,7 +290,7 @@ func (u *modernServer) change(ctx context.Context, h *callSession, edit func(*mo
 		return errSubscriptions
 	}
 	if err := u.save(ctx, h, next); err != nil {
-		u.host.log.Info("what a client has set is not stored", "session", h.name, "error", err)
+		u.host.Log.Info("what a client has set is not stored", "session", h.Name, "error", err)
 		if full, ok := errors.AsType[*session.FullError](err); ok {
 			return full
 		}
@@ -302,21 +306,21 @@ func (u *modernServer) change(ctx context.Context, h *callSession, edit func(*mo
 	return nil
 }
 
-func (u *modernServer) save(ctx context.Context, h *callSession, is *modernSession) error {
+func (u *modernServer) save(ctx context.Context, h *call.Session, is *records.ModernSession) error {
 	s := u.host
 	data, err := json.Marshal(u.server.newMetadata(connected{version: u.client.Version, modern: is}))
 	if err != nil {
 		return err
 	}
-	rec, _ := s.backend.Sessions.Session(h.name)
-	leave, err := s.limits.Grow(rec.Holder(), session.Usage{MetadataBytes: max(0, int64(len(data))-rec.Usage().MetadataBytes)})
+	rec, _ := s.Backend.Sessions.Session(h.Name)
+	leave, err := s.Limits.Grow(rec.Holder(), session.Usage{MetadataBytes: max(0, int64(len(data))-rec.Usage().MetadataBytes)})
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.CloseTimeout())
+	ctx, cancel := context.WithTimeout(ctx, s.Config.CloseTimeout())
 	defer cancel()
-	_, err = s.backend.Sessions.SetMetadata(ctx, h.name, h.life, data)
+	_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
 	return err
 }
 
@@ -324,15 +328,15 @@ func (u *modernServer) save(ctx context.Context, h *callSession, is *modernSessi
 const maxRounds = 16
 
 // request makes a request, again and again with the client's answers.
-func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	if *m.Method == mcp.MethodCallTool {
 		u.learnTools(ctx, client, false)
 	}
 	take := func(data []byte) error {
 		p.Came()
 		defer p.Wait()
-		c.accept()
-		return c.take(item{data: data})
+		c.Accept()
+		return c.Take(call.Item{Data: data})
 	}
 	var more translate.Object
 	for round, retried := 0, false; ; round++ {
@@ -379,15 +383,15 @@ const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
 // client's ends the request, and so does a question that cannot be stored.
-func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	if len(r.Questions) == 0 {
 		select {
 		case <-ctx.Done():
-		case <-u.host.times.after(stateOnlyPause):
+		case <-u.host.Times.After(stateOnlyPause):
 		}
 		return nil, nil
 	}
-	c.accept()
+	c.Accept()
 	answers, waiting := translate.Object{}, map[string]chan rpc.Message{}
 	for _, key := range slices.Sorted(maps.Keys(r.Questions)) {
 		id := "rejoin-" + rand.Text()
@@ -399,12 +403,12 @@ func (u *modernServer) askAll(ctx context.Context, c *call, r translate.Required
 		if q.Params != nil {
 			question["params"] = q.Params
 		}
-		if _, err := c.put(item{data: translate.Message(question)}); err != nil {
+		if _, err := c.Put(call.Item{Data: translate.Message(question)}); err != nil {
 			m, _ := rpc.ParseMessage(u.failure(err).Data) // it is ours
 			return nil, m.Error
 		}
 	}
-	timeout := time.NewTimer(u.host.cfg.InputWait)
+	timeout := time.NewTimer(u.host.Config.InputWait)
 	defer timeout.Stop()
 	for key, answer := range waiting {
 		select {
@@ -436,9 +440,9 @@ func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()
 	}
 }
 
-// send takes the client's answers. Notifications are the bridge's: the server has no session that
+// Send takes the client's answers. Notifications are the bridge's: the server has no session that
 // they could be about.
-func (u *modernServer) send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
+func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
 	all, _, err := rpc.Messages(data)
 	if err != nil {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, err.Error())
@@ -459,10 +463,10 @@ func (u *modernServer) send(_ context.Context, _ http.Header, data []byte) rpc.A
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// resume ends a call of another bridge: the server has forgotten it.
-func (u *modernServer) resume(_ context.Context, c *call, _ http.Header) {
-	c.over(upstream.ErrUnanswered)
+// Resume ends a call of another bridge: the server has forgotten it.
+func (u *modernServer) Resume(_ context.Context, c *call.Call, _ http.Header) {
+	c.Over(upstream.ErrUnanswered)
 }
 
-// close has nothing to do: there is no session.
-func (u *modernServer) close(context.Context, http.Header) {}
+// Close has nothing to do: there is no session.
+func (u *modernServer) Close(context.Context, http.Header) {}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -19,11 +21,11 @@ import (
 	"rejoin/shared/session"
 )
 
-// onDemand opens the session of one call in the log, when there is something to store: a message
-// that is not the response, or none for [answerWithin]. A quick call leaves nothing in the log.
+// OnDemand opens the session of one call in the log, when there is something to store: a message
+// that is not the response, or none for [host.AnswerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type onDemand struct {
-	at atomic.Pointer[callAt] // nil until the call has a session at the MCP server
+	at atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
 
 	call    rpc.Call          // that began it, without its data
 	content string            // see [mcp.Request.Content]
@@ -31,14 +33,14 @@ type onDemand struct {
 	listens bool              // it is no call, but listens
 
 	mu     sync.Mutex
-	meta   metadata
+	meta   records.Metadata
 	opened bool
 	failed error     // why it cannot be opened
 	asked  time.Time // when an edge asked about the call last
 }
 
-// inLog reports whether the session is in the log.
-func (h *clientSession) inLog() bool {
+// InLog reports whether the session is in the log.
+func (h *clientSession) InLog() bool {
 	d := h.demand
 	if d == nil {
 		return true
@@ -62,27 +64,27 @@ func (d *onDemand) connected(id, version string, r mcp.Request, server json.RawM
 	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = id, version
 	of := d.meta.MCP.Call
 	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, translate.BriefInfo(server), asks
-	d.at.Store(&callAt{id, version, *of})
+	d.at.Store(&records.CallAt{Upstream: id, ProtocolVersion: version, Call: *of})
 }
 
-// answerOrOpen is called before an event of a call is stored. It answers the client itself where that is
+// AnswerOrOpen is called before an event of a call is stored. It answers the client itself where that is
 // all that there will be, and reports so; otherwise it sees to it that the session is in the log,
 // and tells the client to look there. Where there are too many sessions, what is not the response is
-// left out. Errors are errClosed, and [upstream.ErrTooLarge] for what NATS does not carry.
-func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
+// left out. Errors are call.ErrClosed, and [upstream.ErrTooLarge] for what NATS does not carry.
+func (h *clientSession) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error) {
 	d := h.demand
 	if d == nil {
 		return false, nil
 	}
-	if int64(len(it.data)) > h.host.backend.Conn.MaxPayload()-eventlog.HeaderRoom {
+	if int64(len(it.Data)) > h.Host.Backend.Conn.MaxPayload()-eventlog.HeaderRoom {
 		return false, upstream.ErrTooLarge
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if it.final && c.tell(rpc.Answer{Status: mcp.StatusOf(it.data), Data: it.data}) {
+	if it.Final && c.Tell(rpc.Answer{Status: mcp.StatusOf(it.Data), Data: it.Data}) {
 		return true, nil
 	}
-	if c.wasAnswered() {
+	if c.WasAnswered() {
 		return false, nil // at once, by somebody else
 	}
 	d.openOnce(h)
@@ -90,29 +92,29 @@ func (h *clientSession) answerOrOpen(c *call, it item) (told bool, err error) {
 		return true, nil // the response is the answer, if it comes in time
 	}
 	if d.failed != nil {
-		c.tell(upstream.About(asBusy(d.failed), c.ids()))
-		return false, errClosed
+		c.Tell(upstream.About(asBusy(d.failed), c.IDs()))
+		return false, call.ErrClosed
 	}
-	c.tell(rpc.Answer{Status: http.StatusAccepted})
+	c.Tell(rpc.Answer{Status: http.StatusAccepted})
 	return false, nil
 }
 
 // openForTask sees to it that the session is in the log, and is kept there for as long as its task
 // once that is over.
 func (h *clientSession) openForTask() error {
-	d, s := h.demand, h.host
+	d, s := h.demand, h.Host
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meta.Retention.KeepClosed = int64(max(callKept, s.cfg.TaskTTL) / time.Second)
+	d.meta.Retention.KeepClosed = int64(max(callKept, s.Config.TaskTTL) / time.Second)
 	if !d.opened || d.failed != nil {
 		d.openOnce(h)
 		return d.failed
 	}
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err == nil {
-		_, err = s.backend.Sessions.SetMetadata(ctx, h.name, h.life, data)
+		_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
 	}
 	return err
 }
@@ -128,24 +130,24 @@ func (d *onDemand) openOnce(h *clientSession) {
 
 // open opens the session in the log, and begins to answer for it. The caller holds the lock.
 func (h *clientSession) open(d *onDemand) error {
-	s := h.host
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
+	s := h.Host
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err != nil {
 		return err
 	}
 	rec := newRecord(d.call, data)
-	rec.Life = h.life
-	leave, err := s.callLimits.Enter(rec)
+	rec.Life = h.Life
+	leave, err := s.CallLimits.Enter(rec)
 	if err != nil {
-		s.trouble("calls", "calls are not in the log, and are lost with their connections: they begin while less than half of --max-sessions and --max-metadata-bytes is taken", slog.Any("error", err))
+		s.Trouble("calls", "calls are not in the log, and are lost with their connections: they begin while less than half of --max-sessions and --max-metadata-bytes is taken", slog.Any("error", err))
 		return errors.Join(errLimit, err)
 	}
 	defer leave()
 	d.opened = true // also when the answer does not come
-	if _, err := s.backend.Sessions.Create(ctx, rec); err != nil {
-		s.log.Warn("a session is not made", "session", h.name, "error", err)
+	if _, err := s.Backend.Sessions.Create(ctx, rec); err != nil {
+		s.Log.Warn("a session is not made", "session", h.Name, "error", err)
 		return err
 	}
 	return h.hold(ctx)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -17,19 +19,19 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
 	}
 	id := m.ID
-	client, n := clientOf(c), int64(len(c.Data))
-	if !s.host.memory.Take(client, n) {
+	client, n := host.ClientOf(c), int64(len(c.Data))
+	if !s.host.Memory.Take(client, n) {
 		return upstream.About(upstream.Busy(noMemory), []json.RawMessage{id})
 	}
-	defer s.host.memory.Give(client, n)
-	leave, err := s.host.limits.Enter(newRecord(c, nil))
+	defer s.host.Memory.Give(client, n)
+	leave, err := s.host.Limits.Enter(newRecord(c, nil))
 	if err != nil {
 		a := upstream.Busy(err.Error())
 		a.Status = http.StatusTooManyRequests
 		return upstream.About(a, []json.RawMessage{id})
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(s.host.life, s.host.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
 	d, refused := s.server.initialize(ctx, c, m)
 	if refused != nil {
@@ -40,17 +42,17 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	}
 	life, err := s.register(ctx, c, d)
 	if err != nil {
-		s.host.log.Warn("a session is not made", "session", c.Session, "error", err)
-		d.up.close(s.host.life, c.Header)
+		s.host.Log.Warn("a session is not made", "session", c.Session, "error", err)
+		d.up.Close(s.host.Life, c.Header)
 		return upstream.About(upstream.Busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
 	if c.Stream != "" {
-		w := newWriter(s.host, c.Session, life, c.Stream)
-		w.trace = c.Trace
-		if _, err := w.put(ctx, item{data: d.response, final: true}); err != nil {
-			s.host.log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
+		w := call.NewWriter(s.host, c.Session, life, c.Stream)
+		w.Trace = c.Trace
+		if _, err := w.Put(ctx, call.Item{Data: d.response, Final: true}); err != nil {
+			s.host.Log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
 			if h := s.table.session(c.Session); h != nil {
-				h.finish(errEnded)
+				h.Finish(host.ErrEnded)
 			}
 			return upstream.About(upstream.Busy("the response cannot be stored now"), []json.RawMessage{id})
 		}
@@ -64,19 +66,19 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life s
 	if err != nil {
 		return "", err
 	}
-	rec, err := s.host.backend.Sessions.Create(ctx, newRecord(c, data))
+	rec, err := s.host.Backend.Sessions.Create(ctx, newRecord(c, data))
 	if err != nil {
 		return "", err
 	}
-	h := s.table.newSession(c.Session, rec.Life, clientOf(c), c.Owner)
+	h := s.table.newSession(c.Session, rec.Life, host.ClientOf(c), c.Owner)
 	h.up = d.up
 	h.remember(c.Header)
 	if d.attach != nil {
-		d.attach(h.callSession)
+		d.attach(h.Session)
 	}
 	err = h.hold(ctx)
 	if err != nil {
-		h.finish(errEnded)
+		h.Finish(host.ErrEnded)
 	}
 	return rec.Life, err
 }

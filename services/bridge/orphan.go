@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/host"
 	"rejoin/shared/rpc"
 )
 
@@ -49,11 +50,11 @@ func (o *orphans) made(key [sha256.Size]byte) {
 
 // cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
 func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
-	if h.onDemand && h.call(c.Stream) != nil && !h.isTask() {
+	if h.OnDemand && h.call(c.Stream) != nil && !h.IsTask() {
 		if c.Resumable {
-			h.run(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
+			h.Go(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
 		} else {
-			h.finish(errEnded)
+			h.Finish(host.ErrEnded)
 		}
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
@@ -62,20 +63,20 @@ func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 // cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
 // makes it again, and it does not wait for its client's answers.
 func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
-	s, d := h.host, h.demand
+	s, d := h.Host, h.demand
 	again := h.table.orphans.add(d.client)
 	defer h.table.orphans.remove(d.client, again)
 	select {
-	case <-h.ctx.Done():
+	case <-h.Ctx.Done():
 		return
-	case <-s.times.after(s.cfg.CancelGrace):
+	case <-s.Times.After(s.Config.CancelGrace):
 	case <-again:
 	}
 	d.mu.Lock()
 	asked := d.asked.After(since)
 	d.mu.Unlock()
 	if !asked && h.call(stream) != nil && !h.needsNoClient() {
-		h.finish(errEnded)
+		h.Finish(host.ErrEnded)
 	}
 }
 
@@ -99,14 +100,14 @@ func (h *clientSession) isOrphaned(now, since time.Time) bool {
 type mayBeTask interface {
 	// held reports whether the call waits for its client's answers, for --input-wait.
 	held() bool
-	// isTask reports whether it has become a task.
+	// IsTask reports whether it has become a task.
 	isTask() bool
 	// refreshTask stores the state of the task again that has not changed for long, if it is one.
 	refreshTask(now time.Time)
 }
 
-// isTask reports whether the session's call has become a task.
-func (h *clientSession) isTask() bool {
+// IsTask reports whether the session's call has become a task.
+func (h *clientSession) IsTask() bool {
 	u, ok := h.up.(mayBeTask)
 	return ok && u.isTask()
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -15,10 +16,10 @@ import (
 
 // ownRequests makes requests that no client has made, in the session of a call.
 type ownRequests struct {
-	session *callSession
-	up      serverSide
+	session *call.Session
+	up      call.Server
 	client  http.Header   // of the client's first request, without what belongs to the new revision
-	rest    receiver      // gets what comes meanwhile, and is no response
+	rest    call.Receiver // gets what comes meanwhile, and is no response
 	numbers atomic.Uint64 // of the requests
 }
 
@@ -53,7 +54,7 @@ func (o *ownRequests) ownID() string { return "rejoin-" + strconv.FormatUint(o.n
 
 // ask makes a request of our own, and returns an error unless the server does it.
 func (o *ownRequests) ask(ctx context.Context, method string, params any) error {
-	ctx, cancel := context.WithTimeout(ctx, o.session.host.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(ctx, o.session.Host.Config.OpenTimeout)
 	defer cancel()
 	id := o.ownID()
 	m, refused := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
@@ -65,15 +66,15 @@ func (o *ownRequests) ask(ctx context.Context, method string, params any) error 
 
 // exchange makes a request of our own, and returns the response, or how it is refused.
 func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
-	c := newCall(o.session, "", []json.RawMessage{event.MustJSON(id)})
+	c := call.New(o.session, "", []json.RawMessage{event.MustJSON(id)})
 	r := &ownAnswer{of: o.rest}
-	c.to = r
-	o.up.serve(ctx, c, o.client, data)
+	c.To = r
+	o.up.Serve(ctx, c, o.client, data)
 	if r.response.IsResponse() {
 		return r.response, nil
 	}
 	select {
-	case a := <-c.reply:
+	case a := <-c.Reply:
 		return r.response, &a
 	default:
 		a := upstream.Unreachable(upstream.ErrUnanswered)
@@ -83,19 +84,19 @@ func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc
 
 // ownAnswer takes the response to a request of our own. What else comes is about the call.
 type ownAnswer struct {
-	of       receiver
+	of       call.Receiver
 	response rpc.Message
 }
 
-func (r *ownAnswer) take(m rpc.Message, it item) error {
+func (r *ownAnswer) Take(m rpc.Message, it call.Item) error {
 	if !m.IsResponse() {
-		return r.of.take(m, it)
+		return r.of.Take(m, it)
 	}
 	r.response = m
 	return nil
 }
 
-func (r *ownAnswer) put(it item) (err error) {
-	r.response, err = rpc.ParseMessage(it.data)
+func (r *ownAnswer) Put(it call.Item) (err error) {
+	r.response, err = rpc.ParseMessage(it.Data)
 	return err
 }

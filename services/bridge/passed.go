@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -23,10 +25,10 @@ type passed struct {
 	session *clientSession
 	request mcp.Request
 	rule    taskRule
-	up      serverSide
+	up      call.Server
 
 	mu       sync.Mutex
-	target   *call // whose client waits for the response; nil once it has it, or a task
+	target   *call.Call // whose client waits for the response; nil once it has it, or a task
 	made     *task
 	over     bool
 	due      *time.Timer        // until the call becomes a task
@@ -39,26 +41,26 @@ type passed struct {
 }
 
 // serve sees to the call until it is over.
-func (p *passed) serve(ctx context.Context, c *call, client http.Header, data []byte) {
-	c.to = p
+func (p *passed) serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	c.To = p
 	p.mu.Lock()
 	p.target = c
 	if p.rule.atOnce {
 		p.make()
 	} else {
-		p.due = time.AfterFunc(p.rule.after, func() { p.session.run(p.makeTask) })
+		p.due = time.AfterFunc(p.rule.after, func() { p.session.Go(p.makeTask) })
 	}
 	p.mu.Unlock()
-	p.up.serve(ctx, c, client, data)
+	p.up.Serve(ctx, c, client, data)
 	for {
 		next, id := p.next(ctx)
 		if next == nil {
 			return
 		}
-		again := newCall(p.session.callSession, "", []json.RawMessage{id})
-		again.to = p
-		again.expectNoAnswer()
-		p.up.serve(ctx, again, client, next)
+		again := call.New(p.session.Session, "", []json.RawMessage{id})
+		again.To = p
+		again.ExpectNoAnswer()
+		p.up.Serve(ctx, again, client, next)
 	}
 }
 
@@ -97,7 +99,7 @@ func (p *passed) make() {
 	}
 	k, err := beginTask(p.session)
 	if err != nil {
-		p.host.log.Info("a call does not become a task", "session", p.session.name, "error", err)
+		p.host.Log.Info("a call does not become a task", "session", p.session.Name, "error", err)
 		return
 	}
 	p.made = k
@@ -114,13 +116,13 @@ func (p *passed) makeTask() {
 func (p *passed) respond(response []byte) {
 	c := p.target
 	p.target = nil
-	for _, id := range c.ids() {
-		c.respond(id, translate.WithID(response, id))
+	for _, id := range c.IDs() {
+		c.Respond(id, translate.WithID(response, id))
 	}
 }
 
-// take takes what the server sends for the call.
-func (p *passed) take(m rpc.Message, it item) error {
+// Take takes what the server sends for the call.
+func (p *passed) Take(m rpc.Message, it call.Item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -129,20 +131,20 @@ func (p *passed) take(m rpc.Message, it item) error {
 		if p.target == nil {
 			return nil // a task has a state, and no more
 		}
-		return p.target.storeOrDrop(it)
+		return p.target.StoreOrDrop(it)
 	case p.made != nil && p.ask(m.Result):
 	default:
-		p.end(it.data)
+		p.end(it.Data)
 	}
 	return nil
 }
 
-// put takes the error that ends the server's request.
-func (p *passed) put(it item) error {
+// Put takes the error that ends the server's request.
+func (p *passed) Put(it call.Item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.over {
-		p.end(it.data)
+		p.end(it.Data)
 	}
 	return nil
 }
@@ -179,11 +181,11 @@ func (p *passed) ask(result json.RawMessage) bool {
 	p.answered = make(chan struct{})
 	if len(p.requests) == 0 { // the server wants its state again, and more time
 		answered := p.answered
-		p.session.run(func() {
+		p.session.Go(func() {
 			select {
-			case <-p.host.times.after(taskPoll):
+			case <-p.host.Times.After(taskPoll):
 				close(answered)
-			case <-p.session.ctx.Done():
+			case <-p.session.Ctx.Done():
 			}
 		})
 		return true
@@ -192,7 +194,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		return true
 	}
 	round := p.round
-	p.expiry = time.AfterFunc(p.host.cfg.InputWait, func() {
+	p.expiry = time.AfterFunc(p.host.Config.InputWait, func() {
 		p.mu.Lock()
 		waits := p.round == round && len(p.requests) > 0
 		p.mu.Unlock()
@@ -207,7 +209,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 func (p *passed) askClient() bool {
 	p.over = !p.made.ask(p.requests, nil)
 	if p.over {
-		p.session.finish(errEnded)
+		p.session.Finish(host.ErrEnded)
 	}
 	return !p.over
 }
@@ -247,7 +249,7 @@ func (p *passed) cancelTask(why string) {
 		p.made.cancel(why)
 	}
 	p.mu.Unlock()
-	p.session.finish(errEnded)
+	p.session.Finish(host.ErrEnded)
 }
 
 func (p *passed) refreshTask(now time.Time) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/bridge/host"
 	"rejoin/shared/session"
 )
 
@@ -19,11 +20,11 @@ func (s *Service) reconcile() {
 	var edges hearing
 	for {
 		select {
-		case <-s.host.life.Done():
+		case <-s.host.Life.Done():
 			return
 		case <-ticker.C:
 		}
-		edges.look(time.Now(), s.host.backend.Conn.IsConnected())
+		edges.look(time.Now(), s.host.Backend.Conn.IsConnected())
 		s.server.closeSpares(false)
 		s.patrol(edges.deaf)
 	}
@@ -51,10 +52,10 @@ func (g *hearing) look(now time.Time, connected bool) {
 // patrol is one look at all sessions. It does not wait for a call that is storing something.
 func (s *Service) patrol(away time.Time) {
 	for _, h := range s.table.all() {
-		if !h.onDemand {
+		if !h.OnDemand {
 			s.lookAt(h, away)
 		} else if h.looking.CompareAndSwap(false, true) {
-			h.run(func() {
+			h.Go(func() {
 				defer h.looking.Store(false)
 				s.lookAt(h, away)
 			})
@@ -64,26 +65,26 @@ func (s *Service) patrol(away time.Time) {
 
 func (s *Service) lookAt(h *clientSession, away time.Time) {
 	if h.isOrphaned(time.Now(), away) {
-		s.host.log.Info("a call is cancelled: no edge waits for its response", "session", h.name)
-		h.finish(errEnded)
+		s.host.Log.Info("a call is cancelled: no edge waits for its response", "session", h.Name)
+		h.Finish(host.ErrEnded)
 		return
 	}
 	h.refreshTask(time.Now())
-	rec, ok := s.host.backend.Sessions.Session(h.name)
+	rec, ok := s.host.Backend.Sessions.Session(h.Name)
 	if !ok || h.has(rec) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.host.life, s.host.cfg.AckTimeout)
+	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.AckTimeout)
 	over, err := s.isOver(ctx, h)
 	cancel()
 	if err == nil && over {
-		h.finish(errEnded)
+		h.Finish(host.ErrEnded)
 	}
 }
 
 // isOver asks the log whether a session has ended.
 func (s *Service) isOver(ctx context.Context, h *clientSession) (bool, error) {
-	rec, err := s.host.backend.Sessions.Get(ctx, h.name)
+	rec, err := s.host.Backend.Sessions.Get(ctx, h.Name)
 	if errors.Is(err, session.ErrNotFound) {
 		return true, nil
 	}

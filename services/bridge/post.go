@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -34,7 +36,7 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 			answers = false
 		}
 	}
-	if refused := h.tasks.posted(&c, all, batch); refused != nil {
+	if refused := h.tasks.Posted(&c, all, batch); refused != nil {
 		return upstream.About(*refused, ids)
 	}
 	h.remember(c.Header)
@@ -58,54 +60,54 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 // request begins a call and waits until the upstream has taken or refused it, or
 // AcceptAfter has passed.
 func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
-	made := newCall(h.callSession, c.Stream, ids)
-	made.traced(c.Trace)
-	if !h.host.open.enter(h.owner) {
+	made := call.New(h.Session, c.Stream, ids)
+	made.Traced(c.Trace)
+	if !h.Host.Open.Enter(h.owner) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	n := int64(len(c.Data))
-	if !h.host.memory.Take(h.owner, n) {
-		h.host.open.leave(h.owner)
+	if !h.Host.Memory.Take(h.owner, n) {
+		h.Host.Open.Leave(h.owner)
 		return upstream.Busy(noMemory)
 	}
 	leave := func() {
-		h.host.memory.Give(h.owner, n)
-		h.host.open.leave(h.owner)
+		h.Host.Memory.Give(h.owner, n)
+		h.Host.Open.Leave(h.owner)
 	}
 	if !h.addCall(made) {
 		leave()
 		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
 	}
-	if !h.run(func() {
+	if !h.Go(func() {
 		defer h.forget(made, leave)
-		h.up.serve(h.ctx, made, c.Header, c.Data)
+		h.up.Serve(h.Ctx, made, c.Header, c.Data)
 	}) {
 		h.forget(made, leave)
 		return h.unavailable()
 	}
-	wait := h.host.cfg.AcceptAfter
-	if h.onDemand {
-		wait = h.host.times.answer
+	wait := h.Host.Config.AcceptAfter
+	if h.OnDemand {
+		wait = h.Host.Times.Answer
 	}
 	select {
-	case a := <-made.reply:
+	case a := <-made.Reply:
 		return a
 	case <-time.After(wait):
-		made.accept()
+		made.Accept()
 	}
-	if _, err := h.answerOrOpen(made, item{}); err != nil {
-		h.finish(errEnded) // the client has the error
-		return <-made.reply
+	if _, err := h.AnswerOrOpen(made, call.Item{}); err != nil {
+		h.Finish(host.ErrEnded) // the client has the error
+		return <-made.Reply
 	}
 	select {
-	case a := <-made.reply:
+	case a := <-made.Reply:
 		return a
 	case <-time.After(unloggedFor):
-		if made.tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
-			h.finish(errEnded)
+		if made.Tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
+			h.Finish(host.ErrEnded)
 		}
 	}
-	return <-made.reply
+	return <-made.Reply
 }
 
 // unloggedFor is how long a call may take that cannot have a session in the log: less than the
@@ -115,8 +117,8 @@ const unloggedFor = 25 * time.Second
 // unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
 // bridge.
 func (h *clientSession) unavailable() rpc.Answer {
-	if h.hasEnded() {
-		return ended()
+	if h.HasEnded() {
+		return host.Ended()
 	}
 	return upstream.Busy(upstream.ErrStopping.Error())
 }
@@ -130,22 +132,22 @@ const notifyWithin = 5 * time.Second
 // notify hands over messages that are no requests, in the share of a client.
 func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
 	n := int64(len(c.Data))
-	if !h.host.memory.Take(client, n) {
+	if !h.Host.Memory.Take(client, n) {
 		return upstream.Busy(noMemory)
 	}
-	give := func() { h.host.memory.Give(client, n) }
+	give := func() { h.Host.Memory.Give(client, n) }
 	reply := make(chan rpc.Answer, 1)
-	if !h.run(func() {
+	if !h.Go(func() {
 		defer give()
-		ctx, cancel := context.WithTimeout(h.ctx, h.host.cfg.OpenTimeout)
+		ctx, cancel := context.WithTimeout(h.Ctx, h.Host.Config.OpenTimeout)
 		defer cancel()
-		a := h.up.send(ctx, c.Header, c.Data)
+		a := h.up.Send(ctx, c.Header, c.Data)
 		reply <- a
 		switch {
 		case a.Status == http.StatusNotFound:
-			h.finish(upstream.ErrGone)
+			h.Finish(upstream.ErrGone)
 		case a.Status == http.StatusAccepted && initialized:
-			h.listen(cursor{})
+			h.listen(call.Cursor{})
 		}
 	}) {
 		give()
@@ -162,8 +164,8 @@ func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.
 // endNow ends the session because its client wants that, and waits for its end in the log.
 func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
 	h.remember(c.Header)
-	h.finish(errEnded)
-	ctx, cancel := context.WithTimeout(h.host.life, h.host.cfg.CloseTimeout())
+	h.Finish(host.ErrEnded)
+	ctx, cancel := context.WithTimeout(h.Host.Life, h.Host.Config.CloseTimeout())
 	defer cancel()
 	select {
 	case <-h.ended:
@@ -177,17 +179,17 @@ func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
 func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
-	if h.onDemand {
+	if h.OnDemand {
 		h.demand.wasAsked()
 	}
 	if h.call(c.Stream) != nil || len(ids) == 0 {
 		return accepted
 	}
-	s := h.host
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.CloseTimeout())
+	s := h.Host
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
-	lost := newCall(h.callSession, c.Stream, ids)
-	final, err := lost.hasFinal(ctx)
+	lost := call.New(h.Session, c.Stream, ids)
+	final, err := lost.HasFinal(ctx)
 	if err != nil {
 		return upstream.Busy("the log cannot be read now")
 	}
@@ -196,17 +198,17 @@ func (h *clientSession) check(c rpc.Call) rpc.Answer {
 	}
 	// The bridge may have taken the request meanwhile: it receives messages in their order, but
 	// serves each in a goroutine.
-	lost.expectNoAnswer() // its client waits for what is in the log
+	lost.ExpectNoAnswer() // its client waits for what is in the log
 	if !h.addCall(lost) {
 		return accepted
 	}
 	defer h.forget(lost, func() {})
-	switch final, err := lost.reloadOnce(ctx); { // some of a batch may be answered
+	switch final, err := lost.ReloadOnce(ctx); { // some of a batch may be answered
 	case err != nil:
 		return upstream.Busy("the log cannot be read now")
 	case final:
 		return accepted
 	}
-	lost.lose()
+	lost.Lose()
 	return accepted
 }

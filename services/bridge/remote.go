@@ -9,13 +9,16 @@ import (
 	"net/http"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
 
 // remote is a session at the upstream's endpoint. It is safe for concurrent use.
 type remote struct {
-	host     *host
+	host     *host.Host
 	endpoint *upstream.Endpoint
 	id       string // the upstream's session; empty when it has none
 	version  string // of the protocol, as negotiated
@@ -44,18 +47,18 @@ func (r *remote) header(client http.Header) http.Header {
 // post posts messages. An answer that is no success is the client's.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
-	span := r.host.posts(ctx, client, header)
+	span := r.host.BeginPost(ctx, client, header)
 	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
-	posted(span, resp)
+	host.EndPost(span, resp)
 	if err != nil {
-		r.host.unreachable(err)
+		r.host.Unreachable(err)
 		a := upstream.Unreachable(err)
 		return nil, &a
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
-	r.host.refused(resp.StatusCode)
+	r.host.Refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
 	if a.Status == http.StatusNotFound && r.id == "" && !r.modern {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
@@ -66,7 +69,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 // response reads an answer up to the response to a request. What comes before it has no
 // session to belong to, and is left out.
 func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
-	b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
+	b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 	if b == nil {
 		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
 	}
@@ -86,15 +89,15 @@ func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message,
 	}
 }
 
-// send hands over messages that are no requests. The end of ctx ends the waiting, and not the
+// Send hands over messages that are no requests. The end of ctx ends the waiting, and not the
 // request: net/http may have given its connection to another session's already, which would fail
 // (docs/upstream/0031).
-func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
+func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
 	answered := make(chan rpc.Answer, 1)
-	if !r.host.run(func() {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.host.cfg.OpenTimeout)
+	if !r.host.Go(func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.host.Config.OpenTimeout)
 		defer cancel()
-		defer context.AfterFunc(r.host.life, cancel)()
+		defer context.AfterFunc(r.host.Life, cancel)()
 		resp, refused := r.post(within, client, data) //nolint:bodyclose // Finish closes it
 		if refused != nil {
 			answered <- *refused
@@ -113,52 +116,52 @@ func (r *remote) send(ctx context.Context, client http.Header, data []byte) rpc.
 	}
 }
 
-// serve hands over requests, and stores what the upstream sends for them, to the end.
-func (r *remote) serve(ctx context.Context, c *call, client http.Header, data []byte) {
-	ctx, p := c.wait(ctx)
+// Serve hands over requests, and stores what the upstream sends for them, to the end.
+func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
 	case refused == nil:
-		c.accept()
+		c.Accept()
 		r.finish(c, client, r.follow(ctx, p, c, client, resp))
 	case why != nil:
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound && !r.modern {
-			c.session.finish(upstream.ErrGone)
+			c.Session.Finish(upstream.ErrGone)
 		}
-		c.refuse(*refused)
+		c.Refuse(*refused)
 	}
 }
 
 // finish ends a call.
-func (r *remote) finish(c *call, client http.Header, why error) {
+func (r *remote) finish(c *call.Call, client http.Header, why error) {
 	if errors.Is(why, upstream.ErrTimeout) && !r.modern {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
-		c.session.finish(upstream.ErrGone)
+		c.Session.Finish(upstream.ErrGone)
 	}
-	c.over(why)
+	c.Over(why)
 }
 
 // cancel tells the upstream that the open requests are cancelled.
-func (r *remote) cancel(c *call, client http.Header) {
-	ctx, cancel := context.WithTimeout(r.host.life, upstream.DialTimeout)
+func (r *remote) cancel(c *call.Call, client http.Header) {
+	ctx, cancel := context.WithTimeout(r.host.Life, upstream.DialTimeout)
 	defer cancel()
-	open, _ := c.left()
+	open, _ := c.Left()
 	for _, request := range open {
-		_ = r.send(ctx, client, upstream.Cancelled(request.sent)) // it is over in any case
+		_ = r.Send(ctx, client, upstream.Cancelled(request.Sent)) // it is over in any case
 	}
 }
 
 // follow stores the messages of an answer, and of what it is resumed with, until all
 // requests are answered. The error says why they never will be.
-func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call, client http.Header, resp *http.Response) error {
-	pause := firstPause
+func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, resp *http.Response) error {
+	pause := retry.FirstPause
 	for {
-		b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
+		b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 		if b == nil {
 			upstream.Finish(resp)
 			return fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
@@ -167,49 +170,49 @@ func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call, cli
 		came, err := r.read(p, c, b)
 		upstream.Finish(resp)
 		switch why := context.Cause(ctx); {
-		case c.done():
+		case c.Done():
 			return nil
 		case why != nil:
 			return why
-		case errors.Is(err, upstream.ErrTooLarge), errors.Is(err, errClosed), errors.Is(err, upstream.ErrStopping):
+		case errors.Is(err, upstream.ErrTooLarge), errors.Is(err, call.ErrClosed), errors.Is(err, upstream.ErrStopping):
 			return err
-		case c.cursor().ID == "":
+		case c.Cursor().ID == "":
 			return fmt.Errorf("%w: %w", upstream.ErrUnanswered, err)
 		}
 		if came && time.Since(began) > pollPause { // else it ended at once, and may go on so
-			pause = firstPause
+			pause = retry.FirstPause
 		}
 		if resp, err = r.reconnect(ctx, c, client, max(pause, b.Retry())); err != nil { //nolint:bodyclose // finish closes it
 			return err
 		}
-		pause = min(2*pause, lastPause)
+		pause = min(2*pause, retry.LastPause)
 	}
 }
 
 // read stores the messages of an answer, and reports whether there were any. It returns
 // when all requests of c are answered, or with the reason why it cannot go on.
-func (r *remote) read(p *upstream.IdleTimer, c *call, b *upstream.Body) (came bool, err error) {
+func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (came bool, err error) {
 	for {
 		in, err := b.Next()
 		if err != nil {
-			c.moved(b.LastID())
+			c.Moved(b.LastID())
 			return came, err
 		}
 		if len(in.Messages) == 0 {
-			c.moved(b.LastID())
+			c.Moved(b.LastID())
 			continue // no message: the timer runs on
 		}
 		p.Came()
 		for i, data := range in.Messages {
-			if err := c.take(item{data: data, id: in.ID, index: i}); err != nil {
+			if err := c.Take(call.Item{Data: data, ID: in.ID, Index: i}); err != nil {
 				return came, err
 			}
 			came = true
 		}
-		if !c.standalone() && c.done() {
+		if !c.Standalone() && c.Done() {
 			return came, nil
 		}
-		c.moved(b.LastID())
+		c.Moved(b.LastID())
 		p.Wait()
 	}
 }
@@ -217,22 +220,22 @@ func (r *remote) read(p *upstream.IdleTimer, c *call, b *upstream.Body) (came bo
 // reconnect asks for a stream from where it broke (MCP 2025-11-25, resumability and
 // redelivery), again and again until the upstream answers, or has been away for
 // OpenTimeout. Errors are errGone, [upstream.ErrNoStream], ctx's cause, or why the last try failed.
-func (r *remote) reconnect(ctx context.Context, c *call, client http.Header, pause time.Duration) (*http.Response, error) {
-	for since := time.Now(); ; pause = min(max(2*pause, firstPause), lastPause) {
+func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header, pause time.Duration) (*http.Response, error) {
+	for since := time.Now(); ; pause = min(max(2*pause, retry.FirstPause), retry.LastPause) {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-r.host.times.after(pause):
+		case <-r.host.Times.After(pause):
 		}
-		resp, err := r.get(ctx, client, c.cursor().ID)
+		resp, err := r.get(ctx, client, c.Cursor().ID)
 		if err == nil {
-			r.host.metrics.resumes.Inc()
+			r.host.Metrics.Resumes.Inc()
 			return resp, nil
 		}
 		if why := context.Cause(ctx); why != nil {
 			return nil, why
 		}
-		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.host.cfg.OpenTimeout {
+		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.host.Config.OpenTimeout {
 			return nil, err
 		}
 	}
@@ -247,10 +250,10 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	}
 	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
 	if err != nil {
-		r.host.unreachable(err)
+		r.host.Unreachable(err)
 		return nil, err
 	}
-	r.host.refused(resp.StatusCode)
+	r.host.Refused(resp.StatusCode)
 	if resp.StatusCode == http.StatusOK && upstream.MediaType(resp.Header) == upstream.EventStream {
 		return resp, nil
 	}
@@ -265,8 +268,8 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	}
 }
 
-// close ends the session upstream.
-func (r *remote) close(ctx context.Context, client http.Header) {
+// Close ends the session upstream.
+func (r *remote) Close(ctx context.Context, client http.Header) {
 	if r.id == "" {
 		return
 	}
@@ -274,7 +277,7 @@ func (r *remote) close(ctx context.Context, client http.Header) {
 	defer cancel()
 	resp, err := r.endpoint.Do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
-		r.host.log.Info("a session is not ended at the MCP server", "error", err)
+		r.host.Log.Info("a session is not ended at the MCP server", "error", err)
 		return
 	}
 	upstream.Finish(resp) // 405: sessions of this server end by themselves
@@ -299,35 +302,35 @@ func pauseAfter(pause, ran time.Duration) time.Duration {
 	return pause
 }
 
-// listen keeps the upstream's standalone stream open, and stores what comes, until ctx
+// Listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
-func (r *remote) listen(ctx context.Context, c *call, client func() http.Header) {
+func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	ctx, p := upstream.NewIdleTimer(ctx, 0)
 	defer p.Over()
 	pause := listenPause
 	for {
-		resp, err := r.get(ctx, client(), c.cursor().ID)
-		c.wasTried()
+		resp, err := r.get(ctx, client(), c.Cursor().ID)
+		c.WasTried()
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone):
-			c.session.finish(upstream.ErrGone)
+			c.Session.Finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrNoStream):
 			return
 		case err == nil:
-			b := upstream.NewBody(resp.Header, resp.Body, r.host.maxBytes())
+			b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 			began := time.Now()
 			var came bool
 			came, err = r.read(p, c, b)
 			_ = resp.Body.Close()
-			if errors.Is(err, errClosed) {
+			if errors.Is(err, call.ErrClosed) {
 				return
 			}
 			if errors.Is(err, upstream.ErrTooLarge) {
 				// It would come again. What is between it and now is lost with it.
-				c.drop(dropTooLarge, err)
-				c.restart()
+				c.Drop(host.DropTooLarge, err)
+				c.Restart()
 			}
 			pause = pauseAfter(pause, time.Since(began))
 			next = pause
@@ -341,23 +344,23 @@ func (r *remote) listen(ctx context.Context, c *call, client func() http.Header)
 		if ctx.Err() != nil {
 			return
 		}
-		r.host.log.Debug("the MCP server's standalone stream is asked for again", "session", c.session.name, "stream", c.stream, "in", next.String(), "error", err)
+		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Session.Name, "stream", c.Stream, "in", next.String(), "error", err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.host.times.after(next):
+		case <-r.host.Times.After(next):
 		}
 		pause = min(2*pause, listenPauseMax)
 	}
 }
 
-// resume continues a call of another bridge, where the upstream offers that.
-func (r *remote) resume(ctx context.Context, c *call, client http.Header) {
-	if c.cursor().ID == "" {
-		c.over(upstream.ErrUnanswered)
+// Resume continues a call of another bridge, where the upstream offers that.
+func (r *remote) Resume(ctx context.Context, c *call.Call, client http.Header) {
+	if c.Cursor().ID == "" {
+		c.Over(upstream.ErrUnanswered)
 		return
 	}
-	ctx, p := c.wait(ctx)
+	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {

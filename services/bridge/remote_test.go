@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
@@ -28,7 +30,7 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 		}
 	})
 	b := s.start(t, testConfig(up.URL))
-	r := b.server.restore(metadata{})
+	r := b.server.restore(records.Metadata{})
 	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
 	over, stop := context.WithCancel(t.Context())
 	var sessions sync.WaitGroup
@@ -42,15 +44,15 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 					case <-ends[n]:
 					case <-ctx.Done():
 					}
-					end(errEnded)
+					end(host.ErrEnded)
 				})
-				r.send(ctx, http.Header{"Accept-Language": {strconv.Itoa(n)}}, message)
-				end(errEnded)
+				r.Send(ctx, http.Header{"Accept-Language": {strconv.Itoa(n)}}, message)
+				end(host.ErrEnded)
 			}
 		})
 	}
 	for i := range 1000 {
-		if a := r.send(t.Context(), http.Header{}, message); a.Status != http.StatusAccepted {
+		if a := r.Send(t.Context(), http.Header{}, message); a.Status != http.StatusAccepted {
 			t.Errorf("request %d: %d %s", i, a.Status, a.Data)
 			break
 		}

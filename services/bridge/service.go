@@ -8,7 +8,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -22,8 +25,8 @@ const flushTimeout = time.Second
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
-// ErrReplaced ends a bridge whose name another one has taken; see [errReplaced].
-var ErrReplaced = errReplaced
+// ErrReplaced ends a bridge whose name another one has taken; see [standby.ErrReplaced].
+var ErrReplaced = standby.ErrReplaced
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
 var ErrNoUpstream = errors.New("--upstream is missing")
@@ -46,7 +49,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := newHost(cfg, name, b, env)
+	h := host.New(cfg, name, b, env)
 	server, err := newMCPServer(h)
 	if err != nil {
 		return nil, err
@@ -69,7 +72,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 
 // Run takes calls until ctx ends, then leaves the upstream alone and returns nil.
 func (s *Service) Run(ctx context.Context) error {
-	s.host.start(ctx)
+	s.host.Start(ctx)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer s.server.disconnect()
@@ -82,8 +85,8 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	conn := s.host.backend.Conn
-	changes, err := conn.ChanSubscribe(changedSubject, s.inbox) // the order to calls is kept
+	conn := s.host.Backend.Conn
+	changes, err := conn.ChanSubscribe(host.ChangedSubject, s.inbox) // the order to calls is kept
 	var opens *nats.Subscription
 	if err == nil {
 		defer func() { _ = changes.Unsubscribe() }() // the connection may be closed already
@@ -96,12 +99,12 @@ func (s *Service) Run(ctx context.Context) error {
 	// A bridge that reports ready is there on NATS, without a connection when there
 	// is one again.
 	_ = conn.FlushTimeout(flushTimeout)
-	s.host.run(s.reconcile)
-	s.host.run(s.serveOpenCalls)
-	s.host.run(func() { s.records.run(s.host.life, s.table.open) })
-	s.host.run(s.server.check)
+	s.host.Go(s.reconcile)
+	s.host.Go(s.serveOpenCalls)
+	s.host.Go(func() { s.records.Run(s.host.Life, s.table.open) })
+	s.host.Go(s.server.check)
 	s.taken.Store(true)
-	s.host.log.Info("bridge is open", "upstream", s.host.cfg.ShownUpstream(), "name", s.host.name)
+	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
 	s.receive(ctx)
 
 	_ = opens.Unsubscribe() // the connection may be closed already
@@ -110,13 +113,13 @@ func (s *Service) Run(ctx context.Context) error {
 		s.taken.Store(false)
 		return err // the sessions, and what is written of calls, are another bridge's
 	}
-	if conn.IsConnected() && errors.Is(s.name.check(context.WithoutCancel(ctx)), errReplaced) {
+	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), standby.ErrReplaced) {
 		return nil // likewise: it was told to stop during a pause
 	}
 	if s.server.hasProcesses() {
 		s.table.closeAll()
 	}
-	s.records.writeAll(s.table.open())
+	s.records.WriteAll(s.table.open())
 	return nil
 }
 
@@ -124,23 +127,23 @@ func (s *Service) Run(ctx context.Context) error {
 // name up, also after an error. When another bridge takes the name, end is called.
 func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave func(), err error) {
 	leave = func() {}
-	if s.records, err = openRecords(ctx, s.host.backend, s.host.log); err != nil {
+	if s.records, err = records.Open(ctx, s.host.Backend, s.host.Log); err != nil {
 		return leave, err
 	}
-	s.name = newName(s.host, s.records.js, end)
-	claimed, err := s.name.claim(ctx)
+	s.name = standby.New(s.host, s.records.JS, end)
+	claimed, err := s.name.Claim(ctx)
 	if err != nil {
 		return leave, err
 	}
-	s.table.owners = owners.New(s.records.js, s.host.cfg.TaskTTL)
+	s.table.owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
 	s.stateless.records = s.records
 	return claimed, s.takeOver(ctx)
 }
 
 // endedBy returns why Run ends with a context: nil when it was told to.
 func (s *Service) endedBy(ctx context.Context) error {
-	if err := context.Cause(ctx); errors.Is(err, errReplaced) {
-		return fmt.Errorf("%w: %s", err, s.host.name)
+	if err := context.Cause(ctx); errors.Is(err, standby.ErrReplaced) {
+		return fmt.Errorf("%w: %s", err, s.host.Name)
 	}
 	return nil
 }
@@ -149,7 +152,7 @@ func (s *Service) endedBy(ctx context.Context) error {
 func (s *Service) stop() {
 	s.server.closeSpares(true)
 	s.table.unsubscribe()
-	s.host.stop(upstream.ErrStopping)
+	s.host.Stop(upstream.ErrStopping)
 	for {
 		select {
 		case msg := <-s.inbox:

@@ -11,6 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/owners"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -21,12 +24,12 @@ import (
 //	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
 //	finish ──▶ one, which waits for the others, ends the session upstream and closes it
 type clientSession struct {
-	*callSession
+	*call.Session
 	table *table
-	tasks *guard // of the MCP server's own
-	owner string // whose share it is of; see [clientOf]
+	tasks *owners.Guard // of the MCP server's own
+	owner string        // whose share it is of; see [host.ClientOf]
 	begun time.Time
-	up    serverSide
+	up    call.Server
 	ended chan struct{} // closed when the session has ended in the log
 	// demand opens the session in the log; nil for one that a client has opened.
 	demand  *onDemand
@@ -34,21 +37,21 @@ type clientSession struct {
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
-	calls      map[string]*call
+	calls      map[string]*call.Call
 	used       bool        // its client has sent more than that it is ready
-	standalone *call       // nil until listen
+	standalone *call.Call  // nil until listen
 	client     http.Header // of the newest call
 }
 
-// noteTasks notes the tasks of the MCP server's own that a response names, and returns the response
+// NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
 // without those of others.
-func (h *clientSession) noteTasks(m rpc.Message, data []byte) ([]byte, error) {
-	return h.tasks.response(m, data, !h.onDemand)
+func (h *clientSession) NoteTasks(m rpc.Message, data []byte) ([]byte, error) {
+	return h.tasks.Response(m, data, !h.OnDemand)
 }
 
 // has reports whether a record says that the session is open.
 func (h *clientSession) has(rec session.Record) bool {
-	return rec.State == session.Open && rec.Life == h.life
+	return rec.State == session.Open && rec.Life == h.Life
 }
 
 // perRequest are header fields that belong to one request of the client's.
@@ -71,22 +74,22 @@ func (h *clientSession) header() http.Header {
 	return h.client
 }
 
-// finish ends the session here, upstream, and in the log. It returns at once, and does
-// nothing the second time. cause is errEnded, errGone or [upstream.ErrExited].
+// Finish ends the session here, upstream, and in the log. It returns at once, and does
+// nothing the second time. cause is host.ErrEnded, errGone or [upstream.ErrExited].
 //
 // A request counts as answered once its response is stored, so a bridge that stops in between
 // leaves it to the next one.
-func (h *clientSession) finish(cause error) {
-	if !h.stop(cause) {
+func (h *clientSession) Finish(cause error) {
+	if !h.Stop(cause) {
 		return
 	}
-	h.host.run(func() {
-		h.wait() // calls that the upstream has lost end with an error
-		if errors.Is(cause, errEnded) {
+	h.Host.Go(func() {
+		h.Wait() // calls that the upstream has lost end with an error
+		if errors.Is(cause, host.ErrEnded) {
 			// Some servers answer when their tools have ended; that is not waited for.
-			h.host.run(func() { h.up.close(h.host.life, h.header()) })
+			h.Host.Go(func() { h.up.Close(h.Host.Life, h.header()) })
 		}
-		if h.inLog() {
+		if h.InLog() {
 			h.table.close(h)
 		} else {
 			close(h.ended)
@@ -108,44 +111,44 @@ func (h *clientSession) cancelled(keys []string) {
 	defer h.mu.Unlock()
 	for _, key := range keys {
 		for _, c := range h.calls {
-			c.cancel(key)
+			c.Cancel(key)
 		}
 	}
 }
 
 // forget ends what request began. A call that another bridge will go on with stays, to be
 // written down.
-func (h *clientSession) forget(c *call, leave func()) {
+func (h *clientSession) forget(c *call.Call, leave func()) {
 	leave()
-	if !c.done() && h.host.life.Err() != nil {
+	if !c.Done() && h.Host.Life.Err() != nil {
 		return
 	}
-	if h.removeCall(c) && h.onDemand {
-		h.finish(errEnded)
+	if h.removeCall(c) && h.OnDemand {
+		h.Finish(host.ErrEnded)
 	}
 }
 
 // addCall makes a call the one of its stream, unless that has one.
-func (h *clientSession) addCall(c *call) bool {
+func (h *clientSession) addCall(c *call.Call) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, twice := h.calls[c.stream]; twice {
+	if _, twice := h.calls[c.Stream]; twice {
 		return false
 	}
-	h.calls[c.stream] = c
+	h.calls[c.Stream] = c
 	return true
 }
 
 // removeCall undoes addCall, and reports whether no call is left.
-func (h *clientSession) removeCall(c *call) (none bool) {
+func (h *clientSession) removeCall(c *call.Call) (none bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.calls, c.stream)
+	delete(h.calls, c.Stream)
 	return len(h.calls) == 0
 }
 
 // call returns the call of a stream, or nil.
-func (h *clientSession) call(stream string) *call {
+func (h *clientSession) call(stream string) *call.Call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[stream]
@@ -153,27 +156,27 @@ func (h *clientSession) call(stream string) *call {
 
 // listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
 // upstream has answered, or will not.
-func (h *clientSession) listen(from cursor) <-chan struct{} {
+func (h *clientSession) listen(from call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
-		h.standalone = newStandalone(h.callSession, h.receiver())
-		h.standalone.startAt(from)
+		h.standalone = call.NewStandalone(h.Session, h.Receiver())
+		h.standalone.StartAt(from)
 	}
 	c := h.standalone
 	h.mu.Unlock()
 	if was {
-		return c.tried
+		return c.Tried
 	}
-	if !h.run(func() {
-		defer c.wasTried()
-		if from.ID == "" || c.reload(h.ctx) {
-			h.up.listen(h.ctx, c, h.header)
+	if !h.Go(func() {
+		defer c.WasTried()
+		if from.ID == "" || c.Reload(h.Ctx) {
+			h.up.Listen(h.Ctx, c, h.header)
 		}
 	}) {
-		c.wasTried()
+		c.WasTried()
 	}
-	return c.tried
+	return c.Tried
 }
 
 // busy reports whether a call is open.
@@ -193,11 +196,11 @@ func (h *clientSession) unsubscribe() {
 }
 
 // streams returns what is open of the session: calls, and the standalone stream.
-func (h *clientSession) streams() []*call {
-	ending := h.hasEnded()
+func (h *clientSession) streams() []*call.Call {
+	ending := h.HasEnded()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make([]*call, 0, len(h.calls)+1)
+	all := make([]*call.Call, 0, len(h.calls)+1)
 	for _, c := range h.calls {
 		all = append(all, c)
 	}
@@ -208,18 +211,18 @@ func (h *clientSession) streams() []*call {
 }
 
 // resume continues a call that another bridge has begun.
-func (h *clientSession) resume(stream string, ids []json.RawMessage, from cursor) {
-	c := newCall(h.callSession, stream, ids)
-	c.startAt(from)
-	c.expectNoAnswer()
+func (h *clientSession) resume(stream string, ids []json.RawMessage, from call.Cursor) {
+	c := call.New(h.Session, stream, ids)
+	c.StartAt(from)
+	c.ExpectNoAnswer()
 	h.mu.Lock()
-	h.calls[c.stream] = c
+	h.calls[c.Stream] = c
 	h.mu.Unlock()
-	h.host.metrics.calls.Inc()
-	h.run(func() {
-		defer h.forget(c, h.host.metrics.calls.Dec)
-		if c.reload(h.host.life) && !c.done() {
-			h.up.resume(h.ctx, c, h.header())
+	h.Host.Metrics.Calls.Inc()
+	h.Go(func() {
+		defer h.forget(c, h.Host.Metrics.Calls.Dec)
+		if c.Reload(h.Host.Life) && !c.Done() {
+			h.up.Resume(h.Ctx, c, h.header())
 		}
 	})
 }
@@ -235,11 +238,11 @@ func (h *clientSession) hold(ctx context.Context) error {
 	if err := h.table.hold(h); err != nil {
 		return err
 	}
-	return h.host.backend.Conn.FlushWithContext(ctx)
+	return h.Host.Backend.Conn.FlushWithContext(ctx)
 }
 
 // resumeAll continues the calls that another bridge has begun.
-func (h *clientSession) resumeAll(from map[string]cursor) {
+func (h *clientSession) resumeAll(from map[string]call.Cursor) {
 	for stream, at := range from {
 		if ids, _ := rpc.RequestIDs(stream); len(ids) > 0 {
 			h.resume(stream, ids, at)

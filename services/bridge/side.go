@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -35,12 +38,12 @@ func (u *side) translation() *translated {
 	return u.to
 }
 
-// serve hands the request over. ctx ends with the call.
-func (u *side) serve(ctx context.Context, c *call, client http.Header, data []byte) {
+// Serve hands the request over. ctx ends with the call.
+func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	if t := u.translation(); t != nil {
 		r, err := mcp.Parse(data)
 		if err != nil {
-			c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+			c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
 			return
 		}
 		t.join(ctx, c, r)
@@ -49,13 +52,13 @@ func (u *side) serve(ctx context.Context, c *call, client http.Header, data []by
 	modern, refused := u.server.isModern(ctx, client)
 	switch {
 	case refused != nil:
-		c.refuse(*refused)
+		c.Refuse(*refused)
 	case mcp.IsTaskMethod(u.request.Method) && !u.server.hasOwnTasks():
-		c.refuse(unknownTask())
+		c.Refuse(owners.UnknownTask())
 	case modern:
 		if mcp.IsTaskMethod(u.request.Method) {
-			if refused := u.session.tasks.refuse(ctx, u.request.Name); refused != nil {
-				c.refuse(*refused)
+			if refused := u.session.tasks.Refuse(ctx, u.request.Name); refused != nil {
+				c.Refuse(*refused)
 				return
 			}
 		}
@@ -66,29 +69,29 @@ func (u *side) serve(ctx context.Context, c *call, client http.Header, data []by
 		u.mu.Lock()
 		u.to, u.work = t, t
 		u.mu.Unlock()
-		u.session.setReceiver(t)
+		u.session.SetReceiver(t)
 		t.serve(ctx, c)
 	}
 }
 
 // pass hands the request over as it is, but for what its server may read in another way than the edge.
-func (u *side) pass(ctx context.Context, c *call, client http.Header, data []byte) {
+func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	r := u.server.direct()
 	data = translate.Plain(data)
 	if u.kept != nil {
-		u.host.metrics.cached.WithLabelValues(cacheMiss).Inc()
+		u.host.Metrics.Cached.WithLabelValues(host.CacheMiss).Inc()
 		data = u.kept.Data
-		c.keep = func(result json.RawMessage) { u.host.cache.Put(*u.kept, result) }
+		c.Keep = func(result json.RawMessage) { u.host.Cache.Put(*u.kept, result) }
 	}
 	switch u.request.Method {
 	case mcp.MethodDiscover:
-		c.to = &discovered{env: u.env, call: c}
+		c.To = &discovered{env: u.env, call: c}
 	case mcp.MethodListen:
 		l := newListener(ctx, u.env, u.session, c, u.request)
-		c.to = l
+		c.To = l
 		data = translate.WithoutTasks(data, func(id string) bool {
 			_, ours := mcp.ParseTaskID(id)
-			return ours || u.session.tasks.refuse(ctx, id) != nil
+			return ours || u.session.tasks.Refuse(ctx, id) != nil
 		})
 	}
 	if u.rule.may && !u.server.hasOwnTasks() {
@@ -100,22 +103,22 @@ func (u *side) pass(ctx context.Context, c *call, client http.Header, data []byt
 		p.serve(ctx, c, client, data)
 		return
 	}
-	r.serve(ctx, c, client, data)
+	r.Serve(ctx, c, client, data)
 }
 
-func (u *side) send(context.Context, http.Header, []byte) rpc.Answer {
+func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
 	return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a call without a session takes no messages")
 }
 
-// resume continues a call of another bridge: at a server of earlier revisions, if that gives event
+// Resume continues a call of another bridge: at a server of earlier revisions, if that gives event
 // IDs. The revision itself has no resuming.
-func (u *side) resume(ctx context.Context, c *call, client http.Header) {
+func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	t := u.translation()
 	if t == nil {
 		if p, ok := u.work.(*passed); ok {
-			c.to = p
+			c.To = p
 		}
-		c.over(upstream.ErrUnanswered)
+		c.Over(upstream.ErrUnanswered)
 		return
 	}
 	t.resume(ctx, c, client)
@@ -127,22 +130,22 @@ func (u *side) held() bool {
 	return t != nil && t.held()
 }
 
-// listen listens to what the server sends of itself, for the one call.
-func (u *side) listen(ctx context.Context, c *call, _ func() http.Header) {
+// Listen listens to what the server sends of itself, for the one call.
+func (u *side) Listen(ctx context.Context, c *call.Call, _ func() http.Header) {
 	if t := u.translation(); t != nil {
-		t.up.listen(ctx, c, func() http.Header { return t.client })
+		t.up.Listen(ctx, c, func() http.Header { return t.client })
 	}
 }
 
-// close ends the session upstream.
-func (u *side) close(ctx context.Context, _ http.Header) {
+// Close ends the session upstream.
+func (u *side) Close(ctx context.Context, _ http.Header) {
 	if t := u.translation(); t != nil && t.up != nil {
 		t.stop()
-		t.up.close(ctx, t.client)
+		t.up.Close(ctx, t.client)
 	}
 }
 
-// isTask reports whether the call has become a task.
+// IsTask reports whether the call has become a task.
 func (u *side) isTask() bool { return u.task() != nil }
 
 // refreshTask stores the state of the task again that has not changed for long, if the call is one.
@@ -177,7 +180,7 @@ func (u *side) task() taskWork {
 func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 	work := u.task()
 	if work == nil || c.Owner != u.session.demand.call.Owner {
-		return upstream.About(unknownTask(), []json.RawMessage{r.ID})
+		return upstream.About(owners.UnknownTask(), []json.RawMessage{r.ID})
 	}
 	if r.Method == mcp.MethodCancelTask {
 		work.cancelTask("the client has cancelled it")
@@ -204,18 +207,18 @@ func (u *side) continueTask(k *task) {
 // discovered changes the result of server/discover: the client learns what Rejoin speaks.
 type discovered struct {
 	*env
-	call *call
+	call *call.Call
 }
 
-func (d *discovered) take(m rpc.Message, it item) error {
+func (d *discovered) Take(m rpc.Message, it call.Item) error {
 	if result := d.discovery(m.Result); result != nil {
-		it.data = translate.Message(map[string]any{"id": m.ID, "result": result})
+		it.Data = translate.Message(map[string]any{"id": m.ID, "result": result})
 	}
-	it.final = m.IsResponse()
-	return d.put(it)
+	it.Final = m.IsResponse()
+	return d.Put(it)
 }
 
-func (d *discovered) put(it item) error {
-	_, err := d.call.store(it)
+func (d *discovered) Put(it call.Item) error {
+	_, err := d.call.Store(it)
 	return err
 }

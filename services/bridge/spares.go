@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -46,7 +47,7 @@ type spares struct {
 // spareKey is the same for calls that could have the same session: of one client, with the same
 // capabilities and the same forwarded header.
 func (s *mcpServer) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
-	return sha256.Sum256(event.MustJSON([]any{clientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
+	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
 // unusedSession returns a session that no call has used, and has the next one begun.
@@ -60,19 +61,19 @@ func (s *mcpServer) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request
 	if b == nil {
 		b, refused = s.connect(ctx, c, r, client)
 	}
-	if refused == nil && s.running.mostlyFree() && s.spares.reserve(key) {
+	if refused == nil && s.running.MostlyFree() && s.spares.reserve(key) {
 		next := func() {
-			ctx, cancel := context.WithTimeout(s.host.life, s.host.cfg.OpenTimeout)
+			ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 			defer cancel()
 			b, refused := s.connect(ctx, c, r, client)
 			if refused != nil {
 				b = nil
 			}
 			if late := s.spares.put(key, b); late != nil {
-				late.up.close(ctx, client)
+				late.up.Close(ctx, client)
 			}
 		}
-		if !s.host.run(next) {
+		if !s.host.Go(next) {
 			s.spares.put(key, nil)
 		}
 	}
@@ -81,7 +82,7 @@ func (s *mcpServer) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request
 
 // connect begins a session at the MCP server with what the client of a request is capable of.
 func (s *mcpServer) connect(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*begun, *rpc.Answer) {
-	ctx, cancel := context.WithTimeout(ctx, s.host.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.host.Config.OpenTimeout)
 	defer cancel()
 	const id = "initialize"
 	c.Header, c.Data = client, translate.Initialize(r, id)
@@ -102,11 +103,11 @@ func (s *mcpServer) connect(ctx context.Context, c rpc.Call, r mcp.Request, clie
 		b.server, err = translate.ParseServer(m.Result)
 	}
 	if err != nil {
-		d.up.close(ctx, client)
-		return nil, s.host.connectError(err)
+		d.up.Close(ctx, client)
+		return nil, s.host.ConnectError(err)
 	}
-	if a := d.up.send(ctx, client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
-		d.up.close(ctx, client)
+	if a := d.up.Send(ctx, client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
+		d.up.Close(ctx, client)
 		return nil, &a
 	}
 	return b, nil
@@ -174,6 +175,6 @@ func (p *spares) expired(now time.Time, stops bool) (all []*begun) {
 // closeSpares ends the sessions that were kept for too long.
 func (s *mcpServer) closeSpares(stops bool) {
 	for _, b := range s.spares.expired(time.Now(), stops) {
-		s.host.run(func() { b.up.close(s.host.life, http.Header{}) })
+		s.host.Go(func() { b.up.Close(s.host.Life, http.Header{}) })
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -240,7 +242,7 @@ func TestStateless_NotificationIsTooLarge(t *testing.T) {
 		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"content":[]`) {
 			t.Errorf("%s: %q", name, all)
 		}
-		if n := in.metric(t, "dropped_messages_total", dropTooLarge); n != 1 {
+		if n := in.metric(t, "dropped_messages_total", host.DropTooLarge); n != 1 {
 			t.Errorf("%s: %v messages are counted as too large", name, n)
 		}
 	}
@@ -280,7 +282,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.Sessions.MaxSessions = 3
 	in := s.start(t, cfg)
-	in.host.times.answer = 0
+	in.host.Times.Answer = 0
 	s.open(t)
 	s.open(t)
 	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
@@ -343,7 +345,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		up := newModern(t)
 		in := s.start(t, testConfig(up.URL))
 		grace := make(chan time.Time)
-		in.host.times.after = func(time.Duration) <-chan time.Time { return grace }
+		in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -384,7 +386,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 				defer in.table.orphans.mu.Unlock()
 				return len(in.table.orphans.all) == 0
 			})
-			if h := in.table.session(c.Session); h == nil || h.ctx.Err() != nil {
+			if h := in.table.session(c.Session); h == nil || h.Ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
 			continue
@@ -420,9 +422,9 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := asker(t)
 	in := s.start(t, testConfig(up.URL))
-	in.host.times.answer = 0
+	in.host.Times.Answer = 0
 	grace := make(chan time.Time)
-	in.host.times.after = func(time.Duration) <-chan time.Time { return grace }
+	in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -438,7 +440,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 		defer in.table.orphans.mu.Unlock()
 		return len(in.table.orphans.all) == 0
 	})
-	if h.ctx.Err() != nil {
+	if h.Ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
 	h.demand.mu.Lock()
@@ -447,7 +449,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
 		t.Fatalf("%d %s", a.Status, a.Data)
 	}
-	if h.ctx.Err() != nil || h.isOrphaned(time.Now(), time.Time{}) {
+	if h.Ctx.Err() != nil || h.isOrphaned(time.Now(), time.Time{}) {
 		t.Error("a call is cancelled whose client has just answered")
 	}
 }
@@ -718,7 +720,7 @@ func TestStateless_TakenOver(t *testing.T) {
 		in := s.start(t, testConfig(up.URL))
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 		if name == "slow" { // the log has the session before there is one at the server
-			in.host.times.answer = 0
+			in.host.Times.Answer = 0
 			initialize := up.on[rpc.MethodInitialize]
 			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
 				s.wantState(t, c.Session, session.Open)
@@ -763,9 +765,9 @@ func TestStateless_TakenOver(t *testing.T) {
 func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	kv := s.records(t).kv
+	kv := s.records(t).KV
 	written := func(what string) bool {
-		entry, err := kv.Get(t.Context(), recordKey(c.Session, c.Stream))
+		entry, err := kv.Get(t.Context(), records.Key(c.Session, c.Stream))
 		return err == nil && strings.Contains(string(entry.Value()), what)
 	}
 	initialize := up.on[rpc.MethodInitialize]
@@ -775,7 +777,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))
-	in.host.times.answer = 0
+	in.host.Times.Answer = 0
 	s.do(t, c)
 	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
 	in.stop()
@@ -832,7 +834,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		cfg := testConfig(up.URL)
 		cfg.CallTimeout, cfg.AcceptAfter = flagtype.Duration(300*time.Millisecond), time.Millisecond
 		in := s.start(t, cfg)
-		in.host.times.answer = time.Millisecond
+		in.host.Times.Answer = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 		if a := s.do(t, c); a.Status != http.StatusAccepted {
 			t.Fatalf("%s: %d %s", name, a.Status, a.Data)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -21,7 +23,7 @@ type statelessCalls struct{ env }
 
 // newStatelessCalls returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
 // tasks.
-func newStatelessCalls(h *host, server *mcpServer, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
+func newStatelessCalls(h *host.Host, server *mcpServer, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
 	return &statelessCalls{env{host: h, server: server, table: t, tools: tools}}
 }
 
@@ -43,14 +45,14 @@ func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
 	d := &onDemand{call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content}))}
 	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
 	s.table.orphans.made(d.client)
-	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.host.name, mcp.Modern, &oneCall{Method: r.Method, Task: rule.may}
-	d.meta.Retention = &retention{KeepClosed: int64(callKept / time.Second)}
-	h := s.table.newOnDemand(c.Session, c.Life, clientOf(c), c.Owner, d)
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.host.Name, mcp.Modern, &records.OneCall{Method: r.Method, Task: rule.may}
+	d.meta.Retention = &records.Retention{KeepClosed: int64(callKept / time.Second)}
+	h := s.table.newOnDemand(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
 	h.up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
 	h.remember(c.Header)
 	a := h.request(c, []json.RawMessage{r.ID})
 	if !h.busy() {
-		h.finish(errEnded) // also when the call was not begun
+		h.Finish(host.ErrEnded) // also when the call was not begun
 	}
 	return a
 }
@@ -58,12 +60,12 @@ func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
 // cachedResult returns the result of a request that another client has got. Where there is none,
 // kept is not nil if its result may be kept.
 func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result json.RawMessage, kept *resultcache.Request) {
-	if s.host.cache == nil {
+	if s.host.Cache == nil {
 		return nil, nil
 	}
-	result, kept = s.host.cache.Get(r, s.server.direct().header(client))
+	result, kept = s.host.Cache.Get(r, s.server.direct().header(client))
 	if result != nil {
-		s.host.metrics.cached.WithLabelValues(cacheHit).Inc()
+		s.host.Metrics.Cached.WithLabelValues(host.CacheHit).Inc()
 		if r.Method == mcp.MethodDiscover {
 			result = s.discovery(result)
 		}
@@ -81,7 +83,7 @@ func (s *statelessCalls) again(h *clientSession, c rpc.Call) rpc.Answer {
 	u, ok := h.up.(*side)
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
-		return ended()
+		return host.Ended()
 	}
 	if mcp.IsTaskMethod(r.Method) {
 		return u.changeTask(c, r)

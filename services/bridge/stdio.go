@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -24,12 +26,12 @@ import (
 //
 // A call belongs to read while that has its turn, and to serve at the end.
 type stdio struct {
-	host    *host
+	host    *host.Host
 	process *upstream.Process
 	writing chan struct{} // holds a token while somebody writes
 	first   chan []byte   // the response to initialize
 	opening string        // [upstream.IDKey] of initialize
-	session *callSession  // set before attached is closed
+	session *call.Session // set before attached is closed
 	ready   chan struct{} // closed when session is set
 	closing chan struct{} // closed when there is no session, or not any more
 	closed  sync.Once
@@ -45,7 +47,7 @@ type stdio struct {
 
 // stdioCall is an open call of a process.
 type stdioCall struct {
-	*call
+	*call.Call
 	turn     chan struct{}   // holds a token while somebody stores for the call, and guards ended
 	ended    bool            // nothing more is stored
 	done     chan struct{}   // closed when all is answered
@@ -57,26 +59,26 @@ type stdioCall struct {
 // startStdio starts a process and its session, of a client's share, without telling it
 // anything.
 func (s *mcpServer) startStdio(session, client string) (*stdio, error) {
-	if !s.running.enter(client) {
+	if !s.running.Enter(client) {
 		s.endUnused()
 		return nil, errBusy
 	}
-	p, err := upstream.StartProcess(s.command, s.host.log.With("session", session))
+	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))
 	if err != nil {
-		s.running.leave(client)
+		s.running.Leave(client)
 		return nil, err
 	}
 	u := &stdio{
 		host: s.host, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
-	if !s.host.run(func() {
-		defer s.running.leave(client)
+	if !s.host.Go(func() {
+		defer s.running.Leave(client)
 		u.watchProcess()
 	}) {
 		p.Stop()
 		p.CloseAll()
-		s.running.leave(client)
+		s.running.Leave(client)
 		return nil, upstream.ErrStopping
 	}
 	return u, nil
@@ -91,7 +93,7 @@ func (u *stdio) watchProcess() {
 	case <-u.over:
 	case <-u.process.Exited:
 		<-u.over // what it has written before
-	case <-u.host.life.Done():
+	case <-u.host.Life.Done():
 	}
 	u.process.Stop()
 	reading.Wait()
@@ -101,19 +103,19 @@ func (u *stdio) watchProcess() {
 	h := u.session
 	u.mu.Unlock()
 	if h != nil {
-		h.finish(upstream.ErrExited)
+		h.Finish(upstream.ErrExited)
 	}
 }
 
 // attach makes the session that the process belongs to known.
-func (u *stdio) attach(h *callSession) {
+func (u *stdio) attach(h *call.Session) {
 	u.mu.Lock()
-	u.session, u.name = h, h.name
+	u.session, u.name = h, h.Name
 	gone := u.gone
 	u.mu.Unlock()
 	close(u.ready)
 	if gone {
-		h.finish(upstream.ErrExited)
+		h.Finish(upstream.ErrExited)
 	}
 }
 
@@ -156,33 +158,33 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-u.writing }()
-	if err := u.process.Write(data, time.Now().Add(u.host.cfg.OpenTimeout)); err != nil {
+	if err := u.process.Write(data, time.Now().Add(u.host.Config.OpenTimeout)); err != nil {
 		u.process.Signal(syscall.SIGKILL)
 		return upstream.ErrExited
 	}
 	return nil
 }
 
-// send hands over messages that are no requests.
-func (u *stdio) send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
+// Send hands over messages that are no requests.
+func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
 	if err := u.write(ctx, data); err != nil {
 		return upstream.Unreachable(err)
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// serve hands over requests, and waits until they are answered.
-func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) {
-	ctx, p := c.wait(ctx)
+// Serve hands over requests, and waits until they are answered.
+func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	call, ok := u.begin(c, p, data)
 	if !ok {
-		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
+		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
 		return
 	}
 	why := u.write(ctx, data)
 	if why == nil {
-		c.accept()
+		c.Accept()
 		select {
 		case <-call.done:
 		case <-ctx.Done():
@@ -194,19 +196,19 @@ func (u *stdio) serve(ctx context.Context, c *call, _ http.Header, data []byte) 
 	call.ended = true
 	<-call.turn
 	if errors.Is(why, upstream.ErrTimeout) {
-		open, _ := c.left()
+		open, _ := c.Left()
 		for _, r := range open {
-			_ = u.write(u.host.life, upstream.Cancelled(r.sent)) // it is over in any case
+			_ = u.write(u.host.Life, upstream.Cancelled(r.Sent)) // it is over in any case
 		}
 	}
-	c.over(why)
+	c.Over(why)
 }
 
-// resume ends a call whose process has ended with the bridge before.
-func (u *stdio) resume(_ context.Context, c *call, _ http.Header) { c.over(upstream.ErrExited) }
+// Resume ends a call whose process has ended with the bridge before.
+func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.Over(upstream.ErrExited) }
 
-// listen has nothing to do: all messages come on one stream.
-func (u *stdio) listen(context.Context, *call, func() http.Header) {}
+// Listen has nothing to do: all messages come on one stream.
+func (u *stdio) Listen(context.Context, *call.Call, func() http.Header) {}
 
 func (u *stdio) nameNow() string {
 	u.mu.Lock()
@@ -227,8 +229,8 @@ func (u *stdio) alive() bool {
 	}
 }
 
-// close ends the process.
-func (u *stdio) close(context.Context, http.Header) {
+// Close ends the process.
+func (u *stdio) Close(context.Context, http.Header) {
 	if u.process != nil {
 		u.closed.Do(func() { close(u.closing) })
 		u.process.Stop()
@@ -236,9 +238,9 @@ func (u *stdio) close(context.Context, http.Header) {
 }
 
 // begin makes a call known to read, unless one of its requests' IDs is in use.
-func (u *stdio) begin(c *call, p *upstream.IdleTimer, data []byte) (*stdioCall, bool) {
+func (u *stdio) begin(c *call.Call, p *upstream.IdleTimer, data []byte) (*stdioCall, bool) {
 	s := &stdioCall{
-		call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
+		Call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
 		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
 	}
 	all, _, err := rpc.Messages(data)
@@ -285,10 +287,10 @@ const maxEarly = 64
 // to initialize waits for the session: MCP allows log messages and pings there.
 func (u *stdio) read() {
 	defer close(u.over)
-	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.maxBytes())
+	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.MaxBytes())
 	var early [][]byte
 	var size int
-	var own *call // nil before the session is ready
+	var own *call.Call // nil before the session is ready
 	for {
 		messages, err := u.next(l)
 		if err != nil {
@@ -298,7 +300,7 @@ func (u *stdio) read() {
 			first := own == nil && u.isFirst(data)
 			switch {
 			case own == nil && !first && !u.answered:
-				if len(early) == maxEarly || size+len(data) > u.host.maxBytes() {
+				if len(early) == maxEarly || size+len(data) > u.host.MaxBytes() {
 					u.skip(data, errEarly)
 					continue
 				}
@@ -310,7 +312,7 @@ func (u *stdio) read() {
 				if !u.waitReady() {
 					return
 				}
-				own = newStandalone(u.session, u.session.receiver())
+				own = call.NewStandalone(u.session, u.session.Receiver())
 				for _, data := range early {
 					if u.store(data, own) != nil {
 						return
@@ -336,7 +338,7 @@ func (u *stdio) waitReady() bool {
 	case <-u.ready:
 		return true
 	case <-u.closing:
-	case <-u.host.life.Done():
+	case <-u.host.Life.Done():
 	}
 	return false
 }
@@ -348,12 +350,12 @@ func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 		var skim upstream.Skimmer
 		line, err := l.Next(skim.Add)
 		if errors.Is(err, upstream.ErrTooLarge) {
-			u.host.metrics.dropped.WithLabelValues(dropTooLarge).Inc()
+			u.host.Metrics.Dropped.WithLabelValues(host.DropTooLarge).Inc()
 			id := skim.Response()
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.tooLarge(u.nameNow()), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.TooLarge(u.nameNow()), nil), nil
 		}
 		if err != nil {
 			return nil, err
@@ -384,7 +386,7 @@ const skippedBytes = 256
 
 // skip leaves out what the process wrote, and shows it in the log.
 func (u *stdio) skip(line []byte, why error) {
-	u.host.metrics.dropped.WithLabelValues(dropInvalid).Inc()
+	u.host.Metrics.Dropped.WithLabelValues(host.DropInvalid).Inc()
 	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
 		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
 }
@@ -407,7 +409,7 @@ func (u *stdio) isFirst(data []byte) bool {
 }
 
 // store stores a message on the stream that it belongs to. An error ends the reading.
-func (u *stdio) store(data []byte, own *call) error {
+func (u *stdio) store(data []byte, own *call.Call) error {
 	m, err := rpc.ParseMessage(data)
 	if err != nil {
 		return err // next has left such messages out
@@ -415,21 +417,21 @@ func (u *stdio) store(data []byte, own *call) error {
 	s := u.route(m)
 	if s == nil {
 		if m.IsResponse() {
-			own.drop(dropLate, errUnknownRequest)
+			own.Drop(host.DropLate, call.ErrUnknownRequest)
 			return nil
 		}
-		return continueAfter(own.take(item{data: data}))
+		return continueAfter(own.Take(call.Item{Data: data}))
 	}
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
-	if s.ended || s.call.done() {
-		own.drop(dropLate, errUnknownRequest)
+	if s.ended || s.Call.Done() {
+		own.Drop(host.DropLate, call.ErrUnknownRequest)
 		return nil
 	}
 	s.patience.Came()
 	defer s.patience.Wait()
-	err = s.take(item{data: data})
-	if s.call.done() {
+	err = s.Take(call.Item{Data: data})
+	if s.Call.Done() {
 		close(s.done)
 	}
 	return continueAfter(err)
@@ -437,7 +439,7 @@ func (u *stdio) store(data []byte, own *call) error {
 
 // continueAfter leaves out errors that are about one stream alone.
 func continueAfter(err error) error {
-	if errors.Is(err, errClosed) {
+	if errors.Is(err, call.ErrClosed) {
 		return nil
 	}
 	return err
@@ -466,7 +468,7 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 	var only *stdioCall
 	for _, s := range u.calls {
 		switch {
-		case s.call.done(): // it is about to be forgotten
+		case s.Call.Done(): // it is about to be forgotten
 		case only != nil:
 			return nil
 		default:

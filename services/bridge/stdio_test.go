@@ -21,7 +21,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -146,14 +149,14 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1), note(2)})
 	})
-	if n := in.metric(t, "dropped_messages_total", dropInvalid); n != 1 {
+	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
 		t.Errorf("%v lines were left out", n)
 	}
 }
 
 func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 	with := func(ids ...json.RawMessage) *stdioCall {
-		return &stdioCall{call: newCall(&callSession{host: &host{}}, "st", ids)}
+		return &stdioCall{Call: call.New(&call.Session{Host: &host.Host{}}, "st", ids)}
 	}
 	open := func() *stdioCall { return with(json.RawMessage("1")) }
 	answered := func() *stdioCall { return with() } // and not forgotten yet
@@ -243,7 +246,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	if diff := cmp.Diff([]string{response("8")}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	for _, reason := range []string{dropInvalid, dropTooLarge} {
+	for _, reason := range []string{host.DropInvalid, host.DropTooLarge} {
 		if n := in.metric(t, "dropped_messages_total", reason); n != 1 {
 			t.Errorf("%v messages are counted as %s", n, reason)
 		}
@@ -251,7 +254,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	stream, _ = s.request(t, name, "9", "stderr")
 	s.finished(t, name, stream)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"answer","params":{"id":77}}`)
-	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", dropLate) == 1 })
+	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
 }
 
 // The client learns the limit and the flag, and so does the operator.
@@ -317,7 +320,7 @@ func TestRestart_SessionsOfEndedProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream := newStream(t, "1")
-	if err := s.records(t).put(patient(t), recordKey("s", stream), record{}); err != nil {
+	if err := s.records(t).Put(patient(t), records.Key("s", stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	s.start(t, stdioConfig(t))

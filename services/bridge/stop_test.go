@@ -15,14 +15,14 @@ func TestPost_WhileTheBridgeStops(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	ended, h := in.table.session(s.ready(t)), in.table.session(s.ready(t))
 	request := func(h *clientSession) rpc.Call {
-		return rpc.Call{Action: rpc.Post, Session: h.name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
+		return rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
 	}
-	notification := rpc.Call{Action: rpc.Post, Session: h.name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
-	s.do(t, rpc.Call{Action: rpc.End, Session: ended.name})
+	notification := rpc.Call{Action: rpc.Post, Session: h.Name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
+	s.do(t, rpc.Call{Action: rpc.End, Session: ended.Name})
 	if a := ended.post(request(ended)); a.Status != http.StatusNotFound {
 		t.Errorf("after the end: %d %s", a.Status, a.Data)
 	}
-	in.host.stop(upstream.ErrStopping)
+	in.host.Stop(upstream.ErrStopping)
 	for _, c := range []rpc.Call{request(h), notification} {
 		if a := h.post(c); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 			t.Errorf("%s is answered %d %s", c.Data, a.Status, a.Data)

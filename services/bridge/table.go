@@ -8,7 +8,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -16,7 +20,7 @@ import (
 
 // table has the sessions that the bridge answers for. It is safe for concurrent use.
 type table struct {
-	host    *host
+	host    *host.Host
 	inbox   chan *nats.Msg // gets the calls of edges
 	owners  *owners.Notes  // of the tasks that the MCP server makes itself
 	closing chan struct{}  // one token for a session that is being ended in the log
@@ -27,17 +31,17 @@ type table struct {
 }
 
 // newTable returns an empty table. inbox gets the calls of edges about its sessions.
-func newTable(h *host, inbox chan *nats.Msg) *table {
+func newTable(h *host.Host, inbox chan *nats.Msg) *table {
 	return &table{host: h, inbox: inbox, closing: make(chan struct{}, closesAtOnce), sessions: map[string]*clientSession{}}
 }
 
 // hold begins to answer for a session.
 func (t *table) hold(h *clientSession) error {
 	t.mu.Lock()
-	t.sessions[h.name] = h
-	t.host.metrics.sessions.Set(float64(len(t.sessions)))
+	t.sessions[h.Name] = h
+	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
 	t.mu.Unlock()
-	sub, err := t.host.backend.Conn.ChanQueueSubscribe(rpc.Subject(h.name), rpc.Queue, t.inbox)
+	sub, err := t.host.Backend.Conn.ChanQueueSubscribe(rpc.Subject(h.Name), rpc.Queue, t.inbox)
 	if err != nil {
 		t.release(h)
 		return err
@@ -53,10 +57,10 @@ func (t *table) release(h *clientSession) {
 	h.unsubscribe()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sessions[h.name] == h {
-		delete(t.sessions, h.name)
+	if t.sessions[h.Name] == h {
+		delete(t.sessions, h.Name)
 	}
-	t.host.metrics.sessions.Set(float64(len(t.sessions)))
+	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
 }
 
 func (t *table) session(name string) *clientSession {
@@ -80,11 +84,11 @@ func (t *table) all() []*clientSession {
 func (t *table) endUnused() {
 	for _, h := range t.all() {
 		h.mu.Lock()
-		unused := !h.used && !h.onDemand && time.Since(h.begun) > t.host.times.unused
+		unused := !h.used && !h.OnDemand && time.Since(h.begun) > t.host.Times.Unused
 		h.mu.Unlock()
 		if unused {
-			t.host.log.Info("a session that was never used ends, since there are too many processes", "session", h.name)
-			h.finish(errEnded)
+			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
+			h.Finish(host.ErrEnded)
 		}
 	}
 }
@@ -95,18 +99,18 @@ const closesAtOnce = 32
 
 // close ends a session in the log, however long that takes.
 func (t *table) close(h *clientSession) {
-	_ = retry(t.host.life, func() error { // what the service does not, the next bridge does
+	_ = retry.Do(t.host.Life, func() error { // what the service does not, the next bridge does
 		select {
 		case t.closing <- struct{}{}:
 			defer func() { <-t.closing }()
-		case <-t.host.life.Done():
-			return t.host.life.Err()
+		case <-t.host.Life.Done():
+			return t.host.Life.Err()
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.life), t.host.cfg.CloseTimeout())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 		defer cancel()
 		err := t.closeOnce(ctx, h)
 		if err != nil {
-			t.host.log.Info("a session is not ended yet", "session", h.name, "error", err)
+			t.host.Log.Info("a session is not ended yet", "session", h.Name, "error", err)
 		}
 		return err
 	})
@@ -115,9 +119,9 @@ func (t *table) close(h *clientSession) {
 // closeOnce is one attempt to end a session in the log, also where somebody else has begun
 // to. A session of the same name that was opened since is another one.
 func (t *table) closeOnce(ctx context.Context, h *clientSession) error {
-	rec, err := t.host.backend.Sessions.Get(ctx, h.name)
-	if err == nil && rec.Life == h.life {
-		err = t.host.backend.Sessions.End(ctx, h.name, "", false)
+	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)
+	if err == nil && rec.Life == h.Life {
+		err = t.host.Backend.Sessions.End(ctx, h.Name, "", false)
 	}
 	if err == nil || errors.Is(err, session.ErrNotFound) {
 		close(h.ended)
@@ -129,13 +133,13 @@ func (t *table) closeOnce(ctx context.Context, h *clientSession) error {
 // closeAll ends the sessions whose processes have ended with the service: no other
 // bridge can go on with them. One deadline for all bounds the stop.
 func (t *table) closeAll() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.life), t.host.cfg.CloseTimeout())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 	defer cancel()
 	var closing sync.WaitGroup
 	for _, h := range t.all() {
 		closing.Go(func() {
 			if err := t.closeExited(ctx, h); err != nil {
-				t.host.log.Warn("a session is left to the next bridge to end", "session", h.name, "error", err)
+				t.host.Log.Warn("a session is left to the next bridge to end", "session", h.Name, "error", err)
 				return
 			}
 			t.release(h)
@@ -154,7 +158,7 @@ func (t *table) closeExited(ctx context.Context, h *clientSession) error {
 		return ctx.Err()
 	}
 	for _, c := range h.streams() {
-		c.over(upstream.ErrExited)
+		c.Over(upstream.ErrExited)
 	}
 	return t.closeOnce(ctx, h)
 }
@@ -169,29 +173,29 @@ func (t *table) unsubscribe() {
 // newSession returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
 func (t *table) newSession(name, life, share, principal string) *clientSession {
-	h := &clientSession{table: t, owner: share, begun: time.Now(), calls: map[string]*call{}, ended: make(chan struct{})}
-	h.callSession = newCallSession(t.host, name, life, h)
-	h.tasks = newGuard(h.ctx, t.host, t.owners, name, principal)
+	h := &clientSession{table: t, owner: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
+	h.Session = call.NewSession(t.host, name, life, h)
+	h.tasks = owners.NewGuard(h.Ctx, t.host, t.owners, name, principal)
 	return h
 }
 
 // newOnDemand returns the session of one call, which is in the log when there is something to store.
 func (t *table) newOnDemand(name, life, share, principal string, d *onDemand) *clientSession {
 	h := t.newSession(name, life, share, principal)
-	h.onDemand, h.demand = true, d
+	h.OnDemand, h.demand = true, d
 	return h
 }
 
 // open returns what is open of all sessions.
-func (t *table) open() (all []openCall) {
+func (t *table) open() (all []records.OpenCall) {
 	for _, h := range t.all() {
-		var at *callAt
+		var at *records.CallAt
 		if h.demand != nil {
 			at = h.demand.at.Load()
 		}
 		for _, c := range h.streams() {
-			is := c.cursor()
-			all = append(all, openCall{Session: h.name, Stream: c.stream, Began: c.began, ID: is.ID, Sequence: is.Sequence, At: at})
+			is := c.Cursor()
+			all = append(all, records.OpenCall{Session: h.Name, Stream: c.Stream, Began: c.Began, ID: is.ID, Sequence: is.Sequence, At: at})
 		}
 	}
 	return all

@@ -6,6 +6,10 @@ import (
 	"errors"
 	"sync"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -14,25 +18,25 @@ import (
 // takeOver continues the open sessions of this bridge's name, and with their calls.
 // Records of sessions that are over are left to the recorder to remove.
 func (s *Service) takeOver(ctx context.Context) error {
-	all, err := s.records.load(ctx)
+	all, err := s.records.Load(ctx)
 	if err != nil {
 		return err
 	}
 	// The copy of this process may lack what the bridge before did last.
-	registry, err := session.OpenRegistry(ctx, s.host.backend.Log, s.host.log)
+	registry, err := session.OpenRegistry(ctx, s.host.Backend.Log, s.host.Log)
 	if err != nil {
 		return err
 	}
 	defer registry.Close()
-	calls := map[string]map[string]record{} // by session and stream
+	calls := map[string]map[string]records.Record{} // by session and stream
 	for key, rec := range all {
-		name, stream, ok := names(key)
+		name, stream, ok := records.ParseKey(key)
 		if known, found := registry.Session(name); !ok || !found || known.State != session.Open {
-			s.records.adopt(key, rec) // no bridge works on it: it will be removed
+			s.records.Adopt(key, rec) // no bridge works on it: it will be removed
 			continue
 		}
 		if calls[name] == nil {
-			calls[name] = map[string]record{}
+			calls[name] = map[string]records.Record{}
 		}
 		calls[name][stream] = rec
 	}
@@ -47,27 +51,27 @@ func (s *Service) takeOver(ctx context.Context) error {
 		return err
 	}
 	for i, name := range own {
-		for stream, call := range calls[name] {
-			s.records.adopt(recordKey(name, stream), call)
+		for stream, at := range calls[name] {
+			s.records.Adopt(records.Key(name, stream), at)
 		}
 		meta, ok := s.own(confirmed[i])
 		if !ok {
 			continue
 		}
-		s.host.metrics.takeovers.Inc()
+		s.host.Metrics.Takeovers.Inc()
 		if err := s.takeOverSession(confirmed[i], meta, calls[name]); err != nil {
 			return err
 		}
 	}
 	if n := len(s.table.all()); n > 0 {
-		s.host.log.Info("sessions are taken over", "sessions", n)
+		s.host.Log.Info("sessions are taken over", "sessions", n)
 	}
 	return nil
 }
 
 // own reports whether a record is of an open session of this bridge's name.
-func (s *Service) own(rec session.Record) (meta metadata, own bool) {
-	own = rec.State == session.Open && json.Unmarshal(rec.Metadata, &meta) == nil && meta.MCP.Bridge == s.host.name
+func (s *Service) own(rec session.Record) (meta records.Metadata, own bool) {
+	own = rec.State == session.Open && json.Unmarshal(rec.Metadata, &meta) == nil && meta.MCP.Bridge == s.host.Name
 	return meta, own
 }
 
@@ -84,13 +88,13 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			_ = retry(ctx, func() (err error) { // fails with ctx alone
-				confirmed[i], err = s.host.backend.Sessions.Get(ctx, name)
+			_ = retry.Do(ctx, func() (err error) { // fails with ctx alone
+				confirmed[i], err = s.host.Backend.Sessions.Get(ctx, name)
 				if errors.Is(err, session.ErrNotFound) {
 					return nil
 				}
 				if err != nil {
-					s.host.log.Info("a session cannot be taken over yet", "session", name, "error", err)
+					s.host.Log.Info("a session cannot be taken over yet", "session", name, "error", err)
 				}
 				return err
 			})
@@ -100,16 +104,16 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 	return confirmed, ctx.Err()
 }
 
-func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[string]record) error {
-	for _, call := range calls {
-		if call.At != nil && meta.MCP.Call != nil {
-			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = call.At.Upstream, call.At.ProtocolVersion, &call.At.Call
+func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, calls map[string]records.Record) error {
+	for _, at := range calls {
+		if at.At != nil && meta.MCP.Call != nil {
+			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = at.At.Upstream, at.At.ProtocolVersion, &at.At.Call
 		}
 	}
 	up := s.server.restore(meta)
-	from := map[string]cursor{}
-	for stream, call := range calls {
-		from[stream] = cursor{ID: call.ID, Sequence: call.Sequence}
+	from := map[string]call.Cursor{}
+	for stream, at := range calls {
+		from[stream] = call.Cursor{ID: at.ID, Sequence: at.Sequence}
 	}
 	var h *clientSession
 	if meta.MCP.Call != nil {
@@ -125,9 +129,9 @@ func (s *Service) takeOverSession(rec session.Record, meta metadata, calls map[s
 	}
 	err := s.table.hold(h)
 	if s.server.hasProcesses() {
-		h.finish(upstream.ErrExited)
-	} else if h.onDemand && !h.busy() {
-		h.finish(errEnded) // the bridge before has not come to that
+		h.Finish(upstream.ErrExited)
+	} else if h.OnDemand && !h.busy() {
+		h.Finish(host.ErrEnded) // the bridge before has not come to that
 	}
 	return err
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -22,16 +24,16 @@ type taskRule struct {
 
 // ruleOf returns the rule of a request. The error is an [*mcp.Error].
 func (s *env) ruleOf(r mcp.Request) (taskRule, error) {
-	if r.Method != mcp.MethodCallTool || s.host.cfg.TaskAfter < 0 {
+	if r.Method != mcp.MethodCallTool || s.host.Config.TaskAfter < 0 {
 		return taskRule{}, nil
 	}
 	policy, declared := s.tools[r.Name], r.DeclaresTasks()
 	if policy == config.TaskRequired && !declared {
 		return taskRule{}, mcp.ErrNeedsTasks
 	}
-	after := time.Duration(s.host.cfg.TaskAfter)
+	after := time.Duration(s.host.Config.TaskAfter)
 	if after == 0 {
-		after = answerWithin
+		after = host.AnswerWithin
 	}
 	may := declared && policy != config.TaskNever
 	return taskRule{may, may && policy == config.TaskAlways, after}, nil
@@ -48,15 +50,15 @@ const (
 // session's stream [mcp.TaskStream], where any edge finds the newest. Each is stored before
 // any client receives it. It belongs to who holds the lock of the call.
 type task struct {
-	session *callSession
-	out     *writer
+	session *call.Session
+	out     *call.Writer
 	is      mcp.StoredTask
 	stored  time.Time
 	checked time.Time // when refresh looked last
 }
 
-func newTask(h *callSession, is mcp.StoredTask) *task {
-	return &task{session: h, out: newWriter(h.host, h.name, h.life, mcp.TaskStream), is: is}
+func newTask(h *call.Session, is mcp.StoredTask) *task {
+	return &task{session: h, out: call.NewWriter(h.Host, h.Name, h.Life, mcp.TaskStream), is: is}
 }
 
 // beginTask makes the session's call a task, in the log.
@@ -64,21 +66,21 @@ func beginTask(h *clientSession) (*task, error) {
 	if err := h.openForTask(); err != nil {
 		return nil, err
 	}
-	k := newTask(h.callSession, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})
+	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})
 	if err := k.store(); err != nil {
 		return nil, err
 	}
-	h.host.log.Debug("a call becomes a task", "session", h.name)
+	h.Host.Log.Debug("a call becomes a task", "session", h.Name)
 	return k, nil
 }
 
-// store stores the state. Errors are those of [writer.put].
+// store stores the state. Errors are those of [call.Writer.Put].
 func (k *task) store() error {
 	k.stored = time.Now()
 	k.is.Updated = k.stored.UTC()
 	data, err := k.is.Event()
 	if err == nil {
-		_, err = k.out.put(k.session.host.life, item{data: data, final: k.is.Status.Over()})
+		_, err = k.out.Put(k.session.Host.Life, call.Item{Data: data, Final: k.is.Status.Over()})
 	}
 	return err
 }
@@ -90,20 +92,20 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 	}
 	err := k.change(status, message, change)
 	if errors.Is(err, upstream.ErrTooLarge) {
-		k.session.host.metrics.failures.WithLabelValues(failTooLarge).Inc()
-		why := k.session.host.tooLarge(k.session.name)
+		k.session.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
+		why := k.session.Host.TooLarge(k.session.Name)
 		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, why, nil))
 		err = k.change(mcp.TaskFailed, why, func(is *mcp.StoredTask) { is.Result, is.Error = nil, failure })
 	}
 	if err != nil {
-		k.session.host.log.Warn("the state of a task is not stored", "session", k.session.name, "status", string(status), "error", err)
+		k.session.Host.Log.Warn("the state of a task is not stored", "session", k.session.Name, "status", string(status), "error", err)
 	}
 }
 
 func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.Over() {
-		ttl := (time.Since(k.is.Created) + taskTTL(k.session.host)).Milliseconds()
+		ttl := (time.Since(k.is.Created) + taskTTL(k.session.Host)).Milliseconds()
 		k.is.TTL = &ttl
 	}
 	if change != nil {
@@ -141,18 +143,18 @@ func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
 // the age limit, or when it is in the oldest quarter of its partition, of which the bytes limit
 // takes less at a time.
 func (k *task) refresh(now time.Time) {
-	s := k.session.host
+	s := k.session.Host
 	if k.is.Status.Over() || now.Sub(k.checked) < taskCheck {
 		return
 	}
 	k.checked = now
-	age := s.backend.Log.Settings().MaxAge
+	age := s.Backend.Log.Settings().MaxAge
 	due := age > 0 && now.Sub(k.stored) >= age/2
 	if !due {
-		ctx, cancel := context.WithTimeout(s.life, s.cfg.AckTimeout)
+		ctx, cancel := context.WithTimeout(s.Life, s.Config.AckTimeout)
 		defer cancel()
-		state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(k.session.name))
-		due = err == nil && k.out.last < state.First+(state.Last-state.First)/4
+		state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(k.session.Name))
+		due = err == nil && k.out.Last < state.First+(state.Last-state.First)/4
 	}
 	if due {
 		_ = k.store() // again the next time, and before it is too late
@@ -160,11 +162,11 @@ func (k *task) refresh(now time.Time) {
 }
 
 // taskTTL is how long the log keeps the last state of a task.
-func taskTTL(h *host) time.Duration {
-	if age := h.backend.Log.Settings().MaxAge; age > 0 {
-		return min(h.cfg.TaskTTL, age)
+func taskTTL(h *host.Host) time.Duration {
+	if age := h.Backend.Log.Settings().MaxAge; age > 0 {
+		return min(h.Config.TaskTTL, age)
 	}
-	return h.cfg.TaskTTL
+	return h.Config.TaskTTL
 }
 
 // created returns the response to the request that became the task: without what only tasks/get says.
@@ -176,10 +178,10 @@ func (k *task) created() []byte {
 
 // taskWork is a call that may be a task. It is safe for concurrent use.
 type taskWork interface {
-	receiver
+	call.Receiver
 	// makeTask makes it one, unless it is over.
 	makeTask()
-	// isTask reports whether it is one.
+	// IsTask reports whether it is one.
 	isTask() bool
 	// updateTask takes a client's answers to what it was asked.
 	updateTask(answers translate.Object)

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -198,7 +200,7 @@ func TestTask_Rule(t *testing.T) {
 		want  taskRule
 	}{
 		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: answerWithin}},
+		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: host.AnswerWithin}},
 		`tools/call x-none ` + tasks:    {-1, taskRule{}},
 		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
 		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
@@ -212,7 +214,7 @@ func TestTask_Rule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &env{host: &host{cfg: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
+		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
 		if got, err := s.ruleOf(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
 		}
@@ -312,7 +314,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 	cfg.TaskTools = []string{"x=always"}
 	b := s.start(t, cfg)
 	pauses := make(chan time.Duration, 10)
-	b.host.times.after = func(d time.Duration) <-chan time.Time {
+	b.host.Times.After = func(d time.Duration) <-chan time.Time {
 		pauses <- d
 		return time.After(0)
 	}
@@ -552,8 +554,8 @@ func TestTask_TakenOver(t *testing.T) {
 			if eventIDs {
 				up.step <- struct{}{}
 				eventually(t, "the server's event is written down", func() bool {
-					all, err := s.records(t).load(patient(t))
-					return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+					all, err := s.records(t).Load(patient(t))
+					return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 				})
 			}
 			first.stop()
@@ -619,8 +621,8 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s.created(t, c)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).load(patient(t))
-		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+		all, err := s.records(t).Load(patient(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
 	s.start(t, cfg)
@@ -685,8 +687,8 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	answer()
 	<-answered[`"one"`]
 	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).load(patient(t))
-		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+		all, err := s.records(t).Load(patient(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
 	s.start(t, cfg)

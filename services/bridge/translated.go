@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -34,7 +37,7 @@ type translated struct {
 	request mcp.Request
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
-	heard   cursor          // of the standalone stream, where another bridge has begun the call
+	heard   call.Cursor     // of the standalone stream, where another bridge has begun the call
 	filter  translate.Filter
 	// listener stores what the client listens to; nil for another request, and before that is known.
 	listener *listener
@@ -42,8 +45,8 @@ type translated struct {
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	mu     sync.Mutex
-	first  *call           // whose request the server has; nil without one
-	target *call           // gets what comes; nil while the call is held
+	first  *call.Call      // whose request the server has; nil without one
+	target *call.Call      // gets what comes; nil while the call is held
 	token  json.RawMessage // the progress token of target's request; nil for none
 	turned chan struct{}   // closed when target is another one, or has all
 	ready  []byte          // a response that came while the call was held
@@ -75,12 +78,12 @@ const (
 // newTranslated returns a call that [translated.serve] or [translated.continueAt] begins.
 func newTranslated(e *env, h *clientSession, r mcp.Request) *translated {
 	t := &translated{env: e, session: h, request: r}
-	t.ownRequests.session, t.rest = h.callSession, t
+	t.ownRequests.session, t.rest = h.Session, t
 	return t
 }
 
 // continueAt continues the call of another bridge in its session at the MCP server.
-func (t *translated) continueAt(up serverSide, server translate.Server, asks map[string]bool, heard cursor) {
+func (t *translated) continueAt(up call.Server, server translate.Server, asks map[string]bool, heard call.Cursor) {
 	t.up, t.server, t.asks, t.heard, t.turned = up, server, asks, heard, make(chan struct{})
 }
 
@@ -94,19 +97,19 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	t.up, t.server = b.up, b.server
 	h.demand.connected(b.id, b.version, t.request, t.server.Info, t.asks)
 	if b.attach != nil {
-		b.attach(h.callSession)
+		b.attach(h.Session)
 	}
 	return nil
 }
 
 // serve sees to the call until the client has its response, or is not waited for any more.
-func (t *translated) serve(ctx context.Context, c *call) {
+func (t *translated) serve(ctx context.Context, c *call.Call) {
 	if refused := t.connect(ctx); refused != nil {
 		if why := context.Cause(ctx); why != nil {
-			c.over(why)
+			c.Over(why)
 			return
 		}
-		c.refuse(*refused)
+		c.Refuse(*refused)
 		return
 	}
 	t.mu.Lock()
@@ -114,7 +117,7 @@ func (t *translated) serve(ctx context.Context, c *call) {
 	t.mu.Unlock()
 	switch t.request.Method {
 	case mcp.MethodDiscover:
-		t.answer(t.server.Discover(t.session.host.cfg.TaskAfter >= 0))
+		t.answer(t.server.Discover(t.session.Host.Config.TaskAfter >= 0))
 	case mcp.MethodListen:
 		t.listenFor(ctx, c)
 	default:
@@ -123,19 +126,19 @@ func (t *translated) serve(ctx context.Context, c *call) {
 }
 
 // hand hands the request over.
-func (t *translated) hand(ctx context.Context, c *call) {
+func (t *translated) hand(ctx context.Context, c *call.Call) {
 	if t.request.LogLevel != "" && t.server.Can("logging", "") {
 		_ = t.ask(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
 	}
 	id := t.takes(c)
 	if t.mayAsk() {
 		select { // some servers ask there, and questions before that are lost
-		case <-t.session.listen(cursor{}):
+		case <-t.session.listen(call.Cursor{}):
 		case <-ctx.Done():
 		}
 	}
 	if !translate.Known(t.request.Method) {
-		c.refuseAs = unknownMethod
+		c.RefuseAs = unknownMethod
 	}
 	t.mu.Lock()
 	if t.rule.atOnce {
@@ -143,22 +146,22 @@ func (t *translated) hand(ctx context.Context, c *call) {
 	}
 	t.taskSoon()
 	t.mu.Unlock()
-	data, refused := t.asTask(ctx, c.stream)
+	data, refused := t.asTask(ctx, c.Stream)
 	t.request.Params = nil // they may be large, and a held call waits for long
 	switch why := context.Cause(ctx); {
 	case data != nil:
-		t.up.serve(ctx, c, t.client, data)
+		t.up.Serve(ctx, c, t.client, data)
 	case refused == nil:
-		c.answered(id)
+		c.Answered(id)
 	case why != nil:
-		c.over(why)
+		c.Over(why)
 	default:
-		c.refuse(*refused)
+		c.Refuse(*refused)
 	}
-	if errors.Is(context.Cause(ctx), errEnded) && !t.hasResponse() {
+	if errors.Is(context.Cause(ctx), host.ErrEnded) && !t.hasResponse() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), upstream.DialTimeout)
 		defer cancel()
-		_ = t.up.send(within, t.client, upstream.Cancelled(id)) // it is over in any case
+		_ = t.up.Send(within, t.client, upstream.Cancelled(id)) // it is over in any case
 		if t.inner != nil {
 			_ = t.ask(within, mcp.MethodCancelTask, translate.Object{"taskId": t.inner}) // likewise
 		}
@@ -168,10 +171,10 @@ func (t *translated) hand(ctx context.Context, c *call) {
 
 // takes makes a call the one that the server has the request of, and returns its ID there: no other
 // request of the session has the name of the call's stream.
-func (t *translated) takes(c *call) json.RawMessage {
-	id, _ := json.Marshal(c.stream) // a text always can be written
-	c.sentAs(id)
-	c.to = t
+func (t *translated) takes(c *call.Call) json.RawMessage {
+	id, _ := json.Marshal(c.Stream) // a text always can be written
+	c.SentAs(id)
+	c.To = t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.first, t.token = c, t.request.Meta["progressToken"]
@@ -182,12 +185,12 @@ func (t *translated) takes(c *call) json.RawMessage {
 }
 
 // resume continues a call of another bridge.
-func (t *translated) resume(ctx context.Context, c *call, client http.Header) {
+func (t *translated) resume(ctx context.Context, c *call.Call, client http.Header) {
 	t.takes(c)
 	if t.mayAsk() {
 		t.session.listen(t.heard)
 	}
-	t.up.resume(ctx, c, client)
+	t.up.Resume(ctx, c, client)
 }
 
 // mayAsk reports whether the server may ask the client anything.
@@ -241,7 +244,7 @@ func (t *translated) hasResponse() bool {
 }
 
 // turn wakes who waits for the target to change. The caller holds the lock.
-func (t *translated) turn(to *call) {
+func (t *translated) turn(to *call.Call) {
 	t.target = to
 	close(t.turned)
 	t.turned = make(chan struct{})
@@ -277,21 +280,21 @@ func (t *translated) deliver(response []byte) {
 }
 
 // final stores the last event of what a client waits for.
-func (t *translated) final(c *call, response []byte) {
-	for _, id := range c.ids() {
+func (t *translated) final(c *call.Call, response []byte) {
+	for _, id := range c.IDs() {
 		data := translate.WithID(response, id)
-		if c.repeated(data) {
+		if c.Repeated(data) {
 			return
 		}
-		c.respond(id, data)
+		c.Respond(id, data)
 		if c != t.first {
-			c.answered(id)
+			c.Answered(id)
 		}
 	}
 }
 
-// take takes what the server sends for the call, or about none.
-func (t *translated) take(m rpc.Message, it item) error {
+// Take takes what the server sends for the call, or about none.
+func (t *translated) Take(m rpc.Message, it call.Item) error {
 	switch {
 	case m.IsResponse():
 		t.takeResponse(m)
@@ -323,7 +326,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
-		t.session.run(func() {
+		t.session.Go(func() {
 			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
 		})
 		return
@@ -336,7 +339,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 // gatherSoon has the client asked. The caller holds the lock.
 func (t *translated) gatherSoon() {
 	if (t.target != nil || t.made != nil) && t.gather == nil {
-		t.gather = time.AfterFunc(gatherFor, func() { t.session.run(t.askClient) })
+		t.gather = time.AfterFunc(gatherFor, func() { t.session.Go(t.askClient) })
 	}
 }
 
@@ -354,11 +357,11 @@ func (t *translated) askClient() {
 	if c == nil || len(t.open) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.session.host.life, t.session.host.cfg.CloseTimeout())
+	ctx, cancel := context.WithTimeout(t.session.Host.Life, t.session.Host.Config.CloseTimeout())
 	defer cancel()
 	if err := t.session.hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
-		t.session.finish(errEnded) // the server waits for the answer
+		t.session.Finish(host.ErrEnded) // the server waits for the answer
 		return
 	}
 	questions := map[string]translate.Question{}
@@ -366,11 +369,11 @@ func (t *translated) askClient() {
 		questions[q.key] = q.Question
 	}
 	t.rounds = append(t.rounds, rand.Text())
-	state := mcp.State{Session: t.session.name, Life: t.session.life, Round: t.rounds[len(t.rounds)-1]}
-	t.first.pause()
+	state := mcp.State{Session: t.session.Name, Life: t.session.Life, Round: t.rounds[len(t.rounds)-1]}
+	t.first.Pause()
 	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
 	t.turn(nil)
-	t.expiry = time.AfterFunc(t.session.host.cfg.InputWait, func() { t.session.finish(errEnded) })
+	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.session.Finish(host.ErrEnded) })
 }
 
 // stop ends the timers of a call that is over.
@@ -386,7 +389,7 @@ func (t *translated) stop() {
 
 // reply answers a question of the server's.
 func (t *translated) reply(q question, result json.RawMessage) {
-	t.session.run(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
+	t.session.Go(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
 }
 
 // takeAnswers gives the server the answers to its questions. The caller holds the lock.
@@ -403,29 +406,29 @@ func (t *translated) takeAnswers(answers translate.Object) {
 // send sends a response to the server, again when it cannot be reached: the server waits for it, and
 // takes it once.
 func (t *translated) send(data []byte) {
-	ctx, cancel := context.WithTimeout(t.session.ctx, t.session.host.cfg.OpenTimeout)
+	ctx, cancel := context.WithTimeout(t.session.Ctx, t.session.Host.Config.OpenTimeout)
 	defer cancel()
 	var a rpc.Answer
-	err := retry(ctx, func() error {
-		if a = t.up.send(ctx, t.client, data); a.Status >= http.StatusInternalServerError {
+	err := retry.Do(ctx, func() error {
+		if a = t.up.Send(ctx, t.client, data); a.Status >= http.StatusInternalServerError {
 			return upstream.ErrUnanswered
 		}
 		return nil
 	})
 	if err != nil || a.Status != http.StatusAccepted {
-		t.session.host.log.Warn("the MCP server did not take what its client answered", "session", t.session.name, "status", a.Status)
+		t.session.Host.Log.Warn("the MCP server did not take what its client answered", "session", t.session.Name, "status", a.Status)
 	}
 }
 
-func (t *translated) takeNotification(m rpc.Message, it item) error {
+func (t *translated) takeNotification(m rpc.Message, it call.Item) error {
 	t.mu.Lock()
 	filter, listener, over := t.filter, t.listener, t.target == nil
 	t.mu.Unlock()
 	if listener != nil {
-		if it.data = translate.Listened(m, filter, t.request.ID); it.data == nil || over {
+		if it.Data = translate.Listened(m, filter, t.request.ID); it.Data == nil || over {
 			return nil
 		}
-		return listener.put(it)
+		return listener.Put(it)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock() // no timer gives the client its response meanwhile
@@ -436,7 +439,7 @@ func (t *translated) takeNotification(m rpc.Message, it item) error {
 	case t.request.Method == mcp.MethodListen:
 		return nil // the client is about to be told what it hears
 	case m.Is("notifications/progress"):
-		it.data = translate.Progress(m, t.token)
+		it.Data = translate.Progress(m, t.token)
 	case m.Is("notifications/message"):
 		if t.request.LogLevel == "" {
 			return nil
@@ -444,17 +447,17 @@ func (t *translated) takeNotification(m rpc.Message, it item) error {
 	default:
 		return nil
 	}
-	if it.data == nil || c.repeated(it.data) {
+	if it.Data == nil || c.Repeated(it.Data) {
 		return nil
 	}
-	return c.storeOrDrop(it)
+	return c.StoreOrDrop(it)
 }
 
-// put takes the error that ends the server's request.
-func (t *translated) put(it item) error {
+// Put takes the error that ends the server's request.
+func (t *translated) Put(it call.Item) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deliver(it.data)
+	t.deliver(it.Data)
 	return nil
 }
 
@@ -466,18 +469,18 @@ func (t *translated) again(c rpc.Call, r mcp.Request) bool {
 }
 
 // join has a client's repeated request get what comes, and the server what the client answers.
-func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
+func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	state, _, _ := r.State()
 	var answers translate.Object
 	if value := r.Params["inputResponses"]; value != nil && rpc.Unmarshal(value, &answers) != nil {
-		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."))
+		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."))
 		return
 	}
 	t.mu.Lock()
 	round := slices.Index(t.rounds, state.Round)
 	if t.over || round < 0 {
 		t.mu.Unlock()
-		c.refuse(unknownState())
+		c.Refuse(unknownState())
 		return
 	}
 	if t.made != nil { // its client has not received that
@@ -501,7 +504,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 	case len(t.open) > 0: // what the client left out, or what came meanwhile
 		t.gatherSoon()
 	default:
-		t.first.unpause()
+		t.first.Unpause()
 	}
 	t.taskSoon()
 	turned := t.turned
@@ -513,7 +516,7 @@ func (t *translated) join(ctx context.Context, c *call, r mcp.Request) {
 		select {
 		case <-turned:
 		case <-ctx.Done():
-			c.over(context.Cause(ctx))
+			c.Over(context.Cause(ctx))
 		}
 	}
 }
@@ -545,14 +548,14 @@ func (t *translated) asTask(ctx context.Context, id string) (data []byte, refuse
 }
 
 // listenFor gives the client the changes that it asked for, until it goes.
-func (t *translated) listenFor(ctx context.Context, c *call) {
+func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	filter, err := translate.ParseFilter(t.request)
 	if err != nil {
-		c.refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: notifications is missing."))
+		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: notifications is missing."))
 		return
 	}
 	select {
-	case <-t.session.listen(cursor{}):
+	case <-t.session.listen(call.Cursor{}):
 	case <-ctx.Done():
 	}
 	filter = filter.Of(t.server)
@@ -566,17 +569,17 @@ func (t *translated) listenFor(ctx context.Context, c *call) {
 	l := newListener(ctx, t.env, t.session, c, t.request)
 	filter.URIs, filter.Tasks = subscribed, l.taskIDs()
 	t.mu.Lock() // what comes meanwhile waits
-	err = l.acknowledge(ctx, item{data: translate.Acknowledged(filter, t.request.ID)}, filter)
+	err = l.acknowledge(ctx, call.Item{Data: translate.Acknowledged(filter, t.request.ID)}, filter)
 	t.filter, t.listener = filter, l
 	t.mu.Unlock()
 	if err != nil {
-		c.over(err)
+		c.Over(err)
 		return
 	}
 	<-ctx.Done()
 	switch why := context.Cause(ctx); {
-	case errors.Is(why, errEnded), errors.Is(why, upstream.ErrStopping):
-		c.over(why)
+	case errors.Is(why, host.ErrEnded), errors.Is(why, upstream.ErrStopping):
+		c.Over(why)
 	default: // the server has ended the session: the client listens again
 		t.answer(translate.ListenEnd(t.request.ID), nil)
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -23,7 +24,7 @@ func (t *translated) taskSoon() {
 	if t.due != nil {
 		t.due.Stop()
 	}
-	t.due = time.AfterFunc(t.rule.after, func() { t.session.run(t.makeTask) })
+	t.due = time.AfterFunc(t.rule.after, func() { t.session.Go(t.makeTask) })
 }
 
 func (t *translated) makeTask() {
@@ -40,7 +41,7 @@ func (t *translated) make() {
 	}
 	k, err := beginTask(t.session)
 	if err != nil {
-		t.session.host.log.Info("a call does not become a task", "session", t.session.name, "error", err)
+		t.session.Host.Log.Info("a call does not become a task", "session", t.session.Name, "error", err)
 		return
 	}
 	t.made = k
@@ -61,18 +62,18 @@ func (t *translated) askTask() {
 		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
 	}
 	if t.first != nil { // else it is about to be continued
-		t.first.pause()
+		t.first.Pause()
 	}
 	if !t.made.ask(requests, ids) {
 		t.over, t.ended = true, true
 		t.turn(nil)
-		t.session.finish(errEnded)
+		t.session.Finish(host.ErrEnded)
 		return
 	}
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
-	t.expiry = time.AfterFunc(t.session.host.cfg.InputWait, func() { t.cancelTask(noInput) })
+	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(noInput) })
 }
 
 func (t *translated) isTask() bool {
@@ -85,7 +86,7 @@ func (t *translated) isTask() bool {
 func (t *translated) continueTask(k *task) {
 	t.made, t.over = k, k.is.Status.Over()
 	if k.is.Status == mcp.TaskInputRequired {
-		t.expiry = time.AfterFunc(t.session.host.cfg.InputWait, func() { t.cancelTask(noInput) })
+		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(noInput) })
 	}
 	for key, id := range k.is.Asked {
 		var q translate.Question
@@ -109,7 +110,7 @@ func (t *translated) updateTask(answers translate.Object) {
 		t.expiry.Stop()
 		t.made.working()
 		if t.first != nil {
-			t.first.unpause()
+			t.first.Unpause()
 		}
 	}
 }
@@ -122,7 +123,7 @@ func (t *translated) cancelTask(why string) {
 		t.turn(nil)
 	}
 	t.mu.Unlock()
-	t.session.finish(errEnded)
+	t.session.Finish(host.ErrEnded)
 }
 
 func (t *translated) refreshTask(now time.Time) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -77,7 +79,7 @@ func TestCall_ServerDies(t *testing.T) {
 		}
 		wantError(t, s.finished(t, name, stream), messages, "1")
 	}
-	if n := in.metric(t, "failed_calls_total", failLost); n != 4 {
+	if n := in.metric(t, "failed_calls_total", host.FailLost); n != 4 {
 		t.Errorf("%v calls are counted", n)
 	}
 	up.CloseClientConnections()
@@ -207,7 +209,7 @@ func TestCancel_NoResponse(t *testing.T) {
 	}
 	check()
 	in.stop()
-	if err := s.records(t).put(patient(t), recordKey(name, stream), record{}); err != nil {
+	if err := s.records(t).Put(patient(t), records.Key(name, stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	in = s.start(t, testConfig(up.URL))
@@ -238,7 +240,7 @@ func TestCancel_BeforeFirstMessage(t *testing.T) {
 	if up.posted(`"requestId":"x"`) != 1 {
 		t.Error("the server has not been told")
 	}
-	if n := in.metric(t, "failed_calls_total", failTimeout); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailTimeout); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
 }
@@ -282,7 +284,7 @@ func TestCall_LateRefusal(t *testing.T) {
 	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you"}}`}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "failed_calls_total", failRefused); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailRefused); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
 }
@@ -297,7 +299,7 @@ func TestClose_Turns(t *testing.T) {
 	for range closesAtOnce {
 		in.table.closing <- struct{}{}
 	}
-	in.table.session(ending).finish(errEnded)
+	in.table.session(ending).Finish(host.ErrEnded)
 	for range 10 {
 		stream, _ := s.request(t, other, "1", "echo")
 		s.finished(t, other, stream)

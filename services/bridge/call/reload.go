@@ -1,21 +1,22 @@
-package bridge
+package call
 
 import (
 	"bytes"
 	"context"
 	"errors"
 
+	"rejoin/services/bridge/retry"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
-// hasFinal reports whether the log has the last event of a call's stream, or its end.
-func (c *call) hasFinal(ctx context.Context) (bool, error) {
+// HasFinal reports whether the log has the last event of a call's stream, or its end.
+func (c *Call) HasFinal(ctx context.Context) (bool, error) {
 	if ended, err := c.hasEnd(ctx); ended || err != nil {
 		return ended, err
 	}
-	e, err := c.session.host.backend.Log.Newest(ctx, c.subject())
+	e, err := c.Session.Host.Backend.Log.Newest(ctx, c.subject())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
@@ -24,10 +25,10 @@ func (c *call) hasFinal(ctx context.Context) (bool, error) {
 
 // hasEnd reports whether a call's stream was ended without a last event: its client has
 // cancelled it.
-func (c *call) hasEnd(ctx context.Context) (bool, error) {
+func (c *Call) hasEnd(ctx context.Context) (bool, error) {
 	end := c.subject()
 	end.Kind = event.End
-	_, err := c.session.host.backend.Log.Last(ctx, end)
+	_, err := c.Session.Host.Backend.Log.Last(ctx, end)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
@@ -35,42 +36,42 @@ func (c *call) hasEnd(ctx context.Context) (bool, error) {
 }
 
 // subject is where the stream's events are in the log.
-func (c *call) subject() event.Subject {
-	h := c.session
-	return event.Subject{Partition: h.host.backend.Log.Partition(h.name), Session: h.name, Life: h.life, Stream: c.stream}
+func (c *Call) subject() event.Subject {
+	h := c.Session
+	return event.Subject{Partition: h.Host.Backend.Log.Partition(h.Name), Session: h.Name, Life: h.Life, Stream: c.Stream}
 }
 
-// reload reads what the log has of a stream: which requests are answered, and what the
+// Reload reads what the log has of a stream: which requests are answered, and what the
 // upstream may send once more. It reports whether the stream can go on.
-func (c *call) reload(ctx context.Context) bool {
-	s := c.session.host
+func (c *Call) Reload(ctx context.Context) bool {
+	s := c.Session.Host
 	over := false
-	err := retry(ctx, func() (err error) {
+	err := retry.Do(ctx, func() (err error) {
 		if over, err = c.hasEnd(ctx); err == nil && !over {
-			over, err = c.reloadOnce(ctx)
+			over, err = c.ReloadOnce(ctx)
 		}
 		if err != nil {
-			s.log.Debug("a stream cannot be read yet", "session", c.session.name, "stream", c.stream, "error", err)
+			s.Log.Debug("a stream cannot be read yet", "session", c.Session.Name, "stream", c.Stream, "error", err)
 		}
 		return err
 	})
 	return err == nil && !over
 }
 
-func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
-	s := c.session.host
-	state, err := s.backend.Log.Look(ctx, s.backend.Log.Partition(c.session.name))
+func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
+	s := c.Session.Host
+	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Session.Name))
 	if err != nil {
 		return false, err
 	}
-	q := eventlog.Query{Session: c.session.name, Life: c.session.life, Stream: c.stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
-	if c.standalone() {
+	q := eventlog.Query{Session: c.Session.Name, Life: c.Session.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
+	if c.Standalone() {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}
-	c.out.last = state.Last
+	c.Out.Last = state.Last
 	var again [][]byte
 	for q.After < q.UpTo {
-		page, err := s.backend.Log.Read(ctx, q)
+		page, err := s.Backend.Log.Read(ctx, q)
 		if err != nil {
 			return false, err
 		}
@@ -78,7 +79,7 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && !(c.session.isTask() && isTaskCreated(e.Data)); e.Final && !final {
+			if final = e.Final && !(c.Session.IsTask() && isTaskCreated(e.Data)); e.Final && !final {
 				continue // the call has become a task: the MCP server still works on it
 			}
 			if e.Sequence > c.at.Sequence {
@@ -99,8 +100,8 @@ func (c *call) reloadOnce(ctx context.Context) (final bool, err error) {
 	return final, nil
 }
 
-// repeated reports whether a message is one that the log had when the call was taken over.
-func (c *call) repeated(data []byte) bool {
+// Repeated reports whether a message is one that the log had when the call was taken over.
+func (c *Call) Repeated(data []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, has := range c.again {

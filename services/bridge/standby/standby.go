@@ -1,4 +1,5 @@
-package bridge
+// Package standby has one bridge of a name run, and the others wait (docs/adr/0039).
+package standby
 
 import (
 	"context"
@@ -10,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/shared/bucket"
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
@@ -18,9 +21,9 @@ import (
 )
 
 const (
-	aliveEvery = time.Second // between two questions
-	// standbyQuestions is how many questions in a row must have no answer until a standby takes the name.
-	standbyQuestions = 3
+	AliveEvery = time.Second // between two questions
+	// StandbyQuestions is how many questions in a row must have no answer until a standby takes the name.
+	StandbyQuestions = 3
 	nameEvery        = 5 * time.Second // between two looks at whose the name is
 	// nameTTL is how long the bucket knows whose a name is, without renewal.
 	nameTTL = time.Hour
@@ -28,63 +31,63 @@ const (
 	writeTimeout = 2 * time.Second
 )
 
-// aliveSubject is where a bridge of a name says that it is there.
-func aliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
+// AliveSubject is where a bridge of a name says that it is there.
+func AliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
 
-// errReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
+// ErrReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
 // paused, or cut off from NATS. Of two, each would get some of the requests of a session, and know
 // only the calls of those.
-var errReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
+var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
 
-// bridgeName is the name of this bridge, which one bridge has at a time.
-type bridgeName struct {
-	host     *host
+// Name is the name of this bridge, which one bridge has at a time.
+type Name struct {
+	host     *host.Host
 	js       jetstream.JetStream
 	id       string      // of this run, which tells two bridges of one name apart
-	replaced func(error) // is called with [errReplaced]
+	replaced func(error) // is called with [ErrReplaced]
 }
 
-// newName returns the bridge's name. When another bridge has taken it, replaced is called.
-func newName(h *host, js jetstream.JetStream, replaced func(error)) *bridgeName {
-	return &bridgeName{host: h, js: js, id: rand.Text(), replaced: replaced}
+// New returns the bridge's name. When another bridge has taken it, replaced is called.
+func New(h *host.Host, js jetstream.JetStream, replaced func(error)) *Name {
+	return &Name{host: h, js: js, id: rand.Text(), replaced: replaced}
 }
 
-// claim waits until no other bridge of this name answers, since two would get in each other's
-// way. Then the name is this bridge's, until another one takes it: see [bridgeName.keep]. The function
+// Claim waits until no other bridge of this name answers, since two would get in each other's
+// way. Then the name is this bridge's, until another one takes it: see [Name.keep]. The function
 // that it returns ends the answers of this one.
 //
 // After a restart of NATS a bridge that has answered may be about to connect again: a standby asks more
 // than once.
-func (n *bridgeName) claim(ctx context.Context) (leave func(), err error) {
+func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 	told, unanswered := false, 0
 	for {
-		err := isAlive(ctx, n.host, n.host.name)
+		err := IsAlive(ctx, n.host, n.host.Name)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			if unanswered++; !told || unanswered == standbyQuestions {
+			if unanswered++; !told || unanswered == StandbyQuestions {
 				return n.hold(ctx)
 			}
 		case err == nil:
 			unanswered = 0
 			if !told {
 				told = true
-				n.host.log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.name)
+				n.host.Log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.Name)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-n.host.times.after(aliveEvery):
+		case <-n.host.Times.After(AliveEvery):
 		}
 	}
 }
 
 // hold takes the name. The bucket says whose it is: the newest writer's. A bridge that had it before
 // is told to look there.
-func (n *bridgeName) hold(ctx context.Context) (leave func(), err error) {
-	nc, subject, other := n.host.backend.Conn, aliveSubject(n.host.name), make(chan struct{}, 1)
+func (n *Name) hold(ctx context.Context) (leave func(), err error) {
+	nc, subject, other := n.host.Backend.Conn, AliveSubject(n.host.Name), make(chan struct{}, 1)
 	sub, err := nc.Subscribe(subject, func(msg *nats.Msg) {
 		switch {
 		case inbox.Is(msg.Reply):
@@ -100,21 +103,21 @@ func (n *bridgeName) hold(ctx context.Context) (leave func(), err error) {
 		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
-	if err := retry(ctx, func() error { return n.put(ctx) }); err != nil {
+	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
 		leave()
 		return nil, err
 	}
 	_ = nc.Publish(subject, []byte(n.id)) // else the other one looks by itself
-	n.host.run(func() { n.keep(other) })
+	n.host.Go(func() { n.keep(other) })
 	return leave, nil
 }
 
 // keep looks now and then whether the name is this bridge's still, and at once when another one says
 // that it has taken it, or when the connection is made.
-func (n *bridgeName) keep(other <-chan struct{}) {
-	for n.host.life.Err() == nil {
-		ctx, done := natsconn.While(n.host.life, n.host.backend.Conn)
-		if err := n.check(ctx); errors.Is(err, errReplaced) {
+func (n *Name) keep(other <-chan struct{}) {
+	for n.host.Life.Err() == nil {
+		ctx, done := natsconn.While(n.host.Life, n.host.Backend.Conn)
+		if err := n.Check(ctx); errors.Is(err, ErrReplaced) {
 			n.replaced(err)
 		}
 		select {
@@ -126,8 +129,8 @@ func (n *bridgeName) keep(other <-chan struct{}) {
 	}
 }
 
-// check returns errReplaced if another bridge has the name. Other errors say that this is unknown.
-func (n *bridgeName) check(ctx context.Context) error {
+// Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
+func (n *Name) Check(ctx context.Context) error {
 	id, written, err := n.holder(ctx)
 	switch {
 	case err != nil:
@@ -135,7 +138,7 @@ func (n *bridgeName) check(ctx context.Context) error {
 	case id == "", id == n.id && time.Since(written) > nameTTL/2:
 		return n.put(ctx)
 	case id != n.id:
-		return errReplaced
+		return ErrReplaced
 	default:
 		return nil
 	}
@@ -146,25 +149,25 @@ func (n *bridgeName) check(ctx context.Context) error {
 func nameKey(name string) string { return "=bridge." + event.Token(name) }
 
 // put has the bucket say that the name is this bridge's.
-func (n *bridgeName) put(ctx context.Context) error {
+func (n *Name) put(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.name), []byte(n.id), nameTTL)
+	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(n.id), nameTTL)
 }
 
 // holder returns the ID of the bridge that has the name, by the leader of the bucket, and since when
 // that is written; an empty one for none.
-func (n *bridgeName) holder(ctx context.Context) (id string, written time.Time, err error) {
+func (n *Name) holder(ctx context.Context) (id string, written time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, nameKey(n.host.name))
+	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, nameKey(n.host.Name))
 	return string(value), written, err
 }
 
-// isAlive asks a bridge of a name whether it is there. The error is that of NATS.
-func isAlive(ctx context.Context, h *host, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, h.times.alive)
+// IsAlive asks a bridge of a name whether it is there. The error is that of NATS.
+func IsAlive(ctx context.Context, h *host.Host, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, h.Times.Alive)
 	defer cancel()
-	_, err := h.backend.Conn.RequestWithContext(ctx, aliveSubject(name), nil)
+	_, err := h.Backend.Conn.RequestWithContext(ctx, AliveSubject(name), nil)
 	return err
 }

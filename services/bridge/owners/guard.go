@@ -1,4 +1,4 @@
-package bridge
+package owners
 
 import (
 	"bytes"
@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
@@ -16,22 +17,22 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// guard keeps the tasks of the MCP server's own from other principals, for one session. To the server,
+// Guard keeps the tasks of the MCP server's own from other principals, for one session. To the server,
 // all clients may be one, the bridge: which principal has which task is noted when the server names it,
 // and a task that is not noted for a client is unknown. Without access control there is one principal,
 // and nothing is noted.
-type guard struct {
-	host      *host
-	notes     *owners.Notes
+type Guard struct {
+	host      *host.Host
+	notes     *Notes
 	ctx       context.Context //nolint:containedctx // of the session
 	session   string          // its name, for the log
 	principal string
 }
 
-// newGuard returns the guard of a session that belongs to a principal; an empty one without access
+// NewGuard returns the guard of a session that belongs to a principal; an empty one without access
 // control. ctx ends with the session.
-func newGuard(ctx context.Context, h *host, notes *owners.Notes, session, principal string) *guard {
-	return &guard{host: h, notes: notes, ctx: ctx, session: session, principal: principal}
+func NewGuard(ctx context.Context, h *host.Host, notes *Notes, session, principal string) *Guard {
+	return &Guard{host: h, notes: notes, ctx: ctx, session: session, principal: principal}
 }
 
 const (
@@ -53,10 +54,10 @@ type taskMade struct {
 	} `json:"task"`
 }
 
-// response takes a response of the MCP server: it notes the task that was made, and returns the
+// Response takes a response of the MCP server: it notes the task that was made, and returns the
 // response without the tasks of others that it lists, which is possible in a session alone. An answer
 // does not get lost because its note cannot be stored: until then the task is known to this bridge alone.
-func (g *guard) response(m rpc.Message, data []byte, inSession bool) ([]byte, error) {
+func (g *Guard) Response(m rpc.Message, data []byte, inSession bool) ([]byte, error) {
 	if g.principal == "" || !bytes.Contains(m.Result, []byte("taskId")) {
 		return data, nil
 	}
@@ -70,29 +71,29 @@ func (g *guard) response(m rpc.Message, data []byte, inSession bool) ([]byte, er
 	case read && r.Task.ID != "":
 		g.keep(r.Task.ID, r.Task.TTL)
 	default:
-		return g.own(m, data)
+		return g.listed(m, data)
 	}
 	return data, nil
 }
 
 // keep notes a task that the MCP server keeps for a number of milliseconds.
-func (g *guard) keep(id string, ms *float64) {
+func (g *Guard) keep(id string, ms *float64) {
 	s, ttl := g.host, time.Duration(0)
 	if ms != nil {
 		ttl = time.Duration(min(*ms, 1e12)) * time.Millisecond
 	}
 	write, written := g.notes.Note(g.principal, id, ttl), make(chan struct{})
-	if !s.run(func() {
+	if !s.Go(func() {
 		defer close(written)
-		err := retry(s.life, func() error {
-			err := write(s.life)
+		err := retry.Do(s.Life, func() error {
+			err := write(s.Life)
 			if err != nil {
-				s.log.Info("whose a task of the MCP server is cannot be stored yet", "session", g.session, "error", err)
+				s.Log.Info("whose a task of the MCP server is cannot be stored yet", "session", g.session, "error", err)
 			}
 			return err
 		})
 		if err != nil {
-			s.log.Warn("whose a task of the MCP server is was not stored: its client cannot ask for it any more", "session", g.session)
+			s.Log.Warn("whose a task of the MCP server is was not stored: its client cannot ask for it any more", "session", g.session)
 		}
 	}) {
 		return
@@ -107,9 +108,9 @@ func (g *guard) keep(id string, ms *float64) {
 	}
 }
 
-// own returns a response to tasks/list of 2025-11-25 without the tasks of other principals. Any
+// listed returns a response to tasks/list of 2025-11-25 without the tasks of other principals. Any
 // other response has no such tasks.
-func (g *guard) own(m rpc.Message, data []byte) ([]byte, error) {
+func (g *Guard) listed(m rpc.Message, data []byte) ([]byte, error) {
 	var result translate.Object
 	var all, own []json.RawMessage
 	if lists := rpc.Unmarshal(m.Result, &result) == nil && rpc.Unmarshal(result["tasks"], &all) == nil; !lists {
@@ -121,7 +122,7 @@ func (g *guard) own(m rpc.Message, data []byte) ([]byte, error) {
 		}
 		owns := rpc.Unmarshal(is, &task) != nil || task.ID == ""
 		if !owns {
-			if err := retry(g.ctx, func() (err error) {
+			if err := retry.Do(g.ctx, func() (err error) {
 				owns, err = g.notes.Owns(g.ctx, g.principal, task.ID)
 				return err
 			}); err != nil {
@@ -139,14 +140,14 @@ func (g *guard) own(m rpc.Message, data []byte) ([]byte, error) {
 	return translate.Message(map[string]any{"id": m.ID, "result": result}), nil
 }
 
-// refuse returns how a request about a task of the MCP server's own is refused, as one about a task
+// Refuse returns how a request about a task of the MCP server's own is refused, as one about a task
 // that does not exist; nil when the task is the client's.
-func (g *guard) refuse(ctx context.Context, id string) *rpc.Answer {
+func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 	if g.principal == "" {
 		return nil
 	}
 	owns, err := g.notes.Owns(ctx, g.principal, id)
-	a := unknownTask()
+	a := UnknownTask()
 	switch {
 	case err != nil:
 		a = upstream.Busy("whose the task is cannot be looked up now")
@@ -156,9 +157,9 @@ func (g *guard) refuse(ctx context.Context, id string) *rpc.Answer {
 	return &a
 }
 
-// posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
+// Posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
 // refused: for a task that is not its own.
-func (g *guard) posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answer {
+func (g *Guard) Posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answer {
 	if g.principal == "" {
 		return nil
 	}
@@ -170,7 +171,7 @@ func (g *guard) posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answ
 		}
 		var id string
 		_ = json.Unmarshal(m.Param("taskId"), &id) // no task has an empty one
-		if refused := g.refuse(g.ctx, id); refused != nil {
+		if refused := g.Refuse(g.ctx, id); refused != nil {
 			if refused.Status == mcp.ErrTask.Status && !batch {
 				refused.Status = http.StatusOK // as the response of a server of this revision
 			}
@@ -183,7 +184,7 @@ func (g *guard) posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answ
 	return nil
 }
 
-// unknownTask refuses a request about a task that does not exist, or is somebody else's.
-func unknownTask() rpc.Answer {
+// UnknownTask refuses a request about a task that does not exist, or is somebody else's.
+func UnknownTask() rpc.Answer {
 	return upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message)
 }

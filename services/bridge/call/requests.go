@@ -1,4 +1,4 @@
-package bridge
+package call
 
 import (
 	"encoding/json"
@@ -16,8 +16,8 @@ type requests struct {
 
 // openRequest is a request that has no response yet.
 type openRequest struct {
-	id        json.RawMessage // the client's
-	sent      json.RawMessage // what the upstream has
+	ID        json.RawMessage // the client's
+	Sent      json.RawMessage // what the upstream has
 	key       string          // its [upstream.IDKey]
 	cancelled bool
 }
@@ -25,23 +25,23 @@ type openRequest struct {
 func newRequests(ids []json.RawMessage) *requests {
 	r := &requests{}
 	for _, id := range ids {
-		r.open = append(r.open, openRequest{id: id, sent: id, key: upstream.IDKey(id)})
+		r.open = append(r.open, openRequest{ID: id, Sent: id, key: upstream.IDKey(id)})
 	}
 	return r
 }
 
-// ids returns the client's IDs of the open requests.
-func (r *requests) ids() []json.RawMessage {
-	open, _ := r.left()
+// IDs returns the client's IDs of the open requests.
+func (r *requests) IDs() []json.RawMessage {
+	open, _ := r.Left()
 	ids := make([]json.RawMessage, len(open))
 	for i, o := range open {
-		ids[i] = o.id
+		ids[i] = o.ID
 	}
 	return ids
 }
 
-// answered notes that the response to a request is stored.
-func (r *requests) answered(id []byte) {
+// Answered notes that the response to a request is stored.
+func (r *requests) Answered(id []byte) {
 	r.answeredKey(upstream.IDKey(id))
 }
 
@@ -50,7 +50,7 @@ func (r *requests) answeredTo(id []byte) {
 	key := upstream.IDKey(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = slices.DeleteFunc(r.open, func(o openRequest) bool { return upstream.IDKey(o.id) == key })
+	r.open = slices.DeleteFunc(r.open, func(o openRequest) bool { return upstream.IDKey(o.ID) == key })
 }
 
 // answeredKey is answered for the [upstream.IDKey] of what the upstream has.
@@ -88,12 +88,12 @@ func (r *requests) only() json.RawMessage {
 	if len(r.open) != 1 {
 		return nil
 	}
-	return r.open[0].sent
+	return r.open[0].Sent
 }
 
-// left returns the requests without a response, and whether the client has cancelled
+// Left returns the requests without a response, and whether the client has cancelled
 // all of them.
-func (r *requests) left() (open []openRequest, cancelled bool) {
+func (r *requests) Left() (open []openRequest, cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	cancelled = true
@@ -103,17 +103,17 @@ func (r *requests) left() (open []openRequest, cancelled bool) {
 	return slices.Clone(r.open), cancelled
 }
 
-func (r *requests) done() bool {
+func (r *requests) Done() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.open) == 0
 }
 
-// sentAs notes the ID that the upstream has of the one request.
-func (r *requests) sentAs(id json.RawMessage) {
+// SentAs notes the ID that the upstream has of the one request.
+func (r *requests) SentAs(id json.RawMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open[0].sent, r.open[0].key = id, upstream.IDKey(id)
+	r.open[0].Sent, r.open[0].key = id, upstream.IDKey(id)
 }
 
 // cancel notes that the client has cancelled a request, and reports whether it has cancelled all.

@@ -1,4 +1,4 @@
-package bridge
+package host
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// begin begins the span of what an edge asks for, which the call continues. What is
+// BeginAnswer begins the span of what an edge asks for, which the call continues. What is
 // asked about a call, again and again, has none.
-func (h *host) begin(c *rpc.Call) (context.Context, trace.Span) {
+func (h *Host) BeginAnswer(c *rpc.Call) (context.Context, trace.Span) {
 	ctx := c.Trace.Within(context.Background())
 	if c.Action == rpc.Check {
 		return ctx, trace.SpanFromContext(ctx)
@@ -30,12 +30,12 @@ func (h *host) begin(c *rpc.Call) (context.Context, trace.Span) {
 	return ctx, span
 }
 
-// posts begins the span of a POST to the upstream. It is in header, which the upstream
+// BeginPost begins the span of a POST to the upstream. It is in header, which the upstream
 // gets, unless the client's trace context is not forwarded.
-func (h *host) posts(ctx context.Context, client, header http.Header) trace.Span {
+func (h *Host) BeginPost(ctx context.Context, client, header http.Header) trace.Span {
 	_, span := h.traces.Continue(ctx, tracing.Read(client.Values), http.MethodPost, trace.SpanKindClient)
 	if span.IsRecording() {
-		span.SetAttributes(semconv.HTTPRequestMethodPost, semconv.URLFull(h.cfg.ShownUpstream()))
+		span.SetAttributes(semconv.HTTPRequestMethodPost, semconv.URLFull(h.Config.ShownUpstream()))
 		if header.Get(tracing.HeaderParent) != "" {
 			tracing.Of(span.SpanContext()).Set(header.Set)
 		}
@@ -43,8 +43,8 @@ func (h *host) posts(ctx context.Context, client, header http.Header) trace.Span
 	return span
 }
 
-// posted ends it. resp is nil when there is none.
-func posted(span trace.Span, resp *http.Response) {
+// EndPost ends it. resp is nil when there is none.
+func EndPost(span trace.Span, resp *http.Response) {
 	if resp != nil {
 		span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
 	}

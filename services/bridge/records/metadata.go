@@ -1,4 +1,4 @@
-package bridge
+package records
 
 import (
 	"encoding/json"
@@ -6,17 +6,17 @@ import (
 	"rejoin/services/bridge/translate"
 )
 
-// modernSession is what the registry holds of a session at a server that has none.
-type modernSession struct {
+// ModernSession is what the registry holds of a session at a server that has none.
+type ModernSession struct {
 	Client     translate.Client     `json:"client"`
 	Discovered translate.Discovered `json:"discovered"`
 	Level      string               `json:"level,omitempty"` // of log messages; empty for none
 	URIs       []string             `json:"uris,omitempty"`  // of the resources that the client subscribed to
 }
 
-// oneCall is what the registry holds of the one call of a session: what the next bridge needs to
+// OneCall is what the registry holds of the one call of a session: what the next bridge needs to
 // go on with it at a server of earlier revisions.
-type oneCall struct {
+type OneCall struct {
 	Method   string          `json:"method"`
 	Token    json.RawMessage `json:"progressToken,omitempty"`
 	LogLevel string          `json:"logLevel,omitempty"`
@@ -25,8 +25,8 @@ type oneCall struct {
 	Asks     map[string]bool `json:"asks,omitempty"` // what its client can be asked
 }
 
-// metadata is what the registry holds of a session of a bridge.
-type metadata struct {
+// Metadata is what the registry holds of a session of a bridge.
+type Metadata struct {
 	MCP struct {
 		// Bridge is the name of the bridge that holds the session.
 		Bridge string `json:"bridge"`
@@ -35,16 +35,16 @@ type metadata struct {
 		// ProtocolVersion is what client and server agreed on.
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
 		// Modern is what the bridge keeps of a session at a server that has none.
-		Modern *modernSession `json:"modern,omitempty"`
+		Modern *ModernSession `json:"modern,omitempty"`
 		// Call is that of a session that is of one call of a revision without sessions.
-		Call *oneCall `json:"call,omitempty"`
+		Call *OneCall `json:"call,omitempty"`
 	} `json:"mcp"`
 	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
-	Retention *retention `json:"retention,omitempty"`
+	Retention *Retention `json:"retention,omitempty"`
 }
 
-// retention is the part of [session.Retention] that a bridge asks for, in seconds.
-type retention struct {
+// Retention is the part of [session.Retention] that a bridge asks for, in seconds.
+type Retention struct {
 	// IdleAfter is that of a session with a process: many clients end without a DELETE, and each
 	// would keep its process for --idle-after.
 	IdleAfter int64 `json:"idleAfter,omitempty"`
@@ -53,9 +53,9 @@ type retention struct {
 	KeepClosed int64 `json:"keepClosed,omitempty"`
 }
 
-// callAt is what [metadata] has of a call, as the next bridge needs it.
-type callAt struct {
+// CallAt is what [Metadata] has of a call, as the next bridge needs it.
+type CallAt struct {
 	Upstream        string  `json:"upstream,omitempty"`
 	ProtocolVersion string  `json:"protocolVersion,omitempty"`
-	Call            oneCall `json:"call"`
+	Call            OneCall `json:"call"`
 }
