@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -124,7 +125,7 @@ func TestListen_TooMuch(t *testing.T) {
 		w.Header().Set("Mcp-Session-Id", uuid.NewString())
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}}`)
 	})
-	uris, ids := make([]string, 3*maxSubscriptions), make([]string, 10*maxWatched)
+	uris, ids := make([]string, 3*mcpserver.MaxSubscriptions), make([]string, 10*maxWatched)
 	for i := range uris {
 		uris[i] = fmt.Sprintf("x:%d", i/2)
 	}
@@ -145,7 +146,7 @@ func TestListen_TooMuch(t *testing.T) {
 		m, _ := rpc.ParseMessage([]byte(all[0]))
 		return json.Unmarshal(m.Param("notifications"), &f) == nil
 	})
-	if n := up.posted("resources/subscribe"); n != maxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
+	if n := up.posted("resources/subscribe"); n != mcpserver.MaxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
 		t.Errorf("%d subscriptions are made, of which %d are acknowledged", n, len(f.URIs))
 	}
 	if n := in.b.Conn.Stats().OutMsgs - before; n > 3*maxWatched {

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/standby"
 	"rejoin/shared/quota"
@@ -27,7 +28,7 @@ import (
 // waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
 	host      *host.Host
-	server    *mcpServer
+	server    *mcpserver.Server
 	table     *table
 	stateless *statelessCalls
 

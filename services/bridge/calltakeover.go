@@ -20,12 +20,14 @@ import (
 // service stops.
 func (s *statelessCalls) takeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*clientSession, error) {
 	of := meta.MCP.Call
-	d := &onDemand{opened: true, asked: time.Now(), call: rpc.Call{Owner: rec.Owner}}
-	h := s.table.newOnDemand(rec.Session, rec.Life, rec.Owner, rec.Owner, d)
+	var at *records.CallAt
+	if meta.MCP.ProtocolVersion != mcp.Modern {
+		at = &records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of}
+	}
+	h := s.table.newSessionOnDemand(rec.Session, rec.Life, rec.Owner, rec.Owner, takenOver(rec.Owner, at))
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	h.up = u
 	if meta.MCP.ProtocolVersion != mcp.Modern {
-		d.at.Store(&records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of})
 		u.to = newTranslated(&s.env, h, u.request)
 		u.to.continueAt(up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone])
 		h.SetReceiver(u.to)

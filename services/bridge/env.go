@@ -8,6 +8,7 @@ import (
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
@@ -18,7 +19,7 @@ import (
 // env is what all calls without sessions share.
 type env struct {
 	host    *host.Host
-	server  *mcpServer
+	server  *mcpserver.Server
 	table   *table
 	records *records.Bucket // set before the first call
 	tools   map[string]config.TaskPolicy

@@ -1,11 +1,8 @@
 package bridge
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -150,25 +147,6 @@ func TestProcess_EndsAfterInitialize(t *testing.T) {
 	s.start(t, cfg)
 	for range 5 {
 		s.wantState(t, s.open(t), session.Closed)
-	}
-}
-
-func TestProcess_EndsAfterFirstResponse(t *testing.T) {
-	ours, theirs, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
-	u := &stdio{
-		host: &host.Host{Config: testConfig("")}, process: &upstream.Process{Stdin: theirs},
-		writing: make(chan struct{}, 1), first: make(chan []byte, 1), over: make(chan struct{}),
-	}
-	close(u.over)
-	for range 100 {
-		u.first <- []byte(response(0))
-		if got, err := u.initialize(patient(t), json.RawMessage("0"), []byte(initialize)); err != nil || string(got) != response(0) {
-			t.Fatalf("it has answered %s, %v", got, err)
-		}
 	}
 }
 

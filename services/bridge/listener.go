@@ -52,7 +52,7 @@ const maxWatched = 64
 
 // newListener reads a request to listen.
 func newListener(ctx context.Context, e *env, h *clientSession, c *call.Call, r mcp.Request) *listener {
-	l := &listener{env: e, call: c, id: r.ID, owner: h.demand.call.Owner}
+	l := &listener{env: e, call: c, id: r.ID, owner: h.demand.rpcCall().Owner}
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)

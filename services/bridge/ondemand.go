@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -37,6 +38,43 @@ type onDemand struct {
 	opened bool
 	failed error     // why it cannot be opened
 	asked  time.Time // when an edge asked about the call last
+}
+
+// newOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
+func newOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *onDemand {
+	content := r.Content()
+	d := &onDemand{
+		call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content})),
+		listens: r.Method == mcp.MethodListen,
+	}
+	d.call.Data = nil
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task}
+	d.meta.Retention = &records.Retention{KeepClosed: int64(callKept / time.Second)}
+	return d
+}
+
+// takenOver returns the session of an owner's call that another bridge has opened. at is where the call
+// is at an MCP server that has sessions, else nil.
+func takenOver(owner string, at *records.CallAt) *onDemand {
+	d := &onDemand{call: rpc.Call{Owner: owner}}
+	d.at.Store(at)
+	d.setOpened(time.Now())
+	return d
+}
+
+// setOpened notes that the session is in the log, and when an edge asked about the call last.
+func (d *onDemand) setOpened(asked time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opened, d.asked = true, asked
+}
+
+// rpcCall returns the call, without its data.
+func (d *onDemand) rpcCall() rpc.Call { return d.call }
+
+// isRepeatedBy reports whether a request is the one of the call, made once more by the same client.
+func (d *onDemand) isRepeatedBy(c rpc.Call, r mcp.Request) bool {
+	return c.Owner == d.call.Owner && r.Content() == d.content
 }
 
 // InLog reports whether the session is in the log.

@@ -7,6 +7,7 @@ import (
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -33,23 +34,23 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	defer leave()
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
-	d, refused := s.server.initialize(ctx, c, m)
+	d, refused := s.server.Initialize(ctx, c, m)
 	if refused != nil {
 		return upstream.About(*refused, []json.RawMessage{id})
 	}
-	if d.up == nil { // an error: there is no session
-		return rpc.Answer{Status: http.StatusOK, Data: d.response}
+	if d.Up == nil { // an error: there is no session
+		return rpc.Answer{Status: http.StatusOK, Data: d.Response}
 	}
 	life, err := s.register(ctx, c, d)
 	if err != nil {
 		s.host.Log.Warn("a session is not made", "session", c.Session, "error", err)
-		d.up.Close(s.host.Life, c.Header)
+		d.Up.Close(s.host.Life, c.Header)
 		return upstream.About(upstream.Busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
 	if c.Stream != "" {
 		w := call.NewWriter(s.host, c.Session, life, c.Stream)
 		w.Trace = c.Trace
-		if _, err := w.Put(ctx, call.Item{Data: d.response, Final: true}); err != nil {
+		if _, err := w.Put(ctx, call.Item{Data: d.Response, Final: true}); err != nil {
 			s.host.Log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
 			if h := s.table.session(c.Session); h != nil {
 				h.Finish(host.ErrEnded)
@@ -57,12 +58,12 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 			return upstream.About(upstream.Busy("the response cannot be stored now"), []json.RawMessage{id})
 		}
 	}
-	return rpc.Answer{Status: http.StatusOK, Data: d.response}
+	return rpc.Answer{Status: http.StatusOK, Data: d.Response}
 }
 
 // register opens the session in the log, begins to answer for it and returns its life.
-func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life string, err error) {
-	data, err := json.Marshal(s.server.newMetadata(d))
+func (s *Service) register(ctx context.Context, c rpc.Call, d mcpserver.Connected) (life string, err error) {
+	data, err := json.Marshal(s.server.Metadata(d))
 	if err != nil {
 		return "", err
 	}
@@ -71,10 +72,10 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d connected) (life s
 		return "", err
 	}
 	h := s.table.newSession(c.Session, rec.Life, host.ClientOf(c), c.Owner)
-	h.up = d.up
+	h.up = d.Up
 	h.remember(c.Header)
-	if d.attach != nil {
-		d.attach(h.Session)
+	if d.Attach != nil {
+		d.Attach(h.Session)
 	}
 	err = h.hold(ctx)
 	if err != nil {

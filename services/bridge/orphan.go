@@ -38,6 +38,16 @@ func (o *orphans) remove(key [sha256.Size]byte, again chan struct{}) {
 	}
 }
 
+// count returns how many wait.
+func (o *orphans) count() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, all := range o.all {
+		n += len(all)
+	}
+	return n
+}
+
 // made ends the orphans of a call that its client has made again.
 func (o *orphans) made(key [sha256.Size]byte) {
 	o.mu.Lock()

@@ -25,7 +25,7 @@ func (s *Service) reconcile() {
 		case <-ticker.C:
 		}
 		edges.look(time.Now(), s.host.Backend.Conn.IsConnected())
-		s.server.closeSpares(false)
+		s.server.CloseSpares(time.Now(), false)
 		s.patrol(edges.deaf)
 	}
 }

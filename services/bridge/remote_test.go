@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
@@ -30,7 +29,7 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 		}
 	})
 	b := s.start(t, testConfig(up.URL))
-	r := b.server.restore(records.Metadata{})
+	r := b.server.Restore(records.Metadata{})
 	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
 	over, stop := context.WithCancel(t.Context())
 	var sessions sync.WaitGroup
@@ -59,12 +58,4 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 	}
 	stop()
 	sessions.Wait()
-}
-
-func TestPauseAfter_LongRun(t *testing.T) {
-	for ran, want := range map[time.Duration]time.Duration{0: 8 * time.Second, listenPauseMax: 8 * time.Second, time.Hour: listenPause} {
-		if got := pauseAfter(8*time.Second, ran); got != want {
-			t.Errorf("after %v the pause is %v", ran, got)
-		}
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/standby"
@@ -50,7 +51,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	h := host.New(cfg, name, b, env)
-	server, err := newMCPServer(h)
+	server, err := mcpserver.New(h)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s := &Service{host: h, server: server, inbox: make(chan *nats.Msg, inboxSize), handling: quota.NewPool(int64(cfg.MaxCalls))}
 	s.table = newTable(h, s.inbox)
 	s.stateless = newStatelessCalls(h, server, s.table, tools)
-	server.endUnused = s.table.endUnused
+	server.EndUnused = s.table.endUnused
 	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)
 	env.Health.Add("sessions", func() error {
@@ -75,7 +76,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.host.Start(ctx)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer s.server.disconnect()
+	defer s.server.Disconnect()
 	leave, err := s.begin(ctx, end)
 	defer leave()
 	if err != nil {
@@ -102,7 +103,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.host.Go(s.reconcile)
 	s.host.Go(s.serveOpenCalls)
 	s.host.Go(func() { s.records.Run(s.host.Life, s.table.open) })
-	s.host.Go(s.server.check)
+	s.host.Go(s.server.Check)
 	s.taken.Store(true)
 	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
 	s.receive(ctx)
@@ -116,7 +117,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), standby.ErrReplaced) {
 		return nil // likewise: it was told to stop during a pause
 	}
-	if s.server.hasProcesses() {
+	if s.server.HasProcesses() {
 		s.table.closeAll()
 	}
 	s.records.WriteAll(s.table.open())
@@ -150,7 +151,7 @@ func (s *Service) endedBy(ctx context.Context) error {
 
 // stop ends all work and waits for it.
 func (s *Service) stop() {
-	s.server.closeSpares(true)
+	s.server.CloseSpares(time.Now(), true)
 	s.table.unsubscribe()
 	s.host.Stop(upstream.ErrStopping)
 	for {

@@ -49,11 +49,11 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		t.join(ctx, c, r)
 		return
 	}
-	modern, refused := u.server.isModern(ctx, client)
+	modern, refused := u.server.IsModern(ctx, client)
 	switch {
 	case refused != nil:
 		c.Refuse(*refused)
-	case mcp.IsTaskMethod(u.request.Method) && !u.server.hasOwnTasks():
+	case mcp.IsTaskMethod(u.request.Method) && !u.server.HasOwnTasks():
 		c.Refuse(owners.UnknownTask())
 	case modern:
 		if mcp.IsTaskMethod(u.request.Method) {
@@ -76,7 +76,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 
 // pass hands the request over as it is, but for what its server may read in another way than the edge.
 func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data []byte) {
-	r := u.server.direct()
+	r := u.server.Direct()
 	data = translate.Plain(data)
 	if u.kept != nil {
 		u.host.Metrics.Cached.WithLabelValues(host.CacheMiss).Inc()
@@ -94,7 +94,7 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 			return ours || u.session.tasks.Refuse(ctx, id) != nil
 		})
 	}
-	if u.rule.may && !u.server.hasOwnTasks() {
+	if u.rule.may && !u.server.HasOwnTasks() {
 		p := &passed{env: u.env, session: u.session, request: u.request, rule: u.rule, up: r}
 		u.mu.Lock()
 		u.work = p
@@ -179,7 +179,7 @@ func (u *side) task() taskWork {
 // changeTask takes a client's request about the session's task.
 func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 	work := u.task()
-	if work == nil || c.Owner != u.session.demand.call.Owner {
+	if work == nil || c.Owner != u.session.demand.rpcCall().Owner {
 		return upstream.About(owners.UnknownTask(), []json.RawMessage{r.ID})
 	}
 	if r.Method == mcp.MethodCancelTask {

@@ -157,9 +157,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	in.server.era.mu.Lock()
-	in.server.era.refusedUntil = time.Time{} // the second is over
-	in.server.era.mu.Unlock()
+	in.server.SetEra(false, 0) // the second is over
 	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
 		t.Errorf("asked again: %d %s", a.Status, a.Data)
 	}
@@ -169,11 +167,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 func TestEra_InitializeRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newModern(t).URL))
-	takenForEarlier := func() {
-		in.server.era.mu.Lock()
-		defer in.server.era.mu.Unlock()
-		in.server.era.modern, in.server.era.until = false, time.Now().Add(eraFor)
-	}
+	takenForEarlier := func() { in.server.SetEra(false, time.Hour) }
 	takenForEarlier()
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
 		t.Errorf("the error is %d %s", a.Status, a.Data)
@@ -359,11 +353,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		eventually(t, "the call waits for its client", func() bool {
-			in.table.orphans.mu.Lock()
-			defer in.table.orphans.mu.Unlock()
-			return len(in.table.orphans.all) == 1
-		})
+		eventually(t, "the call waits for its client", func() bool { return in.table.waiting() == 1 })
 		switch end {
 		case "again":
 			again := c
@@ -373,19 +363,14 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
 			s.do(t, other)
-			if in.table.orphans.mu.Lock(); len(in.table.orphans.all) != 1 {
+			if in.table.waiting() != 1 {
 				t.Error("another client has ended the call")
 			}
-			in.table.orphans.mu.Unlock()
 			s.do(t, again)
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
-			eventually(t, "the call continues", func() bool {
-				in.table.orphans.mu.Lock()
-				defer in.table.orphans.mu.Unlock()
-				return len(in.table.orphans.all) == 0
-			})
+			eventually(t, "the call continues", func() bool { return in.table.waiting() == 0 })
 			if h := in.table.session(c.Session); h == nil || h.Ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
@@ -395,25 +380,6 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		}
 		waittest.Receive(t, end+": the server's request has ended", gone)
 		s.wantState(t, c.Session, session.Closed)
-	}
-}
-
-// A call that no edge asks about for long has no client: its edge was killed.
-func TestStateless_EdgeIsGone(t *testing.T) {
-	h := &clientSession{demand: &onDemand{opened: true}, up: &side{}}
-	now := time.Now()
-	for _, tt := range []struct {
-		asked, away time.Duration // before now
-		orphaned    bool
-	}{
-		{time.Second, time.Hour, false},
-		{orphanedAfter + time.Second, time.Hour, true},
-		{time.Hour, time.Second, false}, // edges could not be heard
-	} {
-		h.demand.asked = now.Add(-tt.asked)
-		if got := h.isOrphaned(now, now.Add(-tt.away)); got != tt.orphaned {
-			t.Errorf("asked before %s, NATS was away before %s: %t", tt.asked, tt.away, got)
-		}
 	}
 }
 
@@ -435,17 +401,11 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	h := in.table.session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	grace <- time.Time{}
-	eventually(t, "the grace is over", func() bool {
-		in.table.orphans.mu.Lock()
-		defer in.table.orphans.mu.Unlock()
-		return len(in.table.orphans.all) == 0
-	})
+	eventually(t, "the grace is over", func() bool { return in.table.waiting() == 0 })
 	if h.Ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
-	h.demand.mu.Lock()
-	h.demand.opened, h.demand.asked = true, time.Now().Add(-time.Hour)
-	h.demand.mu.Unlock()
+	h.demand.setOpened(time.Now().Add(-time.Hour))
 	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
 		t.Fatalf("%d %s", a.Status, a.Data)
 	}

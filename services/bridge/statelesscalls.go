@@ -1,19 +1,16 @@
 package bridge
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
-	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
@@ -23,7 +20,7 @@ type statelessCalls struct{ env }
 
 // newStatelessCalls returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
 // tasks.
-func newStatelessCalls(h *host.Host, server *mcpServer, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
+func newStatelessCalls(h *host.Host, server *mcpserver.Server, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
 	return &statelessCalls{env{host: h, server: server, table: t, tools: tools}}
 }
 
@@ -41,13 +38,9 @@ func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
 	if result != nil {
 		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
 	}
-	content := r.Content()
-	d := &onDemand{call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content}))}
-	d.call.Data, d.listens = nil, r.Method == mcp.MethodListen
-	s.table.orphans.made(d.client)
-	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = s.host.Name, mcp.Modern, &records.OneCall{Method: r.Method, Task: rule.may}
-	d.meta.Retention = &records.Retention{KeepClosed: int64(callKept / time.Second)}
-	h := s.table.newOnDemand(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
+	d := newOnDemand(s.host.Name, c, r, rule.may)
+	s.table.madeAgain(d)
+	h := s.table.newSessionOnDemand(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
 	h.up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
 	h.remember(c.Header)
 	a := h.request(c, []json.RawMessage{r.ID})
@@ -63,7 +56,7 @@ func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result
 	if s.host.Cache == nil {
 		return nil, nil
 	}
-	result, kept = s.host.Cache.Get(r, s.server.direct().header(client))
+	result, kept = s.host.Cache.Get(r, s.server.DirectHeader(client))
 	if result != nil {
 		s.host.Metrics.Cached.WithLabelValues(host.CacheHit).Inc()
 		if r.Method == mcp.MethodDiscover {

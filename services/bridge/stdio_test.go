@@ -21,7 +21,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
@@ -151,33 +150,6 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 	})
 	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
 		t.Errorf("%v lines were left out", n)
-	}
-}
-
-func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
-	with := func(ids ...json.RawMessage) *stdioCall {
-		return &stdioCall{Call: call.New(&call.Session{Host: &host.Host{}}, "st", ids)}
-	}
-	open := func() *stdioCall { return with(json.RawMessage("1")) }
-	answered := func() *stdioCall { return with() } // and not forgotten yet
-	one := open()
-	m, err := rpc.ParseMessage([]byte(note(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		calls []*stdioCall
-		want  *stdioCall
-	}{
-		{[]*stdioCall{one}, one},
-		{[]*stdioCall{answered(), one, answered()}, one},
-		{[]*stdioCall{one, open()}, nil},
-		{[]*stdioCall{answered()}, nil},
-		{nil, nil},
-	} {
-		if u := (&stdio{calls: tt.calls}); u.route(m) != tt.want {
-			t.Errorf("of %d it goes to another", len(tt.calls))
-		}
 	}
 }
 

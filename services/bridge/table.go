@@ -79,7 +79,7 @@ func (t *table) all() []*clientSession {
 	return all
 }
 
-// endUnused ends the sessions that their clients do not use. The session of a single call is in use
+// EndUnused ends the sessions that their clients do not use. The session of a single call is in use
 // while that runs.
 func (t *table) endUnused() {
 	for _, h := range t.all() {
@@ -97,18 +97,27 @@ func (t *table) endUnused() {
 // them in time when all are tried at once, and has no time left for calls.
 const closesAtOnce = 32
 
+// turn waits until a session may be ended in the log; done ends its turn. The error is that of ctx.
+func (t *table) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case t.closing <- struct{}{}:
+		return func() { <-t.closing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // close ends a session in the log, however long that takes.
 func (t *table) close(h *clientSession) {
 	_ = retry.Do(t.host.Life, func() error { // what the service does not, the next bridge does
-		select {
-		case t.closing <- struct{}{}:
-			defer func() { <-t.closing }()
-		case <-t.host.Life.Done():
-			return t.host.Life.Err()
+		done, err := t.turn(t.host.Life)
+		if err != nil {
+			return err
 		}
+		defer done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 		defer cancel()
-		err := t.closeOnce(ctx, h)
+		err = t.closeOnce(ctx, h)
 		if err != nil {
 			t.host.Log.Info("a session is not ended yet", "session", h.Name, "error", err)
 		}
@@ -151,12 +160,11 @@ func (t *table) closeAll() {
 // closeExited ends the calls of a session whose process has ended, and the session in the log, when
 // it is its turn; see [closesAtOnce].
 func (t *table) closeExited(ctx context.Context, h *clientSession) error {
-	select {
-	case t.closing <- struct{}{}:
-		defer func() { <-t.closing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := t.turn(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	for _, c := range h.streams() {
 		c.Over(upstream.ErrExited)
 	}
@@ -179,8 +187,8 @@ func (t *table) newSession(name, life, share, principal string) *clientSession {
 	return h
 }
 
-// newOnDemand returns the session of one call, which is in the log when there is something to store.
-func (t *table) newOnDemand(name, life, share, principal string, d *onDemand) *clientSession {
+// newSessionOnDemand returns the session of one call, which is in the log when there is something to store.
+func (t *table) newSessionOnDemand(name, life, share, principal string, d *onDemand) *clientSession {
 	h := t.newSession(name, life, share, principal)
 	h.OnDemand, h.demand = true, d
 	return h
@@ -200,3 +208,9 @@ func (t *table) open() (all []records.OpenCall) {
 	}
 	return all
 }
+
+// madeAgain ends the calls without a client that a client has made again.
+func (t *table) madeAgain(d *onDemand) { t.orphans.made(d.client) }
+
+// waiting returns how many calls wait for their clients to come back.
+func (t *table) waiting() int { return t.orphans.count() }

@@ -110,7 +110,7 @@ func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, cal
 			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = at.At.Upstream, at.At.ProtocolVersion, &at.At.Call
 		}
 	}
-	up := s.server.restore(meta)
+	up := s.server.Restore(meta)
 	from := map[string]call.Cursor{}
 	for stream, at := range calls {
 		from[stream] = call.Cursor{ID: at.ID, Sequence: at.Sequence}
@@ -128,7 +128,7 @@ func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, cal
 		h.listen(from[rpc.Standalone])
 	}
 	err := s.table.hold(h)
-	if s.server.hasProcesses() {
+	if s.server.HasProcesses() {
 		h.Finish(upstream.ErrExited)
 	} else if h.OnDemand && !h.busy() {
 		h.Finish(host.ErrEnded) // the bridge before has not come to that

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -90,14 +91,14 @@ func (t *translated) continueAt(up call.Server, server translate.Server, asks ma
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	h := t.session
-	b, refused := t.env.server.unusedSession(ctx, h.demand.call, t.request, t.client)
+	b, refused := t.env.server.UnusedSession(ctx, h.demand.rpcCall(), t.request, t.client)
 	if refused != nil {
 		return refused
 	}
-	t.up, t.server = b.up, b.server
-	h.demand.connected(b.id, b.version, t.request, t.server.Info, t.asks)
-	if b.attach != nil {
-		b.attach(h.Session)
+	t.up, t.server = b.Up, b.Server
+	h.demand.connected(b.ID, b.Version, t.request, t.server.Info, t.asks)
+	if b.Attach != nil {
+		b.Attach(h.Session)
 	}
 	return nil
 }
@@ -464,8 +465,7 @@ func (t *translated) Put(it call.Item) error {
 // again reports whether a request is the one that the call began with, made once more by the same
 // client.
 func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	d := t.session.demand
-	return c.Owner == d.call.Owner && r.Content() == d.content
+	return t.session.demand.isRepeatedBy(c, r)
 }
 
 // join has a client's repeated request get what comes, and the server what the client answers.
@@ -561,7 +561,7 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	filter = filter.Of(t.server)
 	uris := slices.Compact(slices.Sorted(slices.Values(filter.URIs)))
 	subscribed := []string{}
-	for _, uri := range uris[:min(len(uris), maxSubscriptions)] {
+	for _, uri := range uris[:min(len(uris), mcpserver.MaxSubscriptions)] {
 		if err := t.ask(ctx, "resources/subscribe", map[string]string{"uri": uri}); err == nil {
 			subscribed = append(subscribed, uri)
 		}

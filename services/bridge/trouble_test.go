@@ -289,6 +289,18 @@ func TestCall_LateRefusal(t *testing.T) {
 	}
 }
 
+// allTurns takes all turns to end a session in the log, and returns what ends each.
+func allTurns(t *testing.T, in *instance) (done [closesAtOnce]func()) {
+	t.Helper()
+	for i := range done {
+		var err error
+		if done[i], err = in.table.turn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return done
+}
+
 // A session is not ended in the log before one of those that are being ended has.
 func TestClose_Turns(t *testing.T) {
 	t.Parallel()
@@ -296,19 +308,17 @@ func TestClose_Turns(t *testing.T) {
 	up.handle("echo", func(w *writing, _ *http.Request, m rpc.Message) { w.json(response(m.ID)) })
 	in := s.start(t, testConfig(up.URL))
 	ending, other := s.ready(t), s.ready(t)
-	for range closesAtOnce {
-		in.table.closing <- struct{}{}
-	}
+	turns := allTurns(t, in)
 	in.table.session(ending).Finish(host.ErrEnded)
 	for range 10 {
 		stream, _ := s.request(t, other, "1", "echo")
 		s.finished(t, other, stream)
 	}
 	s.wantState(t, ending, session.Open) // it would have ended long before
-	<-in.table.closing
+	turns[0]()
 	s.wantState(t, ending, session.Closed)
-	for range closesAtOnce - 1 {
-		<-in.table.closing
+	for _, done := range turns[1:] {
+		done()
 	}
 }
 
@@ -319,9 +329,7 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	cfg.AckTimeout = time.Minute // all sessions are to be ended within about that
 	in := s.start(t, cfg)
 	name := s.ready(t)
-	for range closesAtOnce {
-		in.table.closing <- struct{}{}
-	}
+	turns := allTurns(t, in)
 	stopped := make(chan struct{})
 	go func() {
 		in.stop()
@@ -331,10 +339,10 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	for range 100 {
 		s.wantState(t, name, session.Open) // it would have ended long before
 	}
-	<-in.table.closing
+	turns[0]()
 	s.wantState(t, name, session.Closed)
-	for range closesAtOnce - 1 {
-		<-in.table.closing
+	for _, done := range turns[1:] {
+		done()
 	}
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }

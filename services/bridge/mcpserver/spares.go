@@ -1,4 +1,4 @@
-package bridge
+package mcpserver
 
 import (
 	"context"
@@ -19,19 +19,19 @@ import (
 const (
 	// maxSpares is how many processes are kept that no call has used.
 	maxSpares = 16
-	// spareFor is how long one is kept.
-	spareFor = time.Minute
+	// SpareFor is how long one is kept.
+	SpareFor = time.Minute
 )
 
-// begun is a session at a server of earlier revisions that is ready for a call.
-type begun struct {
-	connected
-	server translate.Server
+// Unused is a session at a server of earlier revisions that is ready for a call.
+type Unused struct {
+	Connected
+	Server translate.Server
 	until  time.Time
 }
 
-func (b *begun) isAlive() bool {
-	u, ok := b.up.(*stdio)
+func (b *Unused) isAlive() bool {
+	u, ok := b.Up.(*stdio)
 	return ok && u.alive()
 }
 
@@ -40,18 +40,18 @@ func (b *begun) isAlive() bool {
 // for concurrent use.
 type spares struct {
 	mu     sync.Mutex
-	all    map[[sha256.Size]byte]*begun // nil for one that is being begun
+	all    map[[sha256.Size]byte]*Unused // nil for one that is being begun
 	closed bool
 }
 
 // spareKey is the same for calls that could have the same session: of one client, with the same
 // capabilities and the same forwarded header.
-func (s *mcpServer) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
+func (s *Server) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
 	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
-// unusedSession returns a session that no call has used, and has the next one begun.
-func (s *mcpServer) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*begun, *rpc.Answer) {
+// UnusedSession returns a session that no call has used, and has the next one begun.
+func (s *Server) UnusedSession(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	if s.command == nil {
 		return s.connect(ctx, c, r, client)
 	}
@@ -70,7 +70,7 @@ func (s *mcpServer) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request
 				b = nil
 			}
 			if late := s.spares.put(key, b); late != nil {
-				late.up.Close(ctx, client)
+				late.Up.Close(ctx, client)
 			}
 		}
 		if !s.host.Go(next) {
@@ -81,7 +81,7 @@ func (s *mcpServer) unusedSession(ctx context.Context, c rpc.Call, r mcp.Request
 }
 
 // connect begins a session at the MCP server with what the client of a request is capable of.
-func (s *mcpServer) connect(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*begun, *rpc.Answer) {
+func (s *Server) connect(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.Config.OpenTimeout)
 	defer cancel()
 	const id = "initialize"
@@ -93,21 +93,21 @@ func (s *mcpServer) connect(ctx context.Context, c rpc.Call, r mcp.Request, clie
 		}
 		return nil, withoutID(*refused)
 	}
-	m, err := rpc.ParseMessage(d.response)
+	m, err := rpc.ParseMessage(d.Response)
 	if err == nil && m.Error != nil {
 		s.forgetEra()
-		return nil, withoutID(rpc.Answer{Status: http.StatusBadGateway, Data: d.response})
+		return nil, withoutID(rpc.Answer{Status: http.StatusBadGateway, Data: d.Response})
 	}
-	b := &begun{connected: d, until: time.Now().Add(spareFor)}
+	b := &Unused{Connected: d, until: time.Now().Add(SpareFor)}
 	if err == nil {
-		b.server, err = translate.ParseServer(m.Result)
+		b.Server, err = translate.ParseServer(m.Result)
 	}
 	if err != nil {
-		d.up.Close(ctx, client)
+		d.Up.Close(ctx, client)
 		return nil, s.host.ConnectError(err)
 	}
-	if a := d.up.Send(ctx, client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
-		d.up.Close(ctx, client)
+	if a := d.Up.Send(ctx, client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
+		d.Up.Close(ctx, client)
 		return nil, &a
 	}
 	return b, nil
@@ -120,7 +120,7 @@ func withoutID(a rpc.Answer) *rpc.Answer {
 }
 
 // take takes a session; nil when there is none.
-func (p *spares) take(key [sha256.Size]byte) *begun {
+func (p *spares) take(key [sha256.Size]byte) *Unused {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := p.all[key]
@@ -139,7 +139,7 @@ func (p *spares) reserve(key [sha256.Size]byte) bool {
 		return false
 	}
 	if p.all == nil {
-		p.all = map[[sha256.Size]byte]*begun{}
+		p.all = map[[sha256.Size]byte]*Unused{}
 	}
 	p.all[key] = nil
 	return true
@@ -147,7 +147,7 @@ func (p *spares) reserve(key [sha256.Size]byte) bool {
 
 // put keeps a session that was begun ahead, nil for one that could not be, and returns it when it is
 // too late.
-func (p *spares) put(key [sha256.Size]byte, b *begun) (late *begun) {
+func (p *spares) put(key [sha256.Size]byte, b *Unused) (late *Unused) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b == nil || p.closed {
@@ -159,7 +159,7 @@ func (p *spares) put(key [sha256.Size]byte, b *begun) (late *begun) {
 }
 
 // expired takes the sessions that were kept for too long; all of them when the service stops.
-func (p *spares) expired(now time.Time, stops bool) (all []*begun) {
+func (p *spares) expired(now time.Time, stops bool) (all []*Unused) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = p.closed || stops
@@ -172,9 +172,27 @@ func (p *spares) expired(now time.Time, stops bool) (all []*begun) {
 	return all
 }
 
-// closeSpares ends the sessions that were kept for too long.
-func (s *mcpServer) closeSpares(stops bool) {
-	for _, b := range s.spares.expired(time.Now(), stops) {
-		s.host.Go(func() { b.up.Close(s.host.Life, http.Header{}) })
+// count returns how many processes wait for a call, and how many are being started.
+func (p *spares) count() (ready, starting int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.all {
+		switch {
+		case b == nil:
+			starting++
+		case b.isAlive():
+			ready++
+		}
+	}
+	return ready, starting
+}
+
+// Spares returns how many processes wait for a call, and how many are being started to.
+func (s *Server) Spares() (ready, starting int) { return s.spares.count() }
+
+// CloseSpares ends the processes that have waited for too long; all of them when the service stops.
+func (s *Server) CloseSpares(now time.Time, stops bool) {
+	for _, b := range s.spares.expired(now, stops) {
+		s.host.Go(func() { b.Up.Close(s.host.Life, http.Header{}) })
 	}
 }

@@ -1,4 +1,4 @@
-package bridge
+package mcpserver
 
 import (
 	"context"
@@ -32,7 +32,7 @@ import (
 //	              └────────────────────────────────── send: the client's answers
 type modernServer struct {
 	remote
-	server     *mcpServer
+	server     *Server
 	client     translate.Client
 	discovered translate.Discovered
 
@@ -50,26 +50,30 @@ type modernServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-func (s *mcpServer) newModernServer(m records.ModernSession) *modernServer {
+func (s *Server) newModernServer(m records.ModernSession) *modernServer {
 	return &modernServer{
 		remote: remote{host: s.host, endpoint: s.endpoint, modern: true}, server: s, client: m.Client, discovered: m.Discovered,
 		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
 	}
 }
 
+// errRevisions is answered for an MCP server that has no initialize any more. Its own answer
+// names revisions that no edge speaks: a client would ask for one of them, in vain.
+var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
+
 // dialModern asks a server without sessions for what it is, for a client that begins one.
-func (s *mcpServer) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
+func (s *Server) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
 	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
 	method := mcp.MethodDiscover
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
 	if refused != nil {
-		return connected{}, refused
+		return Connected{}, refused
 	}
 	if answer.Result == nil || rpc.Unmarshal(answer.Result, &u.discovered) != nil || !slices.Contains(u.discovered.Versions, mcp.Modern) {
-		return connected{}, &errOtherRevisions
+		return Connected{}, &errRevisions
 	}
-	return connected{
-		up: u, version: u.client.Version, response: u.discovered.Initialized(m.ID, u.client),
+	return Connected{
+		Up: u, Version: u.client.Version, Response: u.discovered.Initialized(m.ID, u.client),
 		modern: u.state(),
 	}, nil
 }
@@ -269,15 +273,15 @@ func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *cal
 }
 
 const (
-	// maxSubscriptions bounds the resources that a client may subscribe to.
-	maxSubscriptions = 1000
-	// maxSettings bounds their URIs and the level in the metadata of a session, which is as large
+	// MaxSubscriptions bounds the resources that a client may subscribe to.
+	MaxSubscriptions = 1000
+	// MaxSettings bounds their URIs and the level in the metadata of a session, which is as large
 	// as that of other sessions may be.
-	maxSettings = 16 << 10
+	MaxSettings = 16 << 10
 )
 
-// errSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
-var errSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
+// ErrSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
+var ErrSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
 
 // change changes what the client has set: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
@@ -286,8 +290,8 @@ func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*r
 	defer u.saving.Unlock()
 	next := u.state()
 	edit(next)
-	if len(next.URIs) > maxSubscriptions || len(event.MustJSON([]any{next.Level, next.URIs})) > maxSettings {
-		return errSubscriptions
+	if len(next.URIs) > MaxSubscriptions || len(event.MustJSON([]any{next.Level, next.URIs})) > MaxSettings {
+		return ErrSubscriptions
 	}
 	if err := u.save(ctx, h, next); err != nil {
 		u.host.Log.Info("what a client has set is not stored", "session", h.Name, "error", err)
@@ -308,7 +312,7 @@ func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*r
 
 func (u *modernServer) save(ctx context.Context, h *call.Session, is *records.ModernSession) error {
 	s := u.host
-	data, err := json.Marshal(u.server.newMetadata(connected{version: u.client.Version, modern: is}))
+	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, modern: is}))
 	if err != nil {
 		return err
 	}

@@ -1,21 +1,22 @@
-package bridge
+package mcpserver
 
 import (
 	"context"
 	"log/slog"
-	"net/http"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
-// initialize hands over a client's initialize request. A server that speaks other revisions is asked
+// Initialize hands over a client's initialize request. A server that speaks other revisions is asked
 // in its own way.
-func (s *mcpServer) initialize(ctx context.Context, c rpc.Call, m rpc.Message) (connected, *rpc.Answer) {
+func (s *Server) Initialize(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
 	d, refused := s.dial(ctx, c, m.ID)
-	response := d.response
+	response := d.Response
 	if refused != nil {
 		response = refused.Data
 	}
@@ -25,7 +26,7 @@ func (s *mcpServer) initialize(ctx context.Context, c rpc.Call, m rpc.Message) (
 		return s.dialModern(ctx, c, m)
 	case others:
 		s.host.Trouble("revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
-		refused = &errOtherRevisions
+		refused = &errRevisions
 	}
 	return d, refused
 }
@@ -33,7 +34,7 @@ func (s *mcpServer) initialize(ctx context.Context, c rpc.Call, m rpc.Message) (
 // wantsModern reports whether a client of earlier revisions is served by requests of the new one,
 // after the server's response to initialize: where it speaks no other, or where it has no session in
 // which it could ask the client what the client can be asked.
-func (s *mcpServer) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d connected, refused *rpc.Answer, others bool) bool {
+func (s *Server) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
 	if s.command != nil {
 		return false
 	}
@@ -43,21 +44,17 @@ func (s *mcpServer) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, 
 			return false
 		}
 		s.forgetEra()
-	case d.up == nil:
+	case d.Up == nil:
 		if !others {
 			return false
 		}
 		s.forgetEra()
-	case d.id != "" || !translate.ParseClient(m).Askable():
+	case d.ID != "" || !translate.ParseClient(m).Askable():
 		return false
 	}
-	modern, _ := s.isModern(ctx, c.Header)
+	modern, _ := s.IsModern(ctx, c.Header)
 	return modern
 }
-
-// errOtherRevisions is answered for an MCP server that has no initialize any more. Its own answer
-// names revisions that no edge speaks: a client would ask for one of them, in vain.
-var errOtherRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
 
 // speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
 // speak the revision, and which it speaks.
@@ -76,4 +73,17 @@ func speaksOthers(answer []byte) (supported []string, others bool) {
 		return nil, false
 	}
 	return e.Data.Supported, true
+}
+
+// Restore returns the server's side of a session of another bridge. A process has ended with that.
+func (s *Server) Restore(meta records.Metadata) call.Server {
+	if meta.MCP.Modern != nil {
+		u := s.newModernServer(*meta.MCP.Modern)
+		u.missed = true
+		return u
+	}
+	if s.command != nil {
+		return &stdio{host: s.host}
+	}
+	return &remote{host: s.host, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 }

@@ -1,4 +1,4 @@
-package bridge
+package mcpserver
 
 import (
 	"context"
@@ -14,32 +14,32 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// connected is a session at the upstream, or why there is none.
-type connected struct {
-	up       call.Server         // nil when the response is an error
-	attach   func(*call.Session) // to be called with the session; nil for nothing
-	id       string              // the upstream's own name of the session
-	version  string
-	response []byte
+// Connected is a session at the upstream, or why there is none.
+type Connected struct {
+	Up       call.Server         // nil when the response is an error
+	Attach   func(*call.Session) // to be called with the session; nil for nothing
+	ID       string              // the upstream's own name of the session
+	Version  string
+	Response []byte
 	modern   *records.ModernSession // of a session that the upstream knows nothing of
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
-func (d *connected) readVersion(m rpc.Message) error {
+func (d *Connected) readVersion(m rpc.Message) error {
 	if m.Error != nil {
-		d.up = nil
+		d.Up = nil
 		return nil
 	}
 	var result struct {
 		ProtocolVersion string `json:"protocolVersion"`
 	}
 	err := rpc.Unmarshal(m.Result, &result)
-	d.version = result.ProtocolVersion
+	d.Version = result.ProtocolVersion
 	return err
 }
 
 // dial begins a session with an initialize request. An answer that is no success is the client's.
-func (s *mcpServer) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+func (s *Server) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
 	if s.command != nil {
 		return s.dialStdio(ctx, c, id)
 	}
@@ -47,74 +47,61 @@ func (s *mcpServer) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (c
 }
 
 // dialHTTP posts an initialize request. An answer that is no success is the client's.
-func (s *mcpServer) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
 	r := &remote{host: s.host, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)
 	if refused != nil {
-		return connected{}, refused
+		return Connected{}, refused
 	}
 	r.id = resp.Header.Get(upstream.HeaderSession)
 	m, data, err := r.response(resp, id)
 	if !s.host.Go(func() { upstream.Finish(resp) }) { // a server may leave the stream open
 		_ = resp.Body.Close()
 	}
-	d := connected{up: r, id: r.id, response: data}
+	d := Connected{Up: r, ID: r.id, Response: data}
 	if err == nil {
 		err = d.readVersion(m)
 	}
 	if len(r.id) > call.MaxIDBytes || !upstream.IsFieldValue(r.id) {
 		err = upstream.ErrSession // the registry could not keep it as it is
 	}
-	r.version = d.version
-	if err != nil || d.up == nil {
+	r.version = d.Version
+	if err != nil || d.Up == nil {
 		s.host.Go(func() { r.Close(s.host.Life, c.Header) })
 	}
 	return d, s.host.ConnectError(err)
 }
 
 // dialStdio starts a process and hands it the initialize request.
-func (s *mcpServer) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (connected, *rpc.Answer) {
+func (s *Server) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
 	u, err := s.startStdio(c.Session, host.ClientOf(c))
 	if errors.Is(err, errBusy) {
 		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
 			slog.Int("processes", s.host.Config.MaxProcesses), slog.String("client", host.ClientOf(c)))
 		a := upstream.Busy(errBusy.Error())
-		return connected{}, &a
+		return Connected{}, &a
 	}
 	if err != nil {
-		return connected{}, s.host.ConnectError(err)
+		return Connected{}, s.host.ConnectError(err)
 	}
-	d := connected{up: u, attach: u.attach}
+	d := Connected{Up: u, Attach: u.attach}
 	var m rpc.Message
-	if d.response, err = u.initialize(ctx, id, c.Data); err == nil {
-		if m, err = rpc.ParseMessage(d.response); err == nil {
+	if d.Response, err = u.initialize(ctx, id, c.Data); err == nil {
+		if m, err = rpc.ParseMessage(d.Response); err == nil {
 			err = d.readVersion(m)
 		}
 	}
-	if err != nil || d.up == nil {
+	if err != nil || d.Up == nil {
 		u.Close(ctx, nil)
 	}
 	return d, s.host.ConnectError(err)
 }
 
-// newMetadata returns what the registry holds of a session.
-func (s *mcpServer) newMetadata(d connected) (meta records.Metadata) {
-	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.Name, d.id, d.version, d.modern
+// Metadata returns what the registry holds of a session.
+func (s *Server) Metadata(d Connected) (meta records.Metadata) {
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.Name, d.ID, d.Version, d.modern
 	if s.command != nil && s.host.Config.ProcessIdleAfter > 0 {
 		meta.Retention = &records.Retention{IdleAfter: int64(time.Duration(s.host.Config.ProcessIdleAfter) / time.Second)}
 	}
 	return meta
-}
-
-// restore returns the server's side of a session of another bridge. A process has ended with that.
-func (s *mcpServer) restore(meta records.Metadata) call.Server {
-	if meta.MCP.Modern != nil {
-		u := s.newModernServer(*meta.MCP.Modern)
-		u.missed = true
-		return u
-	}
-	if s.command != nil {
-		return &stdio{host: s.host}
-	}
-	return &remote{host: s.host, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
 }

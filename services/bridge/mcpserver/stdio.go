@@ -1,4 +1,4 @@
-package bridge
+package mcpserver
 
 import (
 	"bytes"
@@ -58,9 +58,9 @@ type stdioCall struct {
 
 // startStdio starts a process and its session, of a client's share, without telling it
 // anything.
-func (s *mcpServer) startStdio(session, client string) (*stdio, error) {
+func (s *Server) startStdio(session, client string) (*stdio, error) {
 	if !s.running.Enter(client) {
-		s.endUnused()
+		s.EndUnused()
 		return nil, errBusy
 	}
 	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))

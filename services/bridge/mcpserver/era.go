@@ -1,4 +1,4 @@
-package bridge
+package mcpserver
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -16,18 +16,6 @@ import (
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
-
-// era is whether the MCP server speaks the revision without sessions. It is a property of the
-// server, not of a request (MCP 2026-07-28, Versioning). It is safe for concurrent use.
-type era struct {
-	mu     sync.Mutex // held while the server is asked: others wait for the answer
-	modern bool
-	tasks  bool // it has tasks of its own
-	until  time.Time
-	// refused is the answer while the server could not be asked, until then.
-	refused      *rpc.Answer
-	refusedUntil time.Time
-}
 
 // eraFor is how long a bridge believes what revisions its MCP server speaks: one that is upgraded
 // is found out by then.
@@ -37,9 +25,9 @@ const eraFor = 5 * time.Minute
 // the answer have it.
 const refusedFor = time.Second
 
-// isModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
+// IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
 // is known. The answer is the client's when the server cannot be asked.
-func (s *mcpServer) isModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
+func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	switch now := time.Now(); {
@@ -63,8 +51,8 @@ func (s *mcpServer) isModern(ctx context.Context, client http.Header) (bool, *rp
 	return modern, nil
 }
 
-// hasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.
-func (s *mcpServer) hasOwnTasks() bool {
+// HasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.
+func (s *Server) HasOwnTasks() bool {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	return s.era.tasks
@@ -72,7 +60,7 @@ func (s *mcpServer) hasOwnTasks() bool {
 
 // forgetEra has the MCP server asked again that was taken to speak earlier revisions, and has refused
 // initialize.
-func (s *mcpServer) forgetEra() {
+func (s *Server) forgetEra() {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if !s.era.modern {
@@ -81,7 +69,7 @@ func (s *mcpServer) forgetEra() {
 }
 
 // probe asks the MCP server for what it speaks, for all who want to know.
-func (s *mcpServer) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
+func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
 	if s.command != nil {
@@ -113,7 +101,19 @@ func (s *mcpServer) probe(client http.Header) (modern, tasks bool, refused *rpc.
 	return modern, modern && mcp.HasTasks(event.MustJSON(result.Capabilities)), nil
 }
 
-// direct returns the server's side of a request of the revision without sessions.
-func (s *mcpServer) direct() *remote {
+// Direct returns the server's side of a request of the revision without sessions.
+func (s *Server) Direct() call.Server { return s.direct() }
+
+// DirectHeader returns the header that such a request has at the server.
+func (s *Server) DirectHeader(client http.Header) http.Header { return s.direct().header(client) }
+
+func (s *Server) direct() *remote {
 	return &remote{host: s.host, endpoint: s.endpoint, modern: true}
+}
+
+// SetEra has the server taken for one of the revision without sessions, or of earlier ones, for a time.
+func (s *Server) SetEra(modern bool, ttl time.Duration) {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	s.era.modern, s.era.until, s.era.refusedUntil = modern, time.Now().Add(ttl), time.Time{}
 }
