@@ -75,7 +75,7 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case c.Action == rpc.Request && !c.Held:
 		return s.stateless.request(c)
 	}
-	h := s.table.session(c.Session)
+	h := s.table.Session(c.Session)
 	if h == nil {
 		return host.Ended()
 	}
@@ -83,13 +83,13 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case rpc.Request:
 		return s.stateless.again(h, c)
 	case rpc.Cancel:
-		return h.cancel(c)
+		return h.Cancel(c)
 	case rpc.Post:
-		return h.post(c)
+		return h.Post(c)
 	case rpc.End:
-		return h.endNow(c)
+		return h.EndNow(c)
 	case rpc.Check:
-		return h.check(c)
+		return h.Check(c)
 	default:
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the bridge does not know what to do")
 	}
@@ -101,7 +101,7 @@ func (s *Service) serveOpenCalls() {
 	err := presence.Serve(s.host.Life, s.host.Backend.Conn, func(q presence.Question) presence.Answer {
 		a := presence.Answer{Edge: id}
 		for i, asked := range q.Sessions {
-			if h := s.table.session(asked.Name); h != nil && h.busy() {
+			if h := s.table.Session(asked.Name); h != nil && h.Busy() {
 				a.Present = append(a.Present, presence.Present{Session: i})
 			}
 		}
@@ -119,8 +119,8 @@ func (s *Service) shareOf(c rpc.Call) string {
 	if c.Action == rpc.Check || c.Action == rpc.Cancel || c.Action == rpc.End {
 		return ""
 	}
-	if h := s.table.session(c.Session); h != nil {
-		return h.owner
+	if h := s.table.Session(c.Session); h != nil {
+		return h.Share
 	}
 	return host.ClientOf(c)
 }

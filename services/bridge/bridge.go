@@ -10,6 +10,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
 	"rejoin/shared/quota"
 )
@@ -17,19 +18,19 @@ import (
 // Service is the bridge. It is safe for concurrent use.
 //
 //	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
-//	                   │         ├─ open ──▶ clientSession
+//	                   │         ├─ open ──▶ sessions.Session
 //	                   │         └─ post, end, check ──▶ its session
 //	                   ├─────▶ records: writes down what is open, for the next bridge
 //	                   ├─────▶ present: tells the janitor which sessions have open calls
 //	                   ├─────▶ patrol: ends sessions that were ended elsewhere
-//	                   └─────▶ what the sessions run, see [clientSession]
+//	                   └─────▶ what the sessions run, see [sessions.Session]
 //
 // When Run's context ends, calls are taken no more; then life ends, and with it all
 // waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
 	host      *host.Host
 	server    *mcpserver.Server
-	table     *table
+	table     *sessions.Table
 	stateless *statelessCalls
 
 	records *records.Bucket // from the start of Run on

@@ -10,6 +10,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -20,7 +21,7 @@ import (
 type env struct {
 	host    *host.Host
 	server  *mcpserver.Server
-	table   *table
+	table   *sessions.Table
 	records *records.Bucket // set before the first call
 	tools   map[string]config.TaskPolicy
 	support taskSupport

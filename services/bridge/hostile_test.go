@@ -48,7 +48,7 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
 	eventually(t, "the ID has come", func() bool {
-		c := first.table.session(name).call(stream)
+		c := first.table.Session(name).Call(stream)
 		return c != nil && c.Cursor().ID != ""
 	})
 	first.stop()

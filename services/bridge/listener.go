@@ -12,6 +12,7 @@ import (
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
@@ -51,8 +52,8 @@ type watched struct {
 const maxWatched = 64
 
 // newListener reads a request to listen.
-func newListener(ctx context.Context, e *env, h *clientSession, c *call.Call, r mcp.Request) *listener {
-	l := &listener{env: e, call: c, id: r.ID, owner: h.demand.rpcCall().Owner}
+func newListener(ctx context.Context, e *env, h *sessions.Session, c *call.Call, r mcp.Request) *listener {
+	l := &listener{env: e, call: c, id: r.ID, owner: h.Demand.Call().Owner}
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)

@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
-	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -206,47 +203,4 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	if strings.Contains(all[3], mcp.TaskLost) || len(all) != 4 {
 		t.Errorf("the client has received %s", all)
 	}
-}
-
-// A bridge that does not answer in time is neither there nor away: what was known of it stays known.
-func TestHasLost_BridgeIsSilent(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{})
-	in := s.start(t, testConfig(newServer(t).URL))
-	in.host.Times.Gone = 0
-	w := &watched{bridge: "other"}
-	ask := func(want bool) {
-		t.Helper()
-		if got := in.stateless.hasLost(t.Context(), w); got != want {
-			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
-		}
-	}
-	// other answers as a bridge of the name does, or is silent, while ask asks.
-	other := func(answer func(*nats.Msg), want bool) {
-		t.Helper()
-		sub, err := in.b.Conn.Subscribe(standby.AliveSubject(w.bridge), answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask(want)
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	silent := func() {
-		t.Helper()
-		in.host.Times.Alive = time.Millisecond
-		other(func(*nats.Msg) {}, false)
-		in.host.Times.Alive = wait
-	}
-	silent()
-	ask(false) // away for the first time
-	silent()
-	ask(true)
-	silent()
-	ask(false) // reported already
-	other(func(msg *nats.Msg) { _ = msg.Respond(nil) }, false)
-	silent()
-	ask(false) // away for the first time since
-	ask(true)
 }

@@ -8,6 +8,7 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 )
@@ -22,10 +23,10 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	id := m.ID
 	client, n := host.ClientOf(c), int64(len(c.Data))
 	if !s.host.Memory.Take(client, n) {
-		return upstream.About(upstream.Busy(noMemory), []json.RawMessage{id})
+		return upstream.About(upstream.Busy(sessions.NoMemory), []json.RawMessage{id})
 	}
 	defer s.host.Memory.Give(client, n)
-	leave, err := s.host.Limits.Enter(newRecord(c, nil))
+	leave, err := s.host.Limits.Enter(sessions.NewRecord(c, nil))
 	if err != nil {
 		a := upstream.Busy(err.Error())
 		a.Status = http.StatusTooManyRequests
@@ -52,7 +53,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		w.Trace = c.Trace
 		if _, err := w.Put(ctx, call.Item{Data: d.Response, Final: true}); err != nil {
 			s.host.Log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
-			if h := s.table.session(c.Session); h != nil {
+			if h := s.table.Session(c.Session); h != nil {
 				h.Finish(host.ErrEnded)
 			}
 			return upstream.About(upstream.Busy("the response cannot be stored now"), []json.RawMessage{id})
@@ -67,17 +68,17 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d mcpserver.Connecte
 	if err != nil {
 		return "", err
 	}
-	rec, err := s.host.Backend.Sessions.Create(ctx, newRecord(c, data))
+	rec, err := s.host.Backend.Sessions.Create(ctx, sessions.NewRecord(c, data))
 	if err != nil {
 		return "", err
 	}
-	h := s.table.newSession(c.Session, rec.Life, host.ClientOf(c), c.Owner)
-	h.up = d.Up
-	h.remember(c.Header)
+	h := s.table.New(c.Session, rec.Life, host.ClientOf(c), c.Owner)
+	h.Up = d.Up
+	h.Remember(c.Header)
 	if d.Attach != nil {
 		d.Attach(h.Session)
 	}
-	err = h.hold(ctx)
+	err = h.Hold(ctx)
 	if err != nil {
 		h.Finish(host.ErrEnded)
 	}

@@ -192,7 +192,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}
 	s.records(t) // makes the bucket
-	eventually(t, "the note is stored", func() bool { return in.table.owners.Unwritten() == 0 })
+	eventually(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
 	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusBadRequest {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -22,7 +23,7 @@ import (
 // the bridge makes the request again with the answers. It is safe for concurrent use.
 type passed struct {
 	*env
-	session *clientSession
+	session *sessions.Session
 	request mcp.Request
 	rule    taskRule
 	up      call.Server
@@ -214,7 +215,7 @@ func (p *passed) askClient() bool {
 	return !p.over
 }
 
-func (p *passed) isTask() bool {
+func (p *passed) IsTask() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.made != nil
@@ -252,7 +253,7 @@ func (p *passed) cancelTask(why string) {
 	p.session.Finish(host.ErrEnded)
 }
 
-func (p *passed) refreshTask(now time.Time) {
+func (p *passed) RefreshTask(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.made.refresh(now)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
 	"rejoin/shared/session"
 )
 
@@ -32,7 +33,7 @@ func (s *Service) reconcile() {
 
 // pausedAfter is the time between two looks that shows a pause of the process (SIGSTOP, a frozen
 // container): longer than a look takes, and short enough that a shorter pause and the 10 s between two
-// questions of an edge are less than [orphanedAfter].
+// questions of an edge are less than [sessions.OrphanedAfter].
 const pausedAfter = 15 * time.Second
 
 // hearing is when edges could not be heard: while NATS was away, and while the process was paused.
@@ -51,27 +52,20 @@ func (g *hearing) look(now time.Time, connected bool) {
 
 // patrol is one look at all sessions. It does not wait for a call that is storing something.
 func (s *Service) patrol(away time.Time) {
-	for _, h := range s.table.all() {
-		if !h.OnDemand {
-			s.lookAt(h, away)
-		} else if h.looking.CompareAndSwap(false, true) {
-			h.Go(func() {
-				defer h.looking.Store(false)
-				s.lookAt(h, away)
-			})
-		}
+	for _, h := range s.table.All() {
+		h.Look(func() { s.lookAt(h, away) })
 	}
 }
 
-func (s *Service) lookAt(h *clientSession, away time.Time) {
-	if h.isOrphaned(time.Now(), away) {
+func (s *Service) lookAt(h *sessions.Session, away time.Time) {
+	if h.IsOrphaned(time.Now(), away) {
 		s.host.Log.Info("a call is cancelled: no edge waits for its response", "session", h.Name)
 		h.Finish(host.ErrEnded)
 		return
 	}
-	h.refreshTask(time.Now())
+	h.RefreshTask(time.Now())
 	rec, ok := s.host.Backend.Sessions.Session(h.Name)
-	if !ok || h.has(rec) {
+	if !ok || h.Has(rec) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.AckTimeout)
@@ -83,10 +77,10 @@ func (s *Service) lookAt(h *clientSession, away time.Time) {
 }
 
 // isOver asks the log whether a session has ended.
-func (s *Service) isOver(ctx context.Context, h *clientSession) (bool, error) {
+func (s *Service) isOver(ctx context.Context, h *sessions.Session) (bool, error) {
 	rec, err := s.host.Backend.Sessions.Get(ctx, h.Name)
 	if errors.Is(err, session.ErrNotFound) {
 		return true, nil
 	}
-	return err == nil && !h.has(rec), err
+	return err == nil && !h.Has(rec), err
 }

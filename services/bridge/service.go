@@ -12,6 +12,7 @@ import (
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
@@ -57,9 +58,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	b.Register("bridge", env.Metrics)
 	s := &Service{host: h, server: server, inbox: make(chan *nats.Msg, inboxSize), handling: quota.NewPool(int64(cfg.MaxCalls))}
-	s.table = newTable(h, s.inbox)
+	s.table = sessions.NewTable(h, s.inbox)
 	s.stateless = newStatelessCalls(h, server, s.table, tools)
-	server.EndUnused = s.table.endUnused
+	server.EndUnused = s.table.EndUnused
 	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)
 	env.Health.Add("sessions", func() error {
@@ -102,7 +103,7 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = conn.FlushTimeout(flushTimeout)
 	s.host.Go(s.reconcile)
 	s.host.Go(s.serveOpenCalls)
-	s.host.Go(func() { s.records.Run(s.host.Life, s.table.open) })
+	s.host.Go(func() { s.records.Run(s.host.Life, s.table.Open) })
 	s.host.Go(s.server.Check)
 	s.taken.Store(true)
 	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
@@ -118,9 +119,9 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil // likewise: it was told to stop during a pause
 	}
 	if s.server.HasProcesses() {
-		s.table.closeAll()
+		s.table.CloseAll()
 	}
-	s.records.WriteAll(s.table.open())
+	s.records.WriteAll(s.table.Open())
 	return nil
 }
 
@@ -136,7 +137,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 	if err != nil {
 		return leave, err
 	}
-	s.table.owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
+	s.table.Owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
 	s.stateless.records = s.records
 	return claimed, s.takeOver(ctx)
 }
@@ -152,7 +153,7 @@ func (s *Service) endedBy(ctx context.Context) error {
 // stop ends all work and waits for it.
 func (s *Service) stop() {
 	s.server.CloseSpares(time.Now(), true)
-	s.table.unsubscribe()
+	s.table.Unsubscribe()
 	s.host.Stop(upstream.ErrStopping)
 	for {
 		select {

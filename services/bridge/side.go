@@ -11,6 +11,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/owners"
 	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -21,7 +22,7 @@ import (
 // the server speaks the revision too, else translated.
 type side struct {
 	*env
-	session *clientSession
+	session *sessions.Session
 	request mcp.Request
 	rule    taskRule
 	kept    *resultcache.Request // nil for one whose result is not kept
@@ -57,7 +58,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		c.Refuse(owners.UnknownTask())
 	case modern:
 		if mcp.IsTaskMethod(u.request.Method) {
-			if refused := u.session.tasks.Refuse(ctx, u.request.Name); refused != nil {
+			if refused := u.session.Tasks.Refuse(ctx, u.request.Name); refused != nil {
 				c.Refuse(*refused)
 				return
 			}
@@ -91,7 +92,7 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 		c.To = l
 		data = translate.WithoutTasks(data, func(id string) bool {
 			_, ours := mcp.ParseTaskID(id)
-			return ours || u.session.tasks.Refuse(ctx, id) != nil
+			return ours || u.session.Tasks.Refuse(ctx, id) != nil
 		})
 	}
 	if u.rule.may && !u.server.HasOwnTasks() {
@@ -124,10 +125,10 @@ func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	t.resume(ctx, c, client)
 }
 
-// held reports whether the call waits for its client.
-func (u *side) held() bool {
+// Held reports whether the call waits for its client.
+func (u *side) Held() bool {
 	t := u.translation()
-	return t != nil && t.held()
+	return t != nil && t.Held()
 }
 
 // Listen listens to what the server sends of itself, for the one call.
@@ -146,12 +147,12 @@ func (u *side) Close(ctx context.Context, _ http.Header) {
 }
 
 // IsTask reports whether the call has become a task.
-func (u *side) isTask() bool { return u.task() != nil }
+func (u *side) IsTask() bool { return u.task() != nil }
 
-// refreshTask stores the state of the task again that has not changed for long, if the call is one.
-func (u *side) refreshTask(now time.Time) {
+// RefreshTask stores the state of the task again that has not changed for long, if the call is one.
+func (u *side) RefreshTask(now time.Time) {
 	if work := u.task(); work != nil {
-		work.refreshTask(now)
+		work.RefreshTask(now)
 	}
 }
 
@@ -170,7 +171,7 @@ func (u *side) task() taskWork {
 	u.mu.Lock()
 	work := u.work
 	u.mu.Unlock()
-	if work == nil || !work.isTask() {
+	if work == nil || !work.IsTask() {
 		return nil
 	}
 	return work
@@ -179,7 +180,7 @@ func (u *side) task() taskWork {
 // changeTask takes a client's request about the session's task.
 func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 	work := u.task()
-	if work == nil || c.Owner != u.session.demand.rpcCall().Owner {
+	if work == nil || c.Owner != u.session.Demand.Call().Owner {
 		return upstream.About(owners.UnknownTask(), []json.RawMessage{r.ID})
 	}
 	if r.Method == mcp.MethodCancelTask {

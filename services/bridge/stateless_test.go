@@ -353,7 +353,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		eventually(t, "the call waits for its client", func() bool { return in.table.waiting() == 1 })
+		eventually(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
 		switch end {
 		case "again":
 			again := c
@@ -363,15 +363,15 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
 			s.do(t, other)
-			if in.table.waiting() != 1 {
+			if in.table.Waiting() != 1 {
 				t.Error("another client has ended the call")
 			}
 			s.do(t, again)
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
-			eventually(t, "the call continues", func() bool { return in.table.waiting() == 0 })
-			if h := in.table.session(c.Session); h == nil || h.Ctx.Err() != nil {
+			eventually(t, "the call continues", func() bool { return in.table.Waiting() == 0 })
+			if h := in.table.Session(c.Session); h == nil || h.Ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
 			continue
@@ -398,18 +398,18 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	})
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	r, _ := s.ask(t, c)
-	h := in.table.session(c.Session)
+	h := in.table.Session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	grace <- time.Time{}
-	eventually(t, "the grace is over", func() bool { return in.table.waiting() == 0 })
+	eventually(t, "the grace is over", func() bool { return in.table.Waiting() == 0 })
 	if h.Ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
-	h.demand.setOpened(time.Now().Add(-time.Hour))
+	h.Demand.SetOpened(time.Now().Add(-time.Hour))
 	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
 		t.Fatalf("%d %s", a.Status, a.Data)
 	}
-	if h.Ctx.Err() != nil || h.isOrphaned(time.Now(), time.Time{}) {
+	if h.Ctx.Err() != nil || h.IsOrphaned(time.Now(), time.Time{}) {
 		t.Error("a call is cancelled whose client has just answered")
 	}
 }

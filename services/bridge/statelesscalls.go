@@ -9,6 +9,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -20,7 +21,7 @@ type statelessCalls struct{ env }
 
 // newStatelessCalls returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
 // tasks.
-func newStatelessCalls(h *host.Host, server *mcpserver.Server, t *table, tools map[string]config.TaskPolicy) *statelessCalls {
+func newStatelessCalls(h *host.Host, server *mcpserver.Server, t *sessions.Table, tools map[string]config.TaskPolicy) *statelessCalls {
 	return &statelessCalls{env{host: h, server: server, table: t, tools: tools}}
 }
 
@@ -38,13 +39,13 @@ func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
 	if result != nil {
 		return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": result})}
 	}
-	d := newOnDemand(s.host.Name, c, r, rule.may)
-	s.table.madeAgain(d)
-	h := s.table.newSessionOnDemand(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
-	h.up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
-	h.remember(c.Header)
-	a := h.request(c, []json.RawMessage{r.ID})
-	if !h.busy() {
+	d := sessions.NewOnDemand(s.host.Name, c, r, rule.may)
+	s.table.MadeAgain(d)
+	h := s.table.NewForCall(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
+	h.Up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
+	h.Remember(c.Header)
+	a := h.Request(c, []json.RawMessage{r.ID})
+	if !h.Busy() {
 		h.Finish(host.ErrEnded) // also when the call was not begun
 	}
 	return a
@@ -66,14 +67,9 @@ func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result
 	return result, kept
 }
 
-// unknownState refuses the requestState of a call that is over, or somebody else's.
-func unknownState() rpc.Answer {
-	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
-}
-
 // again continues a call that waits for its client, by the client's repeated request.
-func (s *statelessCalls) again(h *clientSession, c rpc.Call) rpc.Answer {
-	u, ok := h.up.(*side)
+func (s *statelessCalls) again(h *sessions.Session, c rpc.Call) rpc.Answer {
+	u, ok := h.Up.(*side)
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
 		return host.Ended()
@@ -84,6 +80,6 @@ func (s *statelessCalls) again(h *clientSession, c rpc.Call) rpc.Answer {
 	if t := u.translation(); t == nil || !t.again(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})
 	}
-	h.demand.wasAsked()
-	return h.request(c, []json.RawMessage{r.ID})
+	h.Demand.WasAsked()
+	return h.Request(c, []json.RawMessage{r.ID})
 }

@@ -10,6 +10,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -63,7 +64,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 			return err
 		}
 	}
-	if n := len(s.table.all()); n > 0 {
+	if n := len(s.table.All()); n > 0 {
 		s.host.Log.Info("sessions are taken over", "sessions", n)
 	}
 	return nil
@@ -115,22 +116,22 @@ func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, cal
 	for stream, at := range calls {
 		from[stream] = call.Cursor{ID: at.ID, Sequence: at.Sequence}
 	}
-	var h *clientSession
+	var h *sessions.Session
 	if meta.MCP.Call != nil {
 		var err error
 		if h, err = s.stateless.takeOver(rec, meta, up, from); err != nil {
 			return err
 		}
 	} else {
-		h = s.table.newSession(rec.Session, rec.Life, rec.Owner, rec.Owner)
-		h.up = up
-		h.resumeAll(from)
-		h.listen(from[rpc.Standalone])
+		h = s.table.New(rec.Session, rec.Life, rec.Owner, rec.Owner)
+		h.Up = up
+		h.ResumeAll(from)
+		h.Listen(from[rpc.Standalone])
 	}
-	err := s.table.hold(h)
+	err := s.table.Hold(h)
 	if s.server.HasProcesses() {
 		h.Finish(upstream.ErrExited)
-	} else if h.OnDemand && !h.busy() {
+	} else if h.OnDemand && !h.Busy() {
 		h.Finish(host.ErrEnded) // the bridge before has not come to that
 	}
 	return err

@@ -213,7 +213,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := s.start(t, testConfig(up.URL))
-	if second.table.session(ended) != nil || second.table.session(open) == nil || second.metric(t, "takeovers_total") != 1 {
+	if second.table.Session(ended) != nil || second.table.Session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
 	}
 }
@@ -249,7 +249,7 @@ func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	h := in.table.session(name)
+	h := in.table.Session(name)
 	if _, err := call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -62,8 +63,8 @@ func newTask(h *call.Session, is mcp.StoredTask) *task {
 }
 
 // beginTask makes the session's call a task, in the log.
-func beginTask(h *clientSession) (*task, error) {
-	if err := h.openForTask(); err != nil {
+func beginTask(h *sessions.Session) (*task, error) {
+	if err := h.OpenForTask(); err != nil {
 		return nil, err
 	}
 	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})
@@ -182,11 +183,11 @@ type taskWork interface {
 	// makeTask makes it one, unless it is over.
 	makeTask()
 	// IsTask reports whether it is one.
-	isTask() bool
+	IsTask() bool
 	// updateTask takes a client's answers to what it was asked.
 	updateTask(answers translate.Object)
 	// cancelTask ends the call.
 	cancelTask(why string)
-	// refreshTask stores the state again that has not changed for long.
-	refreshTask(now time.Time)
+	// RefreshTask stores the state again that has not changed for long.
+	RefreshTask(now time.Time)
 }

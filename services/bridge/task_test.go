@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/services/bridge/config"
-	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -170,7 +170,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
 		}
-		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != callKept {
+		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
 			t.Errorf("%s: the log keeps a call that was no task for %s, %v", name, rec.Retention.KeepClosed, err)
 		}
 		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
@@ -189,34 +189,6 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		}
 		if a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")); !strings.Contains(string(a.Data), `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("%s: discover is answered %s", name, a.Data)
-		}
-	}
-}
-
-// Which calls become tasks, and when.
-func TestTask_Rule(t *testing.T) {
-	for call, tt := range map[string]struct {
-		after flagtype.Duration
-		want  taskRule
-	}{
-		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: host.AnswerWithin}},
-		`tools/call x-none ` + tasks:    {-1, taskRule{}},
-		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
-		`tools/call required ` + tasks:  {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x ` + asks:          {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + asks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`prompts/get always ` + tasks:   {flagtype.Duration(time.Second), taskRule{}},
-	} {
-		part := strings.SplitN(call, " ", 3)
-		r, err := mcp.Parse(statelessCall(t, "1", part[0], fmt.Sprintf(`"name":%q`, part[1]), part[2]).Data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
-		if got, err := s.ruleOf(r); err != nil || got != tt.want {
-			t.Errorf("%s has %+v, %v", call, got, err)
 		}
 	}
 }
@@ -367,14 +339,17 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	asked, _ := s.ask(t, c)
-	work := b.table.session(c.Session).up.(*side) //nolint:forcetypeassert,errcheck // the call before has made it
+	work := b.table.Session(c.Session).Up.(interface { //nolint:forcetypeassert,errcheck // the call before has made it
+		IsTask() bool
+		MakeTask()
+	})
 	due := time.NewTicker(2 * time.Millisecond)
 	defer due.Stop()
 	go func() { // the call becomes a task as soon as the client waits again
-		for !work.isTask() {
+		for !work.IsTask() {
 			select {
 			case <-due.C:
-				work.makeTask()
+				work.MakeTask()
 			case <-t.Context().Done():
 				return
 			}
@@ -696,27 +671,6 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	s.becomes(t, c.Session, mcp.TaskCompleted)
 }
 
-// What a client is yet to be asked it cannot answer.
-func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
-	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-	up := slow(newEarlier(t), release, outcome)
-	b := s.start(t, taskConfig(up.URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
-	work := b.table.session(c.Session).up.(*side).to //nolint:forcetypeassert,errcheck // the server is an earlier one
-	work.mu.Lock()
-	work.open = append(work.open, question{key: "q9", id: json.RawMessage("9")})
-	work.mu.Unlock()
-	s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q9":{}}`)
-	work.mu.Lock()
-	if len(work.open) != 1 {
-		t.Error("the question was answered")
-	}
-	work.mu.Unlock()
-	close(release)
-	s.becomes(t, c.Session, mcp.TaskCompleted)
-}
-
 // A state that does not change is stored again before the log's floor passes it.
 func TestTask_Refreshed(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
@@ -724,11 +678,11 @@ func TestTask_Refreshed(t *testing.T) {
 	b := s.start(t, taskConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	work, now := b.table.session(c.Session), time.Now()
+	work, now := b.table.Session(c.Session), time.Now()
 	refresh := func(after time.Duration, want int) {
 		t.Helper()
 		now = now.Add(after)
-		if work.refreshTask(now); len(s.states(t, c.Session)) != want {
+		if work.RefreshTask(now); len(s.states(t, c.Session)) != want {
 			t.Errorf("after %s more the state is stored %d times, not %d", after, len(s.states(t, c.Session)), want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/mcp"
@@ -34,7 +35,7 @@ import (
 type translated struct {
 	ownRequests
 	env     *env
-	session *clientSession
+	session *sessions.Session
 	request mcp.Request
 	server  translate.Server
 	asks    map[string]bool // what the client can be asked
@@ -77,7 +78,7 @@ const (
 )
 
 // newTranslated returns a call that [translated.serve] or [translated.continueAt] begins.
-func newTranslated(e *env, h *clientSession, r mcp.Request) *translated {
+func newTranslated(e *env, h *sessions.Session, r mcp.Request) *translated {
 	t := &translated{env: e, session: h, request: r}
 	t.ownRequests.session, t.rest = h.Session, t
 	return t
@@ -91,12 +92,12 @@ func (t *translated) continueAt(up call.Server, server translate.Server, asks ma
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	h := t.session
-	b, refused := t.env.server.UnusedSession(ctx, h.demand.rpcCall(), t.request, t.client)
+	b, refused := t.env.server.UnusedSession(ctx, h.Demand.Call(), t.request, t.client)
 	if refused != nil {
 		return refused
 	}
 	t.up, t.server = b.Up, b.Server
-	h.demand.connected(b.ID, b.Version, t.request, t.server.Info, t.asks)
+	h.Demand.Connected(b.ID, b.Version, t.request, t.server.Info, t.asks)
 	if b.Attach != nil {
 		b.Attach(h.Session)
 	}
@@ -134,7 +135,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	id := t.takes(c)
 	if t.mayAsk() {
 		select { // some servers ask there, and questions before that are lost
-		case <-t.session.listen(call.Cursor{}):
+		case <-t.session.Listen(call.Cursor{}):
 		case <-ctx.Done():
 		}
 	}
@@ -189,7 +190,7 @@ func (t *translated) takes(c *call.Call) json.RawMessage {
 func (t *translated) resume(ctx context.Context, c *call.Call, client http.Header) {
 	t.takes(c)
 	if t.mayAsk() {
-		t.session.listen(t.heard)
+		t.session.Listen(t.heard)
 	}
 	t.up.Resume(ctx, c, client)
 }
@@ -204,8 +205,8 @@ func (t *translated) mayAsk() bool {
 	return false
 }
 
-// held reports whether the call waits for its client.
-func (t *translated) held() bool {
+// Held reports whether the call waits for its client.
+func (t *translated) Held() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.first != nil && t.target == nil && !t.over
@@ -360,7 +361,7 @@ func (t *translated) askClient() {
 	}
 	ctx, cancel := context.WithTimeout(t.session.Host.Life, t.session.Host.Config.CloseTimeout())
 	defer cancel()
-	if err := t.session.hold(ctx); err != nil {
+	if err := t.session.Hold(ctx); err != nil {
 		t.deliver(rpc.ErrorMessage(nil, rpc.CodeInternal, "the bridge cannot be reached at the moment", nil))
 		t.session.Finish(host.ErrEnded) // the server waits for the answer
 		return
@@ -465,7 +466,12 @@ func (t *translated) Put(it call.Item) error {
 // again reports whether a request is the one that the call began with, made once more by the same
 // client.
 func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	return t.session.demand.isRepeatedBy(c, r)
+	return t.session.Demand.IsRepeatedBy(c, r)
+}
+
+// unknownState refuses the requestState of a call that is over, or somebody else's.
+func unknownState() rpc.Answer {
+	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
 }
 
 // join has a client's repeated request get what comes, and the server what the client answers.
@@ -555,7 +561,7 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 		return
 	}
 	select {
-	case <-t.session.listen(call.Cursor{}):
+	case <-t.session.Listen(call.Cursor{}):
 	case <-ctx.Done():
 	}
 	filter = filter.Of(t.server)

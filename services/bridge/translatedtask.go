@@ -76,7 +76,7 @@ func (t *translated) askTask() {
 	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(noInput) })
 }
 
-func (t *translated) isTask() bool {
+func (t *translated) IsTask() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.made != nil
@@ -126,7 +126,7 @@ func (t *translated) cancelTask(why string) {
 	t.session.Finish(host.ErrEnded)
 }
 
-func (t *translated) refreshTask(now time.Time) {
+func (t *translated) RefreshTask(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.made.refresh(now)

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -290,11 +291,11 @@ func TestCall_LateRefusal(t *testing.T) {
 }
 
 // allTurns takes all turns to end a session in the log, and returns what ends each.
-func allTurns(t *testing.T, in *instance) (done [closesAtOnce]func()) {
+func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
 	t.Helper()
 	for i := range done {
 		var err error
-		if done[i], err = in.table.turn(t.Context()); err != nil {
+		if done[i], err = in.table.Turn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -309,7 +310,7 @@ func TestClose_Turns(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	ending, other := s.ready(t), s.ready(t)
 	turns := allTurns(t, in)
-	in.table.session(ending).Finish(host.ErrEnded)
+	in.table.Session(ending).Finish(host.ErrEnded)
 	for range 10 {
 		stream, _ := s.request(t, other, "1", "echo")
 		s.finished(t, other, stream)

@@ -41,7 +41,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 func TestPublish_SessionEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
-	h := in.table.session(s.ready(t))
+	h := in.table.Session(s.ready(t))
 	s.srv.Stop()
 	put := make(chan error, 1)
 	go func() {

@@ -1,4 +1,4 @@
-package bridge
+package sessions
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// post hands over what a client posted.
-func (h *clientSession) post(c rpc.Call) rpc.Answer {
+// Post hands over what a client posted.
+func (h *Session) Post(c rpc.Call) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
@@ -36,16 +36,16 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 			answers = false
 		}
 	}
-	if refused := h.tasks.Posted(&c, all, batch); refused != nil {
+	if refused := h.Tasks.Posted(&c, all, batch); refused != nil {
 		return upstream.About(*refused, ids)
 	}
-	h.remember(c.Header)
+	h.Remember(c.Header)
 	if !initialized || len(all) > 1 {
 		h.use()
 	}
 	h.cancelled(cancel)
 	if len(ids) == 0 {
-		client := h.owner
+		client := h.Share
 		if answers { // a call of the client's may wait for them, and hold what it has until then
 			client = ""
 		}
@@ -54,25 +54,25 @@ func (h *clientSession) post(c rpc.Call) rpc.Answer {
 	if c.Stream == "" || c.Stream == rpc.Standalone {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
 	}
-	return h.request(c, ids)
+	return h.Request(c, ids)
 }
 
-// request begins a call and waits until the upstream has taken or refused it, or
+// Request begins a call and waits until the upstream has taken or refused it, or
 // AcceptAfter has passed.
-func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
+func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := call.New(h.Session, c.Stream, ids)
 	made.Traced(c.Trace)
-	if !h.Host.Open.Enter(h.owner) {
+	if !h.Host.Open.Enter(h.Share) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	n := int64(len(c.Data))
-	if !h.Host.Memory.Take(h.owner, n) {
-		h.Host.Open.Leave(h.owner)
-		return upstream.Busy(noMemory)
+	if !h.Host.Memory.Take(h.Share, n) {
+		h.Host.Open.Leave(h.Share)
+		return upstream.Busy(NoMemory)
 	}
 	leave := func() {
-		h.Host.Memory.Give(h.owner, n)
-		h.Host.Open.Leave(h.owner)
+		h.Host.Memory.Give(h.Share, n)
+		h.Host.Open.Leave(h.Share)
 	}
 	if !h.addCall(made) {
 		leave()
@@ -80,7 +80,7 @@ func (h *clientSession) request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	}
 	if !h.Go(func() {
 		defer h.forget(made, leave)
-		h.up.Serve(h.Ctx, made, c.Header, c.Data)
+		h.Up.Serve(h.Ctx, made, c.Header, c.Data)
 	}) {
 		h.forget(made, leave)
 		return h.unavailable()
@@ -116,24 +116,24 @@ const unloggedFor = 25 * time.Second
 
 // unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
 // bridge.
-func (h *clientSession) unavailable() rpc.Answer {
+func (h *Session) unavailable() rpc.Answer {
 	if h.HasEnded() {
 		return host.Ended()
 	}
 	return upstream.Busy(upstream.ErrStopping.Error())
 }
 
-const noMemory = "the bridge holds too much for clients, or too much for this one"
+const NoMemory = "the bridge holds too much for clients, or too much for this one"
 
 // notifyWithin is how long a client waits for the upstream to take what is no request.
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
 // notify hands over messages that are no requests, in the share of a client.
-func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
+func (h *Session) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
 	n := int64(len(c.Data))
 	if !h.Host.Memory.Take(client, n) {
-		return upstream.Busy(noMemory)
+		return upstream.Busy(NoMemory)
 	}
 	give := func() { h.Host.Memory.Give(client, n) }
 	reply := make(chan rpc.Answer, 1)
@@ -141,13 +141,13 @@ func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.
 		defer give()
 		ctx, cancel := context.WithTimeout(h.Ctx, h.Host.Config.OpenTimeout)
 		defer cancel()
-		a := h.up.Send(ctx, c.Header, c.Data)
+		a := h.Up.Send(ctx, c.Header, c.Data)
 		reply <- a
 		switch {
 		case a.Status == http.StatusNotFound:
 			h.Finish(upstream.ErrGone)
 		case a.Status == http.StatusAccepted && initialized:
-			h.listen(call.Cursor{})
+			h.Listen(call.Cursor{})
 		}
 	}) {
 		give()
@@ -161,9 +161,9 @@ func (h *clientSession) notify(c rpc.Call, initialized bool, client string) rpc.
 	}
 }
 
-// endNow ends the session because its client wants that, and waits for its end in the log.
-func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
-	h.remember(c.Header)
+// EndNow ends the session because its client wants that, and waits for its end in the log.
+func (h *Session) EndNow(c rpc.Call) rpc.Answer {
+	h.Remember(c.Header)
 	h.Finish(host.ErrEnded)
 	ctx, cancel := context.WithTimeout(h.Host.Life, h.Host.Config.CloseTimeout())
 	defer cancel()
@@ -175,14 +175,14 @@ func (h *clientSession) endNow(c rpc.Call) rpc.Answer {
 	}
 }
 
-// check sees to it that a stream gets its response, or an error.
-func (h *clientSession) check(c rpc.Call) rpc.Answer {
+// Check sees to it that a stream gets its response, or an error.
+func (h *Session) Check(c rpc.Call) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
 	if h.OnDemand {
-		h.demand.wasAsked()
+		h.Demand.WasAsked()
 	}
-	if h.call(c.Stream) != nil || len(ids) == 0 {
+	if h.Call(c.Stream) != nil || len(ids) == 0 {
 		return accepted
 	}
 	s := h.Host

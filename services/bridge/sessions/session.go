@@ -1,4 +1,4 @@
-package bridge
+package sessions
 
 import (
 	"context"
@@ -18,21 +18,21 @@ import (
 	"rejoin/shared/session"
 )
 
-// clientSession is a session that this bridge holds. It is safe for concurrent use.
+// Session is a session that this bridge holds. It is safe for concurrent use.
 //
 //	post ──▶ call, one goroutine each ─┐
 //	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
 //	finish ──▶ one, which waits for the others, ends the session upstream and closes it
-type clientSession struct {
+type Session struct {
 	*call.Session
-	table *table
-	tasks *owners.Guard // of the MCP server's own
-	owner string        // whose share it is of; see [host.ClientOf]
+	table *Table
+	Tasks *owners.Guard // of the MCP server's own
+	Share string        // whose share it is of; see [host.ClientOf]
 	begun time.Time
-	up    call.Server
+	Up    call.Server
 	ended chan struct{} // closed when the session has ended in the log
-	// demand opens the session in the log; nil for one that a client has opened.
-	demand  *onDemand
+	// Demand opens the session in the log; nil for one that a client has opened.
+	Demand  *OnDemand
 	looking atomic.Bool // the patrol is, and may wait for its call
 
 	mu         sync.Mutex
@@ -45,20 +45,23 @@ type clientSession struct {
 
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
 // without those of others.
-func (h *clientSession) NoteTasks(m rpc.Message, data []byte) ([]byte, error) {
-	return h.tasks.Response(m, data, !h.OnDemand)
+func (h *Session) NoteTasks(m rpc.Message, data []byte) ([]byte, error) {
+	return h.Tasks.Response(m, data, !h.OnDemand)
 }
 
-// has reports whether a record says that the session is open.
-func (h *clientSession) has(rec session.Record) bool {
+// InLog reports whether the session is in the log.
+func (h *Session) InLog() bool { return h.Demand == nil || h.Demand.isOpened() }
+
+// Has reports whether a record says that the session is open.
+func (h *Session) Has(rec session.Record) bool {
 	return rec.State == session.Open && rec.Life == h.Life
 }
 
 // perRequest are header fields that belong to one request of the client's.
 var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
 
-// remember keeps the client's header for what the bridge asks of itself.
-func (h *clientSession) remember(client http.Header) {
+// Remember keeps the client's header for what the bridge asks of itself.
+func (h *Session) Remember(client http.Header) {
 	client = client.Clone()
 	for _, name := range perRequest {
 		client.Del(name)
@@ -68,7 +71,7 @@ func (h *clientSession) remember(client http.Header) {
 	h.client = client
 }
 
-func (h *clientSession) header() http.Header {
+func (h *Session) header() http.Header {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.client
@@ -79,7 +82,7 @@ func (h *clientSession) header() http.Header {
 //
 // A request counts as answered once its response is stored, so a bridge that stops in between
 // leaves it to the next one.
-func (h *clientSession) Finish(cause error) {
+func (h *Session) Finish(cause error) {
 	if !h.Stop(cause) {
 		return
 	}
@@ -87,7 +90,7 @@ func (h *clientSession) Finish(cause error) {
 		h.Wait() // calls that the upstream has lost end with an error
 		if errors.Is(cause, host.ErrEnded) {
 			// Some servers answer when their tools have ended; that is not waited for.
-			h.Host.Go(func() { h.up.Close(h.Host.Life, h.header()) })
+			h.Host.Go(func() { h.Up.Close(h.Host.Life, h.header()) })
 		}
 		if h.InLog() {
 			h.table.close(h)
@@ -99,14 +102,14 @@ func (h *clientSession) Finish(cause error) {
 }
 
 // use notes that the client uses the session.
-func (h *clientSession) use() {
+func (h *Session) use() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.used = true
 }
 
 // cancelled notes what requests the client has cancelled.
-func (h *clientSession) cancelled(keys []string) {
+func (h *Session) cancelled(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, key := range keys {
@@ -116,9 +119,22 @@ func (h *clientSession) cancelled(keys []string) {
 	}
 }
 
+// Look runs what may wait for the session's call, if it has one call: unless that runs already, and
+// without waiting for it.
+func (h *Session) Look(do func()) {
+	if !h.OnDemand {
+		do()
+	} else if h.looking.CompareAndSwap(false, true) {
+		h.Go(func() {
+			defer h.looking.Store(false)
+			do()
+		})
+	}
+}
+
 // forget ends what request began. A call that another bridge will go on with stays, to be
 // written down.
-func (h *clientSession) forget(c *call.Call, leave func()) {
+func (h *Session) forget(c *call.Call, leave func()) {
 	leave()
 	if !c.Done() && h.Host.Life.Err() != nil {
 		return
@@ -129,7 +145,7 @@ func (h *clientSession) forget(c *call.Call, leave func()) {
 }
 
 // addCall makes a call the one of its stream, unless that has one.
-func (h *clientSession) addCall(c *call.Call) bool {
+func (h *Session) addCall(c *call.Call) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, twice := h.calls[c.Stream]; twice {
@@ -140,23 +156,23 @@ func (h *clientSession) addCall(c *call.Call) bool {
 }
 
 // removeCall undoes addCall, and reports whether no call is left.
-func (h *clientSession) removeCall(c *call.Call) (none bool) {
+func (h *Session) removeCall(c *call.Call) (none bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.calls, c.Stream)
 	return len(h.calls) == 0
 }
 
-// call returns the call of a stream, or nil.
-func (h *clientSession) call(stream string) *call.Call {
+// Call returns the call of a stream, or nil.
+func (h *Session) Call(stream string) *call.Call {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[stream]
 }
 
-// listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
+// Listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
 // upstream has answered, or will not.
-func (h *clientSession) listen(from call.Cursor) <-chan struct{} {
+func (h *Session) Listen(from call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
@@ -171,7 +187,7 @@ func (h *clientSession) listen(from call.Cursor) <-chan struct{} {
 	if !h.Go(func() {
 		defer c.WasTried()
 		if from.ID == "" || c.Reload(h.Ctx) {
-			h.up.Listen(h.Ctx, c, h.header)
+			h.Up.Listen(h.Ctx, c, h.header)
 		}
 	}) {
 		c.WasTried()
@@ -179,14 +195,14 @@ func (h *clientSession) listen(from call.Cursor) <-chan struct{} {
 	return c.Tried
 }
 
-// busy reports whether a call is open.
-func (h *clientSession) busy() bool {
+// Busy reports whether a call is open.
+func (h *Session) Busy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.calls) > 0
 }
 
-func (h *clientSession) unsubscribe() {
+func (h *Session) unsubscribe() {
 	h.mu.Lock()
 	sub := h.sub
 	h.mu.Unlock()
@@ -196,7 +212,7 @@ func (h *clientSession) unsubscribe() {
 }
 
 // streams returns what is open of the session: calls, and the standalone stream.
-func (h *clientSession) streams() []*call.Call {
+func (h *Session) streams() []*call.Call {
 	ending := h.HasEnded()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,7 +227,7 @@ func (h *clientSession) streams() []*call.Call {
 }
 
 // resume continues a call that another bridge has begun.
-func (h *clientSession) resume(stream string, ids []json.RawMessage, from call.Cursor) {
+func (h *Session) resume(stream string, ids []json.RawMessage, from call.Cursor) {
 	c := call.New(h.Session, stream, ids)
 	c.StartAt(from)
 	c.ExpectNoAnswer()
@@ -222,27 +238,27 @@ func (h *clientSession) resume(stream string, ids []json.RawMessage, from call.C
 	h.Go(func() {
 		defer h.forget(c, h.Host.Metrics.Calls.Dec)
 		if c.Reload(h.Host.Life) && !c.Done() {
-			h.up.Resume(h.Ctx, c, h.header())
+			h.Up.Resume(h.Ctx, c, h.header())
 		}
 	})
 }
 
-// hold begins to answer for the session, once.
-func (h *clientSession) hold(ctx context.Context) error {
+// Hold begins to answer for the session, once.
+func (h *Session) Hold(ctx context.Context) error {
 	h.mu.Lock()
 	held := h.sub != nil
 	h.mu.Unlock()
 	if held {
 		return nil
 	}
-	if err := h.table.hold(h); err != nil {
+	if err := h.table.Hold(h); err != nil {
 		return err
 	}
 	return h.Host.Backend.Conn.FlushWithContext(ctx)
 }
 
-// resumeAll continues the calls that another bridge has begun.
-func (h *clientSession) resumeAll(from map[string]call.Cursor) {
+// ResumeAll continues the calls that another bridge has begun.
+func (h *Session) ResumeAll(from map[string]call.Cursor) {
 	for stream, at := range from {
 		if ids, _ := rpc.RequestIDs(stream); len(ids) > 0 {
 			h.resume(stream, ids, at)

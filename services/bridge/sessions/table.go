@@ -1,4 +1,4 @@
-package bridge
+package sessions
 
 import (
 	"context"
@@ -18,25 +18,25 @@ import (
 	"rejoin/shared/session"
 )
 
-// table has the sessions that the bridge answers for. It is safe for concurrent use.
-type table struct {
+// Table has the sessions that the bridge answers for. It is safe for concurrent use.
+type Table struct {
 	host    *host.Host
 	inbox   chan *nats.Msg // gets the calls of edges
-	owners  *owners.Notes  // of the tasks that the MCP server makes itself
+	Owners  *owners.Notes  // of the tasks that the MCP server makes itself
 	closing chan struct{}  // one token for a session that is being ended in the log
 	orphans orphans
 
 	mu       sync.Mutex
-	sessions map[string]*clientSession
+	sessions map[string]*Session
 }
 
-// newTable returns an empty table. inbox gets the calls of edges about its sessions.
-func newTable(h *host.Host, inbox chan *nats.Msg) *table {
-	return &table{host: h, inbox: inbox, closing: make(chan struct{}, closesAtOnce), sessions: map[string]*clientSession{}}
+// NewTable returns an empty table. inbox gets the calls of edges about its sessions.
+func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
+	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), sessions: map[string]*Session{}}
 }
 
-// hold begins to answer for a session.
-func (t *table) hold(h *clientSession) error {
+// Hold begins to answer for a session.
+func (t *Table) Hold(h *Session) error {
 	t.mu.Lock()
 	t.sessions[h.Name] = h
 	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
@@ -53,7 +53,7 @@ func (t *table) hold(h *clientSession) error {
 }
 
 // release ends what hold began.
-func (t *table) release(h *clientSession) {
+func (t *Table) release(h *Session) {
 	h.unsubscribe()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,16 +63,16 @@ func (t *table) release(h *clientSession) {
 	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
 }
 
-func (t *table) session(name string) *clientSession {
+func (t *Table) Session(name string) *Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sessions[name]
 }
 
-func (t *table) all() []*clientSession {
+func (t *Table) All() []*Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*clientSession, 0, len(t.sessions))
+	all := make([]*Session, 0, len(t.sessions))
 	for _, h := range t.sessions {
 		all = append(all, h)
 	}
@@ -81,8 +81,8 @@ func (t *table) all() []*clientSession {
 
 // EndUnused ends the sessions that their clients do not use. The session of a single call is in use
 // while that runs.
-func (t *table) endUnused() {
-	for _, h := range t.all() {
+func (t *Table) EndUnused() {
+	for _, h := range t.All() {
 		h.mu.Lock()
 		unused := !h.used && !h.OnDemand && time.Since(h.begun) > t.host.Times.Unused
 		h.mu.Unlock()
@@ -93,12 +93,12 @@ func (t *table) endUnused() {
 	}
 }
 
-// closesAtOnce is how many sessions are ended in the log at a time. An overloaded log ends none of
+// ClosesAtOnce is how many sessions are ended in the log at a time. An overloaded log ends none of
 // them in time when all are tried at once, and has no time left for calls.
-const closesAtOnce = 32
+const ClosesAtOnce = 32
 
-// turn waits until a session may be ended in the log; done ends its turn. The error is that of ctx.
-func (t *table) turn(ctx context.Context) (done func(), err error) {
+// Turn waits until a session may be ended in the log; done ends its turn. The error is that of ctx.
+func (t *Table) Turn(ctx context.Context) (done func(), err error) {
 	select {
 	case t.closing <- struct{}{}:
 		return func() { <-t.closing }, nil
@@ -108,9 +108,9 @@ func (t *table) turn(ctx context.Context) (done func(), err error) {
 }
 
 // close ends a session in the log, however long that takes.
-func (t *table) close(h *clientSession) {
+func (t *Table) close(h *Session) {
 	_ = retry.Do(t.host.Life, func() error { // what the service does not, the next bridge does
-		done, err := t.turn(t.host.Life)
+		done, err := t.Turn(t.host.Life)
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (t *table) close(h *clientSession) {
 
 // closeOnce is one attempt to end a session in the log, also where somebody else has begun
 // to. A session of the same name that was opened since is another one.
-func (t *table) closeOnce(ctx context.Context, h *clientSession) error {
+func (t *Table) closeOnce(ctx context.Context, h *Session) error {
 	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)
 	if err == nil && rec.Life == h.Life {
 		err = t.host.Backend.Sessions.End(ctx, h.Name, "", false)
@@ -139,13 +139,13 @@ func (t *table) closeOnce(ctx context.Context, h *clientSession) error {
 	return err
 }
 
-// closeAll ends the sessions whose processes have ended with the service: no other
+// CloseAll ends the sessions whose processes have ended with the service: no other
 // bridge can go on with them. One deadline for all bounds the stop.
-func (t *table) closeAll() {
+func (t *Table) CloseAll() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 	defer cancel()
 	var closing sync.WaitGroup
-	for _, h := range t.all() {
+	for _, h := range t.All() {
 		closing.Go(func() {
 			if err := t.closeExited(ctx, h); err != nil {
 				t.host.Log.Warn("a session is left to the next bridge to end", "session", h.Name, "error", err)
@@ -158,9 +158,9 @@ func (t *table) closeAll() {
 }
 
 // closeExited ends the calls of a session whose process has ended, and the session in the log, when
-// it is its turn; see [closesAtOnce].
-func (t *table) closeExited(ctx context.Context, h *clientSession) error {
-	done, err := t.turn(ctx)
+// it is its turn; see [ClosesAtOnce].
+func (t *Table) closeExited(ctx context.Context, h *Session) error {
+	done, err := t.Turn(ctx)
 	if err != nil {
 		return err
 	}
@@ -172,34 +172,34 @@ func (t *table) closeExited(ctx context.Context, h *clientSession) error {
 }
 
 // end ends what waits for calls of edges.
-func (t *table) unsubscribe() {
-	for _, h := range t.all() {
+func (t *Table) Unsubscribe() {
+	for _, h := range t.All() {
 		h.unsubscribe()
 	}
 }
 
-// newSession returns a session of a client's share, which principal owns in the log; an empty one
+// New returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
-func (t *table) newSession(name, life, share, principal string) *clientSession {
-	h := &clientSession{table: t, owner: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
+func (t *Table) New(name, life, share, principal string) *Session {
+	h := &Session{table: t, Share: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
 	h.Session = call.NewSession(t.host, name, life, h)
-	h.tasks = owners.NewGuard(h.Ctx, t.host, t.owners, name, principal)
+	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h
 }
 
-// newSessionOnDemand returns the session of one call, which is in the log when there is something to store.
-func (t *table) newSessionOnDemand(name, life, share, principal string, d *onDemand) *clientSession {
-	h := t.newSession(name, life, share, principal)
-	h.OnDemand, h.demand = true, d
+// NewForCall returns the session of one call, which is in the log when there is something to store.
+func (t *Table) NewForCall(name, life, share, principal string, d *OnDemand) *Session {
+	h := t.New(name, life, share, principal)
+	h.OnDemand, h.Demand = true, d
 	return h
 }
 
-// open returns what is open of all sessions.
-func (t *table) open() (all []records.OpenCall) {
-	for _, h := range t.all() {
+// Open returns what is open of all sessions.
+func (t *Table) Open() (all []records.OpenCall) {
+	for _, h := range t.All() {
 		var at *records.CallAt
-		if h.demand != nil {
-			at = h.demand.at.Load()
+		if h.Demand != nil {
+			at = h.Demand.at.Load()
 		}
 		for _, c := range h.streams() {
 			is := c.Cursor()
@@ -209,8 +209,8 @@ func (t *table) open() (all []records.OpenCall) {
 	return all
 }
 
-// madeAgain ends the calls without a client that a client has made again.
-func (t *table) madeAgain(d *onDemand) { t.orphans.made(d.client) }
+// MadeAgain ends the calls without a client that a client has made again.
+func (t *Table) MadeAgain(d *OnDemand) { t.orphans.made(d.client) }
 
-// waiting returns how many calls wait for their clients to come back.
-func (t *table) waiting() int { return t.orphans.count() }
+// Waiting returns how many calls wait for their clients to come back.
+func (t *Table) Waiting() int { return t.orphans.count() }

@@ -1,4 +1,4 @@
-package bridge
+package sessions
 
 import (
 	"crypto/sha256"
@@ -58,9 +58,9 @@ func (o *orphans) made(key [sha256.Size]byte) {
 	delete(o.all, key)
 }
 
-// cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
-func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
-	if h.OnDemand && h.call(c.Stream) != nil && !h.IsTask() {
+// Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
+func (h *Session) Cancel(c rpc.Call) rpc.Answer {
+	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() {
 		if c.Resumable {
 			h.Go(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
 		} else {
@@ -72,8 +72,8 @@ func (h *clientSession) cancel(c rpc.Call) rpc.Answer {
 
 // cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
 // makes it again, and it does not wait for its client's answers.
-func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
-	s, d := h.Host, h.demand
+func (h *Session) cancelUnlessAsked(stream string, since time.Time) {
+	s, d := h.Host, h.Demand
 	again := h.table.orphans.add(d.client)
 	defer h.table.orphans.remove(d.client, again)
 	select {
@@ -85,53 +85,53 @@ func (h *clientSession) cancelUnlessAsked(stream string, since time.Time) {
 	d.mu.Lock()
 	asked := d.asked.After(since)
 	d.mu.Unlock()
-	if !asked && h.call(stream) != nil && !h.needsNoClient() {
+	if !asked && h.Call(stream) != nil && !h.needsNoClient() {
 		h.Finish(host.ErrEnded)
 	}
 }
 
-// orphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
+// OrphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
 // and the client's connection with it. Edges ask every 10 s.
-const orphanedAfter = 35 * time.Second
+const OrphanedAfter = 35 * time.Second
 
-// isOrphaned reports whether no client waits for the session's call any more. since is when edges
+// IsOrphaned reports whether no client waits for the session's call any more. since is when edges
 // could be heard again, or zero.
-func (h *clientSession) isOrphaned(now, since time.Time) bool {
-	d := h.demand
+func (h *Session) IsOrphaned(now, since time.Time) bool {
+	d := h.Demand
 	if d == nil || h.needsNoClient() {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.opened && now.Sub(d.asked) > orphanedAfter && now.Sub(since) > orphanedAfter
+	return d.opened && now.Sub(d.asked) > OrphanedAfter && now.Sub(since) > OrphanedAfter
 }
 
 // mayBeTask is the MCP server's side of a call that may continue while no client is connected for it.
 type mayBeTask interface {
-	// held reports whether the call waits for its client's answers, for --input-wait.
-	held() bool
+	// Held reports whether the call waits for its client's answers, for --input-wait.
+	Held() bool
 	// IsTask reports whether it has become a task.
-	isTask() bool
-	// refreshTask stores the state of the task again that has not changed for long, if it is one.
-	refreshTask(now time.Time)
+	IsTask() bool
+	// RefreshTask stores the state of the task again that has not changed for long, if it is one.
+	RefreshTask(now time.Time)
 }
 
 // IsTask reports whether the session's call has become a task.
-func (h *clientSession) IsTask() bool {
-	u, ok := h.up.(mayBeTask)
-	return ok && u.isTask()
+func (h *Session) IsTask() bool {
+	u, ok := h.Up.(mayBeTask)
+	return ok && u.IsTask()
 }
 
 // needsNoClient reports whether the call continues while no client is connected for it: it has become
 // a task, or waits for its client's answers for --input-wait.
-func (h *clientSession) needsNoClient() bool {
-	u, ok := h.up.(mayBeTask)
-	return !ok || u.held() || u.isTask()
+func (h *Session) needsNoClient() bool {
+	u, ok := h.Up.(mayBeTask)
+	return !ok || u.Held() || u.IsTask()
 }
 
-// refreshTask stores the state of the session's task again that has not changed for long, if it has one.
-func (h *clientSession) refreshTask(now time.Time) {
-	if u, ok := h.up.(mayBeTask); ok {
-		u.refreshTask(now)
+// RefreshTask stores the state of the session's task again that has not changed for long, if it has one.
+func (h *Session) RefreshTask(now time.Time) {
+	if u, ok := h.Up.(mayBeTask); ok {
+		u.RefreshTask(now)
 	}
 }
