@@ -73,7 +73,7 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case c.Action == rpc.Open:
 		return s.openSession(c)
 	case c.Action == rpc.Request && !c.Held:
-		return s.stateless.request(c)
+		return s.stateless.Request(c)
 	}
 	h := s.table.Session(c.Session)
 	if h == nil {
@@ -81,7 +81,7 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	}
 	switch c.Action {
 	case rpc.Request:
-		return s.stateless.again(h, c)
+		return s.stateless.Again(h, c)
 	case rpc.Cancel:
 		return h.Cancel(c)
 	case rpc.Post:

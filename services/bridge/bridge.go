@@ -12,6 +12,7 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
+	"rejoin/services/bridge/stateless"
 	"rejoin/shared/quota"
 )
 
@@ -31,7 +32,7 @@ type Service struct {
 	host      *host.Host
 	server    *mcpserver.Server
 	table     *sessions.Table
-	stateless *statelessCalls
+	stateless *stateless.Calls
 
 	records *records.Bucket // from the start of Run on
 	name    *standby.Name   // likewise

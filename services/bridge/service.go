@@ -14,6 +14,7 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
+	"rejoin/services/bridge/stateless"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -59,7 +60,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	b.Register("bridge", env.Metrics)
 	s := &Service{host: h, server: server, inbox: make(chan *nats.Msg, inboxSize), handling: quota.NewPool(int64(cfg.MaxCalls))}
 	s.table = sessions.NewTable(h, s.inbox)
-	s.stateless = newStatelessCalls(h, server, s.table, tools)
+	s.stateless = stateless.New(h, server, s.table, tools)
 	server.EndUnused = s.table.EndUnused
 	b.Log.TraceTo(env.Traces)
 	env.Health.Add("nats", b.Connected)
@@ -138,7 +139,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 		return leave, err
 	}
 	s.table.Owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
-	s.stateless.records = s.records
+	s.stateless.Records = s.records
 	return claimed, s.takeOver(ctx)
 }
 

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// takeOver continues the open sessions of this bridge's name, and with their calls.
+// TakeOver continues the open sessions of this bridge's name, and with their calls.
 // Records of sessions that are over are left to the recorder to remove.
 func (s *Service) takeOver(ctx context.Context) error {
 	all, err := s.records.Load(ctx)
@@ -119,7 +119,7 @@ func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, cal
 	var h *sessions.Session
 	if meta.MCP.Call != nil {
 		var err error
-		if h, err = s.stateless.takeOver(rec, meta, up, from); err != nil {
+		if h, err = s.stateless.TakeOver(rec, meta, up, from); err != nil {
 			return err
 		}
 	} else {

@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/stateless"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -295,7 +296,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 	if is := s.becomes(t, c.Session, mcp.TaskFailed); is.Error == nil || is.Result != nil {
 		t.Errorf("the state is %+v", is)
 	}
-	if len(pauses) != 2 || <-pauses != taskPoll {
+	if len(pauses) != 2 || <-pauses != stateless.TaskPoll {
 		t.Errorf("there were %d pauses", len(pauses))
 	}
 }
@@ -422,7 +423,7 @@ func TestTask_NoInput(t *testing.T) {
 		s.start(t, cfg)
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
 		s.created(t, c)
-		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != noInput {
+		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != stateless.NoInput {
 			t.Errorf("%s: the state is %+v", name, is)
 		}
 	}
@@ -692,9 +693,9 @@ func TestTask_Refreshed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refresh(taskCheck-1, 1)
+	refresh(stateless.TaskCheck-1, 1)
 	refresh(1, 2) // in the oldest part of the log
-	refresh(taskCheck, 2)
+	refresh(stateless.TaskCheck, 2)
 	refresh(time.Hour/2, 3) // half of the log's age
 	close(release)
 	s.becomes(t, c.Session, mcp.TaskCompleted)
@@ -708,7 +709,7 @@ func TestTask_Refreshed(t *testing.T) {
 func TestTask_TTL(t *testing.T) {
 	for age, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, 2 * time.Hour: time.Hour, -1: time.Hour} {
 		s := newSystem(t, eventlog.Settings{MaxAge: age})
-		if got := taskTTL(s.start(t, testConfig(newModern(t).URL)).host); got != want {
+		if got := stateless.TaskTTL(s.start(t, testConfig(newModern(t).URL)).host); got != want {
 			t.Errorf("where the log keeps events for %s it is %s", age, got)
 		}
 	}

@@ -1,3 +1,5 @@
+// Package call has the calls of clients: which requests have no response yet, and how what the MCP server
+// sends for them comes into the log. A session, and the server, are known by their interfaces.
 package call
 
 import (
@@ -148,6 +150,7 @@ type Call struct {
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 
+// New returns a call of a session: a body of requests with these IDs.
 func New(s *Session, stream string, ids []json.RawMessage) *Call {
 	c := &Call{
 		requests: newRequests(ids), Session: s, Stream: stream, Began: time.Now(),
@@ -205,7 +208,7 @@ func (c *Call) WasAnswered() bool {
 // Cancel notes that the client has cancelled a request: the upstream need not answer it
 // any more.
 func (c *Call) Cancel(key string) {
-	if !c.requests.cancel(key) {
+	if !c.cancelOne(key) {
 		return
 	}
 	c.mu.Lock()
@@ -261,6 +264,7 @@ func (c *Call) storedAt(sequence uint64) {
 // unpause lets it go on.
 func (c *Call) Pause() { c.waiting((*upstream.IdleTimer).Came) }
 
+// Unpause lets the time go on that [Call.Pause] has stopped.
 func (c *Call) Unpause() { c.waiting((*upstream.IdleTimer).Wait) }
 
 func (c *Call) waiting(do func(*upstream.IdleTimer)) {

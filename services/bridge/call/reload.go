@@ -58,6 +58,7 @@ func (c *Call) Reload(ctx context.Context) bool {
 	return err == nil && !over
 }
 
+// ReloadOnce is one attempt to read that. final says that the log has the last event.
 func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	s := c.Session.Host
 	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Session.Name))
@@ -79,7 +80,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && !(c.Session.IsTask() && isTaskCreated(e.Data)); e.Final && !final {
+			if final = e.Final && (!c.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
 				continue // the call has become a task: the MCP server still works on it
 			}
 			if e.Sequence > c.at.Sequence {

@@ -103,6 +103,7 @@ func (r *requests) Left() (open []openRequest, cancelled bool) {
 	return slices.Clone(r.open), cancelled
 }
 
+// Done reports whether all requests have a response.
 func (r *requests) Done() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,8 +117,8 @@ func (r *requests) SentAs(id json.RawMessage) {
 	r.open[0].Sent, r.open[0].key = id, upstream.IDKey(id)
 }
 
-// cancel notes that the client has cancelled a request, and reports whether it has cancelled all.
-func (r *requests) cancel(key string) (all bool) {
+// cancelOne notes that the client has cancelled a request, and reports whether it has cancelled all.
+func (r *requests) cancelOne(key string) (all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all = true

@@ -37,6 +37,7 @@ type Writer struct {
 	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 
+// NewWriter returns the writer of a stream.
 func NewWriter(h *host.Host, session, life, stream string) *Writer {
 	return &Writer{host: h, session: session, Life: life, stream: stream, nonce: rand.Text()}
 }

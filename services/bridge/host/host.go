@@ -1,3 +1,4 @@
+// Package host has what all parts of a bridge share: the log, limits, metrics, and how long they run.
 package host
 
 import (

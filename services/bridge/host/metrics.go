@@ -39,6 +39,7 @@ const (
 	CacheMiss = "miss"
 )
 
+// Metrics are what a bridge counts.
 type Metrics struct {
 	Cached         *prometheus.CounterVec
 	answers        *prometheus.CounterVec

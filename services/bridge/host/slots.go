@@ -16,11 +16,12 @@ type Slots struct {
 	count prometheus.Gauge
 }
 
+// NewSlots returns n free places, of which count shows how many are taken.
 func NewSlots(n int, count prometheus.Gauge) Slots {
 	return Slots{pool: quota.NewPool(int64(n)), count: count}
 }
 
-// Enter takes a place for a client, if there is one; leave gives it back.
+// Enter takes a place for a client, if there is one; Leave gives it back.
 func (p Slots) Enter(client string) bool {
 	if !p.pool.Take(client, 1) {
 		return false
@@ -29,6 +30,7 @@ func (p Slots) Enter(client string) bool {
 	return true
 }
 
+// Leave gives a place of a client back.
 func (p Slots) Leave(client string) {
 	p.pool.Give(client, 1)
 	p.count.Dec()

@@ -1,3 +1,5 @@
+// Package mcpserver speaks with the MCP server: over HTTP with sessions, over HTTP without them (revision
+// 2026-07-28), or with a process for each session.
 package mcpserver
 
 import (

@@ -424,14 +424,14 @@ func (u *stdio) store(data []byte, own *call.Call) error {
 	}
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
-	if s.ended || s.Call.Done() {
+	if s.ended || s.Done() {
 		own.Drop(host.DropLate, call.ErrUnknownRequest)
 		return nil
 	}
 	s.patience.Came()
 	defer s.patience.Wait()
 	err = s.Take(call.Item{Data: data})
-	if s.Call.Done() {
+	if s.Done() {
 		close(s.done)
 	}
 	return continueAfter(err)
@@ -468,7 +468,7 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 	var only *stdioCall
 	for _, s := range u.calls {
 		switch {
-		case s.Call.Done(): // it is about to be forgotten
+		case s.Done(): // it is about to be forgotten
 		case only != nil:
 			return nil
 		default:

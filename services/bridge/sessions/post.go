@@ -123,6 +123,7 @@ func (h *Session) unavailable() rpc.Answer {
 	return upstream.Busy(upstream.ErrStopping.Error())
 }
 
+// NoMemory is what a client is answered whose share of the memory is taken.
 const NoMemory = "the bridge holds too much for clients, or too much for this one"
 
 // notifyWithin is how long a client waits for the upstream to take what is no request.

@@ -1,3 +1,5 @@
+// Package sessions has the sessions of clients: what edges ask of one, when it is opened in the log, and how
+// it ends.
 package sessions
 
 import (

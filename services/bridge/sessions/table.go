@@ -63,12 +63,14 @@ func (t *Table) release(h *Session) {
 	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
 }
 
+// Session returns the session of a name, or nil.
 func (t *Table) Session(name string) *Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sessions[name]
 }
 
+// All returns all sessions, in no order.
 func (t *Table) All() []*Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +173,7 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 	return t.closeOnce(ctx, h)
 }
 
-// end ends what waits for calls of edges.
+// Unsubscribe has the sessions get no more calls of edges.
 func (t *Table) Unsubscribe() {
 	for _, h := range t.All() {
 		h.unsubscribe()

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	AliveEvery = time.Second // between two questions
+	// AliveEvery is the time between two questions.
+	AliveEvery = time.Second
 	// StandbyQuestions is how many questions in a row must have no answer until a standby takes the name.
 	StandbyQuestions = 3
 	nameEvery        = 5 * time.Second // between two looks at whose the name is

@@ -1,4 +1,6 @@
-package bridge
+// Package stateless serves the calls of clients without sessions (revision 2026-07-28): passed on to a
+// server of that revision, translated for another one, and as tasks.
+package stateless
 
 import (
 	"encoding/json"
@@ -16,17 +18,17 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// statelessCalls serves the calls of clients without sessions. It is safe for concurrent use.
-type statelessCalls struct{ env }
+// Calls serves the calls of clients without sessions. It is safe for concurrent use.
+type Calls struct{ env }
 
-// newStatelessCalls returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
+// New returns the calls whose sessions are in a table. tools are the rules of tools whose calls become
 // tasks.
-func newStatelessCalls(h *host.Host, server *mcpserver.Server, t *sessions.Table, tools map[string]config.TaskPolicy) *statelessCalls {
-	return &statelessCalls{env{host: h, server: server, table: t, tools: tools}}
+func New(h *host.Host, server *mcpserver.Server, t *sessions.Table, tools map[string]config.TaskPolicy) *Calls {
+	return &Calls{env{host: h, server: server, table: t, tools: tools}}
 }
 
-// request serves a request that has no session.
-func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
+// Request serves a request that has no session.
+func (s *Calls) Request(c rpc.Call) rpc.Answer {
 	r, err := mcp.Parse(c.Data)
 	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
@@ -53,7 +55,7 @@ func (s *statelessCalls) request(c rpc.Call) rpc.Answer {
 
 // cachedResult returns the result of a request that another client has got. Where there is none,
 // kept is not nil if its result may be kept.
-func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result json.RawMessage, kept *resultcache.Request) {
+func (s *Calls) cachedResult(r mcp.Request, client http.Header) (result json.RawMessage, kept *resultcache.Request) {
 	if s.host.Cache == nil {
 		return nil, nil
 	}
@@ -67,8 +69,8 @@ func (s *statelessCalls) cachedResult(r mcp.Request, client http.Header) (result
 	return result, kept
 }
 
-// again continues a call that waits for its client, by the client's repeated request.
-func (s *statelessCalls) again(h *sessions.Session, c rpc.Call) rpc.Answer {
+// Again continues a call that waits for its client, by the client's repeated request.
+func (s *Calls) Again(h *sessions.Session, c rpc.Call) rpc.Answer {
 	u, ok := h.Up.(*side)
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {

@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"encoding/json"
@@ -23,7 +23,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-func testMainOfCalls(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // Which calls become tasks, and when.
 func TestTask_Rule(t *testing.T) {

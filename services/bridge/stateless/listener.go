@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"context"
@@ -47,9 +47,9 @@ type watched struct {
 	lost     bool      // and the client was told
 }
 
-// maxWatched is how many tasks a request may listen to, of those that it names; the acknowledgement
+// MaxWatched is how many tasks a request may listen to, of those that it names; the acknowledgement
 // leaves the others out.
-const maxWatched = 64
+const MaxWatched = 64
 
 // newListener reads a request to listen.
 func newListener(ctx context.Context, e *env, h *sessions.Session, c *call.Call, r mcp.Request) *listener {
@@ -57,7 +57,7 @@ func newListener(ctx context.Context, e *env, h *sessions.Session, c *call.Call,
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)
-		if !ours || len(asked) == maxWatched || asked[id] {
+		if !ours || len(asked) == MaxWatched || asked[id] {
 			continue
 		}
 		asked[id] = true
@@ -140,7 +140,7 @@ func (l *listener) report(ctx context.Context, f translate.Filter) {
 	for {
 		var poll <-chan time.Time
 		if l.reportTasks(ctx); len(l.tasks) > 0 {
-			poll = s.Times.After(taskPoll)
+			poll = s.Times.After(TaskPoll)
 		}
 		select {
 		case <-ctx.Done():
@@ -222,7 +222,7 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 		return false
 	}
 	of := sha256.Sum256(event.MustJSON([]any{l.owner, f}))
-	missed, err := l.records.Remember(ctx, of, s.Config.ListenMemory)
+	missed, err := l.Records.Remember(ctx, of, s.Config.ListenMemory)
 	if err != nil {
 		s.Log.Info("a listener is not remembered", "error", err)
 	}

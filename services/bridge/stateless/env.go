@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"context"
@@ -22,7 +22,7 @@ type env struct {
 	host    *host.Host
 	server  *mcpserver.Server
 	table   *sessions.Table
-	records *records.Bucket // set before the first call
+	Records *records.Bucket // set before the first call
 	tools   map[string]config.TaskPolicy
 	support taskSupport
 }

@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"context"
@@ -184,7 +184,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		answered := p.answered
 		p.session.Go(func() {
 			select {
-			case <-p.host.Times.After(taskPoll):
+			case <-p.host.Times.After(TaskPoll):
 				close(answered)
 			case <-p.session.Ctx.Done():
 			}
@@ -200,7 +200,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		waits := p.round == round && len(p.requests) > 0
 		p.mu.Unlock()
 		if waits {
-			p.cancelTask(noInput)
+			p.cancelTask(NoInput)
 		}
 	})
 	return true

@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"context"
@@ -156,8 +156,8 @@ func (u *side) RefreshTask(now time.Time) {
 	}
 }
 
-// makeTask makes the call a task before its time, if it may become one.
-func (u *side) makeTask() {
+// MakeTask makes the call a task before its time, if it may become one.
+func (u *side) MakeTask() {
 	u.mu.Lock()
 	work := u.work
 	u.mu.Unlock()

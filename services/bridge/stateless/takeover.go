@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"encoding/json"
@@ -17,9 +17,9 @@ import (
 	"rejoin/shared/session"
 )
 
-// takeOver continues a call of another bridge, from where its streams are stored. It tries until the
+// TakeOver continues a call of another bridge, from where its streams are stored. It tries until the
 // service stops.
-func (s *statelessCalls) takeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
+func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
 	of := meta.MCP.Call
 	var at *records.CallAt
 	if meta.MCP.ProtocolVersion != mcp.Modern {
@@ -49,7 +49,7 @@ func (s *statelessCalls) takeOver(rec session.Record, meta records.Metadata, up 
 
 // takeOverTask has the call go on as the task that it has become, if it has, and reports whether that
 // is over. It tries until the service stops.
-func (s *statelessCalls) takeOverTask(h *sessions.Session, u *side) (over bool, err error) {
+func (s *Calls) takeOverTask(h *sessions.Session, u *side) (over bool, err error) {
 	err = retry.Do(s.host.Life, func() error {
 		is, sequence, err := s.taskState(s.host.Life, s.taskSubject(h.Name, h.Life))
 		switch {

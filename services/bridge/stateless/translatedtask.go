@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"crypto/rand"
@@ -49,8 +49,8 @@ func (t *translated) make() {
 	t.turn(nil)
 }
 
-// noInput is why a task is cancelled whose client does not answer.
-const noInput = "the client did not answer in time what it was asked"
+// NoInput is why a task is cancelled whose client does not answer.
+const NoInput = "the client did not answer in time what it was asked"
 
 // askTask has the client of a task asked. The caller holds the lock.
 func (t *translated) askTask() {
@@ -73,7 +73,7 @@ func (t *translated) askTask() {
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
-	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(noInput) })
+	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
 }
 
 func (t *translated) IsTask() bool {
@@ -86,7 +86,7 @@ func (t *translated) IsTask() bool {
 func (t *translated) continueTask(k *task) {
 	t.made, t.over = k, k.is.Status.Over()
 	if k.is.Status == mcp.TaskInputRequired {
-		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(noInput) })
+		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
 	}
 	for key, id := range k.is.Asked {
 		var q translate.Question

@@ -1,4 +1,4 @@
-package bridge
+package stateless
 
 import (
 	"context"
@@ -41,10 +41,10 @@ func (s *env) ruleOf(r mcp.Request) (taskRule, error) {
 }
 
 const (
-	// taskPoll is how often clients are to ask for a task.
-	taskPoll = time.Second
-	// taskCheck is how often a bridge looks how close the state of a task is to the log's floor.
-	taskCheck = 10 * time.Second
+	// TaskPoll is how often clients are to ask for a task.
+	TaskPoll = time.Second
+	// TaskCheck is how often a bridge looks how close the state of a task is to the log's floor.
+	TaskCheck = 10 * time.Second
 )
 
 // task is a call whose client has a name for it instead of the response: the states are in the
@@ -67,7 +67,7 @@ func beginTask(h *sessions.Session) (*task, error) {
 	if err := h.OpenForTask(); err != nil {
 		return nil, err
 	}
-	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: taskPoll.Milliseconds()}})
+	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: TaskPoll.Milliseconds()}})
 	if err := k.store(); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.Over() {
-		ttl := (time.Since(k.is.Created) + taskTTL(k.session.Host)).Milliseconds()
+		ttl := (time.Since(k.is.Created) + TaskTTL(k.session.Host)).Milliseconds()
 		k.is.TTL = &ttl
 	}
 	if change != nil {
@@ -145,7 +145,7 @@ func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
 // takes less at a time.
 func (k *task) refresh(now time.Time) {
 	s := k.session.Host
-	if k.is.Status.Over() || now.Sub(k.checked) < taskCheck {
+	if k.is.Status.Over() || now.Sub(k.checked) < TaskCheck {
 		return
 	}
 	k.checked = now
@@ -162,8 +162,8 @@ func (k *task) refresh(now time.Time) {
 	}
 }
 
-// taskTTL is how long the log keeps the last state of a task.
-func taskTTL(h *host.Host) time.Duration {
+// TaskTTL is how long the log keeps the last state of a task.
+func TaskTTL(h *host.Host) time.Duration {
 	if age := h.Backend.Log.Settings().MaxAge; age > 0 {
 		return min(h.Config.TaskTTL, age)
 	}
@@ -180,7 +180,7 @@ func (k *task) created() []byte {
 // taskWork is a call that may be a task. It is safe for concurrent use.
 type taskWork interface {
 	call.Receiver
-	// makeTask makes it one, unless it is over.
+	// MakeTask makes it one, unless it is over.
 	makeTask()
 	// IsTask reports whether it is one.
 	IsTask() bool
