@@ -93,10 +93,10 @@ func (s *Session) Stop(cause error) bool {
 	return true
 }
 
-// Wait waits for what runs, after stop.
+// Wait waits for what runs, after Stop.
 func (s *Session) Wait() { s.work.Wait() }
 
-// HasEnded reports whether stop was called.
+// HasEnded reports whether Stop was called.
 func (s *Session) HasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,13 +126,13 @@ type Cursor struct {
 }
 
 // Call is a body of requests whose responses go to one stream. One goroutine serves it,
-// and calls take, moved, fail and leave; the rest is safe for concurrent use.
+// and calls Take, Moved, Over and Refuse; the rest is safe for concurrent use.
 type Call struct {
 	*requests
 	Session *Session
 	Stream  string
 	Began   time.Time
-	Out     *Writer
+	out     *Writer
 	Reply   chan rpc.Answer              // holds the client's immediate answer
 	To      Receiver                     // nil: the client gets what the upstream sends
 	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
@@ -146,7 +146,7 @@ type Call struct {
 	told    bool
 	at      Cursor
 	stored  uint64              // the sequence of the log's last event
-	again   [][]byte            // what the log had after position at when the call was taken over
+	again   [][]byte            // what the log had after the cursor when the call was taken over
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 
@@ -154,9 +154,9 @@ type Call struct {
 func New(s *Session, stream string, ids []json.RawMessage) *Call {
 	c := &Call{
 		requests: newRequests(ids), Session: s, Stream: stream, Began: time.Now(),
-		Out: NewWriter(s.Host, s.Name, s.Life, stream), Reply: make(chan rpc.Answer, 1),
+		out: NewWriter(s.Host, s.Name, s.Life, stream), Reply: make(chan rpc.Answer, 1),
 	}
-	c.Out.over = s.over
+	c.out.over = s.over
 	return c
 }
 
@@ -167,7 +167,7 @@ func (c *Call) StartAt(at Cursor) { c.at = at }
 func (c *Call) ExpectNoAnswer() { c.told = true }
 
 // Traced has the call's events continue a trace.
-func (c *Call) Traced(in tracing.Context) { c.Out.Trace = in }
+func (c *Call) Traced(in tracing.Context) { c.out.Trace = in }
 
 // Receiver gets what the upstream sends for a call in place of the client. Its methods are called
 // by who serves the call.
@@ -191,7 +191,7 @@ func (c *Call) Tell(a rpc.Answer) bool {
 }
 
 // Accept tells the client that the upstream has taken its requests. A client without a session
-// hears of that with the first message for it; see [clientSession.AnswerOrOpen].
+// hears of that with the first message for it; see [Client.AnswerOrOpen].
 func (c *Call) Accept() {
 	if !c.Session.OnDemand {
 		c.Tell(rpc.Answer{Status: http.StatusAccepted})
@@ -290,7 +290,7 @@ func (c *Call) Store(it Item) (uint64, error) {
 	if told, err := c.Session.AnswerOrOpen(c, it); told || err != nil {
 		return 0, err
 	}
-	return c.Out.Put(c.Session.Host.Life, it)
+	return c.out.Put(c.Session.Host.Life, it)
 }
 
 // Wait begins to wait for the upstream, for CallTimeout; see [upstream.NewIdleTimer].

@@ -191,6 +191,6 @@ func (c *Call) Refuse(a rpc.Answer) {
 
 // Lose ends a call that no bridge works on. The checks of two edges store one event.
 func (c *Call) Lose() {
-	c.Out.nonce = "check"
+	c.out.nonce = "check"
 	c.fail(rpc.CodeInternal, "the request was lost", host.FailUnknown)
 }

@@ -69,7 +69,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	if c.Standalone() {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}
-	c.Out.Last = state.Last
+	c.out.Last = state.Last
 	var again [][]byte
 	for q.After < q.UpTo {
 		page, err := s.Backend.Log.Read(ctx, q)

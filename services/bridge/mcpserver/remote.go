@@ -219,7 +219,7 @@ func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (ca
 
 // reconnect asks for a stream from where it broke (MCP 2025-11-25, resumability and
 // redelivery), again and again until the upstream answers, or has been away for
-// OpenTimeout. Errors are errGone, [upstream.ErrNoStream], ctx's cause, or why the last try failed.
+// OpenTimeout. Errors are [upstream.ErrGone], [upstream.ErrNoStream], ctx's cause, or why the last try failed.
 func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header, pause time.Duration) (*http.Response, error) {
 	for since := time.Now(); ; pause = min(max(2*pause, retry.FirstPause), retry.LastPause) {
 		select {
@@ -242,7 +242,7 @@ func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header
 }
 
 // get asks for a stream: the one that an event belongs to, or, without, the one that is
-// about no request. Errors are errGone, [upstream.ErrNoStream], or such that trying again may help.
+// about no request. Errors are [upstream.ErrGone], [upstream.ErrNoStream], or such that trying again may help.
 func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*http.Response, error) {
 	h := r.header(client)
 	if lastID != "" {

@@ -19,7 +19,7 @@ import (
 // AnswerOrOpen is called before an event of a call is stored. It answers the client itself where that is
 // all that there will be, and reports so; otherwise it sees to it that the session is in the log,
 // and tells the client to look there. Where there are too many sessions, what is not the response is
-// left out. Errors are call.ErrClosed, and [upstream.ErrTooLarge] for what NATS does not carry.
+// left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for what NATS does not carry.
 func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error) {
 	d := h.Demand
 	if d == nil {

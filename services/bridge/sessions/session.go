@@ -22,9 +22,9 @@ import (
 
 // Session is a session that this bridge holds. It is safe for concurrent use.
 //
-//	post ──▶ call, one goroutine each ─┐
-//	initialized ──▶ listen: one        ├─ end with h.ctx; work waits for them
-//	finish ──▶ one, which waits for the others, ends the session upstream and closes it
+//	Post ──▶ call, one goroutine each ─┐
+//	initialized ──▶ Listen: one        ├─ end with the context of [call.Session]
+//	Finish ──▶ one, which waits for the others, ends the session upstream and closes it
 type Session struct {
 	*call.Session
 	table *Table
@@ -80,7 +80,7 @@ func (h *Session) header() http.Header {
 }
 
 // Finish ends the session here, upstream, and in the log. It returns at once, and does
-// nothing the second time. cause is host.ErrEnded, errGone or [upstream.ErrExited].
+// nothing the second time. cause is [host.ErrEnded], [upstream.ErrGone] or [upstream.ErrExited].
 //
 // A request counts as answered once its response is stored, so a bridge that stops in between
 // leaves it to the next one.
