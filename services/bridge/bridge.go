@@ -1,5 +1,15 @@
 // Package bridge connects an unmodified MCP server to the log: it hands over what
 // clients send, which comes on NATS, and stores what the server sends.
+//
+// Its packages, each of which names those below it only:
+//
+//	bridge     starts, stops, takes over sessions, and hands each call of an edge on
+//	stateless  serves the calls of clients without sessions
+//	sessions   has the sessions of clients; mcpserver speaks with the MCP server
+//	call       takes what the server sends for a request into the log
+//	owners     notes whose the tasks of the server are; standby has one bridge of a name run
+//	host       has what all parts share
+//	records    is what the next bridge continues from; config, retry, resultcache, translate, upstream
 package bridge
 
 import (

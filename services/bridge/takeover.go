@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// TakeOver continues the open sessions of this bridge's name, and with their calls.
+// takeOver continues the open sessions of this bridge's name, and with their calls.
 // Records of sessions that are over are left to the recorder to remove.
 func (s *Service) takeOver(ctx context.Context) error {
 	all, err := s.records.Load(ctx)

@@ -85,7 +85,7 @@ func (c *Call) StoreOrDrop(it Item) error {
 	return err
 }
 
-// TooLarge counts a response that is too large, and returns the error that the client receives instead.
+// tooLarge counts a response that is too large, and returns the error that the client receives instead.
 func (c *Call) tooLarge(id json.RawMessage) []byte {
 	c.Session.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
 	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), nil)
