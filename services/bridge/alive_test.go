@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/standby"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
@@ -61,7 +63,7 @@ func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, 
 	name = s.ready(t)
 	stream, _ = s.request(t, name, "1", "hang")
 	eventually(t, "the call is written down", func() bool {
-		_, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
+		_, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
 		return err == nil
 	})
 	return s, up, in, name, stream
@@ -72,8 +74,8 @@ func TestBridge_NameIsInUse(t *testing.T) {
 	s, up, first, name, stream := withRecordedCall(t)
 	asksAgain := make(chan chan time.Time)
 	second := s.launch(t, testConfig(up.URL), func(second *Service) {
-		second.after = func(d time.Duration) <-chan time.Time {
-			if d != aliveEvery {
+		second.host.Times.After = func(d time.Duration) <-chan time.Time {
+			if d != standby.AliveEvery {
 				return time.After(d)
 			}
 			again := make(chan time.Time)
@@ -94,7 +96,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		t.Errorf("the call of the first has got %v", all)
 	}
 	s.stopAway(t, first)
-	for range standbyQuestions - 1 {
+	for range standby.StandbyQuestions - 1 {
 		close(again)
 		again = waittest.Receive(t, "the second has asked again", asksAgain)
 	}
@@ -107,7 +109,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 }
 
 // hidden has a bridge that starts get no answer from one that is there: that one is paused, or cut off.
-func hidden(s *Service) { s.aliveWithin = time.Nanosecond }
+func hidden(s *Service) { s.host.Times.Alive = time.Nanosecond }
 
 // wantReplaced waits until a bridge has ended since another one has its name.
 func (in *instance) wantReplaced(t *testing.T) {
@@ -156,7 +158,7 @@ func (s *system) stopAway(t *testing.T, in *instance) {
 	eventually(t, "NATS says that the bridge is away", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := s.b.Conn.RequestWithContext(ctx, aliveSubject(in.name), nil)
+		_, err := s.b.Conn.RequestWithContext(ctx, standby.AliveSubject(in.host.Name), nil)
 		return errors.Is(err, nats.ErrNoResponders)
 	})
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/mcpserver"
+	"rejoin/services/bridge/stateless"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -61,7 +63,7 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 		close(asked)
 		<-r.Context().Done()
 	})
-	go in.request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	go in.stateless.Request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 	waittest.Receive(t, "the server asks", asked)
 	eventually(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
 	eventually(t, "the server's session has ended", func() bool {
@@ -124,7 +126,7 @@ func TestListen_TooMuch(t *testing.T) {
 		w.Header().Set("Mcp-Session-Id", uuid.NewString())
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}}`)
 	})
-	uris, ids := make([]string, 3*maxSubscriptions), make([]string, 10*maxWatched)
+	uris, ids := make([]string, 3*mcpserver.MaxSubscriptions), make([]string, 10*stateless.MaxWatched)
 	for i := range uris {
 		uris[i] = fmt.Sprintf("x:%d", i/2)
 	}
@@ -145,10 +147,10 @@ func TestListen_TooMuch(t *testing.T) {
 		m, _ := rpc.ParseMessage([]byte(all[0]))
 		return json.Unmarshal(m.Param("notifications"), &f) == nil
 	})
-	if n := up.posted("resources/subscribe"); n != maxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
+	if n := up.posted("resources/subscribe"); n != mcpserver.MaxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
 		t.Errorf("%d subscriptions are made, of which %d are acknowledged", n, len(f.URIs))
 	}
-	if n := in.b.Conn.Stats().OutMsgs - before; n > 3*maxWatched {
+	if n := in.b.Conn.Stats().OutMsgs - before; n > 3*stateless.MaxWatched {
 		t.Errorf("%d messages are sent to NATS", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -16,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func cacheConfig(server string) Config {
+func cacheConfig(server string) config.Config {
 	cfg := testConfig(server)
 	cfg.CacheBytes = 1 << 20
 	return cfg
@@ -139,7 +140,7 @@ func TestCache_ListChanges(t *testing.T) {
 	s.listenedTo(t, listen, 1)
 	for round := range 5 {
 		for _, in := range bridges {
-			in.request(statelessCall(t, "1", "tools/list", "", "")) // is kept now
+			in.stateless.Request(statelessCall(t, "1", "tools/list", "", "")) // is kept now
 		}
 		version.Add(1)
 		if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); !strings.Contains(string(a.Data), fmt.Sprintf(`"version":%d`, round)) {
@@ -187,15 +188,15 @@ func TestCache_ChangeInFlight(t *testing.T) {
 	in := s.start(t, cacheConfig(up.URL))
 	answered := make(chan rpc.Answer, 1)
 	c := statelessCall(t, "1", "tools/list", "", "")
-	go func() { answered <- in.request(c) }()
+	go func() { answered <- in.stateless.Request(c) }()
 	waittest.Receive(t, "the server has the request", asked)
 	method := translate.ToolsChanged
-	in.noteChange(rpc.Message{Method: &method})
+	in.host.NoteChange(rpc.Message{Method: &method})
 	close(release)
 	if a := waittest.Receive(t, "the client is answered", answered); a.Status != http.StatusOK {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	go func() { answered <- in.request(statelessCall(t, "2", "tools/list", "", "")) }()
+	go func() { answered <- in.stateless.Request(statelessCall(t, "2", "tools/list", "", "")) }()
 	waittest.Receive(t, "the server is asked again", asked)
 	waittest.Receive(t, "the client is answered", answered)
 }

@@ -3,6 +3,8 @@ package bridge
 import (
 	"testing"
 	"time"
+
+	"rejoin/services/bridge/sessions"
 )
 
 // A process that was paused has not heard the edges meanwhile, and no call is cancelled for that.
@@ -25,7 +27,7 @@ func TestHearing_AfterAPause(t *testing.T) {
 	if deaf := look(patrolEvery, true); deaf.Equal(now) {
 		t.Error("with a connection the edges are not heard")
 	}
-	if deaf := look(orphanedAfter, true); !deaf.Equal(now) {
+	if deaf := look(sessions.OrphanedAfter, true); !deaf.Equal(now) {
 		t.Error("a paused process hears the edges")
 	}
 }

@@ -1,11 +1,8 @@
 package bridge
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -50,8 +48,8 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
 	eventually(t, "the ID has come", func() bool {
-		c := first.session(name).call(stream)
-		return c != nil && c.cursor().ID != ""
+		c := first.table.Session(name).Call(stream)
+		return c != nil && c.Cursor().ID != ""
 	})
 	first.stop()
 	s.start(t, testConfig(up.URL))
@@ -91,7 +89,7 @@ func TestResponse_ToAnotherRequest(t *testing.T) {
 	if diff := cmp.Diff([]string{response("1"), response("2")}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "dropped_messages_total", dropLate); n != 2 {
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
 		t.Errorf("%v responses are counted", n)
 	}
 }
@@ -149,25 +147,6 @@ func TestProcess_EndsAfterInitialize(t *testing.T) {
 	s.start(t, cfg)
 	for range 5 {
 		s.wantState(t, s.open(t), session.Closed)
-	}
-}
-
-func TestProcess_EndsAfterFirstResponse(t *testing.T) {
-	ours, theirs, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
-	u := &stdio{
-		service: &Service{cfg: testConfig("")}, process: &upstream.Process{Stdin: theirs},
-		writing: make(chan struct{}, 1), first: make(chan []byte, 1), over: make(chan struct{}),
-	}
-	close(u.over)
-	for range 100 {
-		u.first <- []byte(response(0))
-		if got, err := u.initialize(patient(t), json.RawMessage("0"), []byte(initialize)); err != nil || string(got) != response(0) {
-			t.Fatalf("it has answered %s, %v", got, err)
-		}
 	}
 }
 

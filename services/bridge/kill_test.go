@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/bridge/records"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -155,7 +156,7 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 		asking.Wait()
 		known := map[string]bool{} // what the next bridge can go on with
 		for id, stream := range streams {
-			entry, err := s.records(t).kv.Get(patient(t), recordKey(name, stream))
+			entry, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
 			known[id] = err == nil && strings.Contains(string(entry.Value()), `"id"`)
 		}
 		kill = s.startProgram(t, up.URL)

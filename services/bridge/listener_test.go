@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -107,7 +105,7 @@ func TestListen_Again(t *testing.T) {
 			// A listener sets the time at which it is remembered again once it has what it missed.
 			hasMissed := make(chan struct{}, 10)
 			signals := func(b *Service) {
-				b.after = func(d time.Duration) <-chan time.Time {
+				b.host.Times.After = func(d time.Duration) <-chan time.Time {
 					if d == cfg.ListenMemory/2 {
 						hasMissed <- struct{}{}
 					}
@@ -186,8 +184,8 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	s.start(t, taskConfig(up.URL), func(second *Service) {
-		second.goneAfter = 3 * time.Millisecond
-		second.after = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
+		second.host.Times.Gone = 3 * time.Millisecond
+		second.host.Times.After = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
 	})
 	s.stopAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
@@ -205,47 +203,4 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	if strings.Contains(all[3], mcp.TaskLost) || len(all) != 4 {
 		t.Errorf("the client has received %s", all)
 	}
-}
-
-// A bridge that does not answer in time is neither there nor away: what was known of it stays known.
-func TestHasLost_BridgeIsSilent(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{})
-	in := s.start(t, testConfig(newServer(t).URL))
-	in.goneAfter = 0
-	w := &watched{bridge: "other"}
-	ask := func(want bool) {
-		t.Helper()
-		if got := in.hasLost(t.Context(), w); got != want {
-			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
-		}
-	}
-	// other answers as a bridge of the name does, or is silent, while ask asks.
-	other := func(answer func(*nats.Msg), want bool) {
-		t.Helper()
-		sub, err := in.b.Conn.Subscribe(aliveSubject(w.bridge), answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ask(want)
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	silent := func() {
-		t.Helper()
-		in.aliveWithin = time.Millisecond
-		other(func(*nats.Msg) {}, false)
-		in.aliveWithin = wait
-	}
-	silent()
-	ask(false) // away for the first time
-	silent()
-	ask(true)
-	silent()
-	ask(false) // reported already
-	other(func(msg *nats.Msg) { _ = msg.Respond(nil) }, false)
-	silent()
-	ask(false) // away for the first time since
-	ask(true)
 }

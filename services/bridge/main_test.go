@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/config"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
@@ -90,8 +91,8 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	return &system{srv: srv, b: b}
 }
 
-func testConfig(server string) Config {
-	return Config{
+func testConfig(server string) config.Config {
+	return config.Config{
 		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: flagtype.Duration(wait), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second, CancelGrace: time.Minute, InputWait: time.Minute, TaskTTL: time.Hour,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
@@ -109,7 +110,7 @@ type instance struct {
 }
 
 // start runs a bridge, and waits until it has taken over the sessions of the one before.
-func (s *system) start(t testing.TB, cfg Config, set ...func(*Service)) *instance {
+func (s *system) start(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	in := s.launch(t, cfg, set...)
 	eventually(t, "the bridge is open", in.taken.Load)
@@ -117,7 +118,7 @@ func (s *system) start(t testing.TB, cfg Config, set ...func(*Service)) *instanc
 }
 
 // launch runs a bridge that may have to wait for another. It is set up before it runs.
-func (s *system) launch(t testing.TB, cfg Config, set ...func(*Service)) *instance {
+func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
 	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
@@ -128,8 +129,8 @@ func (s *system) launch(t testing.TB, cfg Config, set ...func(*Service)) *instan
 	if err != nil {
 		t.Fatal(err)
 	}
-	service.answerWithin = wait // whatever the machine does: what is answered at once is
-	service.aliveWithin = wait  // and a bridge that is there answers
+	service.host.Times.Answer = wait // whatever the machine does: what is answered at once is
+	service.host.Times.Alive = wait  // and a bridge that is there answers
 	for _, f := range set {
 		f(service)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -73,7 +74,7 @@ func TestCall_InvalidOrTooLargeMessage(t *testing.T) {
 			t.Errorf("the error is %s", all[0])
 		}
 	}
-	for reason, want := range map[string]float64{dropInvalid: 1, dropTooLarge: 1} {
+	for reason, want := range map[string]float64{host.DropInvalid: 1, host.DropTooLarge: 1} {
 		if n := in.metric(t, "dropped_messages_total", reason); n != want {
 			t.Errorf("%v messages are counted as %s", n, reason)
 		}

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -234,7 +236,7 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
 func TestModernServer_TooLongSubscription(t *testing.T) {
 	for want, cfg := range map[string]session.LimitsConfig{
-		errSubscriptions.Error(): {}, "--max-metadata-bytes": {MaxMetadataBytes: 8 << 10},
+		mcpserver.ErrSubscriptions.Error(): {}, "--max-metadata-bytes": {MaxMetadataBytes: 8 << 10},
 	} {
 		s := newSystem(t, eventlog.Settings{})
 		bridge := testConfig(withSubscriptions(t).URL)
@@ -244,9 +246,9 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 		if got := s.set(t, name, "1", "resources/subscribe", `{"uri":"file:///a"}`); !strings.Contains(got, `"result"`) {
 			t.Errorf("a short one is answered %s", got)
 		}
-		uri := strings.Repeat("x", maxSettings)
+		uri := strings.Repeat("x", mcpserver.MaxSettings)
 		if cfg.MaxMetadataBytes > 0 {
-			uri = uri[:maxSettings/2]
+			uri = uri[:mcpserver.MaxSettings/2]
 		}
 		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
 			t.Errorf("a long one is answered %s", got)
@@ -288,17 +290,8 @@ done`), 0o600); err != nil {
 	}
 	list()
 	eventually(t, "the process that was started ahead has ended", func() bool {
-		in.spares.mu.Lock()
-		defer in.spares.mu.Unlock()
-		for _, b := range in.spares.all {
-			if b == nil {
-				return false
-			}
-			select {
-			case <-b.up.(*stdio).process.Exited: //nolint:forcetypeassert,errcheck // no other server has some
-			default:
-				return false
-			}
+		if ready, starting := in.server.Spares(); ready > 0 || starting > 0 {
+			return false
 		}
 		_, err := os.Stat(script + ".second")
 		return err == nil
@@ -334,22 +327,10 @@ done`), 0o600); err != nil {
 		}
 		seen[m.Result.Process] = true
 		eventually(t, "one is started ahead, and no other is left", func() bool {
-			in.spares.mu.Lock()
-			defer in.spares.mu.Unlock()
-			ready := 0
-			for _, b := range in.spares.all {
-				if b != nil {
-					ready++
-				}
-			}
+			ready, _ := in.server.Spares()
 			return ready == 1 && in.metric(t, "processes") == 1
 		})
 	}
-	in.spares.mu.Lock()
-	for _, b := range in.spares.all {
-		b.until = b.until.Add(-2 * spareFor)
-	}
-	in.spares.mu.Unlock()
-	in.closeSpares(false)
+	in.server.CloseSpares(time.Now().Add(2*mcpserver.SpareFor), false)
 	eventually(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
 }

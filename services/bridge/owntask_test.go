@@ -90,7 +90,7 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 			t.Errorf("the request is answered %d %s", a.Status, a.Data)
 		}
 	}
-	if keys, err := s.records(t).kv.ListKeys(patient(t)); err != nil {
+	if keys, err := s.records(t).KV.ListKeys(patient(t)); err != nil {
 		t.Error(err)
 	} else {
 		for key := range keys.Keys() {
@@ -179,7 +179,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
 	r := s.records(t)
-	if err := r.js.DeleteKeyValue(patient(t), rpc.CallsBucket); err != nil {
+	if err := r.JS.DeleteKeyValue(patient(t), rpc.CallsBucket); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"taskId":"42"`) {
@@ -192,7 +192,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}
 	s.records(t) // makes the bucket
-	eventually(t, "the note is stored", func() bool { return in.owners.Unwritten() == 0 })
+	eventually(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
 	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusBadRequest {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}

@@ -37,11 +37,11 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 		}
 	}})}
 	in := s.start(t, testConfig(up.URL))
-	h := in.session(s.ready(t))
+	h := in.table.Session(s.ready(t))
 	checked := make(chan rpc.Answer)
-	go func() { checked <- h.check(rpc.Call{Action: rpc.Check, Session: h.name, Stream: stream}) }()
+	go func() { checked <- h.Check(rpc.Call{Action: rpc.Check, Session: h.Name, Stream: stream}) }()
 	waittest.Receive(t, "the log is asked for the call's end", asking)
-	if a := h.post(rpc.Call{Action: rpc.Post, Session: h.name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}); a.Status != http.StatusAccepted {
+	if a := h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}); a.Status != http.StatusAccepted {
 		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
 	}
 	close(answer)
@@ -49,7 +49,7 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 		t.Errorf("the check is answered %d %s", a.Status, a.Data)
 	}
 	close(goOn)
-	if all := s.finished(t, h.name, stream); !slices.Equal(all, []string{response("1")}) {
+	if all := s.finished(t, h.Name, stream); !slices.Equal(all, []string{response("1")}) {
 		t.Errorf("the stream has %v", all)
 	}
 }

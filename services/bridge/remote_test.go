@@ -7,7 +7,8 @@ import (
 	"sync"
 	"testing"
 
-	"rejoin/services/bridge/upstream"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
@@ -28,7 +29,7 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 		}
 	})
 	b := s.start(t, testConfig(up.URL))
-	r := &remote{service: b.Service, endpoint: b.endpoint}
+	r := b.server.Restore(records.Metadata{})
 	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
 	over, stop := context.WithCancel(t.Context())
 	var sessions sync.WaitGroup
@@ -42,20 +43,18 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 					case <-ends[n]:
 					case <-ctx.Done():
 					}
-					end(errEnded)
+					end(host.ErrEnded)
 				})
-				r.send(ctx, http.Header{"Accept-Language": {strconv.Itoa(n)}}, message)
-				end(errEnded)
+				r.Send(ctx, http.Header{"Accept-Language": {strconv.Itoa(n)}}, message)
+				end(host.ErrEnded)
 			}
 		})
 	}
 	for i := range 1000 {
-		resp, err := r.endpoint.Do(t.Context(), http.MethodPost, http.Header{}, message) //nolint:bodyclose // Finish closes it
-		if err != nil {
-			t.Errorf("request %d: %v", i, err)
+		if a := r.Send(t.Context(), http.Header{}, message); a.Status != http.StatusAccepted {
+			t.Errorf("request %d: %d %s", i, a.Status, a.Data)
 			break
 		}
-		upstream.Finish(resp)
 	}
 	stop()
 	sessions.Wait()

@@ -44,7 +44,7 @@ func (s *system) in11Seconds(t *testing.T, url, method string) []time.Duration {
 	t.Helper()
 	p := &pausing{left: 11 * time.Second, done: make(chan struct{})}
 	in := s.start(t, testConfig(url))
-	in.after = p.after
+	in.host.Times.After = p.after
 	name := s.ready(t)
 	if method != "" {
 		s.request(t, name, "1", method)

@@ -112,7 +112,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	used, _ := s.openAs(t, "bob", "")
 	stream, _ := s.request(t, used, "1", "progress")
 	s.finished(t, used, stream)
-	in.answerWithin = 0
+	in.host.Times.Answer = 0
 	call := statelessCall(t, "1", "hang", "", "") // none is begun ahead: more than half are taken
 	call.Owner = "carol"
 	s.do(t, call)
@@ -123,7 +123,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	if n := in.metric(t, "sessions"); n != 4 {
 		t.Errorf("%v sessions are left: those that were begun just now may be used yet", n)
 	}
-	in.unusedAfter = 0
+	in.host.Times.Unused = 0
 	_, a = s.openAs(t, "alice", "")
 	wantBusy(t, a)
 	eventually(t, "there is room for another client", func() bool {
@@ -162,7 +162,7 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 		s.finished(t, alice, stream)
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
-	eventually(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.open.pool.Used() == 0 })
+	eventually(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
 // One client makes the bridge wait for the MCP server as often as it can wait at all.
@@ -198,7 +198,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 		w.stream()
 		<-r.Context().Done()
 	})
-	in := s.start(t, testConfig(up.URL), func(s *Service) { s.memory = quota.NewPool(8 << 20) })
+	in := s.start(t, testConfig(up.URL), func(s *Service) { s.host.Memory = quota.NewPool(8 << 20) })
 	mallory, _ := s.openAs(t, "mallory", "")
 	alice, _ := s.openAs(t, "alice", "")
 	large := func(id int) rpc.Answer {
@@ -213,7 +213,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 			break
 		}
 	}
-	if !in.memory.Take("bob", 1<<20) { // from now on shares count
+	if !in.host.Memory.Take("bob", 1<<20) { // from now on shares count
 		t.Fatal("another client takes nothing")
 	}
 	_, a := s.request(t, mallory, "100", "hang")
@@ -228,8 +228,8 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 			t.Errorf("it was answered %d %s", a.Status, a.Data)
 		}
 	}
-	if taken < 4 || taken > 9 || in.memory.Used() > 8<<20 {
-		t.Errorf("%d requests are taken, of %d bytes", taken, in.memory.Used())
+	if taken < 4 || taken > 9 || in.host.Memory.Used() > 8<<20 {
+		t.Errorf("%d requests are taken, of %d bytes", taken, in.host.Memory.Used())
 	}
 	if stream, a := s.request(t, alice, "1", "x"); a.Status != http.StatusAccepted {
 		t.Errorf("another client was answered %d %s", a.Status, a.Data)
@@ -237,5 +237,5 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 		s.finished(t, alice, stream)
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
-	eventually(t, "what was taken is given back", func() bool { return in.memory.Used() == 1<<20 })
+	eventually(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
 }

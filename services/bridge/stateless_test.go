@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -155,9 +157,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	in.era.mu.Lock()
-	in.era.refusedUntil = time.Time{} // the second is over
-	in.era.mu.Unlock()
+	in.server.SetEra(false, 0) // the second is over
 	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
 		t.Errorf("asked again: %d %s", a.Status, a.Data)
 	}
@@ -167,11 +167,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 func TestEra_InitializeRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newModern(t).URL))
-	takenForEarlier := func() {
-		in.era.mu.Lock()
-		defer in.era.mu.Unlock()
-		in.era.modern, in.era.until = false, time.Now().Add(eraFor)
-	}
+	takenForEarlier := func() { in.server.SetEra(false, time.Hour) }
 	takenForEarlier()
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
 		t.Errorf("the error is %d %s", a.Status, a.Data)
@@ -240,7 +236,7 @@ func TestStateless_NotificationIsTooLarge(t *testing.T) {
 		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"content":[]`) {
 			t.Errorf("%s: %q", name, all)
 		}
-		if n := in.metric(t, "dropped_messages_total", dropTooLarge); n != 1 {
+		if n := in.metric(t, "dropped_messages_total", host.DropTooLarge); n != 1 {
 			t.Errorf("%s: %v messages are counted as too large", name, n)
 		}
 	}
@@ -280,7 +276,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.Sessions.MaxSessions = 3
 	in := s.start(t, cfg)
-	in.answerWithin = 0
+	in.host.Times.Answer = 0
 	s.open(t)
 	s.open(t)
 	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
@@ -343,7 +339,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		up := newModern(t)
 		in := s.start(t, testConfig(up.URL))
 		grace := make(chan time.Time)
-		in.after = func(time.Duration) <-chan time.Time { return grace }
+		in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -357,11 +353,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		eventually(t, "the call waits for its client", func() bool {
-			in.orphans.mu.Lock()
-			defer in.orphans.mu.Unlock()
-			return len(in.orphans.all) == 1
-		})
+		eventually(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
 		switch end {
 		case "again":
 			again := c
@@ -371,20 +363,15 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
 			s.do(t, other)
-			if in.orphans.mu.Lock(); len(in.orphans.all) != 1 {
+			if in.table.Waiting() != 1 {
 				t.Error("another client has ended the call")
 			}
-			in.orphans.mu.Unlock()
 			s.do(t, again)
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
-			eventually(t, "the call continues", func() bool {
-				in.orphans.mu.Lock()
-				defer in.orphans.mu.Unlock()
-				return len(in.orphans.all) == 0
-			})
-			if h := in.session(c.Session); h == nil || h.ctx.Err() != nil {
+			eventually(t, "the call continues", func() bool { return in.table.Waiting() == 0 })
+			if h := in.table.Session(c.Session); h == nil || h.Ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
 			continue
@@ -396,34 +383,14 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 	}
 }
 
-// A call that no edge asks about for long has no client: its edge was killed.
-func TestStateless_EdgeIsGone(t *testing.T) {
-	h := &clientSession{onDemand: &onDemand{opened: true}}
-	h.up = &stateless{session: h}
-	now := time.Now()
-	for _, tt := range []struct {
-		asked, away time.Duration // before now
-		orphaned    bool
-	}{
-		{time.Second, time.Hour, false},
-		{orphanedAfter + time.Second, time.Hour, true},
-		{time.Hour, time.Second, false}, // edges could not be heard
-	} {
-		h.onDemand.asked = now.Add(-tt.asked)
-		if got := h.isOrphaned(now, now.Add(-tt.away)); got != tt.orphaned {
-			t.Errorf("asked before %s, NATS was away before %s: %t", tt.asked, tt.away, got)
-		}
-	}
-}
-
 // A client that answers a question is there, however long it took.
 func TestStateless_ClientAnswersLate(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := asker(t)
 	in := s.start(t, testConfig(up.URL))
-	in.answerWithin = 0
+	in.host.Times.Answer = 0
 	grace := make(chan time.Time)
-	in.after = func(time.Duration) <-chan time.Time { return grace }
+	in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -431,24 +398,18 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	})
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	r, _ := s.ask(t, c)
-	h := in.session(c.Session)
+	h := in.table.Session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	grace <- time.Time{}
-	eventually(t, "the grace is over", func() bool {
-		in.orphans.mu.Lock()
-		defer in.orphans.mu.Unlock()
-		return len(in.orphans.all) == 0
-	})
-	if h.ctx.Err() != nil {
+	eventually(t, "the grace is over", func() bool { return in.table.Waiting() == 0 })
+	if h.Ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
-	h.onDemand.mu.Lock()
-	h.onDemand.opened, h.onDemand.asked = true, time.Now().Add(-time.Hour)
-	h.onDemand.mu.Unlock()
+	h.Demand.SetOpened(time.Now().Add(-time.Hour))
 	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
 		t.Fatalf("%d %s", a.Status, a.Data)
 	}
-	if h.ctx.Err() != nil || h.isOrphaned(time.Now(), time.Time{}) {
+	if h.Ctx.Err() != nil || h.IsOrphaned(time.Now(), time.Time{}) {
 		t.Error("a call is cancelled whose client has just answered")
 	}
 }
@@ -719,7 +680,7 @@ func TestStateless_TakenOver(t *testing.T) {
 		in := s.start(t, testConfig(up.URL))
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 		if name == "slow" { // the log has the session before there is one at the server
-			in.answerWithin = 0
+			in.host.Times.Answer = 0
 			initialize := up.on[rpc.MethodInitialize]
 			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
 				s.wantState(t, c.Session, session.Open)
@@ -764,9 +725,9 @@ func TestStateless_TakenOver(t *testing.T) {
 func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	kv := s.records(t).kv
+	kv := s.records(t).KV
 	written := func(what string) bool {
-		entry, err := kv.Get(t.Context(), recordKey(c.Session, c.Stream))
+		entry, err := kv.Get(t.Context(), records.Key(c.Session, c.Stream))
 		return err == nil && strings.Contains(string(entry.Value()), what)
 	}
 	initialize := up.on[rpc.MethodInitialize]
@@ -776,7 +737,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))
-	in.answerWithin = 0
+	in.host.Times.Answer = 0
 	s.do(t, c)
 	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
 	in.stop()
@@ -833,7 +794,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		cfg := testConfig(up.URL)
 		cfg.CallTimeout, cfg.AcceptAfter = flagtype.Duration(300*time.Millisecond), time.Millisecond
 		in := s.start(t, cfg)
-		in.answerWithin = time.Millisecond
+		in.host.Times.Answer = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 		if a := s.do(t, c); a.Status != http.StatusAccepted {
 			t.Fatalf("%s: %d %s", name, a.Status, a.Data)

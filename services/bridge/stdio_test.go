@@ -21,6 +21,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -92,7 +95,7 @@ func stdioServer() {
 	}
 }
 
-func stdioConfig(t testing.TB) Config {
+func stdioConfig(t testing.TB) config.Config {
 	t.Helper()
 	cfg := testConfig("")
 	cfg.UpstreamCommand = "'" + os.Args[0] + "' " + stdioMode
@@ -145,32 +148,8 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1), note(2)})
 	})
-	if n := in.metric(t, "dropped_messages_total", dropInvalid); n != 1 {
+	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
 		t.Errorf("%v lines were left out", n)
-	}
-}
-
-func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
-	open := func() *stdioCall { return &stdioCall{call: &call{open: make([]openRequest, 1)}} }
-	answered := func() *stdioCall { return &stdioCall{call: &call{}} } // and not forgotten yet
-	one := open()
-	m, err := rpc.ParseMessage([]byte(note(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		calls []*stdioCall
-		want  *stdioCall
-	}{
-		{[]*stdioCall{one}, one},
-		{[]*stdioCall{answered(), one, answered()}, one},
-		{[]*stdioCall{one, open()}, nil},
-		{[]*stdioCall{answered()}, nil},
-		{nil, nil},
-	} {
-		if u := (&stdio{calls: tt.calls}); u.route(m) != tt.want {
-			t.Errorf("of %d it goes to another", len(tt.calls))
-		}
 	}
 }
 
@@ -239,7 +218,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	if diff := cmp.Diff([]string{response("8")}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	for _, reason := range []string{dropInvalid, dropTooLarge} {
+	for _, reason := range []string{host.DropInvalid, host.DropTooLarge} {
 		if n := in.metric(t, "dropped_messages_total", reason); n != 1 {
 			t.Errorf("%v messages are counted as %s", n, reason)
 		}
@@ -247,7 +226,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	stream, _ = s.request(t, name, "9", "stderr")
 	s.finished(t, name, stream)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"answer","params":{"id":77}}`)
-	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", dropLate) == 1 })
+	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
 }
 
 // The client learns the limit and the flag, and so does the operator.
@@ -313,7 +292,7 @@ func TestRestart_SessionsOfEndedProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream := newStream(t, "1")
-	if err := s.records(t).put(patient(t), recordKey("s", stream), record{}); err != nil {
+	if err := s.records(t).Put(patient(t), records.Key("s", stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	s.start(t, stdioConfig(t))

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"testing"
 
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
@@ -12,23 +14,19 @@ import (
 func TestPost_WhileTheBridgeStops(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
-	h := in.session(s.ready(t))
-	stops := func(is bool) {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		in.stopping = is
+	ended, h := in.table.Session(s.ready(t)), in.table.Session(s.ready(t))
+	request := func(h *sessions.Session) rpc.Call {
+		return rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
 	}
-	request := rpc.Call{Action: rpc.Post, Session: h.name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
-	notification := rpc.Call{Action: rpc.Post, Session: h.name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
-	stops(true)
-	for _, c := range []rpc.Call{request, notification} {
-		if a := h.post(c); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+	notification := rpc.Call{Action: rpc.Post, Session: h.Name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
+	s.do(t, rpc.Call{Action: rpc.End, Session: ended.Name})
+	if a := ended.Post(request(ended)); a.Status != http.StatusNotFound {
+		t.Errorf("after the end: %d %s", a.Status, a.Data)
+	}
+	in.host.Stop(upstream.ErrStopping)
+	for _, c := range []rpc.Call{request(h), notification} {
+		if a := h.Post(c); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 			t.Errorf("%s is answered %d %s", c.Data, a.Status, a.Data)
 		}
-	}
-	stops(false)
-	s.do(t, rpc.Call{Action: rpc.End, Session: h.name})
-	if a := h.post(request); a.Status != http.StatusNotFound {
-		t.Errorf("after the end: %d %s", a.Status, a.Data)
 	}
 }

@@ -8,6 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
@@ -87,13 +91,13 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 	again, _ := s.request(t, name, "2", "quick")
 	s.finished(t, name, again)
 	eventually(t, "no record is left", func() bool {
-		kv, err := s.records(t).kv.ListKeys(patient(t))
+		kv, err := s.records(t).KV.ListKeys(patient(t))
 		if err != nil {
 			return false
 		}
 		n := 0
 		for key := range kv.Keys() {
-			if _, _, ok := names(key); ok { // it is of a call
+			if _, _, ok := records.ParseKey(key); ok { // it is of a call
 				n++
 			}
 		}
@@ -102,9 +106,9 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 }
 
 // records opens the bucket of open calls.
-func (s *system) records(t *testing.T) *records {
+func (s *system) records(t *testing.T) *records.Bucket {
 	t.Helper()
-	r, err := (&Service{backend: s.b}).openRecords(patient(t))
+	r, err := records.Open(patient(t), s.b, daemon.NewEnv(nil).Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +131,7 @@ func TestRestart_StoresNothingTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.records(t).put(patient(t), recordKey(name, stream), record{ID: "a", Sequence: state.Last - 2}); err != nil {
+	if err := s.records(t).Put(patient(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -179,7 +183,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 		}
 	}
 	wantError(t, s.finished(t, name, stream), 2, `"b"`)
-	if n := in.metric(t, "failed_calls_total", failUnknown); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
 }
@@ -209,7 +213,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := s.start(t, testConfig(up.URL))
-	if second.session(ended) != nil || second.session(open) == nil || second.metric(t, "takeovers_total") != 1 {
+	if second.table.Session(ended) != nil || second.table.Session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
 	}
 }
@@ -245,15 +249,15 @@ func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	h := in.session(name)
-	if _, err := newStandalone(h, nil).put(item{data: []byte(note(1))}); err != nil {
+	h := in.table.Session(name)
+	if _, err := call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 		t.Fatalf("the end was answered %d", a.Status)
 	}
 	for _, stream := range []string{rpc.Standalone, "st"} {
-		if _, err := newWriter(in.Service, name, h.life, stream).put(t.Context(), item{data: []byte(note(2))}); !errors.Is(err, errClosed) {
+		if _, err := call.NewWriter(in.host, name, h.Life, stream).Put(t.Context(), call.Item{Data: []byte(note(2))}); !errors.Is(err, call.ErrClosed) {
 			t.Errorf("%s: %v", stream, err)
 		}
 	}

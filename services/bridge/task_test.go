@@ -12,6 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/stateless"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
@@ -23,7 +27,7 @@ import (
 const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
 
 // taskConfig has calls become tasks after a moment.
-func taskConfig(server string) Config {
+func taskConfig(server string) config.Config {
 	cfg := testConfig(server)
 	cfg.TaskAfter = flagtype.Duration(10 * time.Millisecond)
 	return cfg
@@ -167,7 +171,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
 		}
-		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != callKept {
+		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
 			t.Errorf("%s: the log keeps a call that was no task for %s, %v", name, rec.Retention.KeepClosed, err)
 		}
 		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
@@ -186,34 +190,6 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		}
 		if a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")); !strings.Contains(string(a.Data), `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("%s: discover is answered %s", name, a.Data)
-		}
-	}
-}
-
-// Which calls become tasks, and when.
-func TestTask_Rule(t *testing.T) {
-	for call, tt := range map[string]struct {
-		after flagtype.Duration
-		want  taskRule
-	}{
-		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: answerWithin}},
-		`tools/call x-none ` + tasks:    {-1, taskRule{}},
-		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
-		`tools/call required ` + tasks:  {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x ` + asks:          {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + asks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`prompts/get always ` + tasks:   {flagtype.Duration(time.Second), taskRule{}},
-	} {
-		part := strings.SplitN(call, " ", 3)
-		r, err := mcp.Parse(statelessCall(t, "1", part[0], fmt.Sprintf(`"name":%q`, part[1]), part[2]).Data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &Service{cfg: Config{TaskAfter: tt.after}, taskTools: map[string]taskPolicy{"never": taskNever, "always": taskAlways, "required": taskRequired}}
-		if got, err := s.taskRule(r); err != nil || got != tt.want {
-			t.Errorf("%s has %+v, %v", call, got, err)
 		}
 	}
 }
@@ -311,7 +287,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 	cfg.TaskTools = []string{"x=always"}
 	b := s.start(t, cfg)
 	pauses := make(chan time.Duration, 10)
-	b.after = func(d time.Duration) <-chan time.Time {
+	b.host.Times.After = func(d time.Duration) <-chan time.Time {
 		pauses <- d
 		return time.After(0)
 	}
@@ -320,7 +296,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 	if is := s.becomes(t, c.Session, mcp.TaskFailed); is.Error == nil || is.Result != nil {
 		t.Errorf("the state is %+v", is)
 	}
-	if len(pauses) != 2 || <-pauses != taskPoll {
+	if len(pauses) != 2 || <-pauses != stateless.TaskPoll {
 		t.Errorf("there were %d pauses", len(pauses))
 	}
 }
@@ -364,14 +340,17 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	asked, _ := s.ask(t, c)
-	work := b.session(c.Session).up.(*stateless).work.(*translated) //nolint:forcetypeassert,errcheck // the call before has made it
+	work := b.table.Session(c.Session).Up.(interface { //nolint:forcetypeassert,errcheck // the call before has made it
+		IsTask() bool
+		MakeTask()
+	})
 	due := time.NewTicker(2 * time.Millisecond)
 	defer due.Stop()
 	go func() { // the call becomes a task as soon as the client waits again
-		for !work.isTask() {
+		for !work.IsTask() {
 			select {
 			case <-due.C:
-				work.makeTask()
+				work.MakeTask()
 			case <-t.Context().Done():
 				return
 			}
@@ -444,7 +423,7 @@ func TestTask_NoInput(t *testing.T) {
 		s.start(t, cfg)
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
 		s.created(t, c)
-		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != noInput {
+		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != stateless.NoInput {
 			t.Errorf("%s: the state is %+v", name, is)
 		}
 	}
@@ -551,8 +530,8 @@ func TestTask_TakenOver(t *testing.T) {
 			if eventIDs {
 				up.step <- struct{}{}
 				eventually(t, "the server's event is written down", func() bool {
-					all, err := s.records(t).load(patient(t))
-					return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+					all, err := s.records(t).Load(patient(t))
+					return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 				})
 			}
 			first.stop()
@@ -618,8 +597,8 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s.created(t, c)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).load(patient(t))
-		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+		all, err := s.records(t).Load(patient(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
 	s.start(t, cfg)
@@ -684,33 +663,12 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	answer()
 	<-answered[`"one"`]
 	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).load(patient(t))
-		return err == nil && all[recordKey(c.Session, c.Stream)].ID != ""
+		all, err := s.records(t).Load(patient(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
 	s.start(t, cfg)
 	answer()
-	s.becomes(t, c.Session, mcp.TaskCompleted)
-}
-
-// What a client is yet to be asked it cannot answer.
-func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
-	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-	up := slow(newEarlier(t), release, outcome)
-	b := s.start(t, taskConfig(up.URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
-	work := b.session(c.Session).task().(*translated) //nolint:forcetypeassert,errcheck // the server is an earlier one
-	work.mu.Lock()
-	work.open = append(work.open, question{key: "q9", id: json.RawMessage("9")})
-	work.mu.Unlock()
-	s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q9":{}}`)
-	work.mu.Lock()
-	if len(work.open) != 1 {
-		t.Error("the question was answered")
-	}
-	work.mu.Unlock()
-	close(release)
 	s.becomes(t, c.Session, mcp.TaskCompleted)
 }
 
@@ -721,11 +679,11 @@ func TestTask_Refreshed(t *testing.T) {
 	b := s.start(t, taskConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
-	work, now := b.session(c.Session).task(), time.Now()
+	work, now := b.table.Session(c.Session), time.Now()
 	refresh := func(after time.Duration, want int) {
 		t.Helper()
 		now = now.Add(after)
-		if work.refreshTask(now); len(s.states(t, c.Session)) != want {
+		if work.RefreshTask(now); len(s.states(t, c.Session)) != want {
 			t.Errorf("after %s more the state is stored %d times, not %d", after, len(s.states(t, c.Session)), want)
 		}
 	}
@@ -735,9 +693,9 @@ func TestTask_Refreshed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refresh(taskCheck-1, 1)
+	refresh(stateless.TaskCheck-1, 1)
 	refresh(1, 2) // in the oldest part of the log
-	refresh(taskCheck, 2)
+	refresh(stateless.TaskCheck, 2)
 	refresh(time.Hour/2, 3) // half of the log's age
 	close(release)
 	s.becomes(t, c.Session, mcp.TaskCompleted)
@@ -751,19 +709,19 @@ func TestTask_Refreshed(t *testing.T) {
 func TestTask_TTL(t *testing.T) {
 	for age, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, 2 * time.Hour: time.Hour, -1: time.Hour} {
 		s := newSystem(t, eventlog.Settings{MaxAge: age})
-		if got := s.start(t, testConfig(newModern(t).URL)).taskTTL(); got != want {
+		if got := stateless.TaskTTL(s.start(t, testConfig(newModern(t).URL)).host); got != want {
 			t.Errorf("where the log keeps events for %s it is %s", age, got)
 		}
 	}
 }
 
 func TestConfig_TaskTools(t *testing.T) {
-	got, err := Config{TaskTools: []string{"a=never", "b=c=required"}}.taskPolicies()
-	if want := (map[string]taskPolicy{"a": taskNever, "b=c": taskRequired}); err != nil || !cmp.Equal(got, want) {
+	got, err := config.Config{TaskTools: []string{"a=never", "b=c=required"}}.TaskPolicies()
+	if want := (map[string]config.TaskPolicy{"a": config.TaskNever, "b=c": config.TaskRequired}); err != nil || !cmp.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, text := range []string{"a", "=never", "a=often", ""} {
-		if err := (Config{Upstream: "http://x", TaskTools: []string{text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--task-tools") {
+		if err := (config.Config{Upstream: "http://x", TaskTools: []string{text}}).Validate(); err == nil || !strings.Contains(err.Error(), "--task-tools") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -9,6 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -77,7 +80,7 @@ func TestCall_ServerDies(t *testing.T) {
 		}
 		wantError(t, s.finished(t, name, stream), messages, "1")
 	}
-	if n := in.metric(t, "failed_calls_total", failLost); n != 4 {
+	if n := in.metric(t, "failed_calls_total", host.FailLost); n != 4 {
 		t.Errorf("%v calls are counted", n)
 	}
 	up.CloseClientConnections()
@@ -207,7 +210,7 @@ func TestCancel_NoResponse(t *testing.T) {
 	}
 	check()
 	in.stop()
-	if err := s.records(t).put(patient(t), recordKey(name, stream), record{}); err != nil {
+	if err := s.records(t).Put(patient(t), records.Key(name, stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	in = s.start(t, testConfig(up.URL))
@@ -238,7 +241,7 @@ func TestCancel_BeforeFirstMessage(t *testing.T) {
 	if up.posted(`"requestId":"x"`) != 1 {
 		t.Error("the server has not been told")
 	}
-	if n := in.metric(t, "failed_calls_total", failTimeout); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailTimeout); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
 }
@@ -282,9 +285,21 @@ func TestCall_LateRefusal(t *testing.T) {
 	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you"}}`}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "failed_calls_total", failRefused); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailRefused); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
+}
+
+// allTurns takes all turns to end a session in the log, and returns what ends each.
+func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
+	t.Helper()
+	for i := range done {
+		var err error
+		if done[i], err = in.table.Turn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return done
 }
 
 // A session is not ended in the log before one of those that are being ended has.
@@ -294,19 +309,17 @@ func TestClose_Turns(t *testing.T) {
 	up.handle("echo", func(w *writing, _ *http.Request, m rpc.Message) { w.json(response(m.ID)) })
 	in := s.start(t, testConfig(up.URL))
 	ending, other := s.ready(t), s.ready(t)
-	for range closesAtOnce {
-		in.closing <- struct{}{}
-	}
-	in.session(ending).finish(errEnded)
+	turns := allTurns(t, in)
+	in.table.Session(ending).Finish(host.ErrEnded)
 	for range 10 {
 		stream, _ := s.request(t, other, "1", "echo")
 		s.finished(t, other, stream)
 	}
 	s.wantState(t, ending, session.Open) // it would have ended long before
-	<-in.closing
+	turns[0]()
 	s.wantState(t, ending, session.Closed)
-	for range closesAtOnce - 1 {
-		<-in.closing
+	for _, done := range turns[1:] {
+		done()
 	}
 }
 
@@ -317,9 +330,7 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	cfg.AckTimeout = time.Minute // all sessions are to be ended within about that
 	in := s.start(t, cfg)
 	name := s.ready(t)
-	for range closesAtOnce {
-		in.closing <- struct{}{}
-	}
+	turns := allTurns(t, in)
 	stopped := make(chan struct{})
 	go func() {
 		in.stop()
@@ -329,10 +340,10 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	for range 100 {
 		s.wantState(t, name, session.Open) // it would have ended long before
 	}
-	<-in.closing
+	turns[0]()
 	s.wantState(t, name, session.Closed)
-	for range closesAtOnce - 1 {
-		<-in.closing
+	for _, done := range turns[1:] {
+		done()
 	}
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
 )
 
@@ -12,23 +14,23 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	w := newWriter(in.Service, name, s.lifeOf(t, name), "st")
-	first, err := w.put(t.Context(), item{data: []byte(note(1))})
+	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
+	first, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// An attempt without an answer, whose key is another one by now.
-	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
+	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
 		t.Fatal(err)
 	}
-	in.doubtAfter = -1
+	in.host.Times.Doubt = -1
 	for n := 2; n <= 3; n++ {
-		if sequence, err := w.put(t.Context(), item{data: []byte(note(n))}); err != nil || sequence <= first {
+		if sequence, err := w.Put(t.Context(), call.Item{Data: []byte(note(n))}); err != nil || sequence <= first {
 			t.Fatal(sequence, err)
 		}
 	}
 	// The same message once more is another one.
-	if _, err := w.put(t.Context(), item{data: []byte(note(3))}); err != nil {
+	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(3))}); err != nil {
 		t.Fatal(err)
 	}
 	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
@@ -39,16 +41,16 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 func TestPublish_SessionEnds(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
-	h := in.session(s.ready(t))
+	h := in.table.Session(s.ready(t))
 	s.srv.Stop()
 	put := make(chan error, 1)
 	go func() {
-		_, err := newCall(h, "st", nil).put(item{data: []byte(note(1))})
+		_, err := call.New(h.Session, "st", nil).Put(call.Item{Data: []byte(note(1))})
 		put <- err
 	}()
 	eventually(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
-	h.finish(errEnded)
-	if err := <-put; !errors.Is(err, errClosed) {
+	h.Finish(host.ErrEnded)
+	if err := <-put; !errors.Is(err, call.ErrClosed) {
 		t.Errorf("it ends with %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"regexp"
 	"strings"
 	"time"
 
@@ -110,6 +111,12 @@ func WithoutRepeated(client http.Header) http.Header {
 	return h
 }
 
+// fieldValue has visible ASCII and spaces alone (RFC 9110, section 5).
+var fieldValue = regexp.MustCompile(`^[\x20-\x7e]*$`)
+
+// IsFieldValue reports whether a header field can have a value.
+func IsFieldValue(value string) bool { return fieldValue.MatchString(value) }
+
 // Do makes a request. The answer's body must be closed. header is not changed.
 func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
 	var content io.Reader
@@ -190,4 +197,10 @@ func Unreachable(err error) rpc.Answer {
 	default:
 		return Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
 	}
+}
+
+// SaysNothing reports whether a status says nothing of what the MCP server makes of a request: it is
+// in trouble, or does not let the bridge in.
+func SaysNothing(status int) bool {
+	return status >= http.StatusInternalServerError || status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests
 }

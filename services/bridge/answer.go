@@ -1,0 +1,126 @@
+package bridge
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/presence"
+	"rejoin/shared/rpc"
+)
+
+// receive answers calls until ctx ends.
+func (s *Service) receive(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case msg := <-s.inbox:
+			s.accept(msg)
+		}
+	}
+}
+
+// accept answers a call, in a goroutine of its own.
+func (s *Service) accept(msg *nats.Msg) {
+	if msg.Subject == host.ChangedSubject {
+		s.host.HearChange(string(msg.Data))
+		return
+	}
+	begun := time.Now()
+	c, err := rpc.ParseCall(msg)
+	respond := func(a rpc.Answer) {
+		s.host.Metrics.Answered(c.Action, a.Status)
+		s.host.Metrics.AcceptSeconds.Observe(time.Since(begun).Seconds())
+		err := a.Respond(msg)
+		if errors.Is(err, nats.ErrMaxPayload) {
+			err = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
+		}
+		if err != nil {
+			s.host.Log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
+		}
+	}
+	if err != nil {
+		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+		return
+	}
+	client := s.shareOf(c)
+	if !s.handling.Take(client, 1) {
+		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
+		return
+	}
+	if !s.host.Go(func() {
+		defer s.handling.Give(client, 1)
+		ctx, span := s.host.BeginAnswer(&c)
+		defer span.End()
+		a := s.answer(c)
+		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
+		respond(a)
+	}) {
+		s.handling.Give(client, 1)
+		respond(upstream.Busy(upstream.ErrStopping.Error()))
+	}
+}
+
+// answer does what an edge asks for.
+func (s *Service) answer(c rpc.Call) rpc.Answer {
+	switch {
+	case c.Action == rpc.Open:
+		return s.openSession(c)
+	case c.Action == rpc.Request && !c.Held:
+		return s.stateless.Request(c)
+	}
+	h := s.table.Session(c.Session)
+	if h == nil {
+		return host.Ended()
+	}
+	switch c.Action {
+	case rpc.Request:
+		return s.stateless.Again(h, c)
+	case rpc.Cancel:
+		return h.Cancel(c)
+	case rpc.Post:
+		return h.Post(c)
+	case rpc.End:
+		return h.EndNow(c)
+	case rpc.Check:
+		return h.Check(c)
+	default:
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the bridge does not know what to do")
+	}
+}
+
+// serveOpenCalls tells the janitor that sessions with open calls are not idle.
+func (s *Service) serveOpenCalls() {
+	id := "bridge-" + rand.Text()
+	err := presence.Serve(s.host.Life, s.host.Backend.Conn, func(q presence.Question) presence.Answer {
+		a := presence.Answer{Edge: id}
+		for i, asked := range q.Sessions {
+			if h := s.table.Session(asked.Name); h != nil && h.Busy() {
+				a.Present = append(a.Present, presence.Present{Session: i})
+			}
+		}
+		return a
+	})
+	if err != nil {
+		s.host.Log.Warn("the janitor does not hear of open calls", "error", err)
+	}
+}
+
+// shareOf returns whose share a call of an edge is of: that of its session, or of the one that it begins.
+// What ends something, or asks about it, is nobody's: it frees what the client has, or keeps it from being
+// taken for abandoned.
+func (s *Service) shareOf(c rpc.Call) string {
+	if c.Action == rpc.Check || c.Action == rpc.Cancel || c.Action == rpc.End {
+		return ""
+	}
+	if h := s.table.Session(c.Session); h != nil {
+		return h.Share
+	}
+	return host.ClientOf(c)
+}

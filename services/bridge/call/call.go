@@ -1,0 +1,318 @@
+// Package call has the calls of clients: which requests have no response yet, and how what the MCP server
+// sends for them comes into the log. A session, and the server, are known by their interfaces.
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+	"rejoin/shared/tracing"
+)
+
+// Session is what calls, and the MCP server's side of a session, know of the session. It is safe for
+// concurrent use.
+type Session struct {
+	Client
+	Host     *host.Host
+	Name     string
+	Life     string
+	OnDemand bool            // it has one call, and is in the log when there is something to store
+	Ctx      context.Context //nolint:containedctx // of all that is done for the session
+	over     chan struct{}   // closed when the session has ended, and its streams with it
+
+	end context.CancelCauseFunc
+
+	mu      sync.Mutex
+	work    sync.WaitGroup // of calls and listen; grows only until ending
+	ending  bool
+	outside Receiver // gets what is about no call, in place of the client; nil for none
+}
+
+// Client is the client's side of a session.
+type Client interface {
+	// Finish ends the session. It returns at once, and does nothing the second time.
+	Finish(cause error)
+	// AnswerOrOpen is called before an event of a call is stored, and reports whether the client has
+	// got it as its answer instead. Errors are [ErrClosed] and [upstream.ErrTooLarge].
+	AnswerOrOpen(c *Call, it Item) (told bool, err error)
+	// NoteTasks takes a response of the MCP server, and returns what the client gets of it.
+	NoteTasks(m rpc.Message, data []byte) ([]byte, error)
+	// InLog reports whether the session is in the log.
+	InLog() bool
+	// IsTask reports whether the session's call is a task.
+	IsTask() bool
+}
+
+// NewSession returns a session in the log, whose client's side is side.
+func NewSession(h *host.Host, name, life string, side Client) *Session {
+	s := &Session{Host: h, Name: name, Life: life, Client: side, over: make(chan struct{})}
+	s.Ctx, s.end = context.WithCancelCause(h.Life)
+	return s
+}
+
+// Go runs what belongs to the session, unless it has ended.
+func (s *Session) Go(work func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return false
+	}
+	s.work.Add(1)
+	ok := s.Host.Go(func() {
+		defer s.work.Done()
+		work()
+	})
+	if !ok {
+		s.work.Done()
+	}
+	return ok
+}
+
+// Stop has nothing run any more and ends what runs, once: the result is false the second time. With
+// [host.ErrEnded] the streams end as well.
+func (s *Session) Stop(cause error) bool {
+	s.mu.Lock()
+	first := !s.ending
+	s.ending = true
+	s.mu.Unlock()
+	if !first {
+		return false
+	}
+	if errors.Is(cause, host.ErrEnded) {
+		close(s.over)
+	}
+	s.end(cause)
+	return true
+}
+
+// Wait waits for what runs, after Stop.
+func (s *Session) Wait() { s.work.Wait() }
+
+// HasEnded reports whether Stop was called.
+func (s *Session) HasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
+// SetReceiver makes another receiver than the client get what is about no call.
+func (s *Session) SetReceiver(to Receiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outside = to
+}
+
+// Receiver returns who gets what is about no call, in place of the client; nil for none.
+func (s *Session) Receiver() Receiver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outside
+}
+
+// Cursor is how far an upstream's stream has been stored.
+type Cursor struct {
+	// ID is the upstream's last event ID; empty when it gives none.
+	ID string
+	// Sequence is that of the log's last event at that time.
+	Sequence uint64
+}
+
+// Call is a body of requests whose responses go to one stream. One goroutine serves it,
+// and calls Take, Moved, Over and Refuse; the rest is safe for concurrent use.
+type Call struct {
+	*requests
+	Session *Session
+	Stream  string
+	Began   time.Time
+	out     *Writer
+	Reply   chan rpc.Answer              // holds the client's immediate answer
+	To      Receiver                     // nil: the client gets what the upstream sends
+	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
+	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
+	RefuseAs func(rpc.Answer) rpc.Answer
+
+	Tried     chan struct{} // of a standalone stream; see WasTried
+	triedOnce sync.Once
+
+	mu      sync.Mutex
+	told    bool
+	at      Cursor
+	stored  uint64              // the sequence of the log's last event
+	again   [][]byte            // what the log had after the cursor when the call was taken over
+	reading *upstream.IdleTimer // nil while nothing is waited for
+}
+
+// New returns a call of a session: a body of requests with these IDs.
+func New(s *Session, stream string, ids []json.RawMessage) *Call {
+	c := &Call{
+		requests: newRequests(ids), Session: s, Stream: stream, Began: time.Now(),
+		out: NewWriter(s.Host, s.Name, s.Life, stream), Reply: make(chan rpc.Answer, 1),
+	}
+	c.out.over = s.over
+	return c
+}
+
+// StartAt sets how far the upstream's stream has been stored by another bridge.
+func (c *Call) StartAt(at Cursor) { c.at = at }
+
+// ExpectNoAnswer is for a call whose client has its immediate answer, or gets none.
+func (c *Call) ExpectNoAnswer() { c.told = true }
+
+// Traced has the call's events continue a trace.
+func (c *Call) Traced(in tracing.Context) { c.out.Trace = in }
+
+// Receiver gets what the upstream sends for a call in place of the client. Its methods are called
+// by who serves the call.
+type Receiver interface {
+	// Take takes a message, which is no response unless the call waits for it.
+	Take(m rpc.Message, it Item) error
+	// Put takes the error that ends a request.
+	Put(it Item) error
+}
+
+// Tell answers the client, and reports whether it had not been answered before.
+func (c *Call) Tell(a rpc.Answer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told {
+		return false
+	}
+	c.told = true
+	c.Reply <- a
+	return true
+}
+
+// Accept tells the client that the upstream has taken its requests. A client without a session
+// hears of that with the first message for it; see [Client.AnswerOrOpen].
+func (c *Call) Accept() {
+	if !c.Session.OnDemand {
+		c.Tell(rpc.Answer{Status: http.StatusAccepted})
+	}
+}
+
+// WasAnswered reports whether the client has its immediate answer.
+func (c *Call) WasAnswered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told
+}
+
+// Cancel notes that the client has cancelled a request: the upstream need not answer it
+// any more.
+func (c *Call) Cancel(key string) {
+	if !c.cancelOne(key) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reading != nil {
+		c.reading.Hurry()
+	}
+}
+
+// Standalone reports whether this is no call, but what the server sends of itself.
+func (c *Call) Standalone() bool { return c.Stream == rpc.Standalone }
+
+// Cursor returns how far the upstream's stream has been stored.
+func (c *Call) Cursor() Cursor {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// Moved notes that everything up to an event of the upstream is stored; "" is no event.
+func (c *Call) Moved(id string) {
+	if id == "" || !usable(id) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
+}
+
+// Restart forgets how far the upstream's stream has been stored.
+func (c *Call) Restart() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at.ID = ""
+}
+
+// MaxIDBytes bounds an event ID of the upstream, which goes into a header field.
+const MaxIDBytes = 2 << 10
+
+// usable reports whether an event ID can be sent back in a header field.
+func usable(id string) bool {
+	return len(id) <= MaxIDBytes && !strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// storedAt notes where the log's last event of the stream is.
+func (c *Call) storedAt(sequence uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stored = sequence
+}
+
+// Pause stops the time that the upstream may be without a message, since it waits for the client;
+// unpause lets it go on.
+func (c *Call) Pause() { c.waiting((*upstream.IdleTimer).Came) }
+
+// Unpause lets the time go on that [Call.Pause] has stopped.
+func (c *Call) Unpause() { c.waiting((*upstream.IdleTimer).Wait) }
+
+func (c *Call) waiting(do func(*upstream.IdleTimer)) {
+	c.mu.Lock()
+	p := c.reading
+	c.mu.Unlock()
+	if p != nil {
+		do(p)
+	}
+}
+
+// Put stores an event. It continues when the session ends, whose close ends it, but not
+// when the service does.
+func (c *Call) Put(it Item) (uint64, error) {
+	if c.To != nil {
+		return 0, c.To.Put(it)
+	}
+	return c.Store(it)
+}
+
+// Store stores an event, unless it is answered at once.
+func (c *Call) Store(it Item) (uint64, error) {
+	if told, err := c.Session.AnswerOrOpen(c, it); told || err != nil {
+		return 0, err
+	}
+	return c.out.Put(c.Session.Host.Life, it)
+}
+
+// Wait begins to wait for the upstream, for CallTimeout; see [upstream.NewIdleTimer].
+func (c *Call) Wait(ctx context.Context) (context.Context, *upstream.IdleTimer) {
+	timeout := time.Duration(c.Session.Host.Config.CallTimeout)
+	if c.Session.OnDemand {
+		timeout = 0 // the call ends with its client, and a task with tasks/cancel
+	}
+	ctx, p := upstream.NewIdleTimer(ctx, timeout)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = p
+	return ctx, p
+}
+
+// NewStandalone returns what stores a session's standalone stream, or hands it to another receiver.
+func NewStandalone(s *Session, to Receiver) *Call {
+	c := New(s, rpc.Standalone, nil)
+	c.Tried = make(chan struct{})
+	c.To = to
+	return c
+}
+
+// WasTried notes that the upstream has answered a request for its standalone stream, or will not.
+func (c *Call) WasTried() { c.triedOnce.Do(func() { close(c.Tried) }) }

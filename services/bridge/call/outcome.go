@@ -1,0 +1,196 @@
+package call
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// ErrUnknownRequest is why a response without an open request is left out.
+var ErrUnknownRequest = errors.New("it is about a request that is over")
+
+// Take stores a message of the upstream. Errors are those of [Writer.Put], but not
+// [upstream.ErrTooLarge].
+func (c *Call) Take(it Item) error {
+	m, err := rpc.ParseMessage(it.Data)
+	if err != nil {
+		c.Drop(host.DropInvalid, err)
+		return nil
+	}
+	if id := c.only(); m.Error != nil && string(m.ID) == "null" && id != nil {
+		// A server that cannot read a request gives its error no ID (JSON-RPC 2.0, section 5).
+		m.ID, it.Data = id, translate.WithID(it.Data, id)
+	}
+	c.Session.Host.NoteChange(m) // before the client can learn of it
+	if c.To == nil && c.Repeated(it.Data) {
+		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
+		return nil
+	}
+	if m.IsResponse() && !c.Standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
+		c.Drop(host.DropLate, ErrUnknownRequest)
+		return nil
+	}
+	if m.IsResponse() && c.waitsFor(m.ID) {
+		if it.Data, err = c.Session.NoteTasks(m, it.Data); err != nil {
+			return err
+		}
+		if c.Keep != nil {
+			c.Keep(m.Result)
+		}
+	}
+	if c.To != nil {
+		if err = c.To.Take(m, it); err == nil && m.IsResponse() {
+			c.Answered(m.ID)
+		}
+		return err
+	}
+	it.Final = m.IsResponse() && c.last(m.ID)
+	sequence, err := c.Put(it)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		if !m.IsResponse() {
+			c.Drop(host.DropTooLarge, err)
+			return nil
+		}
+		it.Data = c.tooLarge(m.ID)
+		sequence, err = c.Put(it)
+	}
+	if err != nil {
+		return err
+	}
+	if m.IsResponse() {
+		c.Answered(m.ID)
+	}
+	c.storedAt(sequence)
+	return nil
+}
+
+// StoreOrDrop stores a message that the client can do without: one that is too large is dropped. Errors are
+// those of [Call.Store], but not [upstream.ErrTooLarge].
+func (c *Call) StoreOrDrop(it Item) error {
+	sequence, err := c.Store(it)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		c.Drop(host.DropTooLarge, err)
+		return nil
+	}
+	if err == nil {
+		c.storedAt(sequence)
+	}
+	return err
+}
+
+// tooLarge counts a response that is too large, and returns the error that the client receives instead.
+func (c *Call) tooLarge(id json.RawMessage) []byte {
+	c.Session.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
+	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), nil)
+}
+
+// Respond stores a response as the stream's last event, or the error of one that is too large.
+func (c *Call) Respond(id json.RawMessage, data []byte) {
+	_, err := c.Store(Item{Data: data, Final: true})
+	if errors.Is(err, upstream.ErrTooLarge) {
+		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
+	}
+	if err != nil {
+		c.Session.Host.Log.Debug("the response of a call is not stored", "session", c.Session.Name, "stream", c.Stream, "error", err)
+	}
+}
+
+// Drop notes that a message is not stored.
+func (c *Call) Drop(reason string, err error) {
+	c.Session.Host.Metrics.Dropped.WithLabelValues(reason).Inc()
+	c.Session.Host.Log.Warn("a message of the MCP server is left out", "session", c.Session.Name, "stream", c.Stream, "reason", err)
+}
+
+// Over ends a call that nothing is waited for any more. why is nil when all is answered.
+func (c *Call) Over(why error) {
+	switch {
+	case why == nil, errors.Is(why, ErrClosed):
+	case errors.Is(why, upstream.ErrStopping):
+		c.Accept() // the upstream may have it; the next bridge will see to it
+		c.Tell(upstream.Busy(upstream.ErrStopping.Error()))
+	case errors.Is(why, host.ErrEnded):
+		c.Tell(host.Ended())
+	case errors.Is(why, upstream.ErrTimeout):
+		c.fail(upstream.CodeTimeout, upstream.ErrTimeout.Error(), host.FailTimeout)
+	case errors.Is(why, upstream.ErrTooLarge):
+		c.fail(rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), host.FailTooLarge)
+	case errors.Is(why, upstream.ErrExited):
+		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), host.FailLost)
+	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
+		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
+	default:
+		c.Session.Host.Log.Warn("a request has lost its MCP server", "session", c.Session.Name, "stream", c.Stream, "error", why)
+		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
+	}
+}
+
+// fail ends a call whose upstream will not answer any more: with an error for each open
+// request, or, when the client has cancelled all of them, without.
+func (c *Call) fail(code int, text, reason string) {
+	c.Accept()
+	open, cancelled := c.Left()
+	if len(open) == 0 {
+		return
+	}
+	if cancelled {
+		c.close()
+		return
+	}
+	c.Session.Host.Metrics.Failures.WithLabelValues(reason).Inc()
+	for i, r := range open {
+		data := rpc.ErrorMessage(r.ID, code, text, nil)
+		if _, err := c.Put(Item{Data: data, Final: i == len(open)-1}); err != nil {
+			return // the stream is closed, or another bridge will see to it
+		}
+		c.answeredKey(r.key)
+	}
+}
+
+// close ends the stream in the log without a message. Nothing may be put after it: the
+// events of a call have their fence on the session's seal, not on the stream's end.
+func (c *Call) close() {
+	s := c.Session.Host
+	if c.To != nil || !c.Session.InLog() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
+	defer cancel()
+	if err := s.Backend.Log.EndStream(ctx, c.Session.Name, c.Session.Life, c.Stream); err != nil {
+		s.Log.Warn("the stream of a cancelled request is not ended", "session", c.Session.Name, "stream", c.Stream, "error", err)
+	}
+}
+
+// Refuse ends a call that the upstream has not taken: the client gets an answer at once, or, when
+// that is too late, in the stream.
+func (c *Call) Refuse(a rpc.Answer) {
+	if c.RefuseAs != nil {
+		a = c.RefuseAs(a)
+	}
+	if c.Tell(upstream.About(a, c.IDs())) {
+		return
+	}
+	code, text := rpc.CodeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
+	if m, err := rpc.ParseMessage(a.Data); err == nil && m.Error != nil {
+		var e struct {
+			Code    int    `json:"code"`
+			Message string `json:"message"`
+		}
+		if rpc.Unmarshal(m.Error, &e) == nil {
+			code, text = e.Code, e.Message
+		}
+	}
+	c.fail(code, text, host.FailRefused)
+}
+
+// Lose ends a call that no bridge works on. The checks of two edges store one event.
+func (c *Call) Lose() {
+	c.out.nonce = "check"
+	c.fail(rpc.CodeInternal, "the request was lost", host.FailUnknown)
+}

@@ -1,0 +1,124 @@
+package call
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"rejoin/services/bridge/retry"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+)
+
+// HasFinal reports whether the log has the last event of a call's stream, or its end.
+func (c *Call) HasFinal(ctx context.Context) (bool, error) {
+	if ended, err := c.hasEnd(ctx); ended || err != nil {
+		return ended, err
+	}
+	e, err := c.Session.Host.Backend.Log.Newest(ctx, c.subject())
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return e.Final, err
+}
+
+// hasEnd reports whether a call's stream was ended without a last event: its client has
+// cancelled it.
+func (c *Call) hasEnd(ctx context.Context) (bool, error) {
+	end := c.subject()
+	end.Kind = event.End
+	_, err := c.Session.Host.Backend.Log.Last(ctx, end)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// subject is where the stream's events are in the log.
+func (c *Call) subject() event.Subject {
+	h := c.Session
+	return event.Subject{Partition: h.Host.Backend.Log.Partition(h.Name), Session: h.Name, Life: h.Life, Stream: c.Stream}
+}
+
+// Reload reads what the log has of a stream: which requests are answered, and what the
+// upstream may send once more. It reports whether the stream can go on.
+func (c *Call) Reload(ctx context.Context) bool {
+	s := c.Session.Host
+	over := false
+	err := retry.Do(ctx, func() (err error) {
+		if over, err = c.hasEnd(ctx); err == nil && !over {
+			over, err = c.ReloadOnce(ctx)
+		}
+		if err != nil {
+			s.Log.Debug("a stream cannot be read yet", "session", c.Session.Name, "stream", c.Stream, "error", err)
+		}
+		return err
+	})
+	return err == nil && !over
+}
+
+// ReloadOnce is one attempt to read that. final says that the log has the last event.
+func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
+	s := c.Session.Host
+	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Session.Name))
+	if err != nil {
+		return false, err
+	}
+	q := eventlog.Query{Session: c.Session.Name, Life: c.Session.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
+	if c.Standalone() {
+		q.After = c.at.Sequence // others may write there, and nothing is a response
+	}
+	c.out.Last = state.Last
+	var again [][]byte
+	for q.After < q.UpTo {
+		page, err := s.Backend.Log.Read(ctx, q)
+		if err != nil {
+			return false, err
+		}
+		for _, e := range page.Entries {
+			if e.Subject.Kind != event.Message {
+				continue
+			}
+			if final = e.Final && (!c.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+				continue // the call has become a task: the MCP server still works on it
+			}
+			if e.Sequence > c.at.Sequence {
+				again = append(again, e.Data)
+			}
+			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
+				c.answeredTo(m.ID)
+			}
+		}
+		if page.Through <= q.After {
+			break
+		}
+		q.After = page.Through
+	}
+	c.mu.Lock()
+	c.again = again
+	c.mu.Unlock()
+	return final, nil
+}
+
+// Repeated reports whether a message is one that the log had when the call was taken over.
+func (c *Call) Repeated(data []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, has := range c.again {
+		if bytes.Equal(has, data) {
+			c.again = c.again[i+1:]
+			return true
+		}
+	}
+	return false
+}
+
+// isTaskCreated reports whether an event is the response that names a task.
+func isTaskCreated(data []byte) bool {
+	m, err := rpc.ParseMessage(data)
+	var r struct {
+		Type string `json:"resultType"`
+	}
+	return err == nil && m.Result != nil && rpc.Unmarshal(m.Result, &r) == nil && r.Type == "task"
+}

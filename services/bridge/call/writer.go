@@ -1,0 +1,156 @@
+package call
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"time"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/rpc"
+	"rejoin/shared/tracing"
+)
+
+// Writer stores the events of one stream, one after the other: the next is begun when
+// the one before is acknowledged. What the log does not answer is tried again under the
+// same idempotency key, so nothing is stored twice, left out, or stored in another
+// order. While the log is unavailable the caller waits, and so does the upstream.
+//
+// The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
+// others may write too.
+//
+// The next event of a stream begins when the one before is acknowledged. The idempotency key of
+// an event with an ID of the upstream also hashes its data, so an ID that is used twice loses
+// nothing.
+type Writer struct {
+	host                  *host.Host
+	session, Life, stream string
+	Trace                 tracing.Context // of the call
+	nonce                 string          // of the keys of what has no ID of its own
+	index                 uint64
+	Last                  uint64          // the sequence that the next event comes after
+	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
+}
+
+// NewWriter returns the writer of a stream.
+func NewWriter(h *host.Host, session, life, stream string) *Writer {
+	return &Writer{host: h, session: session, Life: life, stream: stream, nonce: rand.Text()}
+}
+
+// ErrClosed is returned when the log takes no more of a stream.
+var ErrClosed = errors.New("the stream is closed")
+
+// Item is an event that is to be stored.
+type Item struct {
+	Data  []byte
+	ID    string // of the upstream's event, or empty
+	Index int    // of the message in the upstream's event
+	Final bool
+}
+
+// Put stores an event, and returns its sequence, as long as ctx does not end between two
+// attempts. Errors are [upstream.ErrTooLarge], [ErrClosed], and ctx's cause.
+func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
+	e := eventlog.Event{
+		Session: w.session, Life: w.Life, Stream: w.stream, Sole: w.stream != rpc.Standalone,
+		Data: it.Data, Final: it.Final, Trace: w.Trace,
+	}
+	if it.ID != "" {
+		// A bridge that resumes the upstream's stream gets the same event again. An
+		// upstream that uses an ID twice loses nothing.
+		e.Key, e.KeyIndex = "id:"+it.ID+"\n"+string(it.Data), uint64(it.Index) //nolint:gosec // an index
+	} else {
+		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
+		w.index++
+	}
+	m, since := w.host.Metrics, time.Now()
+	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
+		if time.Since(since) > w.host.Times.Doubt {
+			// The log may have forgotten the key of an attempt that it did not answer.
+			if sequence, err := w.find(ctx, e); err == nil && sequence > 0 {
+				w.Last = sequence
+				m.Messages.WithLabelValues(host.ResultDuplicate).Inc()
+				return sequence, nil
+			}
+		}
+		begun := time.Now()
+		ack, err := w.try(ctx, e)
+		m.PublishSeconds.Observe(time.Since(begun).Seconds())
+		switch {
+		case err == nil && ack.Duplicate:
+			w.Last = max(w.Last, ack.Sequence)
+			w.stored(e, ack)
+			m.Messages.WithLabelValues(host.ResultDuplicate).Inc()
+			return ack.Sequence, nil
+		case err == nil:
+			w.Last = ack.Sequence
+			w.stored(e, ack)
+			m.Messages.WithLabelValues(host.ResultStored).Inc()
+			return ack.Sequence, nil
+		case errors.Is(err, eventlog.ErrTooLarge):
+			return 0, upstream.ErrTooLarge
+		case errors.Is(err, eventlog.ErrClosed):
+			return 0, ErrClosed
+		}
+		m.Retries.Inc()
+		w.host.Log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-w.over:
+			return 0, ErrClosed
+		case <-time.After(pause):
+		}
+	}
+}
+
+// stored writes a debug line.
+func (w *Writer) stored(e eventlog.Event, ack eventlog.Ack) {
+	s := w.host
+	if !s.Log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	ctx := w.Trace.Within(context.Background())
+	attrs := []any{"session", w.session, "stream", w.stream, "sequence", ack.Sequence, "bytes", len(e.Data), "duplicate", ack.Duplicate}
+	if s.Bodies {
+		attrs = append(attrs, "body", string(e.Data))
+	}
+	s.Log.DebugContext(ctx, "a message is stored", attrs...)
+}
+
+// find returns the sequence of an event that an attempt may have stored; 0 for none.
+func (w *Writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.host.Config.AckTimeout)
+	defer cancel()
+	l := w.host.Backend.Log
+	state, err := l.Look(ctx, l.Partition(w.session))
+	if err != nil {
+		return 0, err
+	}
+	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.Life, Stream: w.stream, After: w.Last, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes})
+	if err != nil {
+		return 0, err
+	}
+	for _, stored := range page.Entries {
+		if stored.Final == e.Final && bytes.Equal(stored.Data, e.Data) {
+			return stored.Sequence, nil
+		}
+	}
+	return 0, nil
+}
+
+// try is an attempt. It keeps its own deadline when ctx ends: what was sent may be
+// stored anyway.
+func (w *Writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.host.Config.AckTimeout)
+	defer cancel()
+	return w.host.Backend.Log.Publish(ctx, e)
+}
+
+// reloadBytes bounds a page of what is read.
+const reloadBytes = 4 << 20

@@ -1,0 +1,122 @@
+// Package host has what all parts of a bridge share: the log, limits, metrics, and how long they run.
+package host
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/resultcache"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/logrepeat"
+	"rejoin/shared/quota"
+	"rejoin/shared/session"
+	"rejoin/shared/tracing"
+)
+
+// Host is what all parts of a bridge share: the log, what they report to, their limits, and how long
+// they run. It is safe for concurrent use.
+type Host struct {
+	Config  config.Config
+	Name    string // of the bridge
+	Backend *backend.Backend
+	Log     *slog.Logger
+	Metrics *Metrics
+	Bodies  bool // the debug lines about publishing show messages
+
+	Cache *resultcache.Cache // nil without --cache-bytes
+
+	Limits *session.Limits
+	// CallLimits are those of calls without sessions: a closed one counts until its name is free
+	// again, and clients with sessions need room, too.
+	CallLimits *session.Limits
+
+	Memory *quota.Pool // bytes of what clients have sent, until it is served
+	Open   Slots       // calls of the upstream
+
+	Times Times
+
+	// Life is the context of all work, from start on. Its cause is [upstream.ErrStopping].
+	Life    context.Context //nolint:containedctx // of all work
+	endLife context.CancelCauseFunc
+
+	traces   *tracing.Traces
+	troubles *logrepeat.Log // why the MCP server does not serve requests
+
+	mu       sync.Mutex
+	stopping bool
+	work     sync.WaitGroup // grows only until stopping
+}
+
+// Times are how long a bridge waits. They are constant, but for tests.
+type Times struct {
+	// Doubt is how long the log surely knows the key of an attempt: less than its
+	// duplicate window of 2 min.
+	Doubt time.Duration
+	// Unused is how long a session is kept that its client does not use, when others want
+	// its process. Clients list the tools as soon as they are ready.
+	Unused time.Duration
+	// Answer is how long a request without a session may take to be answered without the log. It
+	// is lost with the bridge until then.
+	Answer time.Duration
+	// Gone is how long a bridge is away before the listeners of its tasks are told. It is asked for
+	// three times meanwhile.
+	Gone time.Duration
+	// Alive is how long another bridge has to answer.
+	Alive time.Duration
+	// After is [time.After]: the pauses before the upstream, tasks and other bridges are asked again.
+	After func(time.Duration) <-chan time.Time
+}
+
+// AnswerWithin is the usual times.answer.
+const AnswerWithin = 250 * time.Millisecond
+
+// New registers the metrics.
+func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Host {
+	m := newMetrics(env.Metrics)
+	h := &Host{
+		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
+		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
+		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls),
+		Times: Times{
+			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
+			After: time.After,
+		},
+		traces: env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
+	}
+	if cfg.CacheBytes > 0 {
+		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
+	}
+	return h
+}
+
+// Start begins the life of all work, which ctx does not end.
+func (h *Host) Start(ctx context.Context) {
+	h.Life, h.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
+}
+
+// Go runs work, unless the service stops.
+func (h *Host) Go(work func()) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopping {
+		return false
+	}
+	h.work.Go(work)
+	return true
+}
+
+// Stop ends all work with a cause, and waits for it.
+func (h *Host) Stop(cause error) {
+	h.mu.Lock()
+	h.stopping = true
+	h.mu.Unlock()
+	h.endLife(cause)
+	h.work.Wait()
+}
+
+// MaxBytes is the size of the largest message that the log takes.
+func (h *Host) MaxBytes() int { return h.Backend.Log.Settings().MaxMessageBytes }

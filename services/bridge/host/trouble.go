@@ -1,0 +1,67 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// Trouble logs, now and then, what keeps the MCP server from serving requests. of is the same for
+// troubles of one sort.
+func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
+	h.troubles.Note(h.Life, of, message, attrs...)
+}
+
+// Unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
+// session or the call is no trouble.
+func (h *Host) Unreachable(err error) {
+	for _, own := range []error{upstream.ErrStopping, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
+		if errors.Is(err, own) {
+			return
+		}
+	}
+	h.Trouble(innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
+}
+
+// innermost returns the text of the error that the others are about: addresses and ports in
+// between differ each time.
+func innermost(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// Refused logs an answer that is the operator's concern: the credentials, or the server.
+func (h *Host) Refused(status int) {
+	if status == http.StatusUnauthorized || status == http.StatusForbidden || status >= http.StatusInternalServerError {
+		h.Trouble(http.StatusText(status), "the MCP server refuses requests", slog.Int("status", status), slog.String("meaning", http.StatusText(status)))
+	}
+}
+
+// TooLarge logs that a response is larger than the log takes, and returns the text of the error that
+// the client receives instead.
+func (h *Host) TooLarge(session string) string {
+	limit := h.MaxBytes()
+	h.Trouble("too large", "a response of the MCP server is larger than the log takes: 'rejoin log set --max-message-bytes=N' raises the limit",
+		slog.Int("limit", limit), slog.String("session", session))
+	return fmt.Sprintf("%v: the limit is %d bytes (--max-message-bytes)", upstream.ErrTooLarge, limit)
+}
+
+// ConnectError makes an answer of what went wrong; nil of nothing.
+func (h *Host) ConnectError(err error) *rpc.Answer {
+	if err == nil {
+		return nil
+	}
+	h.Trouble("initialize: "+innermost(err), "the MCP server did not answer initialize", slog.Any("error", err))
+	a := upstream.Unreachable(err)
+	return &a
+}

@@ -1,0 +1,107 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// Connected is a session at the upstream, or why there is none.
+type Connected struct {
+	Up       call.Server         // nil when the response is an error
+	Attach   func(*call.Session) // to be called with the session; nil for nothing
+	ID       string              // the upstream's own name of the session
+	Version  string
+	Response []byte
+	modern   *records.ModernSession // of a session that the upstream knows nothing of
+}
+
+// readVersion reads what an initialize response is; up stays unless it is an error.
+func (d *Connected) readVersion(m rpc.Message) error {
+	if m.Error != nil {
+		d.Up = nil
+		return nil
+	}
+	var result struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	err := rpc.Unmarshal(m.Result, &result)
+	d.Version = result.ProtocolVersion
+	return err
+}
+
+// dial begins a session with an initialize request. An answer that is no success is the client's.
+func (s *Server) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+	if s.command != nil {
+		return s.dialStdio(ctx, c, id)
+	}
+	return s.dialHTTP(ctx, c, id)
+}
+
+// dialHTTP posts an initialize request. An answer that is no success is the client's.
+func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+	r := &remote{host: s.host, endpoint: s.endpoint}
+	resp, refused := r.post(ctx, c.Header, c.Data)
+	if refused != nil {
+		return Connected{}, refused
+	}
+	r.id = resp.Header.Get(upstream.HeaderSession)
+	m, data, err := r.response(resp, id)
+	if !s.host.Go(func() { upstream.Finish(resp) }) { // a server may leave the stream open
+		_ = resp.Body.Close()
+	}
+	d := Connected{Up: r, ID: r.id, Response: data}
+	if err == nil {
+		err = d.readVersion(m)
+	}
+	if len(r.id) > call.MaxIDBytes || !upstream.IsFieldValue(r.id) {
+		err = upstream.ErrSession // the registry could not keep it as it is
+	}
+	r.version = d.Version
+	if err != nil || d.Up == nil {
+		s.host.Go(func() { r.Close(s.host.Life, c.Header) })
+	}
+	return d, s.host.ConnectError(err)
+}
+
+// dialStdio starts a process and hands it the initialize request.
+func (s *Server) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+	u, err := s.startStdio(c.Session, host.ClientOf(c))
+	if errors.Is(err, errBusy) {
+		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
+			slog.Int("processes", s.host.Config.MaxProcesses), slog.String("client", host.ClientOf(c)))
+		a := upstream.Busy(errBusy.Error())
+		return Connected{}, &a
+	}
+	if err != nil {
+		return Connected{}, s.host.ConnectError(err)
+	}
+	d := Connected{Up: u, Attach: u.attach}
+	var m rpc.Message
+	if d.Response, err = u.initialize(ctx, id, c.Data); err == nil {
+		if m, err = rpc.ParseMessage(d.Response); err == nil {
+			err = d.readVersion(m)
+		}
+	}
+	if err != nil || d.Up == nil {
+		u.Close(ctx, nil)
+	}
+	return d, s.host.ConnectError(err)
+}
+
+// Metadata returns what the registry holds of a session.
+func (s *Server) Metadata(d Connected) (meta records.Metadata) {
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.Name, d.ID, d.Version, d.modern
+	if s.command != nil && s.host.Config.ProcessIdleAfter > 0 {
+		meta.Retention = &records.Retention{IdleAfter: int64(time.Duration(s.host.Config.ProcessIdleAfter) / time.Second)}
+	}
+	return meta
+}

@@ -1,0 +1,119 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// eraFor is how long a bridge believes what revisions its MCP server speaks: one that is upgraded
+// is found out by then.
+const eraFor = 5 * time.Minute
+
+// refusedFor is how long a server that could not be asked is not asked again: those who waited for
+// the answer have it.
+const refusedFor = time.Second
+
+// IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
+// is known. The answer is the client's when the server cannot be asked.
+func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	switch now := time.Now(); {
+	case ctx.Err() != nil:
+		a := upstream.Unreachable(context.Cause(ctx))
+		return false, &a
+	case now.Before(s.era.until):
+		return s.era.modern, nil
+	case now.Before(s.era.refusedUntil):
+		return false, s.era.refused
+	}
+	modern, tasks, refused := s.probe(client)
+	if refused != nil {
+		s.era.refused, s.era.refusedUntil = refused, time.Now().Add(refusedFor)
+		return false, refused
+	}
+	if modern != s.era.modern || s.era.until.IsZero() {
+		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
+	}
+	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
+	return modern, nil
+}
+
+// HasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.
+func (s *Server) HasOwnTasks() bool {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	return s.era.tasks
+}
+
+// forgetEra has the MCP server asked again that was taken to speak earlier revisions, and has refused
+// initialize.
+func (s *Server) forgetEra() {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	if !s.era.modern {
+		s.era.until = time.Time{}
+	}
+}
+
+// probe asks the MCP server for what it speaks, for all who want to know.
+func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
+	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
+	defer cancel()
+	if s.command != nil {
+		return false, false, nil
+	}
+	method := mcp.MethodDiscover
+	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: &method}
+	u := s.newModernServer(records.ModernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
+	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
+	if refused != nil && upstream.SaysNothing(refused.Status) {
+		return false, false, refused
+	}
+	if refused != nil {
+		return false, false, nil
+	}
+	m, _, err := u.response(resp, discover.ID)
+	upstream.Finish(resp)
+	if err != nil && !errors.Is(err, upstream.ErrUnanswered) { // the response broke off
+		s.host.Unreachable(err)
+		a := upstream.Unreachable(err)
+		return false, false, &a
+	}
+	if err != nil || m.Error != nil {
+		return false, false, nil
+	}
+	var result translate.Discovered
+	err = rpc.Unmarshal(m.Result, &result)
+	modern = err == nil && slices.Contains(result.Versions, mcp.Modern)
+	return modern, modern && mcp.HasTasks(event.MustJSON(result.Capabilities)), nil
+}
+
+// Direct returns the server's side of a request of the revision without sessions.
+func (s *Server) Direct() call.Server { return s.direct() }
+
+// DirectHeader returns the header that such a request has at the server.
+func (s *Server) DirectHeader(client http.Header) http.Header { return s.direct().header(client) }
+
+func (s *Server) direct() *remote {
+	return &remote{host: s.host, endpoint: s.endpoint, modern: true}
+}
+
+// SetEra has the server taken for one of the revision without sessions, or of earlier ones, for a time.
+func (s *Server) SetEra(modern bool, ttl time.Duration) {
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
+	s.era.modern, s.era.until, s.era.refusedUntil = modern, time.Now().Add(ttl), time.Time{}
+}

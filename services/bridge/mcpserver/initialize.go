@@ -1,0 +1,89 @@
+package mcpserver
+
+import (
+	"context"
+	"log/slog"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// Initialize hands over a client's initialize request. A server that speaks other revisions is asked
+// in its own way.
+func (s *Server) Initialize(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
+	d, refused := s.dial(ctx, c, m.ID)
+	response := d.Response
+	if refused != nil {
+		response = refused.Data
+	}
+	supported, others := speaksOthers(response)
+	switch {
+	case s.wantsModern(ctx, c, m, d, refused, others):
+		return s.dialModern(ctx, c, m)
+	case others:
+		s.host.Trouble("revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
+		refused = &errRevisions
+	}
+	return d, refused
+}
+
+// wantsModern reports whether a client of earlier revisions is served by requests of the new one,
+// after the server's response to initialize: where it speaks no other, or where it has no session in
+// which it could ask the client what the client can be asked.
+func (s *Server) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
+	if s.command != nil {
+		return false
+	}
+	switch {
+	case refused != nil:
+		if upstream.SaysNothing(refused.Status) {
+			return false
+		}
+		s.forgetEra()
+	case d.Up == nil:
+		if !others {
+			return false
+		}
+		s.forgetEra()
+	case d.ID != "" || !translate.ParseClient(m).Askable():
+		return false
+	}
+	modern, _ := s.IsModern(ctx, c.Header)
+	return modern
+}
+
+// speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
+// speak the revision, and which it speaks.
+func speaksOthers(answer []byte) (supported []string, others bool) {
+	m, err := rpc.ParseMessage(answer)
+	if err != nil || m.Error == nil {
+		return nil, false
+	}
+	var e struct {
+		Code int `json:"code"`
+		Data struct {
+			Supported []string `json:"supported"`
+		} `json:"data"`
+	}
+	if rpc.Unmarshal(m.Error, &e) != nil || e.Code != mcp.CodeUnsupportedVersion {
+		return nil, false
+	}
+	return e.Data.Supported, true
+}
+
+// Restore returns the server's side of a session of another bridge. A process has ended with that.
+func (s *Server) Restore(meta records.Metadata) call.Server {
+	if meta.MCP.Modern != nil {
+		u := s.newModernServer(*meta.MCP.Modern)
+		u.missed = true
+		return u
+	}
+	if s.command != nil {
+		return &stdio{host: s.host}
+	}
+	return &remote{host: s.host, endpoint: s.endpoint, id: meta.MCP.Upstream, version: meta.MCP.ProtocolVersion}
+}

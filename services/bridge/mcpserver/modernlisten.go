@@ -1,0 +1,148 @@
+package mcpserver
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// Listen keeps a subscription for what a client of earlier revisions hears without asking, and for
+// what it has subscribed to.
+func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
+	var last *listening
+	var began time.Time // of last
+	for pause := listenPause; ctx.Err() == nil; {
+		u.mu.Lock()
+		f, changed := u.discovered.All(), u.changed
+		f.URIs = u.uris
+		u.mu.Unlock()
+		if !f.Empty() {
+			began = time.Now()
+			next := u.subscription(ctx, c, client(), f, last)
+			if last != nil {
+				last.end() // the new one has been acknowledged, or will be tried again
+			}
+			last = next
+		} else if last != nil {
+			last.end()
+			last = nil
+		}
+		var ended chan struct{}
+		if last != nil {
+			ended = last.ended
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			pause = listenPause
+		case <-ended:
+			pause = pauseAfter(pause, time.Since(began))
+			select {
+			case <-ctx.Done():
+			case <-u.host.Times.After(pause):
+			}
+			pause = min(2*pause, listenPauseMax)
+		}
+	}
+	if last != nil {
+		last.end()
+	}
+}
+
+// listening is a subscription at the server.
+type listening struct {
+	cancel context.CancelFunc
+	acked  chan struct{} // closed when it has been acknowledged
+	ended  chan struct{} // closed when it is over
+}
+
+func (l *listening) end() {
+	l.cancel()
+	<-l.ended
+}
+
+// subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
+// After another one, of this bridge or the one before, changes in between are not known, and the
+// client receives one of each kind.
+func (u *modernServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
+	missed := u.missed
+	u.missed = false
+	if last != nil {
+		select {
+		case <-last.ended:
+			missed = true
+		default:
+		}
+	}
+	if !c.Session.Go(func() {
+		defer close(l.ended)
+		u.read(ctx, c, client, f, missed, l)
+	}) {
+		close(l.ended)
+	}
+	select {
+	case <-l.acked:
+	case <-l.ended:
+	}
+	return l
+}
+
+// read stores what the server sends to who listens.
+func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed bool, l *listening) {
+	method := mcp.MethodListen
+	header := u.repeat(client, rpc.Message{Method: &method})
+	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
+	if refused != nil {
+		return
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b := upstream.NewBody(resp.Header, resp.Body, u.host.MaxBytes())
+	if b == nil {
+		return
+	}
+	for acked := false; ; {
+		in, err := b.Next()
+		if err != nil {
+			return
+		}
+		for _, data := range in.Messages {
+			m, err := rpc.ParseMessage(data)
+			switch {
+			case err != nil, m.IsResponse():
+				return
+			case m.Is(translate.MethodAcknowledged):
+				if acked {
+					continue
+				}
+				acked = true
+				close(l.acked)
+				if missed {
+					for _, change := range f.Changes() {
+						if u.store(c, change) != nil {
+							return
+						}
+					}
+				}
+			case m.Method != nil && !m.IsRequest():
+				if u.store(c, translate.EarlierNotification(m)) != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// store stores a notification on the standalone stream. Two subscriptions may be at it at once.
+func (u *modernServer) store(c *call.Call, data []byte) error {
+	u.storing.Lock()
+	defer u.storing.Unlock()
+	return c.Take(call.Item{Data: data})
+}

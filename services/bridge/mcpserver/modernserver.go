@@ -1,0 +1,476 @@
+package mcpserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// modernServer is a session of a client of earlier revisions at a server that has none: the bridge
+// keeps what the session is, and each request says it. It is safe for concurrent use.
+//
+//	serve ──▶ a request of the new revision ──▶ a result ──▶ the client
+//	              ▲                              └─ what the server asks ──▶ the client, on the same stream
+//	              └────────────────────────────────── send: the client's answers
+type modernServer struct {
+	remote
+	server     *Server
+	client     translate.Client
+	discovered translate.Discovered
+
+	missed bool // another bridge has listened before; what changed since is unknown
+
+	saving sync.Mutex // held while level or uris are stored and changed
+
+	mu      sync.Mutex
+	level   string                         // of log messages; empty for none
+	uris    []string                       // of the resources that the client subscribed to
+	changed chan struct{}                  // closed when uris change
+	waiting map[string]chan rpc.Message    // for the client's answers, by [upstream.IDKey]
+	tools   map[string]map[string][]string // what arguments of which tools are repeated; nil: not known yet
+
+	storing sync.Mutex // of the standalone stream
+}
+
+func (s *Server) newModernServer(m records.ModernSession) *modernServer {
+	return &modernServer{
+		remote: remote{host: s.host, endpoint: s.endpoint, modern: true}, server: s, client: m.Client, discovered: m.Discovered,
+		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
+	}
+}
+
+// errRevisions is answered for an MCP server that has no initialize any more. Its own answer
+// names revisions that no edge speaks: a client would ask for one of them, in vain.
+var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
+
+// dialModern asks a server without sessions for what it is, for a client that begins one.
+func (s *Server) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
+	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
+	method := mcp.MethodDiscover
+	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
+	if refused != nil {
+		return Connected{}, refused
+	}
+	if answer.Result == nil || rpc.Unmarshal(answer.Result, &u.discovered) != nil || !slices.Contains(u.discovered.Versions, mcp.Modern) {
+		return Connected{}, &errRevisions
+	}
+	return Connected{
+		Up: u, Version: u.client.Version, Response: u.discovered.Initialized(m.ID, u.client),
+		modern: u.state(),
+	}, nil
+}
+
+// state returns what the registry keeps for each session: no more than the next bridge needs. The
+// caller holds saving, unless the session is new.
+func (u *modernServer) state() *records.ModernSession {
+	return &records.ModernSession{
+		Client: u.client, Discovered: translate.Discovered{Capabilities: u.discovered.Capabilities}, Level: u.level, URIs: u.uris,
+	}
+}
+
+// exchange makes a request, hands what comes before the response to take, and returns the response.
+// An answer that is no success is the client's.
+func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
+	u.mu.Lock()
+	level := u.level
+	u.mu.Unlock()
+	data := u.client.Later(m, level, more)
+	resp, refused := u.post(ctx, u.repeat(client, m), data) //nolint:bodyclose // Finish closes it
+	if refused != nil {
+		if e, err := rpc.ParseMessage(refused.Data); err == nil && e.Error != nil && string(e.ID) != "null" {
+			return e, nil // an error of JSON-RPC, with the status of HTTP that belongs to it
+		}
+		return rpc.Message{}, refused
+	}
+	defer upstream.Finish(resp)
+	b := upstream.NewBody(resp.Header, resp.Body, u.host.MaxBytes())
+	if b == nil {
+		a := upstream.Unreachable(upstream.ErrUnanswered)
+		return rpc.Message{}, &a
+	}
+	for {
+		in, err := b.Next()
+		if err != nil {
+			if why := context.Cause(ctx); why != nil {
+				err = why
+			}
+			if errors.Is(err, io.EOF) {
+				err = upstream.ErrUnanswered
+			}
+			a := u.failure(err)
+			return rpc.Message{}, &a
+		}
+		for _, data := range in.Messages {
+			got, err := rpc.ParseMessage(data)
+			switch {
+			case err != nil:
+			case got.IsResponse() && upstream.IDKey(got.ID) == upstream.IDKey(m.ID):
+				return got, nil
+			case take != nil:
+				if err := take(data); err != nil {
+					a := u.failure(err)
+					return rpc.Message{}, &a
+				}
+			}
+		}
+	}
+}
+
+func (u *modernServer) failure(err error) rpc.Answer {
+	switch {
+	case errors.Is(err, upstream.ErrTooLarge):
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.TooLarge(""))
+	case errors.Is(err, upstream.ErrUnanswered):
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, upstream.ErrUnanswered.Error())
+	default:
+		return upstream.Unreachable(err)
+	}
+}
+
+// repeat returns a client's header with the fields that repeat what a request says.
+func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
+	h := upstream.WithoutRepeated(client)
+	h.Set(mcp.HeaderVersion, mcp.Modern)
+	h.Set(mcp.HeaderMethod, *m.Method)
+	if param := mcp.NameOf(*m.Method); param != "" {
+		var name string
+		_ = json.Unmarshal(m.Param(param), &name) // the server refuses one without
+		h.Set(mcp.HeaderName, mcp.Encode(name))
+		u.mu.Lock()
+		fields := u.tools[name]
+		u.mu.Unlock()
+		for field, path := range fields {
+			if value, ok := translate.Argument(m.Param("arguments"), path); ok && *m.Method == mcp.MethodCallTool {
+				h.Set(mcp.ParamPrefix+field, mcp.Encode(value))
+			}
+		}
+	}
+	return h
+}
+
+// maxPages bounds how many pages of tools are read.
+const maxPages = 100
+
+// learnTools reads what arguments of tools their calls have to repeat; once, unless again.
+func (u *modernServer) learnTools(ctx context.Context, client http.Header, again bool) {
+	u.mu.Lock()
+	known := u.tools != nil
+	u.mu.Unlock()
+	if known && !again {
+		return
+	}
+	tools, method := map[string]map[string][]string{}, "tools/list"
+	for page, cursor := 0, json.RawMessage(nil); page < maxPages; page++ {
+		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: &method}
+		more := translate.Object{}
+		if cursor != nil {
+			more["cursor"] = cursor
+		}
+		answer, _ := u.exchange(ctx, client, m, more, nil)
+		var list struct {
+			Tools []struct {
+				Name        string          `json:"name"`
+				InputSchema json.RawMessage `json:"inputSchema"`
+			} `json:"tools"`
+			Next json.RawMessage `json:"nextCursor"`
+		}
+		if answer.Result == nil || rpc.Unmarshal(answer.Result, &list) != nil {
+			break // the call is made without them, and refused if they are missing
+		}
+		for _, tool := range list.Tools {
+			if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
+				tools[tool.Name] = fields
+			}
+		}
+		if cursor = list.Next; cursor == nil || string(cursor) == "null" {
+			break
+		}
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.tools = tools
+}
+
+// Serve hands over requests, one after the other, and stores what the server sends for them.
+func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
+	defer p.Over()
+	all, _, err := rpc.Messages(data)
+	if err != nil {
+		c.Over(err)
+		return
+	}
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsRequest() {
+			continue
+		}
+		response, refused := u.answer(ctx, p, c, client, m)
+		if why := context.Cause(ctx); why != nil && response == nil {
+			c.Over(why)
+			return
+		}
+		if refused != nil {
+			if len(all) == 1 {
+				c.Refuse(*refused)
+				return
+			}
+			response = upstream.About(*refused, []json.RawMessage{m.ID}).Data
+		}
+		c.Accept()
+		if err := c.Take(call.Item{Data: response}); err != nil {
+			c.Over(err)
+			return
+		}
+	}
+	c.Over(nil)
+}
+
+// answer returns the response to a request: what belongs to the session is answered here.
+func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+	var value string
+	var err error
+	switch *m.Method {
+	case translate.MethodPing:
+	case "logging/setLevel":
+		_ = json.Unmarshal(m.Param("level"), &value) // none is none
+		err = u.change(ctx, c.Session, func(is *records.ModernSession) { is.Level = value })
+	case "resources/subscribe", "resources/unsubscribe":
+		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
+			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
+		}
+		err = u.change(ctx, c.Session, func(is *records.ModernSession) {
+			is.URIs = slices.DeleteFunc(slices.Clone(is.URIs), func(other string) bool { return other == value })
+			if *m.Method == "resources/subscribe" {
+				is.URIs = append(is.URIs, value)
+			}
+		})
+	default:
+		return u.request(ctx, p, c, client, m)
+	}
+	if err != nil {
+		return rpc.ErrorMessage(m.ID, rpc.CodeInternal, err.Error(), nil), nil
+	}
+	return translate.Message(map[string]any{"id": m.ID, "result": struct{}{}}), nil
+}
+
+const (
+	// MaxSubscriptions bounds the resources that a client may subscribe to.
+	MaxSubscriptions = 1000
+	// MaxSettings bounds their URIs and the level in the metadata of a session, which is as large
+	// as that of other sessions may be.
+	MaxSettings = 16 << 10
+)
+
+// ErrSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
+var ErrSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
+
+// change changes what the client has set: in the session's metadata for the next bridge, and then here.
+// Errors are for the client.
+func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*records.ModernSession)) error {
+	u.saving.Lock()
+	defer u.saving.Unlock()
+	next := u.state()
+	edit(next)
+	if len(next.URIs) > MaxSubscriptions || len(event.MustJSON([]any{next.Level, next.URIs})) > MaxSettings {
+		return ErrSubscriptions
+	}
+	if err := u.save(ctx, h, next); err != nil {
+		u.host.Log.Info("what a client has set is not stored", "session", h.Name, "error", err)
+		if full, ok := errors.AsType[*session.FullError](err); ok {
+			return full
+		}
+		return errors.New("this cannot be stored now")
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !slices.Equal(u.uris, next.URIs) {
+		close(u.changed)
+		u.changed = make(chan struct{})
+	}
+	u.level, u.uris = next.Level, next.URIs
+	return nil
+}
+
+func (u *modernServer) save(ctx context.Context, h *call.Session, is *records.ModernSession) error {
+	s := u.host
+	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, modern: is}))
+	if err != nil {
+		return err
+	}
+	rec, _ := s.Backend.Sessions.Session(h.Name)
+	leave, err := s.Limits.Grow(rec.Holder(), session.Usage{MetadataBytes: max(0, int64(len(data))-rec.Usage().MetadataBytes)})
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, s.Config.CloseTimeout())
+	defer cancel()
+	_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
+	return err
+}
+
+// maxRounds is how often a server may ask for one request.
+const maxRounds = 16
+
+// request makes a request, again and again with the client's answers.
+func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+	if *m.Method == mcp.MethodCallTool {
+		u.learnTools(ctx, client, false)
+	}
+	take := func(data []byte) error {
+		p.Came()
+		defer p.Wait()
+		c.Accept()
+		return c.Take(call.Item{Data: data})
+	}
+	var more translate.Object
+	for round, retried := 0, false; ; round++ {
+		answer, refused := u.exchange(ctx, client, m, more, take)
+		if refused != nil {
+			return nil, refused
+		}
+		if answer.Error != nil {
+			if !retried && *m.Method == mcp.MethodCallTool && codeOf(answer.Error) == mcp.CodeHeaderMismatch {
+				retried = true
+				u.learnTools(ctx, client, true)
+				continue
+			}
+			return translate.Message(map[string]any{"id": m.ID, "error": answer.Error}), nil
+		}
+		required, asks, err := translate.ParseRequired(answer.Result)
+		switch {
+		case err != nil, asks && round == maxRounds:
+			return rpc.ErrorMessage(m.ID, rpc.CodeInternal, translate.ErrResult.Error(), nil), nil
+		case !asks:
+			return translate.Message(map[string]any{"id": m.ID, "result": translate.Earlier(*m.Method, answer.Result)}), nil
+		}
+		p.Came() // it is the client that is waited for
+		answers, failed := u.askAll(ctx, c, required)
+		if context.Cause(ctx) != nil {
+			return nil, nil
+		}
+		if failed != nil {
+			return translate.Message(map[string]any{"id": m.ID, "error": failed}), nil
+		}
+		p.Wait()
+		more = required.Again(answers)
+	}
+}
+
+func codeOf(e json.RawMessage) int {
+	var f translate.Failure
+	_ = rpc.Unmarshal(e, &f) // 0 is no code
+	return f.Code
+}
+
+// stateOnlyPause is how long a request waits that is to be made again without being asked anything.
+const stateOnlyPause = 250 * time.Millisecond
+
+// askAll asks the client, on the stream of its request, and waits for the answers. An error of the
+// client's ends the request, and so does a question that cannot be stored.
+func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+	if len(r.Questions) == 0 {
+		select {
+		case <-ctx.Done():
+		case <-u.host.Times.After(stateOnlyPause):
+		}
+		return nil, nil
+	}
+	c.Accept()
+	answers, waiting := translate.Object{}, map[string]chan rpc.Message{}
+	for _, key := range slices.Sorted(maps.Keys(r.Questions)) {
+		id := "rejoin-" + rand.Text()
+		answer, forget := u.expect(strconv.Quote(id))
+		defer forget() //nolint:gocritic // a few
+		waiting[key] = answer
+		q := r.Questions[key]
+		question := map[string]any{"id": id, "method": q.Method}
+		if q.Params != nil {
+			question["params"] = q.Params
+		}
+		if _, err := c.Put(call.Item{Data: translate.Message(question)}); err != nil {
+			m, _ := rpc.ParseMessage(u.failure(err).Data) // it is ours
+			return nil, m.Error
+		}
+	}
+	timeout := time.NewTimer(u.host.Config.InputWait)
+	defer timeout.Stop()
+	for key, answer := range waiting {
+		select {
+		case m := <-answer:
+			if m.Error != nil {
+				return nil, m.Error
+			}
+			answers[key] = m.Result
+		case <-timeout.C:
+			return nil, json.RawMessage(fmt.Sprintf(`{"code":%d,"message":"the client did not answer in time"}`, rpc.CodeInternal))
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+	return answers, nil
+}
+
+// expect has the client's answer to a request of an ID kept, until forget is called.
+func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()) {
+	key := upstream.IDKey([]byte(id))
+	answer = make(chan rpc.Message, 1)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting[key] = answer
+	return answer, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.waiting, key)
+	}
+}
+
+// Send takes the client's answers. Notifications are the bridge's: the server has no session that
+// they could be about.
+func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
+	all, _, err := rpc.Messages(data)
+	if err != nil {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, err.Error())
+	}
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsResponse() {
+			continue
+		}
+		u.mu.Lock()
+		answer := u.waiting[upstream.IDKey(m.ID)]
+		delete(u.waiting, upstream.IDKey(m.ID))
+		u.mu.Unlock()
+		if answer != nil {
+			answer <- m
+		}
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// Resume ends a call of another bridge: the server has forgotten it.
+func (u *modernServer) Resume(_ context.Context, c *call.Call, _ http.Header) {
+	c.Over(upstream.ErrUnanswered)
+}
+
+// Close has nothing to do: there is no session.
+func (u *modernServer) Close(context.Context, http.Header) {}

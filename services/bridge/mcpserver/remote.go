@@ -1,0 +1,370 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// remote is a session at the upstream's endpoint. It is safe for concurrent use.
+type remote struct {
+	host     *host.Host
+	endpoint *upstream.Endpoint
+	id       string // the upstream's session; empty when it has none
+	version  string // of the protocol, as negotiated
+	modern   bool   // the revision has no sessions
+}
+
+// header returns the header of a request: what is forwarded of a client's, and the
+// transport's own.
+func (r *remote) header(client http.Header) http.Header {
+	h := r.endpoint.Chosen(client)
+	if r.modern {
+		upstream.Repeat(h, client)
+		return h
+	}
+	if r.id != "" {
+		h.Set(upstream.HeaderSession, r.id)
+	}
+	if version := client.Get(upstream.HeaderVersion); version != "" {
+		h.Set(upstream.HeaderVersion, version)
+	} else if r.version != "" {
+		h.Set(upstream.HeaderVersion, r.version)
+	}
+	return h
+}
+
+// post posts messages. An answer that is no success is the client's.
+func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
+	header := r.header(client)
+	span := r.host.BeginPost(ctx, client, header)
+	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
+	host.EndPost(span, resp)
+	if err != nil {
+		r.host.Unreachable(err)
+		a := upstream.Unreachable(err)
+		return nil, &a
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	r.host.Refused(resp.StatusCode)
+	a := upstream.Refusal(resp)
+	if a.Status == http.StatusNotFound && r.id == "" && !r.modern {
+		a.Status = http.StatusBadGateway // 404 would say that the session has ended
+	}
+	return nil, &a
+}
+
+// response reads an answer up to the response to a request. What comes before it has no
+// session to belong to, and is left out.
+func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
+	b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
+	if b == nil {
+		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
+	}
+	for {
+		in, err := b.Next()
+		if errors.Is(err, io.EOF) {
+			return rpc.Message{}, nil, upstream.ErrUnanswered
+		}
+		if err != nil {
+			return rpc.Message{}, nil, err
+		}
+		for _, data := range in.Messages {
+			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && upstream.IDKey(m.ID) == upstream.IDKey(id) {
+				return m, data, nil
+			}
+		}
+	}
+}
+
+// Send hands over messages that are no requests. The end of ctx ends the waiting, and not the
+// request: net/http may have given its connection to another session's already, which would fail
+// (docs/upstream/0031).
+func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
+	answered := make(chan rpc.Answer, 1)
+	if !r.host.Go(func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.host.Config.OpenTimeout)
+		defer cancel()
+		defer context.AfterFunc(r.host.Life, cancel)()
+		resp, refused := r.post(within, client, data) //nolint:bodyclose // Finish closes it
+		if refused != nil {
+			answered <- *refused
+			return
+		}
+		upstream.Finish(resp)
+		answered <- rpc.Answer{Status: http.StatusAccepted}
+	}) {
+		return upstream.Unreachable(upstream.ErrStopping)
+	}
+	select {
+	case a := <-answered:
+		return a
+	case <-ctx.Done():
+		return upstream.Unreachable(context.Cause(ctx))
+	}
+}
+
+// Serve hands over requests, and stores what the upstream sends for them, to the end.
+func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
+	defer p.Over()
+	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
+	switch why := context.Cause(ctx); {
+	case refused == nil:
+		c.Accept()
+		r.finish(c, client, r.follow(ctx, p, c, client, resp))
+	case why != nil:
+		r.finish(c, client, why)
+	default:
+		if refused.Status == http.StatusNotFound && !r.modern {
+			c.Session.Finish(upstream.ErrGone)
+		}
+		c.Refuse(*refused)
+	}
+}
+
+// finish ends a call.
+func (r *remote) finish(c *call.Call, client http.Header, why error) {
+	if errors.Is(why, upstream.ErrTimeout) && !r.modern {
+		r.cancel(c, client)
+	}
+	if errors.Is(why, upstream.ErrGone) {
+		c.Session.Finish(upstream.ErrGone)
+	}
+	c.Over(why)
+}
+
+// cancel tells the upstream that the open requests are cancelled.
+func (r *remote) cancel(c *call.Call, client http.Header) {
+	ctx, cancel := context.WithTimeout(r.host.Life, upstream.DialTimeout)
+	defer cancel()
+	open, _ := c.Left()
+	for _, request := range open {
+		_ = r.Send(ctx, client, upstream.Cancelled(request.Sent)) // it is over in any case
+	}
+}
+
+// follow stores the messages of an answer, and of what it is resumed with, until all
+// requests are answered. The error says why they never will be.
+func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, resp *http.Response) error {
+	pause := retry.FirstPause
+	for {
+		b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
+		if b == nil {
+			upstream.Finish(resp)
+			return fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
+		}
+		began := time.Now()
+		came, err := r.read(p, c, b)
+		upstream.Finish(resp)
+		switch why := context.Cause(ctx); {
+		case c.Done():
+			return nil
+		case why != nil:
+			return why
+		case errors.Is(err, upstream.ErrTooLarge), errors.Is(err, call.ErrClosed), errors.Is(err, upstream.ErrStopping):
+			return err
+		case c.Cursor().ID == "":
+			return fmt.Errorf("%w: %w", upstream.ErrUnanswered, err)
+		}
+		if came && time.Since(began) > pollPause { // else it ended at once, and may go on so
+			pause = retry.FirstPause
+		}
+		if resp, err = r.reconnect(ctx, c, client, max(pause, b.Retry())); err != nil { //nolint:bodyclose // finish closes it
+			return err
+		}
+		pause = min(2*pause, retry.LastPause)
+	}
+}
+
+// read stores the messages of an answer, and reports whether there were any. It returns
+// when all requests of c are answered, or with the reason why it cannot go on.
+func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (came bool, err error) {
+	for {
+		in, err := b.Next()
+		if err != nil {
+			c.Moved(b.LastID())
+			return came, err
+		}
+		if len(in.Messages) == 0 {
+			c.Moved(b.LastID())
+			continue // no message: the timer runs on
+		}
+		p.Came()
+		for i, data := range in.Messages {
+			if err := c.Take(call.Item{Data: data, ID: in.ID, Index: i}); err != nil {
+				return came, err
+			}
+			came = true
+		}
+		if !c.Standalone() && c.Done() {
+			return came, nil
+		}
+		c.Moved(b.LastID())
+		p.Wait()
+	}
+}
+
+// reconnect asks for a stream from where it broke (MCP 2025-11-25, resumability and
+// redelivery), again and again until the upstream answers, or has been away for
+// OpenTimeout. Errors are [upstream.ErrGone], [upstream.ErrNoStream], ctx's cause, or why the last try failed.
+func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header, pause time.Duration) (*http.Response, error) {
+	for since := time.Now(); ; pause = min(max(2*pause, retry.FirstPause), retry.LastPause) {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-r.host.Times.After(pause):
+		}
+		resp, err := r.get(ctx, client, c.Cursor().ID)
+		if err == nil {
+			r.host.Metrics.Resumes.Inc()
+			return resp, nil
+		}
+		if why := context.Cause(ctx); why != nil {
+			return nil, why
+		}
+		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.host.Config.OpenTimeout {
+			return nil, err
+		}
+	}
+}
+
+// get asks for a stream: the one that an event belongs to, or, without, the one that is
+// about no request. Errors are [upstream.ErrGone], [upstream.ErrNoStream], or such that trying again may help.
+func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*http.Response, error) {
+	h := r.header(client)
+	if lastID != "" {
+		h.Set(upstream.HeaderLastEvent, lastID)
+	}
+	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
+	if err != nil {
+		r.host.Unreachable(err)
+		return nil, err
+	}
+	r.host.Refused(resp.StatusCode)
+	if resp.StatusCode == http.StatusOK && upstream.MediaType(resp.Header) == upstream.EventStream {
+		return resp, nil
+	}
+	upstream.Finish(resp)
+	switch code := resp.StatusCode; {
+	case code == http.StatusNotFound && r.id != "":
+		return nil, upstream.ErrGone
+	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusConflict:
+		return nil, fmt.Errorf("the MCP server answered GET with %d", code)
+	default:
+		return nil, fmt.Errorf("%w: it answered GET with %d", upstream.ErrNoStream, code)
+	}
+}
+
+// Close ends the session upstream.
+func (r *remote) Close(ctx context.Context, client http.Header) {
+	if r.id == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, upstream.DialTimeout)
+	defer cancel()
+	resp, err := r.endpoint.Do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
+	if err != nil {
+		r.host.Log.Info("a session is not ended at the MCP server", "error", err)
+		return
+	}
+	upstream.Finish(resp) // 405: sessions of this server end by themselves
+}
+
+// The pauses before the standalone stream is asked for again.
+const (
+	listenPause    = time.Second
+	listenPauseMax = 30 * time.Second
+	// pollPause is the shortest, whatever the upstream asks for with "retry"; after streams
+	// that end at once without a message it grows to pollPauseMax.
+	pollPause    = 500 * time.Millisecond
+	pollPauseMax = 5 * time.Second
+)
+
+// pauseAfter returns the pause before a stream is asked for again that ran for so long: the first one after a
+// long run.
+func pauseAfter(pause, ran time.Duration) time.Duration {
+	if ran > listenPauseMax {
+		return listenPause
+	}
+	return pause
+}
+
+// Listen keeps the upstream's standalone stream open, and stores what comes, until ctx
+// ends or there is none.
+func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
+	ctx, p := upstream.NewIdleTimer(ctx, 0)
+	defer p.Over()
+	pause := listenPause
+	for {
+		resp, err := r.get(ctx, client(), c.Cursor().ID)
+		c.WasTried()
+		next := pause
+		switch {
+		case errors.Is(err, upstream.ErrGone):
+			c.Session.Finish(upstream.ErrGone)
+			return
+		case errors.Is(err, upstream.ErrNoStream):
+			return
+		case err == nil:
+			b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
+			began := time.Now()
+			var came bool
+			came, err = r.read(p, c, b)
+			_ = resp.Body.Close()
+			if errors.Is(err, call.ErrClosed) {
+				return
+			}
+			if errors.Is(err, upstream.ErrTooLarge) {
+				// It would come again. What is between it and now is lost with it.
+				c.Drop(host.DropTooLarge, err)
+				c.Restart()
+			}
+			pause = pauseAfter(pause, time.Since(began))
+			next = pause
+			if b.Retry() > 0 {
+				if came || time.Since(began) > pollPause {
+					pause = pollPause
+				}
+				next = max(min(pause, pollPauseMax), b.Retry())
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Session.Name, "stream", c.Stream, "in", next.String(), "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.host.Times.After(next):
+		}
+		pause = min(2*pause, listenPauseMax)
+	}
+}
+
+// Resume continues a call of another bridge, where the upstream offers that.
+func (r *remote) Resume(ctx context.Context, c *call.Call, client http.Header) {
+	if c.Cursor().ID == "" {
+		c.Over(upstream.ErrUnanswered)
+		return
+	}
+	ctx, p := c.Wait(ctx)
+	defer p.Over()
+	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
+	if err == nil {
+		err = r.follow(ctx, p, c, client, resp)
+	}
+	r.finish(c, client, err)
+}

@@ -1,0 +1,198 @@
+package mcpserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+const (
+	// maxSpares is how many processes are kept that no call has used.
+	maxSpares = 16
+	// SpareFor is how long one is kept.
+	SpareFor = time.Minute
+)
+
+// Unused is a session at a server of earlier revisions that is ready for a call.
+type Unused struct {
+	Connected
+	Server translate.Server
+	until  time.Time
+}
+
+func (b *Unused) isAlive() bool {
+	u, ok := b.Up.(*stdio)
+	return ok && u.alive()
+}
+
+// spares are processes that are started ahead for the next call of a client, since that may take a
+// second. Each is used by one call: no call meets what another has left behind. It is safe
+// for concurrent use.
+type spares struct {
+	mu     sync.Mutex
+	all    map[[sha256.Size]byte]*Unused // nil for one that is being begun
+	closed bool
+}
+
+// spareKey is the same for calls that could have the same session: of one client, with the same
+// capabilities and the same forwarded header.
+func (s *Server) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
+	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
+}
+
+// UnusedSession returns a session that no call has used, and has the next one begun.
+func (s *Server) UnusedSession(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
+	if s.command == nil {
+		return s.connect(ctx, c, r, client)
+	}
+	key := s.spareKey(c, r, client)
+	b := s.spares.take(key)
+	var refused *rpc.Answer
+	if b == nil {
+		b, refused = s.connect(ctx, c, r, client)
+	}
+	if refused == nil && s.running.MostlyFree() && s.spares.reserve(key) {
+		next := func() {
+			ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
+			defer cancel()
+			b, refused := s.connect(ctx, c, r, client)
+			if refused != nil {
+				b = nil
+			}
+			if late := s.spares.put(key, b); late != nil {
+				late.Up.Close(ctx, client)
+			}
+		}
+		if !s.host.Go(next) {
+			s.spares.put(key, nil)
+		}
+	}
+	return b, refused
+}
+
+// connect begins a session at the MCP server with what the client of a request is capable of.
+func (s *Server) connect(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
+	ctx, cancel := context.WithTimeout(ctx, s.host.Config.OpenTimeout)
+	defer cancel()
+	const id = "initialize"
+	c.Header, c.Data = client, translate.Initialize(r, id)
+	d, refused := s.dial(ctx, c, json.RawMessage(`"`+id+`"`))
+	if refused != nil {
+		if !upstream.SaysNothing(refused.Status) {
+			s.forgetEra()
+		}
+		return nil, withoutID(*refused)
+	}
+	m, err := rpc.ParseMessage(d.Response)
+	if err == nil && m.Error != nil {
+		s.forgetEra()
+		return nil, withoutID(rpc.Answer{Status: http.StatusBadGateway, Data: d.Response})
+	}
+	b := &Unused{Connected: d, until: time.Now().Add(SpareFor)}
+	if err == nil {
+		b.Server, err = translate.ParseServer(m.Result)
+	}
+	if err != nil {
+		d.Up.Close(ctx, client)
+		return nil, s.host.ConnectError(err)
+	}
+	if a := d.Up.Send(ctx, client, []byte(`{"jsonrpc":"2.0","method":"`+upstream.MethodInitialized+`"}`)); a.Status != http.StatusAccepted {
+		d.Up.Close(ctx, client)
+		return nil, &a
+	}
+	return b, nil
+}
+
+// withoutID returns an answer to a request of our own, for the request that it was made for.
+func withoutID(a rpc.Answer) *rpc.Answer {
+	a.Data = translate.WithID(a.Data, json.RawMessage("null"))
+	return &a
+}
+
+// take takes a session; nil when there is none.
+func (p *spares) take(key [sha256.Size]byte) *Unused {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.all[key]
+	if b == nil || !b.isAlive() {
+		return nil
+	}
+	delete(p.all, key)
+	return b
+}
+
+// reserve reports whether a session is to be begun ahead; put has to follow.
+func (p *spares) reserve(key [sha256.Size]byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.all[key]; ok || p.closed || len(p.all) >= maxSpares {
+		return false
+	}
+	if p.all == nil {
+		p.all = map[[sha256.Size]byte]*Unused{}
+	}
+	p.all[key] = nil
+	return true
+}
+
+// put keeps a session that was begun ahead, nil for one that could not be, and returns it when it is
+// too late.
+func (p *spares) put(key [sha256.Size]byte, b *Unused) (late *Unused) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b == nil || p.closed {
+		delete(p.all, key)
+		return b
+	}
+	p.all[key] = b
+	return nil
+}
+
+// expired takes the sessions that were kept for too long; all of them when the service stops.
+func (p *spares) expired(now time.Time, stops bool) (all []*Unused) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = p.closed || stops
+	for key, b := range p.all {
+		if b != nil && (stops || now.After(b.until) || !b.isAlive()) {
+			all = append(all, b)
+			delete(p.all, key)
+		}
+	}
+	return all
+}
+
+// count returns how many processes wait for a call, and how many are being started.
+func (p *spares) count() (ready, starting int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.all {
+		switch {
+		case b == nil:
+			starting++
+		case b.isAlive():
+			ready++
+		}
+	}
+	return ready, starting
+}
+
+// Spares returns how many processes wait for a call, and how many are being started to.
+func (s *Server) Spares() (ready, starting int) { return s.spares.count() }
+
+// CloseSpares ends the processes that have waited for too long; all of them when the service stops.
+func (s *Server) CloseSpares(now time.Time, stops bool) {
+	for _, b := range s.spares.expired(now, stops) {
+		s.host.Go(func() { b.Up.Close(s.host.Life, http.Header{}) })
+	}
+}

@@ -1,0 +1,479 @@
+package mcpserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// stdio is a session with an MCP server of its own, a process that reads and writes a
+// message a line (MCP 2025-11-25, transports, stdio). It is safe for concurrent use.
+//
+//	startStdio ──▶ read: one goroutine, stores what the process writes, in its order
+//	           └─▶ watchProcess: one, ends the process with the service, and the session with the process
+//
+// A call belongs to read while that has its turn, and to serve at the end.
+type stdio struct {
+	host    *host.Host
+	process *upstream.Process
+	writing chan struct{} // holds a token while somebody writes
+	first   chan []byte   // the response to initialize
+	opening string        // [upstream.IDKey] of initialize
+	session *call.Session // set before attached is closed
+	ready   chan struct{} // closed when session is set
+	closing chan struct{} // closed when there is no session, or not any more
+	closed  sync.Once
+	over    chan struct{} // closed when nothing more will be read
+	// answered says that initialize was answered; read alone uses it.
+	answered bool
+
+	mu    sync.Mutex
+	name  string // of the session
+	gone  bool   // the process has ended
+	calls []*stdioCall
+}
+
+// stdioCall is an open call of a process.
+type stdioCall struct {
+	*call.Call
+	turn     chan struct{}   // holds a token while somebody stores for the call, and guards ended
+	ended    bool            // nothing more is stored
+	done     chan struct{}   // closed when all is answered
+	keys     map[string]bool // of its requests
+	tokens   map[string]bool // [upstream.IDKey] of the progress tokens that they carried
+	patience *upstream.IdleTimer
+}
+
+// startStdio starts a process and its session, of a client's share, without telling it
+// anything.
+func (s *Server) startStdio(session, client string) (*stdio, error) {
+	if !s.running.Enter(client) {
+		s.EndUnused()
+		return nil, errBusy
+	}
+	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))
+	if err != nil {
+		s.running.Leave(client)
+		return nil, err
+	}
+	u := &stdio{
+		host: s.host, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
+		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
+	}
+	if !s.host.Go(func() {
+		defer s.running.Leave(client)
+		u.watchProcess()
+	}) {
+		p.Stop()
+		p.CloseAll()
+		s.running.Leave(client)
+		return nil, upstream.ErrStopping
+	}
+	return u, nil
+}
+
+// watchProcess stops the process when the service stops or when it has ended or closed its
+// output, and ends the session then.
+func (u *stdio) watchProcess() {
+	var reading sync.WaitGroup
+	reading.Go(u.read)
+	select {
+	case <-u.over:
+	case <-u.process.Exited:
+		<-u.over // what it has written before
+	case <-u.host.Life.Done():
+	}
+	u.process.Stop()
+	reading.Wait()
+	u.process.CloseAll()
+	u.mu.Lock()
+	u.gone = true
+	h := u.session
+	u.mu.Unlock()
+	if h != nil {
+		h.Finish(upstream.ErrExited)
+	}
+}
+
+// attach makes the session that the process belongs to known.
+func (u *stdio) attach(h *call.Session) {
+	u.mu.Lock()
+	u.session, u.name = h, h.Name
+	gone := u.gone
+	u.mu.Unlock()
+	close(u.ready)
+	if gone {
+		h.Finish(upstream.ErrExited)
+	}
+}
+
+// initialize hands over the initialize request and returns the response. Errors are
+// [upstream.ErrExited], and ctx's cause.
+func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
+	u.mu.Lock()
+	u.opening = upstream.IDKey(id)
+	u.mu.Unlock()
+	if err := u.write(ctx, data); err != nil {
+		return nil, err
+	}
+	select {
+	case response := <-u.first:
+		return response, nil
+	case <-u.over:
+		select {
+		case response := <-u.first: // it came before
+			return response, nil
+		default:
+			return nil, upstream.ErrExited
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// write hands over messages in a line.
+func (u *stdio) write(ctx context.Context, data []byte) error {
+	if bytes.ContainsAny(data, "\r\n") {
+		var line bytes.Buffer
+		if err := json.Compact(&line, data); err != nil {
+			return err
+		}
+		data = line.Bytes()
+	}
+	select {
+	case u.writing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-u.writing }()
+	if err := u.process.Write(data, time.Now().Add(u.host.Config.OpenTimeout)); err != nil {
+		u.process.Signal(syscall.SIGKILL)
+		return upstream.ErrExited
+	}
+	return nil
+}
+
+// Send hands over messages that are no requests.
+func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
+	if err := u.write(ctx, data); err != nil {
+		return upstream.Unreachable(err)
+	}
+	return rpc.Answer{Status: http.StatusAccepted}
+}
+
+// Serve hands over requests, and waits until they are answered.
+func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
+	ctx, p := c.Wait(ctx)
+	defer p.Over()
+	call, ok := u.begin(c, p, data)
+	if !ok {
+		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
+		return
+	}
+	why := u.write(ctx, data)
+	if why == nil {
+		c.Accept()
+		select {
+		case <-call.done:
+		case <-ctx.Done():
+			why = context.Cause(ctx)
+		}
+	}
+	u.forget(call)
+	call.turn <- struct{}{}
+	call.ended = true
+	<-call.turn
+	if errors.Is(why, upstream.ErrTimeout) {
+		open, _ := c.Left()
+		for _, r := range open {
+			_ = u.write(u.host.Life, upstream.Cancelled(r.Sent)) // it is over in any case
+		}
+	}
+	c.Over(why)
+}
+
+// Resume ends a call whose process has ended with the bridge before.
+func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.Over(upstream.ErrExited) }
+
+// Listen has nothing to do: all messages come on one stream.
+func (u *stdio) Listen(context.Context, *call.Call, func() http.Header) {}
+
+func (u *stdio) nameNow() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.name
+}
+
+// alive reports whether the process runs. What it has written may still be unread: that waits for the
+// session.
+func (u *stdio) alive() bool {
+	select {
+	case <-u.over:
+		return false
+	case <-u.process.Exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close ends the process.
+func (u *stdio) Close(context.Context, http.Header) {
+	if u.process != nil {
+		u.closed.Do(func() { close(u.closing) })
+		u.process.Stop()
+	}
+}
+
+// begin makes a call known to read, unless one of its requests' IDs is in use.
+func (u *stdio) begin(c *call.Call, p *upstream.IdleTimer, data []byte) (*stdioCall, bool) {
+	s := &stdioCall{
+		Call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
+		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
+	}
+	all, _, err := rpc.Messages(data)
+	if err != nil {
+		return nil, false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		if err != nil || !m.IsRequest() {
+			continue
+		}
+		key := upstream.IDKey(m.ID)
+		if slices.ContainsFunc(u.calls, func(other *stdioCall) bool { return other.keys[key] }) {
+			return nil, false
+		}
+		s.keys[key] = true
+		if token := m.Param("_meta", "progressToken"); token != nil {
+			s.tokens[upstream.IDKey(token)] = true
+		}
+	}
+	u.calls = append(u.calls, s)
+	return s, true
+}
+
+func (u *stdio) forget(s *stdioCall) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.calls = slices.DeleteFunc(u.calls, func(other *stdioCall) bool { return other == s })
+}
+
+// errBusy is returned when there are as many processes as there may be, or as many as
+// this client may have of them.
+var errBusy = errors.New("the bridge has too many processes, or too many of this client's")
+
+// errEarly is why a message before the response to initialize is left out.
+var errEarly = errors.New("it came before the response to initialize, and too many did")
+
+// maxEarly is how many messages a process may write before it answers initialize.
+const maxEarly = 64
+
+// read stores what the process writes, until its output ends. What it writes before the response
+// to initialize waits for the session: MCP allows log messages and pings there.
+func (u *stdio) read() {
+	defer close(u.over)
+	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.MaxBytes())
+	var early [][]byte
+	var size int
+	var own *call.Call // nil before the session is ready
+	for {
+		messages, err := u.next(l)
+		if err != nil {
+			return
+		}
+		for _, data := range messages {
+			first := own == nil && u.isFirst(data)
+			switch {
+			case own == nil && !first && !u.answered:
+				if len(early) == maxEarly || size+len(data) > u.host.MaxBytes() {
+					u.skip(data, errEarly)
+					continue
+				}
+				early, size = append(early, data), size+len(data)
+				continue
+			case first && len(early) == 0:
+				continue
+			case own == nil:
+				if !u.waitReady() {
+					return
+				}
+				own = call.NewStandalone(u.session, u.session.Receiver())
+				for _, data := range early {
+					if u.store(data, own) != nil {
+						return
+					}
+				}
+				early = nil
+			}
+			if !first && u.store(data, own) != nil {
+				return
+			}
+		}
+	}
+}
+
+// waitReady waits for the session, and reports whether there is one.
+func (u *stdio) waitReady() bool {
+	select {
+	case <-u.ready:
+		return true
+	default:
+	}
+	select {
+	case <-u.ready:
+		return true
+	case <-u.closing:
+	case <-u.host.Life.Done():
+	}
+	return false
+}
+
+// next returns the messages of the next line that holds any. A response that is too large becomes
+// an error.
+func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
+	for {
+		var skim upstream.Skimmer
+		line, err := l.Next(skim.Add)
+		if errors.Is(err, upstream.ErrTooLarge) {
+			u.host.Metrics.Dropped.WithLabelValues(host.DropTooLarge).Inc()
+			id := skim.Response()
+			if id == nil {
+				continue
+			}
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.TooLarge(u.nameNow()), nil), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		all, _, err := rpc.Messages(bytes.Clone(line))
+		if err != nil {
+			u.skip(line, err)
+			continue
+		}
+		all = slices.DeleteFunc(all, func(data json.RawMessage) bool {
+			_, err := rpc.ParseMessage(data)
+			if err != nil {
+				u.skip(data, err)
+			}
+			return err != nil
+		})
+		if len(all) > 0 {
+			return all, nil
+		}
+	}
+}
+
+// skippedBytes is how much of a line that is no message the log shows.
+const skippedBytes = 256
+
+// skip leaves out what the process wrote, and shows it in the log.
+func (u *stdio) skip(line []byte, why error) {
+	u.host.Metrics.Dropped.WithLabelValues(host.DropInvalid).Inc()
+	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
+		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
+}
+
+// isFirst hands the response to initialize over.
+func (u *stdio) isFirst(data []byte) bool {
+	u.mu.Lock()
+	opening := u.opening
+	u.mu.Unlock()
+	m, err := rpc.ParseMessage(data)
+	if opening == "" || err != nil || !m.IsResponse() || upstream.IDKey(m.ID) != opening {
+		return false
+	}
+	u.mu.Lock()
+	u.opening = ""
+	u.mu.Unlock()
+	u.answered = true
+	u.first <- data
+	return true
+}
+
+// store stores a message on the stream that it belongs to. An error ends the reading.
+func (u *stdio) store(data []byte, own *call.Call) error {
+	m, err := rpc.ParseMessage(data)
+	if err != nil {
+		return err // next has left such messages out
+	}
+	s := u.route(m)
+	if s == nil {
+		if m.IsResponse() {
+			own.Drop(host.DropLate, call.ErrUnknownRequest)
+			return nil
+		}
+		return continueAfter(own.Take(call.Item{Data: data}))
+	}
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.ended || s.Done() {
+		own.Drop(host.DropLate, call.ErrUnknownRequest)
+		return nil
+	}
+	s.patience.Came()
+	defer s.patience.Wait()
+	err = s.Take(call.Item{Data: data})
+	if s.Done() {
+		close(s.done)
+	}
+	return continueAfter(err)
+}
+
+// continueAfter leaves out errors that are about one stream alone.
+func continueAfter(err error) error {
+	if errors.Is(err, call.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// route returns the call that a message belongs to; nil when it is about none, or about
+// one that is over.
+func (u *stdio) route(m rpc.Message) *stdioCall {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m.IsResponse() {
+		for _, s := range u.calls {
+			if s.keys[upstream.IDKey(m.ID)] {
+				return s
+			}
+		}
+		return nil
+	}
+	if token := m.Param("progressToken"); token != nil {
+		for _, s := range u.calls {
+			if s.tokens[upstream.IDKey(token)] {
+				return s
+			}
+		}
+	}
+	var only *stdioCall
+	for _, s := range u.calls {
+		switch {
+		case s.Done(): // it is about to be forgotten
+		case only != nil:
+			return nil
+		default:
+			only = s
+		}
+	}
+	return only
+}

@@ -1,0 +1,52 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"rejoin/services/bridge/config"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/session"
+)
+
+// Config configures the service; see [config.Config].
+type Config = config.Config
+
+// ProgramConfig holds the flags of the program that runs nothing but a bridge.
+type ProgramConfig struct {
+	daemon.Config
+	Backend  backend.Config       `embed:""`
+	Bridge   Config               `embed:""`
+	Sessions session.LimitsConfig `embed:""`
+
+	// AckTimeout is that of [config.Config].
+	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
+}
+
+// Check reports what would keep the program from starting, a line for each problem.
+func (cfg *ProgramConfig) Check() error {
+	c := cfg.Bridge
+	c.AckTimeout, c.Sessions = cfg.AckTimeout, cfg.Sessions
+	if !c.Wanted() {
+		return ErrNoUpstream
+	}
+	return errors.Join(c.Validate(), cfg.Sessions.Validate())
+}
+
+// Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
+func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
+	cfg.Bridge.AckTimeout, cfg.Bridge.Sessions = cfg.AckTimeout, cfg.Sessions
+	if !cfg.Bridge.Wanted() {
+		return ErrNoUpstream // before the wait for a log
+	}
+	if err := cfg.Sessions.Validate(); err != nil {
+		return err
+	}
+	return backend.Serve(ctx, cfg.Config, env, "bridge",
+		func(ctx context.Context) (*backend.Backend, error) {
+			return backend.Open(ctx, cfg.Backend, "bridge", env.Log)
+		},
+		func(b *backend.Backend) (*Service, error) { return New(cfg.Bridge, b, env) })
+}

@@ -1,0 +1,61 @@
+package records
+
+import (
+	"encoding/json"
+
+	"rejoin/services/bridge/translate"
+)
+
+// ModernSession is what the registry holds of a session at a server that has none.
+type ModernSession struct {
+	Client     translate.Client     `json:"client"`
+	Discovered translate.Discovered `json:"discovered"`
+	Level      string               `json:"level,omitempty"` // of log messages; empty for none
+	URIs       []string             `json:"uris,omitempty"`  // of the resources that the client subscribed to
+}
+
+// OneCall is what the registry holds of the one call of a session: what the next bridge needs to
+// go on with it at a server of earlier revisions.
+type OneCall struct {
+	Method   string          `json:"method"`
+	Token    json.RawMessage `json:"progressToken,omitempty"`
+	LogLevel string          `json:"logLevel,omitempty"`
+	Server   json.RawMessage `json:"serverInfo,omitempty"`
+	Task     bool            `json:"task,omitempty"` // it may become a task
+	Asks     map[string]bool `json:"asks,omitempty"` // what its client can be asked
+}
+
+// Metadata is what the registry holds of a session of a bridge.
+type Metadata struct {
+	MCP struct {
+		// Bridge is the name of the bridge that holds the session.
+		Bridge string `json:"bridge"`
+		// Upstream is the MCP server's own name of the session; empty when it has none.
+		Upstream string `json:"upstream,omitempty"`
+		// ProtocolVersion is what client and server agreed on.
+		ProtocolVersion string `json:"protocolVersion,omitempty"`
+		// Modern is what the bridge keeps of a session at a server that has none.
+		Modern *ModernSession `json:"modern,omitempty"`
+		// Call is that of a session that is of one call of a revision without sessions.
+		Call *OneCall `json:"call,omitempty"`
+	} `json:"mcp"`
+	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
+	Retention *Retention `json:"retention,omitempty"`
+}
+
+// Retention is the part of [session.Retention] that a bridge asks for, in seconds.
+type Retention struct {
+	// IdleAfter is that of a session with a process: many clients end without a DELETE, and each
+	// would keep its process for --idle-after.
+	IdleAfter int64 `json:"idleAfter,omitempty"`
+	// KeepClosed is that of a session of one call: no client knows its name, so it need not be kept
+	// for longer than a client may come back for the response.
+	KeepClosed int64 `json:"keepClosed,omitempty"`
+}
+
+// CallAt is what [Metadata] has of a call, as the next bridge needs it.
+type CallAt struct {
+	Upstream        string  `json:"upstream,omitempty"`
+	ProtocolVersion string  `json:"protocolVersion,omitempty"`
+	Call            OneCall `json:"call"`
+}

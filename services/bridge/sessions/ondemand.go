@@ -1,0 +1,97 @@
+package sessions
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// CallKept is how long the log keeps a call that is over.
+const CallKept = 5 * time.Minute
+
+// OnDemand opens the session of one call in the log, when there is something to store: a message
+// that is not the response, or none for [host.AnswerWithin]. A quick call leaves nothing in the log.
+// It is safe for concurrent use.
+type OnDemand struct {
+	at atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
+
+	call    rpc.Call          // that began it, without its data
+	content string            // see [mcp.Request.Content]
+	client  [sha256.Size]byte // the same for the same call of the same client
+	listens bool              // it is no call, but listens
+
+	mu     sync.Mutex
+	meta   records.Metadata
+	opened bool
+	failed error     // why it cannot be opened
+	asked  time.Time // when an edge asked about the call last
+}
+
+// NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
+func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand {
+	content := r.Content()
+	d := &OnDemand{
+		call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content})),
+		listens: r.Method == mcp.MethodListen,
+	}
+	d.call.Data = nil
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task}
+	d.meta.Retention = &records.Retention{KeepClosed: int64(CallKept / time.Second)}
+	return d
+}
+
+// TakenOver returns the session of an owner's call that another bridge has opened. at is where the call
+// is at an MCP server that has sessions, else nil.
+func TakenOver(owner string, at *records.CallAt) *OnDemand {
+	d := &OnDemand{call: rpc.Call{Owner: owner}}
+	d.at.Store(at)
+	d.SetOpened(time.Now())
+	return d
+}
+
+// SetOpened notes that the session is in the log, and when an edge asked about the call last.
+func (d *OnDemand) SetOpened(asked time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opened, d.asked = true, asked
+}
+
+// Call returns the call, without its data.
+func (d *OnDemand) Call() rpc.Call { return d.call }
+
+// IsRepeatedBy reports whether a request is the one of the call, made once more by the same client.
+func (d *OnDemand) IsRepeatedBy(c rpc.Call, r mcp.Request) bool {
+	return c.Owner == d.call.Owner && r.Content() == d.content
+}
+
+// isOpened reports whether the session is in the log.
+func (d *OnDemand) isOpened() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened
+}
+
+// WasAsked notes that an edge has asked about the call.
+func (d *OnDemand) WasAsked() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = time.Now()
+}
+
+// Connected notes what the next bridge has to know to go on.
+func (d *OnDemand) Connected(id, version string, r mcp.Request, server json.RawMessage, asks map[string]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meta.MCP.Upstream, d.meta.MCP.ProtocolVersion = id, version
+	of := d.meta.MCP.Call
+	of.Token, of.LogLevel, of.Server, of.Asks = r.Meta["progressToken"], r.LogLevel, translate.BriefInfo(server), asks
+	d.at.Store(&records.CallAt{Upstream: id, ProtocolVersion: version, Call: *of})
+}

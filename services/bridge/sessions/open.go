@@ -1,0 +1,124 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// AnswerOrOpen is called before an event of a call is stored. It answers the client itself where that is
+// all that there will be, and reports so; otherwise it sees to it that the session is in the log,
+// and tells the client to look there. Where there are too many sessions, what is not the response is
+// left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for what NATS does not carry.
+func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error) {
+	d := h.Demand
+	if d == nil {
+		return false, nil
+	}
+	if int64(len(it.Data)) > h.Host.Backend.Conn.MaxPayload()-eventlog.HeaderRoom {
+		return false, upstream.ErrTooLarge
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if it.Final && c.Tell(rpc.Answer{Status: mcp.StatusOf(it.Data), Data: it.Data}) {
+		return true, nil
+	}
+	if c.WasAnswered() {
+		return false, nil // at once, by somebody else
+	}
+	h.openOnce(d)
+	if errors.Is(d.failed, errLimit) && !d.listens {
+		return true, nil // the response is the answer, if it comes in time
+	}
+	if d.failed != nil {
+		c.Tell(upstream.About(asBusy(d.failed), c.IDs()))
+		return false, call.ErrClosed
+	}
+	c.Tell(rpc.Answer{Status: http.StatusAccepted})
+	return false, nil
+}
+
+// OpenForTask sees to it that the session is in the log, and is kept there for as long as its task
+// once that is over.
+func (h *Session) OpenForTask() error {
+	d, s := h.Demand, h.Host
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.meta.Retention.KeepClosed = int64(max(CallKept, s.Config.TaskTTL) / time.Second)
+	if !d.opened || d.failed != nil {
+		h.openOnce(d)
+		return d.failed
+	}
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
+	defer cancel()
+	data, err := json.Marshal(d.meta)
+	if err == nil {
+		_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
+	}
+	return err
+}
+
+// openOnce opens the session in the log, unless that was tried before. The caller holds the lock.
+func (h *Session) openOnce(d *OnDemand) {
+	if d.opened || d.failed != nil {
+		return
+	}
+	d.failed = h.open(d)
+	d.asked = time.Now()
+}
+
+// open opens the session in the log, and begins to answer for it. The caller holds the lock.
+func (h *Session) open(d *OnDemand) error {
+	s := h.Host
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
+	defer cancel()
+	data, err := json.Marshal(d.meta)
+	if err != nil {
+		return err
+	}
+	rec := NewRecord(d.call, data)
+	rec.Life = h.Life
+	leave, err := s.CallLimits.Enter(rec)
+	if err != nil {
+		s.Trouble("calls", "calls are not in the log, and are lost with their connections: they begin while less than half of --max-sessions and --max-metadata-bytes is taken", slog.Any("error", err))
+		return errors.Join(errLimit, err)
+	}
+	defer leave()
+	d.opened = true // also when the answer does not come
+	if _, err := s.Backend.Sessions.Create(ctx, rec); err != nil {
+		s.Log.Warn("a session is not made", "session", h.Name, "error", err)
+		return err
+	}
+	return h.Hold(ctx)
+}
+
+// errLimit is joined to why a session may not be opened.
+var errLimit = errors.New("too many sessions")
+
+func asBusy(err error) rpc.Answer {
+	if errors.Is(err, errLimit) {
+		a := upstream.Busy(err.Error())
+		a.Status = http.StatusTooManyRequests
+		return a
+	}
+	return upstream.Busy("the session cannot be registered now")
+}
+
+// NewRecord returns the record of the session that a call opens.
+func NewRecord(c rpc.Call, metadata json.RawMessage) session.Record {
+	rec := session.New(c.Session, c.Owner, metadata, time.Now())
+	if c.Owner == "" {
+		rec.Client = c.Client
+	}
+	return rec
+}

@@ -1,0 +1,215 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+)
+
+// Post hands over what a client posted.
+func (h *Session) Post(c rpc.Call) rpc.Answer {
+	all, batch, err := rpc.Messages(c.Data)
+	if err != nil || batch && len(all) == 0 {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
+	}
+	var ids []json.RawMessage
+	var cancel []string
+	initialized, answers := false, true
+	for _, data := range all {
+		m, err := rpc.ParseMessage(data)
+		switch {
+		case err != nil:
+			return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error())
+		case m.IsRequest():
+			ids = append(ids, m.ID)
+		case m.Is(upstream.MethodCancelled):
+			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
+		case m.Is(upstream.MethodInitialized):
+			initialized, answers = true, false
+		case m.Method != nil:
+			answers = false
+		}
+	}
+	if refused := h.Tasks.Posted(&c, all, batch); refused != nil {
+		return upstream.About(*refused, ids)
+	}
+	h.Remember(c.Header)
+	if !initialized || len(all) > 1 {
+		h.use()
+	}
+	h.cancelled(cancel)
+	if len(ids) == 0 {
+		client := h.Share
+		if answers { // a call of the client's may wait for them, and hold what it has until then
+			client = ""
+		}
+		return h.notify(c, initialized, client)
+	}
+	if c.Stream == "" || c.Stream == rpc.Standalone {
+		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
+	}
+	return h.Request(c, ids)
+}
+
+// Request begins a call and waits until the upstream has taken or refused it, or
+// AcceptAfter has passed.
+func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
+	made := call.New(h.Session, c.Stream, ids)
+	made.Traced(c.Trace)
+	if !h.Host.Open.Enter(h.Share) {
+		return upstream.Busy("the bridge has too many requests, or too many of this client's")
+	}
+	n := int64(len(c.Data))
+	if !h.Host.Memory.Take(h.Share, n) {
+		h.Host.Open.Leave(h.Share)
+		return upstream.Busy(NoMemory)
+	}
+	leave := func() {
+		h.Host.Memory.Give(h.Share, n)
+		h.Host.Open.Leave(h.Share)
+	}
+	if !h.addCall(made) {
+		leave()
+		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
+	}
+	if !h.Go(func() {
+		defer h.forget(made, leave)
+		h.Up.Serve(h.Ctx, made, c.Header, c.Data)
+	}) {
+		h.forget(made, leave)
+		return h.unavailable()
+	}
+	wait := h.Host.Config.AcceptAfter
+	if h.OnDemand {
+		wait = h.Host.Times.Answer
+	}
+	select {
+	case a := <-made.Reply:
+		return a
+	case <-time.After(wait):
+		made.Accept()
+	}
+	if _, err := h.AnswerOrOpen(made, call.Item{}); err != nil {
+		h.Finish(host.ErrEnded) // the client has the error
+		return <-made.Reply
+	}
+	select {
+	case a := <-made.Reply:
+		return a
+	case <-time.After(unloggedFor):
+		if made.Tell(upstream.Busy("there are too many sessions, and the response has not come in time")) {
+			h.Finish(host.ErrEnded)
+		}
+	}
+	return <-made.Reply
+}
+
+// unloggedFor is how long a call may take that cannot have a session in the log: less than the
+// edge waits.
+const unloggedFor = 25 * time.Second
+
+// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
+// bridge.
+func (h *Session) unavailable() rpc.Answer {
+	if h.HasEnded() {
+		return host.Ended()
+	}
+	return upstream.Busy(upstream.ErrStopping.Error())
+}
+
+// NoMemory is what a client is answered whose share of the memory is taken.
+const NoMemory = "the bridge holds too much for clients, or too much for this one"
+
+// notifyWithin is how long a client waits for the upstream to take what is no request.
+// It keeps the order of what a client sends one after the other.
+const notifyWithin = 5 * time.Second
+
+// notify hands over messages that are no requests, in the share of a client.
+func (h *Session) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
+	n := int64(len(c.Data))
+	if !h.Host.Memory.Take(client, n) {
+		return upstream.Busy(NoMemory)
+	}
+	give := func() { h.Host.Memory.Give(client, n) }
+	reply := make(chan rpc.Answer, 1)
+	if !h.Go(func() {
+		defer give()
+		ctx, cancel := context.WithTimeout(h.Ctx, h.Host.Config.OpenTimeout)
+		defer cancel()
+		a := h.Up.Send(ctx, c.Header, c.Data)
+		reply <- a
+		switch {
+		case a.Status == http.StatusNotFound:
+			h.Finish(upstream.ErrGone)
+		case a.Status == http.StatusAccepted && initialized:
+			h.Listen(call.Cursor{})
+		}
+	}) {
+		give()
+		return h.unavailable()
+	}
+	select {
+	case a := <-reply:
+		return a
+	case <-time.After(notifyWithin):
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+}
+
+// EndNow ends the session because its client wants that, and waits for its end in the log.
+func (h *Session) EndNow(c rpc.Call) rpc.Answer {
+	h.Remember(c.Header)
+	h.Finish(host.ErrEnded)
+	ctx, cancel := context.WithTimeout(h.Host.Life, h.Host.Config.CloseTimeout())
+	defer cancel()
+	select {
+	case <-h.ended:
+		return rpc.Answer{Status: http.StatusNoContent}
+	case <-ctx.Done():
+		return upstream.Busy("the session cannot be closed now")
+	}
+}
+
+// Check sees to it that a stream gets its response, or an error.
+func (h *Session) Check(c rpc.Call) rpc.Answer {
+	accepted := rpc.Answer{Status: http.StatusAccepted}
+	ids, _ := rpc.RequestIDs(c.Stream)
+	if h.OnDemand {
+		h.Demand.WasAsked()
+	}
+	if h.Call(c.Stream) != nil || len(ids) == 0 {
+		return accepted
+	}
+	s := h.Host
+	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
+	defer cancel()
+	lost := call.New(h.Session, c.Stream, ids)
+	final, err := lost.HasFinal(ctx)
+	if err != nil {
+		return upstream.Busy("the log cannot be read now")
+	}
+	if final {
+		return accepted
+	}
+	// The bridge may have taken the request meanwhile: it receives messages in their order, but
+	// serves each in a goroutine.
+	lost.ExpectNoAnswer() // its client waits for what is in the log
+	if !h.addCall(lost) {
+		return accepted
+	}
+	defer h.forget(lost, func() {})
+	switch final, err := lost.ReloadOnce(ctx); { // some of a batch may be answered
+	case err != nil:
+		return upstream.Busy("the log cannot be read now")
+	case final:
+		return accepted
+	}
+	lost.Lose()
+	return accepted
+}

@@ -1,0 +1,269 @@
+// Package sessions has the sessions of clients: what edges ask of one, when it is opened in the log, and how
+// it ends.
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/owners"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// Session is a session that this bridge holds. It is safe for concurrent use.
+//
+//	Post ──▶ call, one goroutine each ─┐
+//	initialized ──▶ Listen: one        ├─ end with the context of [call.Session]
+//	Finish ──▶ one, which waits for the others, ends the session upstream and closes it
+type Session struct {
+	*call.Session
+	table *Table
+	Tasks *owners.Guard // of the MCP server's own
+	Share string        // whose share it is of; see [host.ClientOf]
+	begun time.Time
+	Up    call.Server
+	ended chan struct{} // closed when the session has ended in the log
+	// Demand opens the session in the log; nil for one that a client has opened.
+	Demand  *OnDemand
+	looking atomic.Bool // the patrol is, and may wait for its call
+
+	mu         sync.Mutex
+	sub        *nats.Subscription
+	calls      map[string]*call.Call
+	used       bool        // its client has sent more than that it is ready
+	standalone *call.Call  // nil until listen
+	client     http.Header // of the newest call
+}
+
+// NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
+// without those of others.
+func (h *Session) NoteTasks(m rpc.Message, data []byte) ([]byte, error) {
+	return h.Tasks.Response(m, data, !h.OnDemand)
+}
+
+// InLog reports whether the session is in the log.
+func (h *Session) InLog() bool { return h.Demand == nil || h.Demand.isOpened() }
+
+// Has reports whether a record says that the session is open.
+func (h *Session) Has(rec session.Record) bool {
+	return rec.State == session.Open && rec.Life == h.Life
+}
+
+// perRequest are header fields that belong to one request of the client's.
+var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
+
+// Remember keeps the client's header for what the bridge asks of itself.
+func (h *Session) Remember(client http.Header) {
+	client = client.Clone()
+	for _, name := range perRequest {
+		client.Del(name)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.client = client
+}
+
+func (h *Session) header() http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.client
+}
+
+// Finish ends the session here, upstream, and in the log. It returns at once, and does
+// nothing the second time. cause is [host.ErrEnded], [upstream.ErrGone] or [upstream.ErrExited].
+//
+// A request counts as answered once its response is stored, so a bridge that stops in between
+// leaves it to the next one.
+func (h *Session) Finish(cause error) {
+	if !h.Stop(cause) {
+		return
+	}
+	h.Host.Go(func() {
+		h.Wait() // calls that the upstream has lost end with an error
+		if errors.Is(cause, host.ErrEnded) {
+			// Some servers answer when their tools have ended; that is not waited for.
+			h.Host.Go(func() { h.Up.Close(h.Host.Life, h.header()) })
+		}
+		if h.InLog() {
+			h.table.close(h)
+		} else {
+			close(h.ended)
+		}
+		h.table.release(h)
+	})
+}
+
+// use notes that the client uses the session.
+func (h *Session) use() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used = true
+}
+
+// cancelled notes what requests the client has cancelled.
+func (h *Session) cancelled(keys []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range keys {
+		for _, c := range h.calls {
+			c.Cancel(key)
+		}
+	}
+}
+
+// Look runs what may wait for the session's call, if it has one call: unless that runs already, and
+// without waiting for it.
+func (h *Session) Look(do func()) {
+	if !h.OnDemand {
+		do()
+	} else if h.looking.CompareAndSwap(false, true) {
+		h.Go(func() {
+			defer h.looking.Store(false)
+			do()
+		})
+	}
+}
+
+// forget ends what request began. A call that another bridge will go on with stays, to be
+// written down.
+func (h *Session) forget(c *call.Call, leave func()) {
+	leave()
+	if !c.Done() && h.Host.Life.Err() != nil {
+		return
+	}
+	if h.removeCall(c) && h.OnDemand {
+		h.Finish(host.ErrEnded)
+	}
+}
+
+// addCall makes a call the one of its stream, unless that has one.
+func (h *Session) addCall(c *call.Call) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, twice := h.calls[c.Stream]; twice {
+		return false
+	}
+	h.calls[c.Stream] = c
+	return true
+}
+
+// removeCall undoes addCall, and reports whether no call is left.
+func (h *Session) removeCall(c *call.Call) (none bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.calls, c.Stream)
+	return len(h.calls) == 0
+}
+
+// Call returns the call of a stream, or nil.
+func (h *Session) Call(stream string) *call.Call {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.calls[stream]
+}
+
+// Listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
+// upstream has answered, or will not.
+func (h *Session) Listen(from call.Cursor) <-chan struct{} {
+	h.mu.Lock()
+	was := h.standalone != nil
+	if !was {
+		h.standalone = call.NewStandalone(h.Session, h.Receiver())
+		h.standalone.StartAt(from)
+	}
+	c := h.standalone
+	h.mu.Unlock()
+	if was {
+		return c.Tried
+	}
+	if !h.Go(func() {
+		defer c.WasTried()
+		if from.ID == "" || c.Reload(h.Ctx) {
+			h.Up.Listen(h.Ctx, c, h.header)
+		}
+	}) {
+		c.WasTried()
+	}
+	return c.Tried
+}
+
+// Busy reports whether a call is open.
+func (h *Session) Busy() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.calls) > 0
+}
+
+func (h *Session) unsubscribe() {
+	h.mu.Lock()
+	sub := h.sub
+	h.mu.Unlock()
+	if sub != nil {
+		_ = sub.Unsubscribe() // the connection may be closed already
+	}
+}
+
+// streams returns what is open of the session: calls, and the standalone stream.
+func (h *Session) streams() []*call.Call {
+	ending := h.HasEnded()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*call.Call, 0, len(h.calls)+1)
+	for _, c := range h.calls {
+		all = append(all, c)
+	}
+	if h.standalone != nil && !ending {
+		all = append(all, h.standalone)
+	}
+	return all
+}
+
+// resume continues a call that another bridge has begun.
+func (h *Session) resume(stream string, ids []json.RawMessage, from call.Cursor) {
+	c := call.New(h.Session, stream, ids)
+	c.StartAt(from)
+	c.ExpectNoAnswer()
+	h.mu.Lock()
+	h.calls[c.Stream] = c
+	h.mu.Unlock()
+	h.Host.Metrics.Calls.Inc()
+	h.Go(func() {
+		defer h.forget(c, h.Host.Metrics.Calls.Dec)
+		if c.Reload(h.Host.Life) && !c.Done() {
+			h.Up.Resume(h.Ctx, c, h.header())
+		}
+	})
+}
+
+// Hold begins to answer for the session, once.
+func (h *Session) Hold(ctx context.Context) error {
+	h.mu.Lock()
+	held := h.sub != nil
+	h.mu.Unlock()
+	if held {
+		return nil
+	}
+	if err := h.table.Hold(h); err != nil {
+		return err
+	}
+	return h.Host.Backend.Conn.FlushWithContext(ctx)
+}
+
+// ResumeAll continues the calls that another bridge has begun.
+func (h *Session) ResumeAll(from map[string]call.Cursor) {
+	for stream, at := range from {
+		if ids, _ := rpc.RequestIDs(stream); len(ids) > 0 {
+			h.resume(stream, ids, at)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// Table has the sessions that the bridge answers for. It is safe for concurrent use.
+type Table struct {
+	host    *host.Host
+	inbox   chan *nats.Msg // gets the calls of edges
+	Owners  *owners.Notes  // of the tasks that the MCP server makes itself
+	closing chan struct{}  // one token for a session that is being ended in the log
+	orphans orphans
+
+	mu       sync.Mutex
+	sessions map[string]*Session
+}
+
+// NewTable returns an empty table. inbox gets the calls of edges about its sessions.
+func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
+	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), sessions: map[string]*Session{}}
+}
+
+// Hold begins to answer for a session.
+func (t *Table) Hold(h *Session) error {
+	t.mu.Lock()
+	t.sessions[h.Name] = h
+	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
+	t.mu.Unlock()
+	sub, err := t.host.Backend.Conn.ChanQueueSubscribe(rpc.Subject(h.Name), rpc.Queue, t.inbox)
+	if err != nil {
+		t.release(h)
+		return err
+	}
+	h.mu.Lock()
+	h.sub = sub
+	h.mu.Unlock()
+	return nil
+}
+
+// release ends what hold began.
+func (t *Table) release(h *Session) {
+	h.unsubscribe()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sessions[h.Name] == h {
+		delete(t.sessions, h.Name)
+	}
+	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
+}
+
+// Session returns the session of a name, or nil.
+func (t *Table) Session(name string) *Session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sessions[name]
+}
+
+// All returns all sessions, in no order.
+func (t *Table) All() []*Session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*Session, 0, len(t.sessions))
+	for _, h := range t.sessions {
+		all = append(all, h)
+	}
+	return all
+}
+
+// EndUnused ends the sessions that their clients do not use. The session of a single call is in use
+// while that runs.
+func (t *Table) EndUnused() {
+	for _, h := range t.All() {
+		h.mu.Lock()
+		unused := !h.used && !h.OnDemand && time.Since(h.begun) > t.host.Times.Unused
+		h.mu.Unlock()
+		if unused {
+			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
+			h.Finish(host.ErrEnded)
+		}
+	}
+}
+
+// ClosesAtOnce is how many sessions are ended in the log at a time. An overloaded log ends none of
+// them in time when all are tried at once, and has no time left for calls.
+const ClosesAtOnce = 32
+
+// Turn waits until a session may be ended in the log; done ends its turn. The error is that of ctx.
+func (t *Table) Turn(ctx context.Context) (done func(), err error) {
+	select {
+	case t.closing <- struct{}{}:
+		return func() { <-t.closing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// close ends a session in the log, however long that takes.
+func (t *Table) close(h *Session) {
+	_ = retry.Do(t.host.Life, func() error { // what the service does not, the next bridge does
+		done, err := t.Turn(t.host.Life)
+		if err != nil {
+			return err
+		}
+		defer done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
+		defer cancel()
+		err = t.closeOnce(ctx, h)
+		if err != nil {
+			t.host.Log.Info("a session is not ended yet", "session", h.Name, "error", err)
+		}
+		return err
+	})
+}
+
+// closeOnce is one attempt to end a session in the log, also where somebody else has begun
+// to. A session of the same name that was opened since is another one.
+func (t *Table) closeOnce(ctx context.Context, h *Session) error {
+	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)
+	if err == nil && rec.Life == h.Life {
+		err = t.host.Backend.Sessions.End(ctx, h.Name, "", false)
+	}
+	if err == nil || errors.Is(err, session.ErrNotFound) {
+		close(h.ended)
+		return nil
+	}
+	return err
+}
+
+// CloseAll ends the sessions whose processes have ended with the service: no other
+// bridge can go on with them. One deadline for all bounds the stop.
+func (t *Table) CloseAll() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, h := range t.All() {
+		closing.Go(func() {
+			if err := t.closeExited(ctx, h); err != nil {
+				t.host.Log.Warn("a session is left to the next bridge to end", "session", h.Name, "error", err)
+				return
+			}
+			t.release(h)
+		})
+	}
+	closing.Wait()
+}
+
+// closeExited ends the calls of a session whose process has ended, and the session in the log, when
+// it is its turn; see [ClosesAtOnce].
+func (t *Table) closeExited(ctx context.Context, h *Session) error {
+	done, err := t.Turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, c := range h.streams() {
+		c.Over(upstream.ErrExited)
+	}
+	return t.closeOnce(ctx, h)
+}
+
+// Unsubscribe has the sessions get no more calls of edges.
+func (t *Table) Unsubscribe() {
+	for _, h := range t.All() {
+		h.unsubscribe()
+	}
+}
+
+// New returns a session of a client's share, which principal owns in the log; an empty one
+// without access control.
+func (t *Table) New(name, life, share, principal string) *Session {
+	h := &Session{table: t, Share: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
+	h.Session = call.NewSession(t.host, name, life, h)
+	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
+	return h
+}
+
+// NewForCall returns the session of one call, which is in the log when there is something to store.
+func (t *Table) NewForCall(name, life, share, principal string, d *OnDemand) *Session {
+	h := t.New(name, life, share, principal)
+	h.OnDemand, h.Demand = true, d
+	return h
+}
+
+// Open returns what is open of all sessions.
+func (t *Table) Open() (all []records.OpenCall) {
+	for _, h := range t.All() {
+		var at *records.CallAt
+		if h.Demand != nil {
+			at = h.Demand.at.Load()
+		}
+		for _, c := range h.streams() {
+			is := c.Cursor()
+			all = append(all, records.OpenCall{Session: h.Name, Stream: c.Stream, Began: c.Began, ID: is.ID, Sequence: is.Sequence, At: at})
+		}
+	}
+	return all
+}
+
+// MadeAgain ends the calls without a client that a client has made again.
+func (t *Table) MadeAgain(d *OnDemand) { t.orphans.made(d.client) }
+
+// Waiting returns how many calls wait for their clients to come back.
+func (t *Table) Waiting() int { return t.orphans.count() }

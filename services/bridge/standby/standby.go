@@ -1,0 +1,174 @@
+// Package standby has one bridge of a name run, and the others wait (docs/adr/0039).
+package standby
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
+	"rejoin/shared/bucket"
+	"rejoin/shared/event"
+	"rejoin/shared/inbox"
+	"rejoin/shared/natsconn"
+	"rejoin/shared/rpc"
+)
+
+const (
+	// AliveEvery is the time between two questions.
+	AliveEvery = time.Second
+	// StandbyQuestions is how many questions in a row must have no answer until a standby takes the name.
+	StandbyQuestions = 3
+	nameEvery        = 5 * time.Second // between two looks at whose the name is
+	// nameTTL is how long the bucket knows whose a name is, without renewal.
+	nameTTL = time.Hour
+	// writeTimeout bounds a request to the bucket.
+	writeTimeout = 2 * time.Second
+)
+
+// AliveSubject is where a bridge of a name says that it is there.
+func AliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
+
+// ErrReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
+// paused, or cut off from NATS. Of two, each would get some of the requests of a session, and know
+// only the calls of those.
+var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
+
+// Name is the name of this bridge, which one bridge has at a time.
+type Name struct {
+	host     *host.Host
+	js       jetstream.JetStream
+	id       string      // of this run, which tells two bridges of one name apart
+	replaced func(error) // is called with [ErrReplaced]
+}
+
+// New returns the bridge's name. When another bridge has taken it, replaced is called.
+func New(h *host.Host, js jetstream.JetStream, replaced func(error)) *Name {
+	return &Name{host: h, js: js, id: rand.Text(), replaced: replaced}
+}
+
+// Claim waits until no other bridge of this name answers, since two would get in each other's
+// way. Then the name is this bridge's, until another one takes it: see [Name.keep]. The function
+// that it returns ends the answers of this one.
+//
+// After a restart of NATS a bridge that has answered may be about to connect again: a standby asks more
+// than once.
+func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
+	told, unanswered := false, 0
+	for {
+		err := IsAlive(ctx, n.host, n.host.Name)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
+			if unanswered++; !told || unanswered == StandbyQuestions {
+				return n.hold(ctx)
+			}
+		case err == nil:
+			unanswered = 0
+			if !told {
+				told = true
+				n.host.Log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.Name)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-n.host.Times.After(AliveEvery):
+		}
+	}
+}
+
+// hold takes the name. The bucket says whose it is: the newest writer's. A bridge that had it before
+// is told to look there.
+func (n *Name) hold(ctx context.Context) (leave func(), err error) {
+	nc, subject, other := n.host.Backend.Conn, AliveSubject(n.host.Name), make(chan struct{}, 1)
+	sub, err := nc.Subscribe(subject, func(msg *nats.Msg) {
+		switch {
+		case inbox.Is(msg.Reply):
+			_ = msg.Respond(nil)
+		case string(msg.Data) != n.id:
+			select {
+			case other <- struct{}{}:
+			default:
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
+	}
+	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
+	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
+		leave()
+		return nil, err
+	}
+	_ = nc.Publish(subject, []byte(n.id)) // else the other one looks by itself
+	n.host.Go(func() { n.keep(other) })
+	return leave, nil
+}
+
+// keep looks now and then whether the name is this bridge's still, and at once when another one says
+// that it has taken it, or when the connection is made.
+func (n *Name) keep(other <-chan struct{}) {
+	for n.host.Life.Err() == nil {
+		ctx, done := natsconn.While(n.host.Life, n.host.Backend.Conn)
+		if err := n.Check(ctx); errors.Is(err, ErrReplaced) {
+			n.replaced(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-other:
+		case <-time.After(nameEvery):
+		}
+		done()
+	}
+}
+
+// Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
+func (n *Name) Check(ctx context.Context) error {
+	id, written, err := n.holder(ctx)
+	switch {
+	case err != nil:
+		return err
+	case id == "", id == n.id && time.Since(written) > nameTTL/2:
+		return n.put(ctx)
+	case id != n.id:
+		return ErrReplaced
+	default:
+		return nil
+	}
+}
+
+// nameKey is where the bucket says which bridge has a name: the value is the ID of its run, which is
+// no record of a call.
+func nameKey(name string) string { return "=bridge." + event.Token(name) }
+
+// put has the bucket say that the name is this bridge's.
+func (n *Name) put(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(n.id), nameTTL)
+}
+
+// holder returns the ID of the bridge that has the name, by the leader of the bucket, and since when
+// that is written; an empty one for none.
+func (n *Name) holder(ctx context.Context) (id string, written time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, nameKey(n.host.Name))
+	return string(value), written, err
+}
+
+// IsAlive asks a bridge of a name whether it is there. The error is that of NATS.
+func IsAlive(ctx context.Context, h *host.Host, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, h.Times.Alive)
+	defer cancel()
+	_, err := h.Backend.Conn.RequestWithContext(ctx, AliveSubject(name), nil)
+	return err
+}

@@ -1,0 +1,119 @@
+package stateless
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/standby"
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
+	"rejoin/shared/leaktest"
+	"rejoin/shared/mcp"
+	"rejoin/shared/natstest"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
+
+// Which calls become tasks, and when.
+func TestTask_Rule(t *testing.T) {
+	const (
+		asks  = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"progressToken":"mine"`
+		tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
+	)
+	for call, tt := range map[string]struct {
+		after flagtype.Duration
+		want  taskRule
+	}{
+		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: host.AnswerWithin}},
+		`tools/call x-none ` + tasks:    {-1, taskRule{}},
+		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
+		`tools/call required ` + tasks:  {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
+		`tools/call x ` + asks:          {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`tools/call always ` + asks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
+		`prompts/get always ` + tasks:   {flagtype.Duration(time.Second), taskRule{}},
+	} {
+		part := strings.SplitN(call, " ", 3)
+		r, err := mcp.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, part[0], part[1], part[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
+		if got, err := s.ruleOf(r); err != nil || got != tt.want {
+			t.Errorf("%s has %+v, %v", call, got, err)
+		}
+	}
+}
+
+// A bridge that does not answer in time is neither there nor away: what was known of it stays known.
+func TestHasLost_BridgeIsSilent(t *testing.T) {
+	t.Parallel()
+	srv, with := natstest.Start(t), daemon.NewEnv(nil)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	e := &env{host: host.New(config.Config{MaxCalls: 1, MaxProcesses: 1}, "test", b, with)}
+	e.host.Times.Gone, e.host.Times.Alive = 0, time.Minute
+	w := &watched{bridge: "other"}
+	ask := func(want bool) {
+		t.Helper()
+		if got := e.hasLost(t.Context(), w); got != want {
+			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
+		}
+	}
+	// other answers as a bridge of the name does, or is silent, while ask asks.
+	other := func(answer func(*nats.Msg), want bool) {
+		t.Helper()
+		sub, err := b.Conn.Subscribe(standby.AliveSubject(w.bridge), answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(want)
+		if err := sub.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	silent := func() {
+		t.Helper()
+		e.host.Times.Alive = time.Millisecond
+		other(func(*nats.Msg) {}, false)
+		e.host.Times.Alive = time.Minute
+	}
+	silent()
+	ask(false) // away for the first time
+	silent()
+	ask(true)
+	silent()
+	ask(false) // reported already
+	other(func(msg *nats.Msg) { _ = msg.Respond(nil) }, false)
+	silent()
+	ask(false) // away for the first time since
+	ask(true)
+}
+
+// What a client is yet to be asked it cannot answer.
+func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
+	asked := question{key: "q8", id: json.RawMessage("8")}
+	next := question{key: "q9", id: json.RawMessage("9")}
+	k := &task{}
+	k.is.Requests = map[string]json.RawMessage{asked.key: json.RawMessage("{}")}
+	work := &translated{made: k, open: []question{asked, next}}
+	work.updateTask(translate.Object{next.key: json.RawMessage("{}")})
+	if len(work.open) != 2 {
+		t.Error("the question was answered")
+	}
+}

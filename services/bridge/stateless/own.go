@@ -1,0 +1,102 @@
+package stateless
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/event"
+	"rejoin/shared/rpc"
+)
+
+// ownRequests makes requests that no client has made, in the session of a call.
+type ownRequests struct {
+	session *call.Session
+	up      call.Server
+	client  http.Header   // of the client's first request, without what belongs to the new revision
+	rest    call.Receiver // gets what comes meanwhile, and is no response
+	numbers atomic.Uint64 // of the requests
+}
+
+// maxToolPages bounds how many pages of tools are read.
+const maxToolPages = 100
+
+// needsTask reports whether the server runs a tool only as a task. It asks for the tools, unless
+// they are known.
+func (o *ownRequests) needsTask(ctx context.Context, tool string, known *taskSupport) bool {
+	if required, ok := known.of(tool); ok {
+		return required
+	}
+	tools, params := map[string]bool{}, translate.Object{}
+	for range maxToolPages {
+		id := o.ownID()
+		m, refused := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
+		if refused != nil {
+			break // the server says itself what is wrong with the call
+		}
+		next := translate.TaskTools(m.Result, tools)
+		if next == nil {
+			break
+		}
+		params["cursor"] = next
+	}
+	known.learn(tools)
+	return tools[tool]
+}
+
+// ownID returns the ID of another request.
+func (o *ownRequests) ownID() string { return "rejoin-" + strconv.FormatUint(o.numbers.Add(1), 10) }
+
+// ask makes a request of our own, and returns an error unless the server does it.
+func (o *ownRequests) ask(ctx context.Context, method string, params any) error {
+	ctx, cancel := context.WithTimeout(ctx, o.session.Host.Config.OpenTimeout)
+	defer cancel()
+	id := o.ownID()
+	m, refused := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": method, "params": params}))
+	if refused != nil || m.Result == nil {
+		return upstream.ErrUnanswered
+	}
+	return nil
+}
+
+// exchange makes a request of our own, and returns the response, or how it is refused.
+func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
+	c := call.New(o.session, "", []json.RawMessage{event.MustJSON(id)})
+	r := &ownAnswer{of: o.rest}
+	c.To = r
+	o.up.Serve(ctx, c, o.client, data)
+	if r.response.IsResponse() {
+		return r.response, nil
+	}
+	select {
+	case a := <-c.Reply:
+		return r.response, &a
+	default:
+		a := upstream.Unreachable(upstream.ErrUnanswered)
+		return r.response, &a
+	}
+}
+
+// ownAnswer takes the response to a request of our own. What else comes is about the call.
+type ownAnswer struct {
+	of       call.Receiver
+	response rpc.Message
+}
+
+func (r *ownAnswer) Take(m rpc.Message, it call.Item) error {
+	if !m.IsResponse() {
+		return r.of.Take(m, it)
+	}
+	r.response = m
+	return nil
+}
+
+func (r *ownAnswer) Put(it call.Item) (err error) {
+	r.response, err = rpc.ParseMessage(it.Data)
+	return err
+}

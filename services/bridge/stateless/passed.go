@@ -1,0 +1,271 @@
+package stateless
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// passed is a call that may become a task, at a server of the revision without sessions. The
+// request is passed on as it is; when the server asks for input after the call has become a task,
+// the bridge makes the request again with the answers. It is safe for concurrent use.
+type passed struct {
+	*env
+	session *sessions.Session
+	request mcp.Request
+	rule    taskRule
+	up      call.Server
+
+	mu       sync.Mutex
+	target   *call.Call // whose client waits for the response; nil once it has it, or a task
+	made     *task
+	over     bool
+	due      *time.Timer        // until the call becomes a task
+	expiry   *time.Timer        // until a task that waits for its client is given up
+	round    int                // how often the server has asked
+	required translate.Required // what it asked last
+	requests translate.Object   // what of that has no answer, by our keys
+	answers  translate.Object   // what it gets, by its own keys
+	answered chan struct{}      // closed when nothing is asked any more
+}
+
+// serve sees to the call until it is over.
+func (p *passed) serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	c.To = p
+	p.mu.Lock()
+	p.target = c
+	if p.rule.atOnce {
+		p.make()
+	} else {
+		p.due = time.AfterFunc(p.rule.after, func() { p.session.Go(p.makeTask) })
+	}
+	p.mu.Unlock()
+	p.up.Serve(ctx, c, client, data)
+	for {
+		next, id := p.next(ctx)
+		if next == nil {
+			return
+		}
+		again := call.New(p.session.Session, "", []json.RawMessage{id})
+		again.To = p
+		again.ExpectNoAnswer()
+		p.up.Serve(ctx, again, client, next)
+	}
+}
+
+// next waits for the client's answers, and returns the request that the server gets with them; nil
+// when the call is over.
+func (p *passed) next(ctx context.Context) (data []byte, id json.RawMessage) {
+	p.mu.Lock()
+	answered := p.answered
+	p.mu.Unlock()
+	if answered == nil {
+		return nil, nil
+	}
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		return nil, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answered = nil
+	if p.over {
+		return nil, nil
+	}
+	params := maps.Clone(p.request.Params)
+	delete(params, "requestState")
+	delete(params, "inputResponses")
+	maps.Copy(params, p.required.Again(p.answers))
+	id = event.MustJSON("rejoin-" + strconv.Itoa(p.round))
+	return translate.Message(map[string]any{"id": id, "method": p.request.Method, "params": params}), id
+}
+
+// make makes the call a task, unless it is over. The caller holds the lock.
+func (p *passed) make() {
+	if p.target == nil || p.made != nil {
+		return
+	}
+	k, err := beginTask(p.session)
+	if err != nil {
+		p.host.Log.Info("a call does not become a task", "session", p.session.Name, "error", err)
+		return
+	}
+	p.made = k
+	p.respond(k.created())
+}
+
+func (p *passed) makeTask() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.make()
+}
+
+// respond gives the client the response to its request. The caller holds the lock.
+func (p *passed) respond(response []byte) {
+	c := p.target
+	p.target = nil
+	for _, id := range c.IDs() {
+		c.Respond(id, translate.WithID(response, id))
+	}
+}
+
+// Take takes what the server sends for the call.
+func (p *passed) Take(m rpc.Message, it call.Item) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.over:
+	case !m.IsResponse():
+		if p.target == nil {
+			return nil // a task has a state, and no more
+		}
+		return p.target.StoreOrDrop(it)
+	case p.made != nil && p.ask(m.Result):
+	default:
+		p.end(it.Data)
+	}
+	return nil
+}
+
+// Put takes the error that ends the server's request.
+func (p *passed) Put(it call.Item) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.end(it.Data)
+	}
+	return nil
+}
+
+// end ends the call with a response. The caller holds the lock.
+func (p *passed) end(response []byte) {
+	p.over = true
+	if p.made != nil {
+		p.made.respond(response)
+		return
+	}
+	p.respond(response)
+}
+
+// ask has the client asked what a result asks for, if it does. The caller holds the lock.
+func (p *passed) ask(result json.RawMessage) bool {
+	if result == nil {
+		return false
+	}
+	required, asks, err := translate.ParseRequired(result)
+	if err != nil { // no result of a tool
+		p.end(rpc.ErrorMessage(nil, rpc.CodeInternal, err.Error(), nil))
+		return true
+	}
+	if !asks {
+		return false
+	}
+	p.round++
+	p.required, p.requests, p.answers = required, translate.Object{}, translate.Object{}
+	prefix := strconv.Itoa(p.round) + "."
+	for key, q := range required.Questions {
+		p.requests[prefix+key] = event.MustJSON(q.Whole()) // a task has each key once
+	}
+	p.answered = make(chan struct{})
+	if len(p.requests) == 0 { // the server wants its state again, and more time
+		answered := p.answered
+		p.session.Go(func() {
+			select {
+			case <-p.host.Times.After(TaskPoll):
+				close(answered)
+			case <-p.session.Ctx.Done():
+			}
+		})
+		return true
+	}
+	if !p.askClient() {
+		return true
+	}
+	round := p.round
+	p.expiry = time.AfterFunc(p.host.Config.InputWait, func() {
+		p.mu.Lock()
+		waits := p.round == round && len(p.requests) > 0
+		p.mu.Unlock()
+		if waits {
+			p.cancelTask(NoInput)
+		}
+	})
+	return true
+}
+
+// askClient has the client of the task asked, and reports whether it can be. The caller holds the lock.
+func (p *passed) askClient() bool {
+	p.over = !p.made.ask(p.requests, nil)
+	if p.over {
+		p.session.Finish(host.ErrEnded)
+	}
+	return !p.over
+}
+
+func (p *passed) IsTask() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made != nil
+}
+
+func (p *passed) updateTask(answers translate.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := 0
+	for key, answer := range answers {
+		if p.requests[key] != nil {
+			delete(p.requests, key)
+			p.answers[key[len(strconv.Itoa(p.round))+1:]] = answer
+			taken++
+		}
+	}
+	switch {
+	case taken == 0 || p.over:
+	case len(p.requests) > 0:
+		p.askClient()
+	default:
+		p.expiry.Stop()
+		p.made.working()
+		close(p.answered)
+	}
+}
+
+func (p *passed) cancelTask(why string) {
+	p.mu.Lock()
+	if !p.over {
+		p.over = true
+		p.made.cancel(why)
+	}
+	p.mu.Unlock()
+	p.session.Finish(host.ErrEnded)
+}
+
+func (p *passed) RefreshTask(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.made.refresh(now)
+}
+
+// stop ends the timers of a call that is over.
+func (p *passed) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, timer := range []*time.Timer{p.due, p.expiry} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}

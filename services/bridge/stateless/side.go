@@ -1,0 +1,225 @@
+package stateless
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// side is the MCP server's side of one call of a client without sessions: passed on, where
+// the server speaks the revision too, else translated.
+type side struct {
+	*env
+	session *sessions.Session
+	request mcp.Request
+	rule    taskRule
+	kept    *resultcache.Request // nil for one whose result is not kept
+
+	mu   sync.Mutex
+	to   *translated // nil where the request is passed on
+	work taskWork    // nil for a request that becomes no task
+}
+
+// translation returns the call as the server has it, if that speaks earlier revisions.
+func (u *side) translation() *translated {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.to
+}
+
+// Serve hands the request over. ctx ends with the call.
+func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	if t := u.translation(); t != nil {
+		r, err := mcp.Parse(data)
+		if err != nil {
+			c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+			return
+		}
+		t.join(ctx, c, r)
+		return
+	}
+	modern, refused := u.server.IsModern(ctx, client)
+	switch {
+	case refused != nil:
+		c.Refuse(*refused)
+	case mcp.IsTaskMethod(u.request.Method) && !u.server.HasOwnTasks():
+		c.Refuse(owners.UnknownTask())
+	case modern:
+		if mcp.IsTaskMethod(u.request.Method) {
+			if refused := u.session.Tasks.Refuse(ctx, u.request.Name); refused != nil {
+				c.Refuse(*refused)
+				return
+			}
+		}
+		u.pass(ctx, c, client, data)
+	default:
+		t := newTranslated(u.env, u.session, u.request)
+		t.client, t.asks, t.rule = upstream.WithoutRepeated(client), translate.Askable(u.request), u.rule
+		u.mu.Lock()
+		u.to, u.work = t, t
+		u.mu.Unlock()
+		u.session.SetReceiver(t)
+		t.serve(ctx, c)
+	}
+}
+
+// pass hands the request over as it is, but for what its server may read in another way than the edge.
+func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	r := u.server.Direct()
+	data = translate.Plain(data)
+	if u.kept != nil {
+		u.host.Metrics.Cached.WithLabelValues(host.CacheMiss).Inc()
+		data = u.kept.Data
+		c.Keep = func(result json.RawMessage) { u.host.Cache.Put(*u.kept, result) }
+	}
+	switch u.request.Method {
+	case mcp.MethodDiscover:
+		c.To = &discovered{env: u.env, call: c}
+	case mcp.MethodListen:
+		l := newListener(ctx, u.env, u.session, c, u.request)
+		c.To = l
+		data = translate.WithoutTasks(data, func(id string) bool {
+			_, ours := mcp.ParseTaskID(id)
+			return ours || u.session.Tasks.Refuse(ctx, id) != nil
+		})
+	}
+	if u.rule.may && !u.server.HasOwnTasks() {
+		p := &passed{env: u.env, session: u.session, request: u.request, rule: u.rule, up: r}
+		u.mu.Lock()
+		u.work = p
+		u.mu.Unlock()
+		defer p.stop()
+		p.serve(ctx, c, client, data)
+		return
+	}
+	r.Serve(ctx, c, client, data)
+}
+
+func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
+	return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a call without a session takes no messages")
+}
+
+// Resume continues a call of another bridge: at a server of earlier revisions, if that gives event
+// IDs. The revision itself has no resuming.
+func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
+	t := u.translation()
+	if t == nil {
+		if p, ok := u.work.(*passed); ok {
+			c.To = p
+		}
+		c.Over(upstream.ErrUnanswered)
+		return
+	}
+	t.resume(ctx, c, client)
+}
+
+// Held reports whether the call waits for its client.
+func (u *side) Held() bool {
+	t := u.translation()
+	return t != nil && t.Held()
+}
+
+// Listen listens to what the server sends of itself, for the one call.
+func (u *side) Listen(ctx context.Context, c *call.Call, _ func() http.Header) {
+	if t := u.translation(); t != nil {
+		t.up.Listen(ctx, c, func() http.Header { return t.client })
+	}
+}
+
+// Close ends the session upstream.
+func (u *side) Close(ctx context.Context, _ http.Header) {
+	if t := u.translation(); t != nil && t.up != nil {
+		t.stop()
+		t.up.Close(ctx, t.client)
+	}
+}
+
+// IsTask reports whether the call has become a task.
+func (u *side) IsTask() bool { return u.task() != nil }
+
+// RefreshTask stores the state of the task again that has not changed for long, if the call is one.
+func (u *side) RefreshTask(now time.Time) {
+	if work := u.task(); work != nil {
+		work.RefreshTask(now)
+	}
+}
+
+// MakeTask makes the call a task before its time, if it may become one.
+func (u *side) MakeTask() {
+	u.mu.Lock()
+	work := u.work
+	u.mu.Unlock()
+	if work != nil {
+		work.makeTask()
+	}
+}
+
+// task returns the call as one that is a task; nil when it is none.
+func (u *side) task() taskWork {
+	u.mu.Lock()
+	work := u.work
+	u.mu.Unlock()
+	if work == nil || !work.IsTask() {
+		return nil
+	}
+	return work
+}
+
+// changeTask takes a client's request about the session's task.
+func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
+	work := u.task()
+	if work == nil || c.Owner != u.session.Demand.Call().Owner {
+		return upstream.About(owners.UnknownTask(), []json.RawMessage{r.ID})
+	}
+	if r.Method == mcp.MethodCancelTask {
+		work.cancelTask("the client has cancelled it")
+	} else {
+		var answers translate.Object
+		if rpc.Unmarshal(r.Params["inputResponses"], &answers) != nil {
+			return upstream.About(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."), []json.RawMessage{r.ID})
+		}
+		work.updateTask(answers)
+	}
+	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
+}
+
+// continueTask continues the task that the call has become at another bridge.
+func (u *side) continueTask(k *task) {
+	if u.to != nil {
+		u.to.continueTask(k)
+		u.work = u.to
+		return
+	}
+	u.work = &passed{env: u.env, session: u.session, request: u.request, made: k, over: k.is.Status.Over()}
+}
+
+// discovered changes the result of server/discover: the client learns what Rejoin speaks.
+type discovered struct {
+	*env
+	call *call.Call
+}
+
+func (d *discovered) Take(m rpc.Message, it call.Item) error {
+	if result := d.discovery(m.Result); result != nil {
+		it.Data = translate.Message(map[string]any{"id": m.ID, "result": result})
+	}
+	it.Final = m.IsResponse()
+	return d.Put(it)
+}
+
+func (d *discovered) Put(it call.Item) error {
+	_, err := d.call.Store(it)
+	return err
+}

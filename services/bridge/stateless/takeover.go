@@ -1,0 +1,71 @@
+package stateless
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// TakeOver continues a call of another bridge, from where its streams are stored. It tries until the
+// service stops.
+func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
+	of := meta.MCP.Call
+	var at *records.CallAt
+	if meta.MCP.ProtocolVersion != mcp.Modern {
+		at = &records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of}
+	}
+	h := s.table.NewForCall(rec.Session, rec.Life, rec.Owner, rec.Owner, sessions.TakenOver(rec.Owner, at))
+	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
+	h.Up = u
+	if meta.MCP.ProtocolVersion != mcp.Modern {
+		u.to = newTranslated(&s.env, h, u.request)
+		u.to.continueAt(up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone])
+		h.SetReceiver(u.to)
+	}
+	over, err := s.takeOverTask(h, u)
+	if err != nil {
+		return nil, err
+	}
+	if over {
+		return h, nil // the bridge before has not come to the end of the session
+	}
+	if len(from) == 0 && u.IsTask() {
+		_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrUnanswered.Error(), nil)}) // it fails at the end of the service alone
+	}
+	h.ResumeAll(from)
+	return h, nil
+}
+
+// takeOverTask has the call go on as the task that it has become, if it has, and reports whether that
+// is over. It tries until the service stops.
+func (s *Calls) takeOverTask(h *sessions.Session, u *side) (over bool, err error) {
+	err = retry.Do(s.host.Life, func() error {
+		is, sequence, err := s.taskState(s.host.Life, s.taskSubject(h.Name, h.Life))
+		switch {
+		case errors.Is(err, eventlog.ErrNotFound):
+			return nil
+		case errors.Is(err, mcp.ErrNoTask):
+			s.host.Log.Warn("the state of a task cannot be read", "session", h.Name, "error", err)
+			return nil
+		case err != nil:
+			return err
+		}
+		k := newTask(h.Session, is)
+		k.stored, k.out.Last = time.Now(), sequence
+		over = is.Status.Over()
+		u.continueTask(k)
+		return nil
+	})
+	return over, err
+}

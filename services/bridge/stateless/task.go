@@ -1,0 +1,193 @@
+package stateless
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// taskRule says whether and when a call becomes a task.
+type taskRule struct {
+	may    bool
+	atOnce bool
+	after  time.Duration
+}
+
+// ruleOf returns the rule of a request. The error is an [*mcp.Error].
+func (s *env) ruleOf(r mcp.Request) (taskRule, error) {
+	if r.Method != mcp.MethodCallTool || s.host.Config.TaskAfter < 0 {
+		return taskRule{}, nil
+	}
+	policy, declared := s.tools[r.Name], r.DeclaresTasks()
+	if policy == config.TaskRequired && !declared {
+		return taskRule{}, mcp.ErrNeedsTasks
+	}
+	after := time.Duration(s.host.Config.TaskAfter)
+	if after == 0 {
+		after = host.AnswerWithin
+	}
+	may := declared && policy != config.TaskNever
+	return taskRule{may, may && policy == config.TaskAlways, after}, nil
+}
+
+const (
+	// TaskPoll is how often clients are to ask for a task.
+	TaskPoll = time.Second
+	// TaskCheck is how often a bridge looks how close the state of a task is to the log's floor.
+	TaskCheck = 10 * time.Second
+)
+
+// task is a call whose client has a name for it instead of the response: the states are in the
+// session's stream [mcp.TaskStream], where any edge finds the newest. Each is stored before
+// any client receives it. It belongs to who holds the lock of the call.
+type task struct {
+	session *call.Session
+	out     *call.Writer
+	is      mcp.StoredTask
+	stored  time.Time
+	checked time.Time // when refresh looked last
+}
+
+func newTask(h *call.Session, is mcp.StoredTask) *task {
+	return &task{session: h, out: call.NewWriter(h.Host, h.Name, h.Life, mcp.TaskStream), is: is}
+}
+
+// beginTask makes the session's call a task, in the log.
+func beginTask(h *sessions.Session) (*task, error) {
+	if err := h.OpenForTask(); err != nil {
+		return nil, err
+	}
+	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: TaskPoll.Milliseconds()}})
+	if err := k.store(); err != nil {
+		return nil, err
+	}
+	h.Host.Log.Debug("a call becomes a task", "session", h.Name)
+	return k, nil
+}
+
+// store stores the state. Errors are those of [call.Writer.Put].
+func (k *task) store() error {
+	k.stored = time.Now()
+	k.is.Updated = k.stored.UTC()
+	data, err := k.is.Event()
+	if err == nil {
+		_, err = k.out.Put(k.session.Host.Life, call.Item{Data: data, Final: k.is.Status.Over()})
+	}
+	return err
+}
+
+// set stores another state, unless the task is over. One that is too large fails the task.
+func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTask)) {
+	if k.is.Status.Over() {
+		return
+	}
+	err := k.change(status, message, change)
+	if errors.Is(err, upstream.ErrTooLarge) {
+		k.session.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
+		why := k.session.Host.TooLarge(k.session.Name)
+		_, failure := translate.Outcome(rpc.ErrorMessage(nil, rpc.CodeInternal, why, nil))
+		err = k.change(mcp.TaskFailed, why, func(is *mcp.StoredTask) { is.Result, is.Error = nil, failure })
+	}
+	if err != nil {
+		k.session.Host.Log.Warn("the state of a task is not stored", "session", k.session.Name, "status", string(status), "error", err)
+	}
+}
+
+func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
+	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
+	if status.Over() {
+		ttl := (time.Since(k.is.Created) + TaskTTL(k.session.Host)).Milliseconds()
+		k.is.TTL = &ttl
+	}
+	if change != nil {
+		change(&k.is)
+	}
+	return k.store()
+}
+
+// working notes that nothing is asked of the client any more.
+func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
+
+// ask has the client asked, and reports whether it can be: what is too large to ask ends the task. ids
+// are those of the MCP server.
+func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
+	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
+	return !k.is.Status.Over()
+}
+
+// respond ends the task with the response to its request.
+func (k *task) respond(response []byte) {
+	result, failure := translate.Outcome(response)
+	if failure == nil {
+		k.set(mcp.TaskCompleted, "", func(is *mcp.StoredTask) { is.Result = result })
+		return
+	}
+	var e translate.Failure
+	_ = rpc.Unmarshal(failure, &e) // then there is no more to say
+	k.set(mcp.TaskFailed, e.Message, func(is *mcp.StoredTask) { is.Error = failure })
+}
+
+// cancel ends the task without a response.
+func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
+
+// refresh stores the state again that has not changed, before the log's floor passes it: by half of
+// the age limit, or when it is in the oldest quarter of its partition, of which the bytes limit
+// takes less at a time.
+func (k *task) refresh(now time.Time) {
+	s := k.session.Host
+	if k.is.Status.Over() || now.Sub(k.checked) < TaskCheck {
+		return
+	}
+	k.checked = now
+	age := s.Backend.Log.Settings().MaxAge
+	due := age > 0 && now.Sub(k.stored) >= age/2
+	if !due {
+		ctx, cancel := context.WithTimeout(s.Life, s.Config.AckTimeout)
+		defer cancel()
+		state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(k.session.Name))
+		due = err == nil && k.out.Last < state.First+(state.Last-state.First)/4
+	}
+	if due {
+		_ = k.store() // again the next time, and before it is too late
+	}
+}
+
+// TaskTTL is how long the log keeps the last state of a task.
+func TaskTTL(h *host.Host) time.Duration {
+	if age := h.Backend.Log.Settings().MaxAge; age > 0 {
+		return min(h.Config.TaskTTL, age)
+	}
+	return h.Config.TaskTTL
+}
+
+// created returns the response to the request that became the task: without what only tasks/get says.
+func (k *task) created() []byte {
+	is := k.is.Task
+	is.Requests, is.Result, is.Error = nil, nil, nil
+	return translate.Message(map[string]any{"id": nil, "result": is.CreatedResult()})
+}
+
+// taskWork is a call that may be a task. It is safe for concurrent use.
+type taskWork interface {
+	call.Receiver
+	// MakeTask makes it one, unless it is over.
+	makeTask()
+	// IsTask reports whether it is one.
+	IsTask() bool
+	// updateTask takes a client's answers to what it was asked.
+	updateTask(answers translate.Object)
+	// cancelTask ends the call.
+	cancelTask(why string)
+	// RefreshTask stores the state again that has not changed for long.
+	RefreshTask(now time.Time)
+}

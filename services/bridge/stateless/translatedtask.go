@@ -1,0 +1,133 @@
+package stateless
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/translate"
+	"rejoin/shared/event"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
+)
+
+// The task that a translated call may become.
+
+// taskSoon has the call become a task, unless its client has something else by then. The caller
+// holds the lock.
+func (t *translated) taskSoon() {
+	if !t.rule.may || t.made != nil || t.target == nil {
+		return
+	}
+	if t.due != nil {
+		t.due.Stop()
+	}
+	t.due = time.AfterFunc(t.rule.after, func() { t.session.Go(t.makeTask) })
+}
+
+func (t *translated) makeTask() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.make()
+}
+
+// make makes the call a task, unless it is over or its client is about to be asked. The caller
+// holds the lock.
+func (t *translated) make() {
+	if t.target == nil || t.made != nil || len(t.open) > 0 {
+		return
+	}
+	k, err := beginTask(t.session)
+	if err != nil {
+		t.session.Host.Log.Info("a call does not become a task", "session", t.session.Name, "error", err)
+		return
+	}
+	t.made = k
+	t.final(t.target, k.created())
+	t.turn(nil)
+}
+
+// NoInput is why a task is cancelled whose client does not answer.
+const NoInput = "the client did not answer in time what it was asked"
+
+// askTask has the client of a task asked. The caller holds the lock.
+func (t *translated) askTask() {
+	if t.over || len(t.open) == 0 {
+		return
+	}
+	requests, ids := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	for _, q := range t.open {
+		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
+	}
+	if t.first != nil { // else it is about to be continued
+		t.first.Pause()
+	}
+	if !t.made.ask(requests, ids) {
+		t.over, t.ended = true, true
+		t.turn(nil)
+		t.session.Finish(host.ErrEnded)
+		return
+	}
+	if t.expiry != nil {
+		t.expiry.Stop()
+	}
+	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
+}
+
+func (t *translated) IsTask() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.made != nil
+}
+
+// continueTask continues the task that the call has become at another bridge.
+func (t *translated) continueTask(k *task) {
+	t.made, t.over = k, k.is.Status.Over()
+	if k.is.Status == mcp.TaskInputRequired {
+		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
+	}
+	for key, id := range k.is.Asked {
+		var q translate.Question
+		_ = rpc.Unmarshal(k.is.Requests[key], &q) // a bridge has written it
+		t.open = append(t.open, question{q, id, key})
+	}
+	t.keys = rand.Text() // the keys of questions that were answered are not known, and a task has each once
+}
+
+func (t *translated) updateTask(answers translate.Object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := len(t.open)
+	maps.DeleteFunc(answers, func(key string, _ json.RawMessage) bool { return t.made.is.Requests[key] == nil }) // the client has not been asked
+	t.takeAnswers(answers)
+	switch {
+	case t.over || len(t.open) == was:
+	case len(t.open) > 0:
+		t.askTask()
+	default:
+		t.expiry.Stop()
+		t.made.working()
+		if t.first != nil {
+			t.first.Unpause()
+		}
+	}
+}
+
+func (t *translated) cancelTask(why string) {
+	t.mu.Lock()
+	if !t.over {
+		t.over, t.ended = true, true
+		t.made.cancel(why)
+		t.turn(nil)
+	}
+	t.mu.Unlock()
+	t.session.Finish(host.ErrEnded)
+}
+
+func (t *translated) RefreshTask(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.made.refresh(now)
+}

@@ -1,0 +1,138 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/retry"
+	"rejoin/services/bridge/sessions"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// takeOver continues the open sessions of this bridge's name, and with their calls.
+// Records of sessions that are over are left to the recorder to remove.
+func (s *Service) takeOver(ctx context.Context) error {
+	all, err := s.records.Load(ctx)
+	if err != nil {
+		return err
+	}
+	// The copy of this process may lack what the bridge before did last.
+	registry, err := session.OpenRegistry(ctx, s.host.Backend.Log, s.host.Log)
+	if err != nil {
+		return err
+	}
+	defer registry.Close()
+	calls := map[string]map[string]records.Record{} // by session and stream
+	for key, rec := range all {
+		name, stream, ok := records.ParseKey(key)
+		if known, found := registry.Session(name); !ok || !found || known.State != session.Open {
+			s.records.Adopt(key, rec) // no bridge works on it: it will be removed
+			continue
+		}
+		if calls[name] == nil {
+			calls[name] = map[string]records.Record{}
+		}
+		calls[name][stream] = rec
+	}
+	var own []string
+	for _, rec := range registry.Sessions() {
+		if _, ok := s.own(rec); ok {
+			own = append(own, rec.Session)
+		}
+	}
+	confirmed, err := s.confirm(ctx, own)
+	if err != nil {
+		return err
+	}
+	for i, name := range own {
+		for stream, at := range calls[name] {
+			s.records.Adopt(records.Key(name, stream), at)
+		}
+		meta, ok := s.own(confirmed[i])
+		if !ok {
+			continue
+		}
+		s.host.Metrics.Takeovers.Inc()
+		if err := s.takeOverSession(confirmed[i], meta, calls[name]); err != nil {
+			return err
+		}
+	}
+	if n := len(s.table.All()); n > 0 {
+		s.host.Log.Info("sessions are taken over", "sessions", n)
+	}
+	return nil
+}
+
+// own reports whether a record is of an open session of this bridge's name.
+func (s *Service) own(rec session.Record) (meta records.Metadata, own bool) {
+	own = rec.State == session.Open && json.Unmarshal(rec.Metadata, &meta) == nil && meta.MCP.Bridge == s.host.Name
+	return meta, own
+}
+
+// confirmsAtOnce is how many sessions the log is asked for at a time.
+const confirmsAtOnce = 64
+
+// confirm asks the log for sessions. Their records come in the same order; of a name that
+// no session has any more the record is empty. It tries until ctx ends.
+func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record, error) {
+	confirmed := make([]session.Record, len(names))
+	slots := make(chan struct{}, confirmsAtOnce)
+	var asking sync.WaitGroup
+	for i, name := range names {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			_ = retry.Do(ctx, func() (err error) { // fails with ctx alone
+				confirmed[i], err = s.host.Backend.Sessions.Get(ctx, name)
+				if errors.Is(err, session.ErrNotFound) {
+					return nil
+				}
+				if err != nil {
+					s.host.Log.Info("a session cannot be taken over yet", "session", name, "error", err)
+				}
+				return err
+			})
+		})
+	}
+	asking.Wait()
+	return confirmed, ctx.Err()
+}
+
+func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, calls map[string]records.Record) error {
+	for _, at := range calls {
+		if at.At != nil && meta.MCP.Call != nil {
+			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = at.At.Upstream, at.At.ProtocolVersion, &at.At.Call
+		}
+	}
+	up := s.server.Restore(meta)
+	from := map[string]call.Cursor{}
+	for stream, at := range calls {
+		from[stream] = call.Cursor{ID: at.ID, Sequence: at.Sequence}
+	}
+	var h *sessions.Session
+	if meta.MCP.Call != nil {
+		var err error
+		if h, err = s.stateless.TakeOver(rec, meta, up, from); err != nil {
+			return err
+		}
+	} else {
+		h = s.table.New(rec.Session, rec.Life, rec.Owner, rec.Owner)
+		h.Up = up
+		h.ResumeAll(from)
+		h.Listen(from[rpc.Standalone])
+	}
+	err := s.table.Hold(h)
+	if s.server.HasProcesses() {
+		h.Finish(upstream.ErrExited)
+	} else if h.OnDemand && !h.Busy() {
+		h.Finish(host.ErrEnded) // the bridge before has not come to that
+	}
+	return err
+}
