@@ -152,20 +152,34 @@ func (s *Service) answerNext(req micro.Request, m message, media request.MediaTy
 	}()
 }
 
-// answerSession answers a request for a session as POST /v1/sessions is answered: who
-// publishes straight to the log needs the life. It opens none. The answer says that a generation has
-// begun for the server that is connected, so that what is published then takes no earlier event's ID.
+// answerSession has a request for a session answered, and does not wait for the log.
 func (s *Service) answerSession(req micro.Request) {
 	if !s.visits.enter() {
 		s.refuse(req, problem.ErrStopping)
 		return
 	}
-	defer s.visits.leave()
 	name, err := event.SessionName(strings.TrimPrefix(req.Subject(), natsPrefix))
 	if err != nil {
-		s.refuse(req, fmt.Errorf("session: %w", err))
+		err = fmt.Errorf("session: %w", err)
+	} else if !s.places.Take(name, 1) {
+		err = problem.ErrBusy
+	}
+	if err != nil {
+		s.visits.leave()
+		s.refuse(req, err)
 		return
 	}
+	go func() {
+		defer s.visits.leave()
+		defer s.places.Give(name, 1)
+		s.lookUp(req, name)
+	}()
+}
+
+// lookUp answers a request for a session as POST /v1/sessions is answered: who publishes straight to the
+// log needs the life. It opens none. The answer says that a generation has begun for the server that is
+// connected, so that what is published then takes no earlier event's ID.
+func (s *Service) lookUp(req micro.Request, name string) {
 	ctx, cancel := s.limit(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
 	rec, err := s.backend.Sessions.Get(ctx, name)

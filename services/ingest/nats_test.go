@@ -210,6 +210,29 @@ func TestNATS_Sessions(t *testing.T) {
 	is(session.Closed)
 }
 
+// One whose partition does not answer holds up no other.
+func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	nc := s.connect(t)
+	replies, err := nc.SubscribeSync(nats.NewInbox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.mu.Lock() // whoever asks the log waits
+	if err := nc.PublishRequest("mcp.ingest.first", replies.Subject, nil); err != nil {
+		t.Error(err)
+	}
+	_, err = nc.Request("mcp.ingest.s~", nil, patience)
+	in.mu.Unlock()
+	if err != nil {
+		t.Errorf("the second is answered %v", err)
+	}
+	if reply, err := replies.NextMsg(patience); err != nil || reply.Header.Get(micro.ErrorCodeHeader) != "404" {
+		t.Errorf("the first is answered %+v, %v", reply, err)
+	}
+}
+
 func TestNATS_OrderOfAConnection(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())

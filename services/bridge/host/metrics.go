@@ -1,6 +1,7 @@
 package host
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,9 @@ import (
 
 // actionInvalid stands for what is no action, as the metric's label.
 const actionInvalid = "invalid"
+
+// actions are what edges ask for.
+var actions = []rpc.Action{rpc.Open, rpc.Request, rpc.Cancel, rpc.Post, rpc.End, rpc.Check}
 
 // What became of a message, as the metric's label.
 const (
@@ -61,7 +65,7 @@ func newMetrics(registerer prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_answers_total",
-			Help: "What edges asked for, by action (open, post, end, check, invalid) and the class of the answer's status (2xx, 4xx, 5xx).",
+			Help: "What edges asked for, by action (open, request, cancel, post, end, check, invalid) and the class of the answer's status (2xx, 4xx, 5xx).",
 		}, []string{"action", "status"}),
 		Messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_messages_total",
@@ -101,9 +105,9 @@ func newMetrics(registerer prometheus.Registerer) *Metrics {
 			Name: "rejoin_bridge_publish_seconds", Help: "Time of an attempt to store a message.", Buckets: buckets,
 		}),
 	}
-	for _, action := range []string{string(rpc.Open), string(rpc.Post), string(rpc.End), string(rpc.Check), actionInvalid} {
+	for _, action := range append([]rpc.Action{actionInvalid}, actions...) {
 		for _, status := range []string{"2xx", "4xx", "5xx"} {
-			m.answers.WithLabelValues(action, status)
+			m.answers.WithLabelValues(string(action), status)
 		}
 	}
 	for _, r := range []string{ResultStored, ResultDuplicate} {
@@ -124,9 +128,7 @@ func newMetrics(registerer prometheus.Registerer) *Metrics {
 
 // Answered counts an answer.
 func (m *Metrics) Answered(action rpc.Action, status int) {
-	switch action {
-	case rpc.Open, rpc.Post, rpc.End, rpc.Check:
-	default:
+	if !slices.Contains(actions, action) {
 		action = actionInvalid
 	}
 	m.answers.WithLabelValues(string(action), strconv.Itoa(status/100)+"xx").Inc()

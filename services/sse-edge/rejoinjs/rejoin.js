@@ -642,7 +642,7 @@ export async function publish(session, stream, message, options = {}) {
   let refused = false // a token, once
   let last // the error of the attempt before
   for (let attempt = 1; ; attempt++) {
-    const bearer = await tokenOf(token, refused)
+    const bearer = typeof token === 'function' ? await askedInTime(token, refused, signal, doubt < Infinity) : token
     if (bearer) headers.set('Authorization', 'Bearer ' + bearer)
     signal?.throwIfAborted()
     const begun = Date.now()
@@ -660,14 +660,24 @@ export async function publish(session, stream, message, options = {}) {
   }
 }
 
+// askedInTime asks for a token, which may take as long as an attempt.
+async function askedInTime(token, refused, signal, unknown) {
+  const limit = attemptSignal(signal)
+  try {
+    return await unlessAborted(limit.signal, tokenOf(token, refused))
+  } catch (cause) {
+    if (!limit.signal.aborted || signal?.aborted) throw cause
+    throw new RejoinError('the token did not come in time', { unknown, cause })
+  } finally {
+    limit.end()
+  }
+}
+
 // post makes one attempt. A failure without an answer may have stored the message.
 async function post(url, request, { fetch: send = fetch, signal }) {
-  const abort = new AbortController()
-  const timer = setTimeout(() => abort.abort(new Error('the server took too long')), ATTEMPT_TIMEOUT)
-  const follow = () => abort.abort(signal.reason)
-  signal?.addEventListener('abort', follow)
+  const limit = attemptSignal(signal)
   try {
-    const response = await send(url, { ...request, method: 'POST', signal: abort.signal })
+    const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
     if (response.ok) return { answer: await response.json() }
     const error = await problemOf(response)
     error.unknown = mayBeStored(error)
@@ -675,9 +685,23 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
   } finally {
+    limit.end()
+  }
+}
+
+// attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until
+// end is called.
+function attemptSignal(signal) {
+  const abort = new AbortController()
+  const timer = setTimeout(() => abort.abort(new Error('it took too long')), ATTEMPT_TIMEOUT)
+  const follow = () => abort.abort(signal.reason)
+  signal?.addEventListener('abort', follow)
+  if (signal?.aborted) follow()
+  const end = () => {
     clearTimeout(timer)
     signal?.removeEventListener('abort', follow)
   }
+  return { signal: abort.signal, end }
 }
 
 // newKey is random text; crypto.randomUUID exists only on pages that came over TLS.

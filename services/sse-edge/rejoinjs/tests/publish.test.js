@@ -128,3 +128,14 @@ test('it takes names and not less', async () => {
   await assert.rejects(publish('', 's', message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('x', 's', message), TypeError)
 })
+
+test('a token that never comes ends with the signal, and after the time of an attempt', async (t) => {
+  const server = serve(json(stored, 201))
+  const token = () => new Promise(() => {})
+  const abort = new AbortController()
+  setTimeout(() => abort.abort(new Error('enough')), 10)
+  await assert.rejects(send(server, { token, signal: abort.signal }), { message: 'enough' })
+  hurry(t)
+  await assert.rejects(send(server, { token }), { name: 'RejoinError', unknown: false, message: 'the token did not come in time' })
+  assert.equal(server.requests.length, 0)
+})
