@@ -233,6 +233,30 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 	}
 }
 
+// A server that never acknowledges a subscription learns of the next one all the same.
+func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := withSubscriptions(t)
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+	cfg := testConfig(up.URL)
+	s.start(t, cfg, func(s *Service) {
+		s.host.Times.After = func(d time.Duration) <-chan time.Time {
+			if d == cfg.OpenTimeout {
+				d = time.Millisecond
+			}
+			return time.After(d)
+		}
+	})
+	name := s.ready(t)
+	for _, uri := range []string{"file:///a", "file:///b"} {
+		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
+		eventually(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
+	}
+}
+
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
 func TestModernServer_TooLongSubscription(t *testing.T) {
 	for want, cfg := range map[string]session.LimitsConfig{

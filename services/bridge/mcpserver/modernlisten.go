@@ -67,7 +67,8 @@ func (l *listening) end() {
 	<-l.ended
 }
 
-// subscription begins to listen, and returns when the server has acknowledged that, or has ended it.
+// subscription begins to listen, and returns when the server has acknowledged that, or has ended it, or has
+// said neither for --open-timeout: then it may hear of changes all the same.
 // After another one, of this bridge or the one before, changes in between are not known, and the
 // client receives one of each kind.
 func (u *modernServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
@@ -91,6 +92,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 	select {
 	case <-l.acked:
 	case <-l.ended:
+	case <-u.host.Times.After(u.host.Config.OpenTimeout):
 	}
 	return l
 }
