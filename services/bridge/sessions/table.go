@@ -132,7 +132,7 @@ func (t *Table) close(h *Session) {
 func (t *Table) closeOnce(ctx context.Context, h *Session) error {
 	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)
 	if err == nil && rec.Life == h.Life {
-		err = t.host.Backend.Sessions.End(ctx, h.Name, "", false)
+		err = t.host.Backend.Sessions.EndLife(ctx, rec)
 	}
 	if err == nil || errors.Is(err, session.ErrNotFound) {
 		close(h.ended)
