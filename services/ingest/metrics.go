@@ -4,8 +4,10 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"rejoin/services/ingest/problem"
+	"rejoin/shared/metric"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -41,48 +43,24 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer, sessions func() float64) *metrics {
-	m := &metrics{
-		published: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_ingest_published_total",
-			Help: "Events by what became of them: stored, duplicate, refused for a reason of their own, limited (too many messages in a second, or too many streams), unavailable (the log did not take them), unknown (the log did not answer).",
-		}, []string{"result"}),
-		bytes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rejoin_ingest_published_bytes_total",
-			Help: "Bytes of the messages that were stored, without duplicates.",
-		}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+	metric.GaugeFunc(registerer, "rejoin_ingest_sessions_ratio", "How much of --max-sessions or --max-metadata-bytes is taken, whichever is more.", sessions)
+	return &metrics{
+		published: metric.CounterOf(registerer, "rejoin_ingest_published_total",
+			"Events by what became of them: stored, duplicate, refused for a reason of their own, limited (too many messages in a second, or too many streams), unavailable (the log did not take them), unknown (the log did not answer).",
+			"result", resultStored, resultDuplicate, resultRefused, resultLimited, resultUnavailable, resultUnknown),
+		bytes: metric.Counter(registerer, "rejoin_ingest_published_bytes_total", "Bytes of the messages that were stored, without duplicates."),
+		seconds: promauto.With(registerer).NewHistogram(prometheus.HistogramOpts{
 			Name:    "rejoin_ingest_publish_seconds",
 			Help:    "Time from handing an event to the log to its acknowledgement or failure.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
-		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rejoin_ingest_inflight",
-			Help: "Publishes and closes under way.",
-		}),
-		closes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_ingest_closes_total",
-			Help: "Closes of sessions and streams by result: closed, not_found, failed.",
-		}, []string{"result"}),
-		sessionsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_ingest_sessions_refused_total",
-			Help: "Sessions that were not opened: sessions (--max-sessions is reached), metadata (--max-metadata-bytes is), share (the client has its share of them), rate (--max-session-rate).",
-		}, []string{"reason"}),
+		inflight: metric.Gauge(registerer, "rejoin_ingest_inflight", "Publishes and closes under way."),
+		closes: metric.CounterOf(registerer, "rejoin_ingest_closes_total", "Closes of sessions and streams by result: closed, not_found, failed.",
+			"result", resultClosed, resultNotFound, resultFailed),
+		sessionsRefused: metric.CounterOf(registerer, "rejoin_ingest_sessions_refused_total",
+			"Sessions that were not opened: sessions (--max-sessions is reached), metadata (--max-metadata-bytes is), share (the client has its share of them), rate (--max-session-rate).",
+			"reason", session.FullSessions, session.FullMetadata, session.FullShare, refusedRate),
 	}
-	for _, r := range []string{resultStored, resultDuplicate, resultRefused, resultLimited, resultUnavailable, resultUnknown} {
-		m.published.WithLabelValues(r)
-	}
-	for _, r := range []string{resultClosed, resultNotFound, resultFailed} {
-		m.closes.WithLabelValues(r)
-	}
-	for _, r := range []string{session.FullSessions, session.FullMetadata, session.FullShare, refusedRate} {
-		m.sessionsRefused.WithLabelValues(r)
-	}
-	registerer.MustRegister(m.published, m.bytes, m.seconds, m.inflight, m.closes, m.sessionsRefused,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rejoin_ingest_sessions_ratio",
-			Help: "How much of --max-sessions or --max-metadata-bytes is taken, whichever is more.",
-		}, sessions))
-	return m
 }
 
 // closedAs counts a close by its result.

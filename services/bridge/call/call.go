@@ -260,8 +260,7 @@ func (c *Call) storedAt(sequence uint64) {
 	c.stored = sequence
 }
 
-// Pause stops the time that the upstream may be without a message, since it waits for the client;
-// unpause lets it go on.
+// Pause stops the time that the upstream may be without a message, since it waits for the client.
 func (c *Call) Pause() { c.waiting((*upstream.IdleTimer).Came) }
 
 // Unpause lets the time go on that [Call.Pause] has stopped.

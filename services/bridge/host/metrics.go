@@ -5,7 +5,9 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"rejoin/shared/metric"
 	"rejoin/shared/rpc"
 )
 
@@ -62,67 +64,45 @@ type Metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) *Metrics {
 	buckets := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	counter := func(name, help string) prometheus.Counter {
+		return metric.Counter(registerer, "rejoin_bridge_"+name, help)
+	}
+	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		return metric.CounterOf(registerer, "rejoin_bridge_"+name, help, label, values...)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return metric.Gauge(registerer, "rejoin_bridge_"+name, help)
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return promauto.With(registerer).NewHistogram(prometheus.HistogramOpts{Name: "rejoin_bridge_" + name, Help: help, Buckets: buckets})
+	}
 	m := &Metrics{
-		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+		answers: promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_answers_total",
 			Help: "What edges asked for, by action (open, request, cancel, post, end, check, invalid) and the class of the answer's status (2xx, 4xx, 5xx).",
 		}, []string{"action", "status"}),
-		Messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_bridge_messages_total",
-			Help: "Messages for the log by what became of them: stored, or duplicate, which were stored before.",
-		}, []string{"result"}),
-		Cached: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_bridge_cache_requests_total",
-			Help: "Requests whose result may be kept for other clients: hit, which one kept answered, or miss, which the MCP server got.",
-		}, []string{"result"}),
-		Dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_bridge_dropped_messages_total",
-			Help: "Messages of the MCP server that were left out: invalid, too_large, or late, for a request that is over.",
-		}, []string{"reason"}),
-		Failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rejoin_bridge_failed_calls_total",
-			Help: "Calls that ended with an error of the bridge's: refused (later than --accept-after), timeout, too_large (a response), lost (no response), unknown (an edge asked for a call that no bridge works on).",
-		}, []string{"reason"}),
-		Retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rejoin_bridge_publish_retries_total",
-			Help: "Attempts to store a message that the log did not acknowledge.",
-		}),
-		Resumes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rejoin_bridge_upstream_resumes_total",
-			Help: "Streams of the MCP server that broke or were ended, and that it resumed.",
-		}),
-		Takeovers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rejoin_bridge_takeovers_total",
-			Help: "Sessions that were there when the bridge started.",
-		}),
-		Sessions:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_sessions", Help: "Sessions that this bridge holds."}),
-		Calls:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_calls", Help: "Calls that are open; a batch of requests is one."}),
-		Processes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "rejoin_bridge_processes", Help: "Processes of the MCP server that run."}),
-		AcceptSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "rejoin_bridge_answer_seconds", Help: "Time until an edge is answered.", Buckets: buckets,
-		}),
-		PublishSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "rejoin_bridge_publish_seconds", Help: "Time of an attempt to store a message.", Buckets: buckets,
-		}),
+		Messages: counters("messages_total", "Messages for the log by what became of them: stored, or duplicate, which were stored before.",
+			"result", ResultStored, ResultDuplicate),
+		Cached: counters("cache_requests_total", "Requests whose result may be kept for other clients: hit, which one kept answered, or miss, which the MCP server got.",
+			"result", CacheHit, CacheMiss),
+		Dropped: counters("dropped_messages_total", "Messages of the MCP server that were left out: invalid, too_large, or late, for a request that is over.",
+			"reason", DropInvalid, DropTooLarge, DropLate),
+		Failures: counters("failed_calls_total", "Calls that ended with an error of the bridge's: refused (later than --accept-after), timeout, too_large (a response), lost (no response), unknown (an edge asked for a call that no bridge works on).",
+			"reason", FailRefused, FailTimeout, FailTooLarge, FailLost, FailUnknown),
+		Retries:        counter("publish_retries_total", "Attempts to store a message that the log did not acknowledge."),
+		Resumes:        counter("upstream_resumes_total", "Streams of the MCP server that broke or were ended, and that it resumed."),
+		Takeovers:      counter("takeovers_total", "Sessions that were there when the bridge started."),
+		Sessions:       gauge("sessions", "Sessions that this bridge holds."),
+		Calls:          gauge("calls", "Calls that are open; a batch of requests is one."),
+		Processes:      gauge("processes", "Processes of the MCP server that run."),
+		AcceptSeconds:  histogram("answer_seconds", "Time until an edge is answered."),
+		PublishSeconds: histogram("publish_seconds", "Time of an attempt to store a message."),
 	}
 	for _, action := range append([]rpc.Action{actionInvalid}, actions...) {
 		for _, status := range []string{"2xx", "4xx", "5xx"} {
 			m.answers.WithLabelValues(string(action), status)
 		}
 	}
-	for _, r := range []string{ResultStored, ResultDuplicate} {
-		m.Messages.WithLabelValues(r)
-	}
-	for _, r := range []string{DropInvalid, DropTooLarge, DropLate} {
-		m.Dropped.WithLabelValues(r)
-	}
-	for _, r := range []string{FailRefused, FailTimeout, FailTooLarge, FailLost, FailUnknown} {
-		m.Failures.WithLabelValues(r)
-	}
-	for _, r := range []string{CacheHit, CacheMiss} {
-		m.Cached.WithLabelValues(r)
-	}
-	registerer.MustRegister(m.Cached, m.answers, m.Messages, m.Dropped, m.Failures, m.Retries, m.Resumes, m.Takeovers, m.Sessions, m.Calls, m.Processes, m.AcceptSeconds, m.PublishSeconds)
 	return m
 }
 

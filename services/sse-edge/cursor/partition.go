@@ -16,6 +16,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/metric"
 	"rejoin/shared/tracing"
 )
 
@@ -365,25 +366,9 @@ func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON
 
 // newMetrics registers them. It asks parts at each scrape.
 func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help})
-	}
-	m := &metrics{
-		received:  counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
-		missed:    counter("tail_missed_total", "Sequences that were removed before a tail received them."),
-		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
-		logReads:  counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
-		logScans:  counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "rejoin", Subsystem: "edge", Name: "events_skipped_total",
-			Help: "Entries of the log that are not shown, by reason: subject, json, opening, trim.",
-		}, []string{"reason"}),
-	}
-	for _, reason := range []string{"subject", "json", "opening", "trim"} { // there from the start, or a rate misses the first
-		m.skipped.WithLabelValues(reason)
-	}
-	gauge := func(name, help string, value func(*Partition) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}, func() float64 {
+	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }
+	gauge := func(name, help string, value func(*Partition) float64) {
+		metric.GaugeFunc(reg, "rejoin_edge_"+name, help, func() float64 {
 			total := 0.0
 			for _, p := range parts() {
 				total += value(p)
@@ -391,12 +376,19 @@ func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 			return total
 		})
 	}
-	reg.MustRegister(m.received, m.missed, m.rollbacks, m.logReads, m.logScans, m.skipped,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rejoin", Subsystem: "edge", Name: "partitions_followed", Help: "Partitions of the log that the edge follows, since clients read them or did lately."}, func() float64 { return float64(len(parts())) }),
-		gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) }),
-		gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) }),
-		gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag))
-	return m
+	gauge("partitions_followed", "Partitions of the log that the edge follows, since clients read them or did lately.", func(*Partition) float64 { return 1 })
+	gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) })
+	gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) })
+	gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag)
+	return &metrics{
+		received:  counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
+		missed:    counter("tail_missed_total", "Sequences that were removed before a tail received them."),
+		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
+		logReads:  counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
+		logScans:  counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
+		skipped: metric.CounterOf(reg, "rejoin_edge_events_skipped_total", "Entries of the log that are not shown, by reason: subject, json, opening, trim.",
+			"reason", "subject", "json", "opening", "trim"),
+	}
 }
 
 // jumpLook is a look at the partition's leader that followed a jump of the tail.

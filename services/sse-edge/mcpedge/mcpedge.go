@@ -13,6 +13,7 @@ import (
 
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/metric"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -54,20 +55,10 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	results := []string{postOpened, postAccepted, postJSON, postStream, postRefused, postUnavailable}
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "rejoin", Subsystem: "edge", Name: name, Help: help}
+	return &metrics{
+		posts: metric.CounterOf(reg, "rejoin_edge_mcp_posts_total",
+			"POST requests of MCP clients, by how they were answered: "+strings.Join(results, ", ")+".", "result", results...),
+		abandoned:   metric.Counter(reg, "rejoin_edge_mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for 17 seconds."),
+		connections: metric.Gauge(reg, "rejoin_edge_mcp_connections", "Event streams of MCP clients that are open; they count as connections too."),
 	}
-	m := &metrics{
-		posts: prometheus.NewCounterVec(prometheus.CounterOpts(opts("mcp_posts_total",
-			"POST requests of MCP clients, by how they were answered: "+strings.Join(results, ", ")+".")), []string{"result"}),
-		abandoned:   prometheus.NewCounter(prometheus.CounterOpts(opts("mcp_calls_abandoned_total", "MCP calls that were ended since no bridge had listened for 17 seconds."))),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts(opts("mcp_connections", "Event streams of MCP clients that are open; they count as connections too."))),
-	}
-	// Every value is there from the start: a rate over a series that appears with
-	// its first event misses that event.
-	for _, result := range results {
-		m.posts.WithLabelValues(result)
-	}
-	reg.MustRegister(m.posts, m.abandoned, m.connections)
-	return m
 }

@@ -49,25 +49,23 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if err == nil {
 		err = r.Check(func(name string) string { return c.Get(name) })
 	}
-	var stream string
-	if err == nil {
-		if stream, err = rpc.NewStream(p.ids, false); err != nil { // no stream may hold an ID of any length
-			return postRefused, refusal.Invalid("Invalid request: " + err.Error())
-		}
+	if err != nil {
+		return postRefused, refusal.FromMCP(err, p.only())
 	}
-	if err == nil && s.servesEvents(r.Method) {
+	stream, err := rpc.NewStream(p.ids, false)
+	if err != nil { // no stream may hold an ID of any length
+		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
+	}
+	if s.servesEvents(r.Method) {
 		return s.eventsPost(c, who, r, body)
 	}
-	if err == nil {
-		if state, ours, err := r.HandOver(); ours && err != nil {
-			return postRefused, refusal.FromMCP(err, p.only())
-		} else if ours {
-			return s.modernAgain(c, who, r, state)
-		}
+	if state, ours, err := r.HandOver(); ours && err != nil {
+		return postRefused, refusal.FromMCP(err, p.only())
+	} else if ours {
+		return s.modernAgain(c, who, r, state)
 	}
 	state, held, task := mcp.State{}, false, false
 	switch {
-	case err != nil:
 	case r.NeedsTasks() && !r.DeclaresTasks():
 		err = mcp.ErrNeedsTasks
 	case mcp.IsTaskMethod(r.Method):

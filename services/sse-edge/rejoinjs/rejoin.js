@@ -660,11 +660,11 @@ export async function publish(session, stream, message, options = {}) {
   }
 }
 
-// askedInTime asks for a token, which may take as long as an attempt.
+// askedInTime calls a token function, which may take as long as an attempt.
 async function askedInTime(token, refused, signal, unknown) {
   const limit = attemptSignal(signal)
   try {
-    return await unlessAborted(limit.signal, tokenOf(token, refused))
+    return await unlessAborted(limit.signal, token(refused))
   } catch (cause) {
     if (!limit.signal.aborted || signal?.aborted) throw cause
     throw new RejoinError('the token did not come in time', { unknown, cause })
