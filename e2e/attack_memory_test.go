@@ -170,7 +170,7 @@ func TestAttackBodiesWithoutAToken(t *testing.T) {
 }
 
 // M3: bodies of numbers, and of members, of which each would be an element.
-func TestAttackArraysOfNumbers(t *testing.T) {
+func TestAttackManyElements(t *testing.T) {
 	numbers := "[" + strings.Repeat("0,", 2<<20-2) + "0]"
 	var members strings.Builder
 	for n := range 500_000 {
