@@ -560,6 +560,33 @@ func TestTask_TakenOver(t *testing.T) {
 	}
 }
 
+// A call that was none yet becomes a task at the next bridge.
+func TestTask_CallTakenOver(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
+	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
+	up.handle(mcp.MethodCallTool, up.on["long"])
+	cfg := taskConfig(up.URL)
+	cfg.TaskAfter = flagtype.Duration(time.Hour)
+	first := s.start(t, cfg)
+	first.host.Times.Answer = 0
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.do(t, c)
+	up.step <- struct{}{}
+	eventually(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).Load(patient(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
+	})
+	first.stop()
+	up.left(t)
+	s.start(t, taskConfig(up.URL))
+	s.becomes(t, c.Session, mcp.TaskWorking)
+	close(up.step)
+	s.becomes(t, c.Session, mcp.TaskCompleted)
+	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[len(all)-1], `"id":1`) || !strings.Contains(all[len(all)-1], `"resultType":"task"`) {
+		t.Errorf("the client has received %q", all)
+	}
+}
+
 // The questions that a task's client has not answered are known to the next bridge.
 func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)

@@ -48,10 +48,10 @@ func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand 
 	return d
 }
 
-// TakenOver returns the session of an owner's call that another bridge has opened. at is where the call
-// is at an MCP server that has sessions, else nil.
-func TakenOver(owner string, at *records.CallAt) *OnDemand {
-	d := &OnDemand{call: rpc.Call{Owner: owner}}
+// TakenOver returns the session of an owner's call that another bridge has opened, with its metadata. at
+// is where the call is at an MCP server that has sessions, else nil.
+func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
+	d := &OnDemand{call: rpc.Call{Owner: owner}, meta: meta}
 	d.at.Store(at)
 	d.SetOpened(time.Now())
 	return d

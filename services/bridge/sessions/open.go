@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
@@ -54,7 +55,7 @@ func (h *Session) OpenForTask() error {
 	d, s := h.Demand, h.Host
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meta.Retention.KeepClosed = int64(max(CallKept, s.Config.TaskTTL) / time.Second)
+	d.meta.Retention = &records.Retention{KeepClosed: int64(max(CallKept, s.Config.TaskTTL) / time.Second)}
 	if !d.opened || d.failed != nil {
 		h.openOnce(d)
 		return d.failed

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/records"
 	"rejoin/shared/leaktest"
 )
 
@@ -20,7 +21,7 @@ func (aCall) RefreshTask(time.Time) {}
 
 // A call that no edge asks about for long has no client: its edge was killed.
 func TestIsOrphaned(t *testing.T) {
-	h := &Session{Demand: TakenOver("", nil), Up: aCall{}}
+	h := &Session{Demand: TakenOver("", records.Metadata{}, nil), Up: aCall{}}
 	now := time.Now()
 	for _, tt := range []struct {
 		asked, away time.Duration // before now

@@ -199,7 +199,6 @@ func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 func (u *side) continueTask(k *task) {
 	if u.to != nil {
 		u.to.continueTask(k)
-		u.work = u.to
 		return
 	}
 	u.work = &passed{env: u.env, session: u.session, request: u.request, made: k, over: k.is.Status.Over()}

@@ -25,12 +25,14 @@ func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Serv
 	if meta.MCP.ProtocolVersion != mcp.Modern {
 		at = &records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of}
 	}
-	h := s.table.NewForCall(rec.Session, rec.Life, rec.Owner, rec.Owner, sessions.TakenOver(rec.Owner, at))
+	h := s.table.NewForCall(rec.Session, rec.Life, rec.Owner, rec.Owner, sessions.TakenOver(rec.Owner, meta, at))
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	h.Up = u
 	if meta.MCP.ProtocolVersion != mcp.Modern {
 		u.to = newTranslated(&s.env, h, u.request)
 		u.to.continueAt(up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone])
+		u.to.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0, after: s.taskAfter()}
+		u.work = u.to
 		h.SetReceiver(u.to)
 	}
 	over, err := s.takeOverTask(h, u)

@@ -32,12 +32,16 @@ func (s *env) ruleOf(r mcp.Request) (taskRule, error) {
 	if policy == config.TaskRequired && !declared {
 		return taskRule{}, mcp.ErrNeedsTasks
 	}
-	after := time.Duration(s.host.Config.TaskAfter)
-	if after == 0 {
-		after = host.AnswerWithin
-	}
 	may := declared && policy != config.TaskNever
-	return taskRule{may, may && policy == config.TaskAlways, after}, nil
+	return taskRule{may, may && policy == config.TaskAlways, s.taskAfter()}, nil
+}
+
+// taskAfter is how long a call may take before it becomes a task, where --task-after permits tasks.
+func (s *env) taskAfter() time.Duration {
+	if after := time.Duration(s.host.Config.TaskAfter); after > 0 {
+		return after
+	}
+	return host.AnswerWithin
 }
 
 const (

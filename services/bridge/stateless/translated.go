@@ -189,6 +189,9 @@ func (t *translated) takes(c *call.Call) json.RawMessage {
 // resume continues a call of another bridge.
 func (t *translated) resume(ctx context.Context, c *call.Call, client http.Header) {
 	t.takes(c)
+	t.mu.Lock()
+	t.taskSoon()
+	t.mu.Unlock()
 	if t.mayAsk() {
 		t.session.Listen(t.heard)
 	}
