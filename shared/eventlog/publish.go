@@ -192,9 +192,9 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 // now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
 // the session has ended.
 func (l *Log) bear(ctx context.Context, p int, e Event) error {
-	part, stream := l.parts[p], births.Stream{Session: e.Session, Life: e.Life, Name: e.Stream}
+	stream := births.Stream{Session: e.Session, Life: e.Life, Name: e.Stream}
 	for {
-		has, wait, finish := part.births.Begin(stream, part.epoch())
+		has, wait, finish := l.parts[p].births.Begin(stream, l.epoch(p))
 		switch {
 		case has:
 			return nil
@@ -219,13 +219,16 @@ func (l *Log) bear(ctx context.Context, p int, e Event) error {
 	}
 }
 
-// publishBirth stores the birth of an event's stream, in a life that no later opening of its
-// session has ended: of a life that ended long ago the log has no seal any more.
+// publishBirth stores the birth of an event's stream, in the life that its session has: of a life that
+// ended long ago the log has neither a seal nor an opening any more.
 func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 	o, err := l.Opening(ctx, e.Session)
+	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
+		o.Life, err = (*ask)(ctx, e.Session)
+	}
 	switch {
 	case err == nil && o.Life != e.Life:
-		return fmt.Errorf("%w: the session has another life", ErrClosed)
+		return fmt.Errorf("%w: the session has another life, or none", ErrClosed)
 	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -140,10 +140,11 @@ func (part *partition) mayBeFull(size int64) bool {
 }
 
 // epoch returns what births are remembered with now.
-func (part *partition) epoch() births.Epoch {
+func (l *Log) epoch(p int) births.Epoch {
+	part, reconnects := l.parts[p], l.nc.Stats().Reconnects
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	return births.Epoch{Generation: part.state.Generation().ID, Unsettled: part.unsettled}
+	return births.Epoch{Generation: part.state.Generation().ID, Unsettled: part.unsettled, Reconnects: reconnects}
 }
 
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]

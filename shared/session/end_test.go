@@ -7,9 +7,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -170,5 +172,47 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	}
 	if status, err := kv.Status(waittest.Context(t)); err != nil || status.Values() != 1 {
 		t.Errorf("the index has %d records, %v", status.Values(), err)
+	}
+}
+
+// A life that was ended and forgotten, while a publisher that knew it was not connected, takes no event.
+func TestPublish_LifeIsForgotten(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	nc, away := connect(t, srv), connect(t, srv)
+	r, l := create(t, nc)
+	_, publisher := open(t, away)
+	made, lost := mustCreate(t, r, "s"), mustCreate(t, r, "lost")
+	if err := publish(t, publisher, made); err != nil {
+		t.Fatal(err)
+	}
+	forgetOpening(t, l, "lost") // by a power cut
+	if err := publish(t, publisher, lost); err != nil {
+		t.Errorf("the opening is lost: %v", err)
+	}
+	mustEnd(t, r, "s", "")
+	forget(t, nc, "s")
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	partition, err := js.Stream(t.Context(), "MCP_0")
+	if err == nil {
+		err = partition.Purge(t.Context(), jetstream.WithPurgeSubject(event.Subject{Session: "s"}.SessionFilter()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = publisher.Publish(t.Context(), eventlog.Event{Session: "s", Life: made.Life, Stream: "new", Data: []byte("{}")})
+	if !errors.Is(err, eventlog.ErrClosed) {
+		t.Errorf("another stream: %v", err)
+	}
+	reconnected := away.StatusChanged(nats.CONNECTED)
+	if err := away.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	<-reconnected
+	if err := publish(t, publisher, made); !errors.Is(err, eventlog.ErrClosed) {
+		t.Errorf("the stream that it knew: %v", err)
 	}
 }

@@ -155,6 +155,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 			return nil, fmt.Errorf("the session registry is not there (%w): %w", err, ctx.Err())
 		}
 	}
+	events.AskIndex(r.openLife)
 	followCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.stop = stop
 	copied := make(chan struct{})
@@ -308,6 +309,15 @@ func (r *Registry) indexed(ctx context.Context, name string) (Record, error) {
 		return Record{Revision: entry.Revision()}, nil //nolint:nilerr // see above
 	}
 	return rec, nil
+}
+
+// openLife returns the life of a session that is open by the bucket's leader, "" for none.
+func (r *Registry) openLife(ctx context.Context, name string) (life string, err error) {
+	rec, err := r.indexed(ctx, name)
+	if err != nil || rec.State != Open {
+		return "", err
+	}
+	return rec.Life, nil
 }
 
 // index writes what the log says of a session over an indexed record that says otherwise,

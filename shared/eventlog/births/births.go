@@ -13,7 +13,8 @@ const maxStreams = 1 << 15
 
 // Births are the streams of a partition that are known to have a birth. What is forgotten is
 // born again, which costs one entry. A birth stays in the log as long as the life does, but a
-// server that was restarted may have lost it: so another [Epoch] makes all of them forgotten.
+// server that was restarted may have lost it, and the life may be over, and forgotten, when a connection
+// has come back: so another [Epoch] makes all of them forgotten.
 // The zero Births knows none. It is safe for concurrent use.
 type Births struct {
 	mu      sync.Mutex
@@ -31,6 +32,8 @@ type Epoch struct {
 	Generation string
 	// Unsettled is how often publishing went on without the janitor's word.
 	Unsettled uint64
+	// Reconnects is how often the connection to NATS has come back.
+	Reconnects uint64
 }
 
 // Pending is a birth on its way.

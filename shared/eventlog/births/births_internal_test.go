@@ -36,8 +36,9 @@ func TestBirths_Forgotten(t *testing.T) {
 		want  bool
 	}{
 		"as it is":                     {at, known, true},
-		"another generation":           {at, Epoch{"b", 0}, false},
-		"without the janitor's word":   {at, Epoch{"a", 1}, false},
+		"another generation":           {at, Epoch{Generation: "b"}, false},
+		"without the janitor's word":   {at, Epoch{Generation: "a", Unsettled: 1}, false},
+		"another connection":           {at, Epoch{Generation: "a", Reconnects: 1}, false},
 		"another stream":               {Stream{"s", "l", "u"}, known, false},
 		"another life of the session":  {Stream{"s", "m", "t"}, known, false},
 		"a stream of the same letters": {Stream{"sl", "", "t"}, known, false},
@@ -48,9 +49,9 @@ func TestBirths_Forgotten(t *testing.T) {
 	}
 	// A birth of the earlier generation that is answered late counts for that one only.
 	_, _, late := b.Begin(Stream{"s", "l", "late"}, known)
-	bear(at, Epoch{"b", 0}, nil)
+	bear(at, Epoch{Generation: "b"}, nil)
 	late(nil)
-	if has(Stream{"s", "l", "late"}, Epoch{"b", 0}) {
+	if has(Stream{"s", "l", "late"}, Epoch{Generation: "b"}) {
 		t.Error("a birth of another generation counts")
 	}
 }
