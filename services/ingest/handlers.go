@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -83,6 +84,9 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 	defer cancel()
 	rec, err := s.open(ctx, b.template)
 	if err == nil {
+		err = s.streams.Check(rec, b.template.stream, time.Now())
+	}
+	if err == nil {
 		err = s.stillOpen(ctx, rec, b.template)
 	}
 	if err != nil {
@@ -140,6 +144,7 @@ func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
 		return problem.Of(err)
 	}
 	req.grants = s.cfg.Access.Grants(c)
+	req.closer = s.publisher(c, req.grants)
 	err = s.close(req)
 	s.metrics.closedAs(err)
 	if err != nil {
@@ -153,6 +158,7 @@ type closeRequest struct {
 	session, stream string // no stream: the whole session
 	clear           bool
 	grants          auth.Grants // of who asks for it
+	closer          string      // in whose rate it counts
 }
 
 func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
@@ -175,8 +181,9 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 }
 
 // close ends a session or stream in the log. After it has returned nil JetStream stores
-// nothing more of it, from any publisher. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
-// [session.ErrUnavailable] or [problem.ErrCloseFailed].
+// nothing more of it, from any publisher. The end of a stream stays in the log as long as its session is
+// open, so it counts in the rate of new sessions. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
+// [session.ErrUnavailable] or [problem.ErrCloseFailed], or are a [*problem.RateError].
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
@@ -186,6 +193,11 @@ func (s *Service) close(req closeRequest) error {
 	defer s.givePlace()
 	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
 		return err
+	}
+	if req.stream != "" {
+		if wait := s.creators.Take(req.closer); wait > 0 {
+			return &problem.RateError{Of: "client", What: "closes of streams", Wait: wait}
+		}
 	}
 	err := s.backend.Sessions.End(ctx, req.session, req.stream, req.clear)
 	switch {

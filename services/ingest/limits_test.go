@@ -213,6 +213,22 @@ func TestOpenStreams_PerSession(t *testing.T) {
 	}
 }
 
+// What is refused, or is no message, opens no stream.
+func TestOpenStreams_RefusedMessagesDoNotCount(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 2})
+	in := s.start(t, testConfig())
+	in.create(t, `{"session":"s","metadata":{"messages":"jsonrpc"}}`)
+	for _, stream := range []string{"a", "b", "c"} {
+		if a := in.post(t, "s", stream, []byte(`{"no":"JSON-RPC"}`)); a.status != http.StatusBadRequest {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if a := in.send(t, http.MethodPost, eventsOf("s", stream)+"?results=each", nil, "Content-Type", asNDJSON); a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+	}
+	in.post(t, "s", "d", ping("1")).stored(t, false)
+}
+
 // forwarded is a configuration for which requests come from the address in X-Forwarded-For.
 func forwarded(t *testing.T) ingest.Config {
 	t.Helper()
@@ -364,13 +380,17 @@ func TestMaxSessionRate(t *testing.T) {
 			next++
 			return in.post(t, fmt.Sprint("s", next), "t", ping("1"), "X-Forwarded-For", address)
 		},
+		func(address string) answer {
+			next++
+			return in.send(t, http.MethodDelete, fmt.Sprint("/v1/sessions/there/streams/s", next), nil, "X-Forwarded-For", address)
+		},
 	} {
 		a := exhaust(t, func() answer { return open("192.0.2.1") })
 		a.expect(t, http.StatusTooManyRequests, "rate_limited")
 		if after := a.header.Get("Retry-After"); after != "1" {
 			t.Errorf("Retry-After: %q", after)
 		}
-		if a := open("192.0.2.2"); a.status != http.StatusCreated {
+		if a := open("192.0.2.2"); a.status != http.StatusCreated && a.status != http.StatusNoContent {
 			t.Errorf("another client is answered %d %s", a.status, a.body)
 		}
 		for range 30 { // messages are not counted

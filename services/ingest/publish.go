@@ -109,6 +109,9 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
 	u.begun = time.Now()
+	if err := s.streams.Enter(u.session, m.stream, u.begun); err != nil { // what is refused before opens no stream
+		return nil, err
+	}
 	begin := s.backend.Log.PublishAsync
 	if m.batch != nil {
 		begin = m.batch.series.PublishAsync
@@ -229,7 +232,7 @@ func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
 	if err != nil {
 		return session.Record{}, m.mayBeRepeated(err)
 	}
-	return rec, s.streams.Enter(rec, m.stream, time.Now())
+	return rec, nil
 }
 
 // eventID names a stored event. A duplicate gets the ID that the first one got,

@@ -57,6 +57,15 @@ func NewLimit(most func(session.Record) int64, retained func() time.Duration) *L
 // Enter counts a message of a stream. The error is ErrTooMany, when the stream is
 // new and one too many.
 func (o *Limit) Enter(rec session.Record, stream string, now time.Time) error {
+	return o.enter(rec, stream, now, true)
+}
+
+// Check returns the error that Enter would, and counts nothing.
+func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
+	return o.enter(rec, stream, now, false)
+}
+
+func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bool) error {
 	most := o.most(rec)
 	if most < 0 {
 		return nil
@@ -64,13 +73,17 @@ func (o *Limit) Enter(rec session.Record, stream string, now time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	known := o.of(rec)
-	if _, ok := known.last[stream]; !ok {
-		if int64(len(known.last)) >= most {
-			o.tidy(known, now)
-		}
+	_, ok := known.last[stream]
+	if !ok && int64(len(known.last)) >= most {
+		o.tidy(known, now)
 		if int64(len(known.last)) >= most {
 			return ErrTooMany
 		}
+	}
+	if !count {
+		return nil
+	}
+	if !ok {
 		if o.makeRoom(1) {
 			known = o.of(rec) // it is in the older half now
 		}

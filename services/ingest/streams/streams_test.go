@@ -24,8 +24,10 @@ func TestLimit_TooMany(t *testing.T) {
 	s, again, other := session.Record{Session: "s", Life: "1"}, session.Record{Session: "s", Life: "2"}, session.Record{Session: "t"}
 	enter := func(rec session.Record, stream string, at time.Duration, refused bool) {
 		t.Helper()
-		if err := o.Enter(rec, stream, noon.Add(at)); errors.Is(err, ErrTooMany) != refused {
-			t.Errorf("%s %s after %s: %v", rec.Session, stream, at, err)
+		for name, do := range map[string]func(session.Record, string, time.Time) error{"Check": o.Check, "Enter": o.Enter} {
+			if err := do(rec, stream, noon.Add(at)); errors.Is(err, ErrTooMany) != refused {
+				t.Errorf("%s of %s %s after %s: %v", name, rec.Session, stream, at, err)
+			}
 		}
 	}
 	enter(s, "a", 0, false)
