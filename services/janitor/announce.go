@@ -26,6 +26,9 @@ const (
 func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []string, removed map[ledger.Reason]int) error {
 	var lives [][]ledger.Announcement
 	var epoch int
+	if err := w.readLimits(ctx); err != nil {
+		return err
+	}
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
 		if epoch = l.Epoch; l.Through >= l.Stored {
 			w.resetAlarms(l, only)

@@ -110,10 +110,15 @@ func (c Config) eventsKept(asked session.Retention) time.Duration {
 	return session.Within(asked.KeepClosed, c.ClosedGrace, time.Duration(c.KeepClosedOverride))
 }
 
+// fenceKept is how long the end of a session stays in the log at least, also where its metadata asks for
+// less: it refuses what an ingest sends that was paused and believes that the session is open. After six
+// minutes NATS has closed that one's connection, and it asks the log again (docs/adr/0041).
+const fenceKept = 10 * time.Minute
+
 // nameKept returns how long its name is: as long, where it asks for that.
 func (c Config) nameKept(asked session.Retention) time.Duration {
 	if asked.KeepClosed > 0 {
-		return c.eventsKept(asked)
+		return max(c.eventsKept(asked), fenceKept)
 	}
 	return c.TombstoneTTL
 }

@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"context"
 	"time"
 
 	"rejoin/services/janitor/ledger"
@@ -26,6 +27,13 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 		return nil
 	}
 	return ledger.Policy(l.View(a, state), lim, now)
+}
+
+// readLimits has the log's settings be those that it has now: another janitor may have raised a limit, and
+// what is announced by the one of before cannot be taken back.
+func (w *sweeper) readLimits(ctx context.Context) error {
+	_, err := w.log.Look(ctx, 0)
+	return err
 }
 
 // limitsOf returns the limits of a session.

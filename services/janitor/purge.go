@@ -39,6 +39,9 @@ type floorKeeper struct {
 // moveFloor copies what has to be copied, and moves the floor as far as it may. ctx is that of the
 // term.
 func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
+	if err := w.readLimits(ctx); err != nil {
+		return err
+	}
 	r, at := w.rules(), w.floors[p.Number]
 	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
 		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.NoteStored(l.Epoch, s.Last) }); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
+	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
 	"rejoin/shared/natstest"
@@ -92,6 +93,34 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 	r.exact(t)
 	r.wantTrimmed(t, "s", "full", full[7], eventlog.Trimmed)
 	r.wantCounts(t)
+}
+
+// A limit that another janitor has raised holds at once: what is announced cannot be taken back.
+func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	r := begin(t, srv, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 40}, idle())
+	name := "s"
+	for n := 0; r.b.Log.Partition(name) != 1; n++ {
+		name = fmt.Sprint("s", n)
+	}
+	r.publish(t, name, "a", 41) // less than an eighth more
+	other, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "other", eventlog.Settings{}, r.env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for range 5 { // the log is looked at every two seconds besides
+		to := other.Log.Settings()
+		to.MaxEventsPerStream++
+		if err := other.Log.SetLimits(t.Context(), 0, to); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.sweeper.announce(r.term(t), r.partitions[1], nil, map[ledger.Reason]int{}); err != nil {
+			t.Fatal(err)
+		}
+		r.wantTrimmed(t, name, "a", 0, "")
+	}
 }
 
 // A shorter age holds for what is there already.

@@ -60,7 +60,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 		if err != nil {
 			return nil, nil, err
 		}
-		r, err := session.OpenRegistry(ctx, l, log, session.WithClock(cfg.Now), session.WithoutMetadata()) // which janitors alone show
+		r, err := session.OpenRegistry(ctx, l, log, session.WithoutMetadata()) // which janitors alone show
 		return l, r, err
 	})
 }
@@ -81,7 +81,7 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 		if err := rpc.CreateBuckets(ctx, nc, l.Settings().Replicas); err != nil {
 			return l, nil, fmt.Errorf("%w: %w", session.ErrUnavailable, err)
 		}
-		options := []session.Option{session.WithClock(cfg.Now)}
+		var options []session.Option
 		if cfg.ByPartition {
 			options = append(options, session.ByPartition())
 		}

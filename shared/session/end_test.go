@@ -157,11 +157,15 @@ func TestEnd_Concurrent(t *testing.T) {
 func TestEnd_IndexShowsIt(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, natstest.Start(t))
-	r, _ := create(t, nc)
+	r, l := create(t, nc)
 	other, _ := open(t, nc)
 	rec := mustCreate(t, r, "s")
 	mustEnd(t, other, "s", "")
 	waittest.Until(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
+	at, _, err := l.Sealed(waittest.Context(t), "s", rec.Life)
+	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
+		t.Errorf("the index has that it ended at %s, the log at %s, %v", got.Ended, at, err)
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,6 @@ type Registry struct {
 	events *eventlog.Log
 	log    *slog.Logger
 
-	now      func() time.Time
 	readOnly bool // see [Registry.ReadOnly]
 	creator  bool // it makes the bucket again when that has gone
 	bare     bool // see [WithoutMetadata]
@@ -116,15 +115,6 @@ func ByPartition() Option {
 	return func(r *Registry) { r.kept = make([]bool, r.events.Settings().Partitions) }
 }
 
-// WithClock sets the clock that ends of sessions get their time from. Nil: time.Now.
-func WithClock(now func() time.Time) Option {
-	return func(r *Registry) {
-		if now != nil {
-			r.now = now
-		}
-	}
-}
-
 // OpenRegistry opens the registry of a log, and waits until its bucket exists and is
 // copied or ctx ends; the error then wraps ctx's. The log must stay open for longer.
 func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
@@ -137,7 +127,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, events: events, log: log, now: time.Now, creator: creator}
+	r := &Registry{nc: nc, js: js, events: events, log: log, creator: creator}
 	for _, opt := range opts {
 		opt(r)
 	}
@@ -400,7 +390,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 // session is opened on first use. Errors wrap [ErrClosed] when the session has ended, or
 // [ErrUnavailable].
 func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
-	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, r.now())) })
+	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, time.Now())) })
 }
 
 // Ensure is Register with a function that creates the session where there is none, as
@@ -565,11 +555,17 @@ func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	if err := r.events.EndSession(ctx, rec.Session, rec.Life); err != nil {
 		return err
 	}
-	if rec.State == Open {
-		ended := rec
-		ended.State, ended.Ended = Closed, r.now().UTC()
-		r.index(ctx, ended, rec)
+	if rec.State != Open {
+		return nil
 	}
+	at, sealed, err := r.events.Sealed(ctx, rec.Session, rec.Life)
+	if err != nil || !sealed {
+		r.log.Debug("the index of sessions is left to the next look", "session", rec.Session, "error", err)
+		return nil
+	}
+	ended := rec
+	ended.State, ended.Ended = Closed, at.UTC()
+	r.index(ctx, ended, rec)
 	return nil
 }
 
