@@ -1,4 +1,11 @@
-// Package ingest takes messages in over HTTP and writes them to the log.
+// Package ingest takes messages in over HTTP and NATS, and writes them to the log (package eventlog, which
+// also stores births, waits for generations and sets fences).
+//
+//	ingest   handlers.go and nats.go read requests; publish.go and batch.go carry a message to the log
+//	request  reads headers and bodies
+//	streams  bounds the open streams of a session, and knows which have ended
+//	reply    writes the lines of results=each
+//	problem  has the errors, and the answer that each becomes
 package ingest
 
 import (

@@ -1,6 +1,6 @@
 // Package janitor keeps the log tidy, and alone removes anything from it.
 //
-// It follows every partition headers-only and keeps a ledger: what is retained of each life
+// It follows the headers of each partition that it acts for, and keeps a ledger: what is retained of each life
 // and stream. From the ledger a pure function, the policy, says what has to go. The sweeper
 // announces it with trims, entries of the log that name what is removed, and the deleter
 // deletes that some time later. The oldest part of a partition goes when its floor moves; what must

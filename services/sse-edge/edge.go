@@ -1,5 +1,11 @@
 // Package edge streams events to clients: over Server-Sent Events, and as pages of
 // JSON to those that poll. Clients of MCP are package mcpedge's.
+//
+//	edge        reads requests of /v1; mcpedge those of /mcp; front speaks TLS and HTTP/2 before both
+//	subscriber  authenticates clients, and opens what they ask for; admission counts their connections
+//	delivery    writes what a reader returns to the client's connection
+//	cursor      follows the partitions, and reads a stream: from the window, or below it from the log
+//	window      holds the newest events of a partition in memory
 package edge
 
 import (
