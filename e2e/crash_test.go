@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"rejoin/shared/event"
@@ -106,32 +105,6 @@ func (p *proc) begun(path, earlier string) {
 		now, err := event.ParseID(page.Cursor)
 		return err == nil && now.Tag != before.Tag
 	})
-}
-
-// An id of another session of the same name, of another stream, or from a log that
-// was wiped points nowhere: a gap follows, and everything retained.
-func TestResume_ForeignEventID(t *testing.T) {
-	t.Parallel()
-	p := startProc(t)
-	p.publish("foreign", "a", 1, 3)
-	id := p.publish("foreign", "b", 1, 3)
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forged := parsed
-	forged.Stream = "a"
-	for _, after := range []string{id, forged.String(), "nonsense", strings.Repeat("x", 1000), "a__1", "*_0000000_1"} {
-		s := p.subscribe(streamPath("foreign", "a"), after)
-		if s.connected() {
-			t.Errorf("%q was resumed", after)
-		}
-		if g := s.gap(); g.Reason != "unknown" || !g.Certain {
-			t.Errorf("%q: the gap is %+v", after, g)
-		}
-		s.numbers(1, 3)
-		s.cut()
-	}
 }
 
 // The publisher's id and the subscribers' are the same, from the first event of a
