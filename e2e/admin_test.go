@@ -247,7 +247,7 @@ func TestAdminPage_AsksForAToken(t *testing.T) {
 }
 
 // Rows do not move away from under the pointer.
-func TestAdminPage_StandsStillUnderThePointer(t *testing.T) {
+func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
 	for _, name := range []string{"one", "two"} {
@@ -279,13 +279,8 @@ func TestAdminPage_StandsStillUnderThePointer(t *testing.T) {
 	stays("pointer", "two", 3, func() { point("state") })
 	script[bool](b, "byID('sessions').querySelector('a').focus(); true")
 	stays("focus", "one", 5, func() { script[bool](b, "document.activeElement.blur(); true") })
-}
 
-func TestAdminPage_UnknownSession(t *testing.T) {
-	t.Parallel()
-	p := startProc(t)
-	b := openBrowser(t)
-	b.admin(p.api())
+	// A session that does not exist has nothing to show, until it begins.
 	script[bool](b, "location.hash = '#session=nosuch'; true")
 	b.shows("session-facts", "There is no session of this name.")
 	b.accessible("an unknown session")

@@ -166,41 +166,6 @@ func (b *browser) listen(path string) {
 	b.until("opened > 0")
 }
 
-func TestBrowser_ReconnectsWithoutLoss(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--retry=100ms")
-	b := openBrowser(t)
-	b.onOrigin(p)
-	b.listen(streamPath("browser", "s"))
-	n := 0
-	more := func(count int) {
-		p.publish("browser", "s", n+1, n+count)
-		n += count
-	}
-	more(5)
-	b.until("got.length >= 5")
-	for _, end := range []func(){p.kill, p.stop} {
-		failed := script[int](b, "failed")
-		end()
-		b.until("failed > " + strconv.Itoa(failed))
-		p.start()
-		more(5)
-		b.until("got.length >= " + strconv.Itoa(n))
-	}
-	more(1)
-	b.until("got.length >= " + strconv.Itoa(n))
-	var want []string
-	for i := 1; i <= n; i++ {
-		want = append(want, strconv.Itoa(i))
-	}
-	if got := script[string](b, "got.join(' ')"); got != strings.Join(want, " ") {
-		t.Errorf("the browser got %s", got)
-	}
-	if gaps := script[int](b, "gaps"); gaps != 0 {
-		t.Errorf("the browser was told of %d gaps", gaps)
-	}
-}
-
 func TestBrowser_StopsAt204OfAClosedStream(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
@@ -272,9 +237,9 @@ func (b *browser) received(n int) {
 	b.until(fmt.Sprintf("byID('count-received').textContent == '%d'", n))
 }
 
-func TestPlayground_ReloadAndRestart(t *testing.T) {
+func TestPlayground_ReloadRestartAndCut(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--heartbeat=100ms")
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=9s") // its publish button tries once
 	b := openBrowser(t)
 	b.playground(p, "play", "s")
 	p.publish("play", "s", 1, 5)
@@ -306,12 +271,7 @@ func TestPlayground_ReloadAndRestart(t *testing.T) {
 	if got := b.counters(); got != "1 1 0 0 0" {
 		t.Errorf("after a quiet reload the counters are %s", got)
 	}
-}
 
-func TestPlayground_PublishCutAndResume(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--ack-timeout=9s") // its button tries once
-	b := openBrowser(t)
 	b.playground(p, "buttons", "s")
 	b.click("publish")
 	b.received(1)

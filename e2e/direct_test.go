@@ -106,43 +106,34 @@ func TestDirectPublish(t *testing.T) {
 	}
 }
 
-// The fence of each event, and that of the birth, let JetStream refuse what is published
-// after the end.
-func TestDirectPublish_AfterTheEnd(t *testing.T) {
+// The example refuses a session that does not exist. The fence of each event, and that of the
+// birth, let JetStream refuse what is published after the end.
+func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--partitions=16")
 	p.create(`{"session":"shut"}`)
-	refused := func(stream, why string) {
+	refused := func(session, stream, why string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=shut", "-stream="+stream) //nolint:gosec // the example
+		cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session="+session, "-stream="+stream) //nolint:gosec // the example
 		cmd.Stdin = strings.NewReader(numbered(2))
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), why) {
-			t.Errorf("%s: it printed %q, %v", stream, out, err)
+			t.Errorf("%s/%s: it printed %q, %v", session, stream, out, err)
 		}
 	}
+	refused("unknown", "one", "there is no such session")
 	p.direct("shut", "one", numbered(1))
 	p.direct("shut", "two", numbered(1))
 	p.close("/v1/sessions/shut/streams/one")
-	refused("one", "the stream or session has ended")
+	refused("shut", "one", "the stream or session has ended")
 	p.direct("shut", "two", numbered(2))
 	p.close("/v1/sessions/shut")
-	refused("two", "the stream or session has ended")
-	refused("three", "the stream or session has ended")
+	refused("shut", "two", "the stream or session has ended")
+	refused("shut", "three", "the stream or session has ended")
 	for stream, last := range map[string]int{"one": 1, "two": 2} {
 		s := p.subscribe(streamPath("shut", stream), "")
 		s.connected()
 		s.numbers(1, last)
 		s.next("close")
-	}
-}
-
-func TestDirectPublish_NeedsASession(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--partitions=16")
-	cmd := exec.CommandContext(t.Context(), built(t, "rejoin/examples/direct"), "-nats=nats://"+p.addrs["--nats-addr"], "-session=unknown") //nolint:gosec // the example
-	cmd.Stdin = strings.NewReader(numbered(1))
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no such session") {
-		t.Errorf("it printed %q, %v", out, err)
 	}
 }
 
