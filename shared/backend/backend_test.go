@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/backend"
@@ -96,6 +97,28 @@ func TestCreate_WaitsForEnoughServers(t *testing.T) {
 	_, err := backend.Create(ctx, backend.Config{NATSURL: c.URL()}, "test", settings, slog.New(slog.DiscardHandler))
 	if ctx.Err() == nil || !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("it ends with %v", err)
+	}
+}
+
+// A log of another layout is no outage, and the error says what to do.
+func TestOpen_LogOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	js, err := jetstream.New(srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "1", "rejoin.birth": "x"}}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	want := srv.URL() + `: the stored log does not match: it has version "1" and this program reads version "3"; use the program that wrote it, or begin another log; --nats-url chooses another server`
+	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)
+	if _, err := backend.Open(t.Context(), cfg, "test", none); err == nil || err.Error() != want {
+		t.Errorf("Open: %v, want %s", err, want)
+	}
+	if _, err := backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none); err == nil || err.Error() != want {
+		t.Errorf("Create: %v, want %s", err, want)
 	}
 }
 
