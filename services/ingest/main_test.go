@@ -38,8 +38,7 @@ const patience = 60 * time.Second
 
 // system is a NATS server, a log, and the ingests of a test.
 type system struct {
-	url string
-	srv *natstest.Server // nil in a cluster
+	srv *natstest.Server
 	b   *backend.Backend // the creator's; no ingest uses it
 }
 
@@ -94,19 +93,12 @@ func patient(t *testing.T) context.Context {
 func newSystem(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
-	s := newSystemAt(t, srv.URL(), settings)
-	s.srv = srv
-	return s
-}
-
-func newSystemAt(t *testing.T, url string, settings eventlog.Settings) *system {
-	t.Helper()
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: url}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return &system{url: url, b: b}
+	return &system{srv: srv, b: b}
 }
 
 func fast() []nats.Option {
@@ -132,7 +124,7 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	t.Helper()
 	// Why an answer is 500 is in the log alone.
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
-	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.url}, "ingest", env.Log, append(fast(), opts...)...)
+	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
