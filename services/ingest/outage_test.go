@@ -70,6 +70,12 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	s.unacknowledged(t, in, func() answer { return in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k") }).expect(t, http.StatusServiceUnavailable, "publish_unknown")
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
+	if n := len(s.events(t)); n != 2 {
+		t.Errorf("%d events are stored", n)
+	}
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	s.unacknowledged(t, in, func() answer { return in.close(t, "s") }).expect(t, http.StatusServiceUnavailable, "unavailable")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
@@ -77,20 +83,6 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 		t.Errorf("the close that is repeated: %d %s", a.status, a.body)
 	}
 	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
-}
-
-func TestPublish_UnknownOutcomeIsDuplicate(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	s.unacknowledged(t, in, func() answer { return in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k") }).expect(t, http.StatusServiceUnavailable, "publish_unknown")
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
-	if n := len(s.events(t)); n != 2 {
-		t.Errorf("%d events are stored", n)
-	}
 }
 
 func TestMetrics_EachMoves(t *testing.T) {
