@@ -160,12 +160,13 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 }
 
 // A consumer lies on any of the servers, which may be behind the leader that has
-// acknowledged an event.
-func TestRead_ClusterHasAllAcknowledged(t *testing.T) {
+// acknowledged an event: a tail and a read that begin then have it nevertheless.
+func TestTailAndRead_ClusterHasAllAcknowledged(t *testing.T) {
 	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
 	for n := range 300 {
 		last := publishOnce(t, l, n)
+		f := follow(t, l, 0, last-1)
 		ctx := waittest.Context(t)
 		var page eventlog.Page
 		var err error
@@ -181,15 +182,6 @@ func TestRead_ClusterHasAllAcknowledged(t *testing.T) {
 		if len(page.Entries) != n+1 || page.Through != last {
 			t.Fatalf("%d of %d events are read, up to %d", len(page.Entries), n+1, page.Through)
 		}
-	}
-}
-
-func TestTail_ClusterHasAllAcknowledged(t *testing.T) {
-	t.Parallel()
-	l := replicated(t, natstest.StartCluster(t))
-	for n := range 300 {
-		last := publishOnce(t, l, n)
-		f := follow(t, l, 0, last-1)
 		f.waitLast(t, last)
 		f.mu.Lock()
 		if f.broken != "" || f.missed != 0 {
@@ -260,19 +252,4 @@ func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 		}
 	}
 	return 0
-}
-
-// A connection that is lost says nothing of a cluster, and what is begun meanwhile goes to
-// one.
-func TestClustered_WithoutConnection(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
-	for _, srv := range c.Servers {
-		srv.Stop()
-	}
-	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() })
-	if !l.Clustered() {
-		t.Error("an event might be begun before the one ahead of it is acknowledged")
-	}
 }

@@ -3,11 +3,7 @@ package web
 import (
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -411,28 +407,4 @@ func TestCookie_Delete(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A token whose signature was made with the text of the public key that checks others.
-func TestAccess_PublicKeyAsSecret(t *testing.T) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	path := filepath.Join(t.TempDir(), "key.pem")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	addr := serveGuarded(t, access(t, func(cfg *AccessConfig) { cfg.SecretFile, cfg.KeyFile = "", path }), SameSiteLax)
-	now := time.Now()
-	forged, err := auth.Token{Subject: "alice", Audience: authtest.Audience, Issued: now, Expires: now.Add(time.Hour)}.Sign(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	expectProblem(t, do(t, addr, "GET", "/who", header("Authorization", "Bearer "+forged)), CodeUnauthorized)
 }
