@@ -24,7 +24,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestTrim_SessionLimitsExactly(t *testing.T) {
+func TestTrim_LimitsExactly(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name     string
@@ -32,6 +32,7 @@ func TestTrim_SessionLimitsExactly(t *testing.T) {
 		keep     int
 		reason   ledger.Reason
 	}{
+		{"events of a stream", eventlog.Settings{MaxEventsPerStream: 4}, 8, ledger.StreamEvents},
 		{"events", eventlog.Settings{MaxEventsPerSession: 7}, 7, ledger.SessionEvents},
 		{"bytes", eventlog.Settings{MaxBytesPerSession: 6*messageBytes - 1}, 5, ledger.SessionBytes},
 	} {
@@ -90,20 +91,6 @@ func TestClear_DeletesAtOnce(t *testing.T) {
 	eventually(t, func() error { return wantSequences(r.stored(t, "s", ""), []uint64{at, whole}) })
 	r.wantTrimmed(t, "s", "b", b[4], eventlog.Cleared)
 	r.wantTrimmed(t, "s", "a", after[1], eventlog.Cleared)
-}
-
-func TestTrim_StreamLimit(t *testing.T) {
-	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerStream: 4}, quick())
-	busy, quiet := r.publish(t, "s", "busy", 10), r.publish(t, "s", "quiet", 4)
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", ""), slices.Concat(busy[6:], quiet)) })
-	r.wantTrimmed(t, "s", "busy", busy[5], eventlog.Trimmed)
-	r.wantTrimmed(t, "s", "quiet", 0, "")
-	eventually(t, func() error {
-		if n := r.metric(t, "trimmed_events_total", string(ledger.StreamEvents)); n != 6 {
-			return fmt.Errorf("%v are counted as trimmed", n)
-		}
-		return nil
-	})
 }
 
 func TestLedger_AfterJanitorRestart(t *testing.T) {
