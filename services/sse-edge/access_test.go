@@ -211,30 +211,6 @@ func (c *client) expires(now time.Time, life time.Duration, poll func(place stri
 	return place, true
 }
 
-func TestCookie_ExpiresWithToken(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(guarded(t))
-	f.Create("s", "alice")
-	f.Publish("a", 1)
-	resp := edgetest.Ask(t, http.MethodPost, url+"/v1/cookie", append(edgetest.Bearer(authtest.Of(t, "alice", "s")), "Origin", edgetest.Origin)...)
-	if status, body := resp.StatusCode, resp.Text; status != http.StatusNoContent || len(resp.Cookies()) != 1 || resp.Header.Get("Access-Control-Allow-Credentials") != "true" {
-		t.Fatalf("%d %s %v", status, body, resp.Header)
-	}
-	cookie := resp.Cookies()[0]
-	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
-		t.Errorf("the cookie is %s", resp.Header.Get("Set-Cookie"))
-	}
-	c := subscribe(t, url+streamPath, "Cookie", cookie.Name+"="+cookie.Value, "Origin", edgetest.Origin)
-	c.Next("connect")
-	c.Messages(1)
-	if got := c.Response.Header.Get("Access-Control-Allow-Origin"); got != edgetest.Origin {
-		t.Errorf("pages of %q may read the stream", got)
-	}
-	if got := c.Response.Header.Get("Vary"); got != "Accept, Origin" {
-		t.Errorf("Vary is %q", got)
-	}
-}
-
 // An EventSource gives up for good after anything but a 200.
 func TestAccess_KeysOrRegistryFail(t *testing.T) {
 	f := newFixture(t)

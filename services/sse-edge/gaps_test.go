@@ -329,21 +329,6 @@ func TestGap_NoneFromStart(t *testing.T) {
 	}
 }
 
-func TestConnect_CursorBeforeGap(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(nil)
-	f.Publish("a", 2)
-	c := subscribe(t, url+streamPath+"?after=rubbish")
-	if e := c.Next("connect"); e.HasID {
-		t.Errorf("connect has the ID %s: a client that is cut now never hears of the gap", e.ID)
-	}
-	c.gap()
-	if c.Response.StatusCode != http.StatusOK {
-		t.Error(c.Response.Status)
-	}
-	c.Messages(2)
-}
-
 // What follows the cursor is known only after it was read: so connect comes behind
 // the first read, or it would say that a cursor was resumed which was not.
 func TestConnect_NotResumedBeforeGap(t *testing.T) {

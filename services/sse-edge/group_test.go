@@ -128,42 +128,27 @@ func TestGroup_ContinuesBehindEachEvent(t *testing.T) {
 	}
 }
 
-func TestGroup_Streams(t *testing.T) {
+func TestGroup_StreamsMethodsAndCursor(t *testing.T) {
 	f := newFixture(t)
-	s, _ := f.startService(nil)
-	url := s.url()
+	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+	group := s.url() + "/v1/events?session=x&session=y"
 	for _, stream := range []string{"a", "b", "c"} {
 		f.PublishTo("x", stream, 1)
 		s.has(t, f.PublishTo("y", stream, 1))
 	}
-	c := subscribe(t, url+"/v1/events?session=x&session=y&stream=a&stream=c")
+	c := subscribe(t, group+"&stream=a&stream=c")
 	c.Next("connect")
 	if got := places(t, c.groupEvents(4)); got != "x/a:1 y/a:2 x/c:5 y/c:6" {
 		t.Errorf("got %s", got)
 	}
-}
-
-func TestGroup_Filter(t *testing.T) {
-	f := newFixture(t)
-	s, _ := f.startService(nil)
-	url := s.url()
 	f.store("x", "a", `{"method":"one"}`)
 	f.store("x", "a", `{"method":"two"}`)
 	s.has(t, f.store("y", "a", `{"method":"one"}`))
-	c := subscribe(t, url+"/v1/events?session=x&session=y&method=one")
+	c = subscribe(t, group+"&method=one")
 	c.Next("connect")
-	if got := places(t, c.groupEvents(2)); got != "x/a:1 y/a:3" {
+	if got := places(t, c.groupEvents(2)); got != "x/a:7 y/a:9" {
 		t.Errorf("got %s", got)
 	}
-}
-
-func TestGroup_HeartbeatMovesCursor(t *testing.T) {
-	f := newFixture(t)
-	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	s.has(t, f.PublishTo("x", "a", 1))
-	c := subscribe(t, s.url()+"/v1/events?session=x&session=y")
-	c.Next("connect")
-	c.groupEvents(1)
 	last := f.PublishTo("other", "a", 5)
 	waittest.Until(t, "the cursor is at the end", func() bool {
 		id, err := cursor.ParseGroupID(c.Next("cursor").ID)

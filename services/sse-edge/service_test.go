@@ -156,26 +156,6 @@ func poll(t *testing.T, url string) (p page) {
 
 const streamPath = "/v1/sessions/s/streams/a/events"
 
-func TestResume_ReplayAndTail(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(nil)
-	f.Publish("a", 3)
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
-	third := c.Messages(3)
-	f.Publish("b", 2)
-	f.Publish("a", 2)
-	c.Messages(2)
-	c.Close()
-	again := subscribe(t, url+streamPath+"?after="+third)
-	if e := again.Next("connect"); !strings.Contains(string(e.Data), `"resumed":true`) || e.ID != third {
-		t.Errorf("connect is %s with id %s", e.Data, e.ID)
-	}
-	if last := again.Messages(2); edgetest.SequenceOf(t, last) != 7 {
-		t.Errorf("the last id is %s", last)
-	}
-}
-
 // A subscriber may begin at a time: in the window, in the log, and where events are gone.
 func TestFrom_Time(t *testing.T) {
 	f := newFixture(t)
@@ -498,72 +478,6 @@ func TestFull_Connections(t *testing.T) {
 				return err == nil
 			})
 		})
-	}
-}
-
-// A poll is counted too, and answered in its own way.
-func TestFull_Polls(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(func(c *Config) { c.MaxConnections = 1 })
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+streamPath, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("status %d", resp.StatusCode)
-	}
-}
-
-func TestDrain_Retry(t *testing.T) {
-	f := newFixture(t)
-	url, stop := f.startEdge(func(c *Config) { c.Drain = 50 * time.Millisecond })
-	var clients []*client
-	for range 20 {
-		c := subscribe(t, url+streamPath)
-		c.Next("connect")
-		clients = append(clients, c)
-	}
-	stop()
-	for _, c := range clients {
-		if _, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
-			t.Errorf("a drained stream ended with %v", err)
-		}
-		if r := c.Decoder.Retry(); r < 2*time.Second || r > 4*time.Second {
-			t.Errorf("retry is %s", r)
-		}
-	}
-}
-
-func TestPoll_Pages(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(nil)
-	get := func(query string) page { return poll(t, url+streamPath+query) }
-	f.Publish("a", 5)
-	waittest.Until(t, "the edge has all", func() bool { return len(get("").Events) == 5 })
-	first := get("?limit=3")
-	if len(first.Events) != 3 || first.Cursor != first.Events[2].ID || first.Gap != nil || first.Closed {
-		t.Fatalf("%+v", first)
-	}
-	second := get("?after=" + first.Cursor)
-	if len(second.Events) != 2 || string(second.Events[0].Message) != `{"jsonrpc":"2.0","method":"m"}` {
-		t.Fatalf("%+v", second)
-	}
-	if empty := get("?after=" + second.Cursor); len(empty.Events) != 0 || empty.Events == nil {
-		t.Fatalf("%+v", empty)
-	}
-	polled := make(chan page, 1)
-	go func() { polled <- get("?wait=30&after=" + second.Cursor) }()
-	f.Publish("a", 1)
-	if p := <-polled; len(p.Events) != 1 {
-		t.Fatalf("%+v", p)
 	}
 }
 
