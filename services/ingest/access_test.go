@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -52,7 +53,7 @@ func TestAccess_Owner(t *testing.T) {
 	if created.status != http.StatusCreated || strings.Contains(string(created.body), "alice") {
 		t.Fatalf("%d %s", created.status, created.body)
 	}
-	if rec, err := s.b.Sessions.Get(patient(t), "s"); err != nil || rec.Owner != "alice" {
+	if rec, err := s.b.Sessions.Get(waittest.Context(t), "s"); err != nil || rec.Owner != "alice" {
 		t.Errorf("registered as %+v, %v", rec, err)
 	}
 	in.as(t, alice, post, events("s"), message).stored(t, false)
@@ -87,14 +88,10 @@ func TestAccess_Owner(t *testing.T) {
 	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 	in.as(t, alice, post, events("nothing"), message).expect(t, http.StatusNotFound, "not_found") // create it first
 
-	if a := closer.as(t, alice, del, "/v1/sessions/s/streams/t", ""); a.status != http.StatusNoContent {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	closer.as(t, alice, del, "/v1/sessions/s/streams/t", "").got(t, http.StatusNoContent)
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "stream_closed")
 	same("when the stream is closed", "s")
-	if a := closer.as(t, alice, del, "/v1/sessions/s", ""); a.status != http.StatusNoContent {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	closer.as(t, alice, del, "/v1/sessions/s", "").got(t, http.StatusNoContent)
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
@@ -124,7 +121,7 @@ func TestAccess_Grants(t *testing.T) {
 			t.Errorf("create %s: %d %s", name, a.status, a.body)
 		}
 	}
-	if _, err := s.b.Sessions.Create(patient(t), session.New("two", "alice", nil, time.Now())); err != nil {
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("two", "alice", nil, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"two", "nothing", "*"} { // what there is makes no difference
@@ -138,9 +135,7 @@ func TestAccess_Grants(t *testing.T) {
 	}
 	in.as(t, some, http.MethodPost, "/v1/sessions", `{}`).expect(t, http.StatusForbidden, "insufficient_scope") // a name of ingest's choice
 	all := authtest.Of(t, "alice", "*")
-	if a := in.as(t, all, http.MethodPost, "/v1/sessions", `{}`); a.status != http.StatusCreated {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	in.as(t, all, http.MethodPost, "/v1/sessions", `{}`).got(t, http.StatusCreated)
 	in.as(t, all, http.MethodPost, "/v1/sessions/%20/streams/t/events", string(ping("1"))).expect(t, http.StatusBadRequest, "invalid_name")
 	in.as(t, all, http.MethodDelete, "/v1/sessions/*", "").expect(t, http.StatusBadRequest, "invalid_name")
 
@@ -166,7 +161,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
@@ -175,7 +170,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(pause+2*time.Second-auth.Leeway)
 	})
 	lines, body := io.Pipe()
-	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
+	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +201,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 func TestBatch_Owner(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
@@ -228,7 +223,7 @@ func TestBatch_Owner(t *testing.T) {
 func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "alice", nil, time.Now())); err != nil {
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	if m := request(t, s.b.Conn, "mcp.ingest.s.t", ping("1")); !strings.Contains(string(m.Data), `"duplicate":false`) {
@@ -258,17 +253,17 @@ func TestPublish_PlacesAreShared(t *testing.T) {
 		post(token, session).stored(t, false)
 	}
 	l.Cut()
-	eventually(t, "the cut is noticed", func() bool { return !in.b.Conn.IsConnected() })
+	waittest.Until(t, "the cut is noticed", func() bool { return !in.b.Conn.IsConnected() })
 	const many = 20
 	alices, bobs := make(chan answer, many), make(chan answer, 1)
-	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight", "")) }
+	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight")) }
 	for range many {
 		go func() { alices <- post(alice, "a") }()
 	}
-	eventually(t, "all are under way or answered", func() bool { return len(alices)+underWay() == many })
+	waittest.Until(t, "all are under way or answered", func() bool { return len(alices)+underWay() == many })
 	before := underWay()
 	go func() { bobs <- post(bob, "b") }()
-	eventually(t, "so is another client's", func() bool { return len(bobs)+underWay() == before+1 })
+	waittest.Until(t, "so is another client's", func() bool { return len(bobs)+underWay() == before+1 })
 	l.Heal()
 	(<-bobs).stored(t, false)
 	for range many {

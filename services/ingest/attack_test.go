@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // M10: one publisher's arrays on NATS held up all others at that ingest.
@@ -33,7 +34,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := attacker.FlushWithContext(patient(t)); err != nil { // from here on they come before all others
+	if err := attacker.FlushWithContext(waittest.Context(t)); err != nil { // from here on they come before all others
 		t.Fatal(err)
 	}
 	waited := arrays // that were answered before the first of the others
@@ -57,7 +58,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 // expectArray takes the next answer to an array, of which all is stored.
 func expectArray(t *testing.T, answers *nats.Subscription, n int) {
 	t.Helper()
-	msg, err := answers.NextMsgWithContext(patient(t))
+	msg, err := answers.NextMsgWithContext(waittest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // Everything that is wrong gets a problem document with a stable code, leaves no
@@ -161,7 +162,7 @@ func TestPublish_BadInput(t *testing.T) {
 	}
 	t.Run("larger than any body", func(t *testing.T) {
 		var d net.Dialer
-		conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
+		conn, err := d.DialContext(waittest.Context(t), "tcp", in.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,10 +195,8 @@ func TestPublish_OnlyJSONRPC(t *testing.T) {
 	everywhere := testConfig()
 	everywhere.Messages = ingest.MessagesJSONRPC
 	strict, in := s.start(t, everywhere), s.start(t, testConfig())
-	if a := in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"asks","metadata":{"messages":"jsonrpc"}}`), "Content-Type", asJSON); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	if _, err := s.b.Sessions.Create(patient(t), session.New("bridged", "", json.RawMessage(`{"mcp":{"bridge":"b"}}`), time.Now())); err != nil {
+	in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"asks","metadata":{"messages":"jsonrpc"}}`), "Content-Type", asJSON).got(t, http.StatusCreated)
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("bridged", "", json.RawMessage(`{"mcp":{"bridge":"b"}}`), time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	for name, body := range map[string]string{

@@ -16,6 +16,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 const (
@@ -181,9 +182,7 @@ func TestBatch_ClosedSession(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("0")).stored(t, false)
-	if a := s.start(t, testConfig()).close(t, "s"); a.status != http.StatusNoContent {
-		t.Fatalf("got %d", a.status)
-	}
+	s.start(t, testConfig()).close(t, "s").got(t, http.StatusNoContent)
 	for _, query := range []string{"", "?results=each"} {
 		in.send(t, http.MethodPost, batchPath+query, ping("1"), "Content-Type", asNDJSON).expect(t, http.StatusConflict, "session_closed")
 	}
@@ -193,7 +192,7 @@ func TestBatch_LogIsDown(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	body, w := io.Pipe()
-	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath, body)
+	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +210,7 @@ func TestBatch_LogIsDown(t *testing.T) {
 	}()
 	write := func(id string) { _, _ = w.Write(append(ping(id), '\n')) } // fails once the answer is there
 	write("0")
-	eventually(t, "the first one is stored", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") == 1 })
+	waittest.Until(t, "the first one is stored", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") == 1 })
 	s.srv.Stop()
 	defer in.expire()()
 	go func() {
@@ -243,7 +242,7 @@ func TestBatch_ResultsInOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	body := strings.Join([]string{string(ping("0")), "broken", string(ping("2"))}, "\n")
-	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+batchPath+"?results=each", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath+"?results=each", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +289,7 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	in := s.start(t, testConfig())
 	const n = 40_000
 	var d net.Dialer
-	conn, err := d.DialContext(patient(t), "tcp", in.Addr().String())
+	conn, err := d.DialContext(waittest.Context(t), "tcp", in.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +322,7 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 // postBatchEach asks for the result of each message, and returns the summary at the end.
 func (in *instance) postBatchEach(t *testing.T, path, body string) (sum batchAnswer) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(patient(t), http.MethodPost, in.url+path+"?results=each", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+path+"?results=each", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

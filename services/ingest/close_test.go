@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestClose_Writes(t *testing.T) {
@@ -67,9 +68,7 @@ func TestClose_OfStreamLeavesSessionOpen(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())
 	in.post(t, "s", "t", ping("1")).stored(t, false)
-	if a := other.close(t, "s/streams/t"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	other.close(t, "s/streams/t").got(t, http.StatusNoContent)
 	for _, i := range []*instance{in, other} {
 		i.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
 		i.post(t, "s", "u", ping("2")).stored(t, false)
@@ -129,7 +128,7 @@ func TestPublish_RefusedAfterEndWhileCopyIsOld(t *testing.T) {
 	in.freeze()
 	for _, name := range names {
 		for session, stream := range map[string]string{name: "t", name + "2": ""} {
-			if err := s.b.Sessions.End(patient(t), session, stream, false); err != nil {
+			if err := s.b.Sessions.End(waittest.Context(t), session, stream, false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -162,7 +161,7 @@ func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
 	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("1")).stored(t, false)
 	in.freeze()
-	if err := s.b.Sessions.End(patient(t), "s", "t", false); err != nil {
+	if err := s.b.Sessions.End(waittest.Context(t), "s", "t", false); err != nil {
 		t.Fatal(err)
 	}
 	sum := in.postBatchEach(t, batchPath, string(ping("2"))+"\n"+string(ping("3")))
@@ -198,14 +197,10 @@ func TestPublish_RepeatAfterEnd(t *testing.T) {
 			t.Errorf("without a key %s", a.body)
 		}
 	}
-	if a := in.close(t, "s/streams/t"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	in.close(t, "s/streams/t").got(t, http.StatusNoContent)
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	refused("stream_closed", "another")
-	if a := in.close(t, "s"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	in.close(t, "s").got(t, http.StatusNoContent)
 	refused("session_closed", "k", "another")
 }
 
@@ -213,7 +208,7 @@ func TestPublish_RepeatAfterEnd(t *testing.T) {
 // name.
 func (s *system) openAgain(t *testing.T, name, owner string) session.Record {
 	t.Helper()
-	ctx := patient(t)
+	ctx := waittest.Context(t)
 	if err := s.b.Sessions.End(ctx, name, "", false); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +272,7 @@ func TestCopyIsOld_NameOfAnother(t *testing.T) {
 		t.Errorf("%d events are stored", n)
 	}
 	in.as(t, alice, http.MethodDelete, "/v1/sessions/s", "").expect(t, http.StatusNotFound, "not_found")
-	if rec, err := s.b.Sessions.Get(patient(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
+	if rec, err := s.b.Sessions.Get(waittest.Context(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}
 }
@@ -292,22 +287,20 @@ func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
 		knew.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
 	}
 	knew.freeze()
-	rec, err := s.b.Sessions.Get(patient(t), "s")
+	rec, err := s.b.Sessions.Get(waittest.Context(t), "s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // it may be repeated
-		if a := in.close(t, "s"); a.status != http.StatusNoContent {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		in.close(t, "s").got(t, http.StatusNoContent)
 	}
 	before := len(s.entries(t))
 	for i := range streams {
-		if _, err := knew.b.Log.Publish(patient(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: fmt.Sprint(i), Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
+		if _, err := knew.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: fmt.Sprint(i), Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("stream %d: %v", i, err)
 		}
 	}
-	if _, err := knew.b.Log.Publish(patient(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: "of a bridge", Sole: true, Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
+	if _, err := knew.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: "of a bridge", Sole: true, Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
 		t.Error(err)
 	}
 	knew.post(t, "s", "0", ping("2")).expect(t, http.StatusConflict, "session_closed")
@@ -365,15 +358,15 @@ func TestClose_NoMessageAfterEnd(t *testing.T) {
 			running.Wait()
 			closing.Wait()
 
-			rec, err := s.b.Sessions.Get(patient(t), name)
+			rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			end, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
+			end, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
 			if err != nil {
 				t.Fatal(err)
 			}
-			last, err := s.b.Log.Last(patient(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
+			last, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
 			if err != nil || last > end {
 				t.Fatalf("message %d after the end %d, %v", last, end, err)
 			}
@@ -382,7 +375,7 @@ func TestClose_NoMessageAfterEnd(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if e, err := s.b.Log.At(patient(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > end {
+				if e, err := s.b.Log.At(waittest.Context(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > end {
 					t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
 				}
 			}
@@ -398,15 +391,13 @@ func TestPublish_RefusedAfterReconnect(t *testing.T) {
 	away := s.start(t, testConfig(), nats.SetCustomDialer(&l))
 	away.post(t, "s", "t", ping("1")).stored(t, false)
 	l.Cut()
-	if a := other.close(t, "s"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	eventually(t, "the cut is noticed", func() bool { return !away.b.Conn.IsConnected() })
+	other.close(t, "s").got(t, http.StatusNoContent)
+	waittest.Until(t, "the cut is noticed", func() bool { return !away.b.Conn.IsConnected() })
 	answers := make(chan answer, 20)
 	for range cap(answers) {
 		go func() { answers <- away.post(t, "s", "t", ping("2")) }()
 	}
-	eventually(t, "they are under way", func() bool { return away.metric(t, "rejoin_ingest_inflight", "") == float64(cap(answers)) })
+	waittest.Until(t, "they are under way", func() bool { return away.metric(t, "rejoin_ingest_inflight") == float64(cap(answers)) })
 	l.Heal()
 	for range cap(answers) {
 		a := <-answers

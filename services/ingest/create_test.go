@@ -11,6 +11,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func (in *instance) create(t *testing.T, body string) answer {
@@ -43,7 +44,7 @@ func TestCreateSession_Name(t *testing.T) {
 		if want := "/v1/sessions/" + strings.NewReplacer("/", "%2F", "?", "%3F").Replace(a.Session); a.header.Get("Location") != want {
 			t.Errorf("Location %q, want %q", a.header.Get("Location"), want)
 		}
-		if rec, err := s.b.Sessions.Get(patient(t), a.Session); err != nil || rec.State != session.Open || rec.Life != a.Life || !rec.Created.Equal(a.Created) {
+		if rec, err := s.b.Sessions.Get(waittest.Context(t), a.Session); err != nil || rec.State != session.Open || rec.Life != a.Life || !rec.Created.Equal(a.Created) {
 			t.Errorf("registered as %+v, %v", rec, err)
 		}
 		in.send(t, http.MethodPost, a.header.Get("Location")+"/streams/t/events", ping("1"), "Content-Type", asJSON).stored(t, false)
@@ -58,20 +59,16 @@ func TestCreateSession_NameInUse(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 2})
 	in, other := s.start(t, testConfig()), s.start(t, testConfig())
-	if a := in.create(t, `{"session":"s"}`); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	in.create(t, `{"session":"s"}`).got(t, http.StatusCreated)
 	for _, i := range []*instance{in, other} {
 		i.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 	}
-	if a := s.start(t, testConfig()).close(t, "s"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	s.start(t, testConfig()).close(t, "s").got(t, http.StatusNoContent)
 	for _, i := range []*instance{in, other} {
 		i.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
 		i.post(t, "s", "t", ping("1")).expect(t, http.StatusConflict, "session_closed")
 	}
-	if _, err := s.b.Sessions.Register(patient(t), "s", ""); !errors.Is(err, session.ErrClosed) {
+	if _, err := s.b.Sessions.Register(waittest.Context(t), "s", ""); !errors.Is(err, session.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // What waits for a connection must not overtake what was lost with the one before.
@@ -47,7 +48,7 @@ func (s *system) storeAll(t *testing.T, in *instance, lines []string, every int,
 			trouble(round)
 		}
 	})
-	eventually(t, "all of it is stored", func() bool {
+	waittest.Until(t, "all of it is stored", func() bool {
 		a := in.send(t, http.MethodPost, batchPath, []byte(strings.Join(lines, "\n")), "Content-Type", asNDJSON, "Idempotency-Key", "k")
 		if a.status == http.StatusServiceUnavailable { // not even the first could be begun
 			return false

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -66,18 +67,18 @@ func TestPublish_ByteForByte(t *testing.T) {
 			unescape := strings.NewReplacer("%2F", "/", "%2A", "*")
 			session, stream := unescape.Replace(tt.session), unescape.Replace(tt.stream)
 			p := s.b.Log.Partition(session)
-			e, err := s.b.Log.At(patient(t), p, id.Sequence)
+			e, err := s.b.Log.At(waittest.Context(t), p, id.Sequence)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(e.Data, []byte(tt.body)) || e.Type != tt.typ || e.Final || !e.Valid || e.Subject != (event.Subject{Partition: p, Session: session, Life: e.Subject.Life, Stream: stream}) {
 				t.Errorf("stored as %+v", e)
 			}
-			rec, err := s.b.Sessions.Get(patient(t), session)
+			rec, err := s.b.Sessions.Get(waittest.Context(t), session)
 			if err != nil {
 				t.Fatal(err)
 			}
-			state, err := s.b.Log.Look(patient(t), p)
+			state, err := s.b.Log.Look(waittest.Context(t), p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,11 +89,11 @@ func TestPublish_ByteForByte(t *testing.T) {
 			if place.Life = "another"; tagged(place, state) == id.Tag {
 				t.Error("the id does not depend on the life")
 			}
-			partition, err := js.Stream(patient(t), fmt.Sprintf("MCP_%d", p))
+			partition, err := js.Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", p))
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw, err := partition.GetMsg(patient(t), id.Sequence)
+			raw, err := partition.GetMsg(waittest.Context(t), id.Sequence)
 			if err != nil || raw.Header.Get("traceparent") != tt.trace || raw.Header.Get("Nats-Msg-Size") != "" {
 				t.Errorf("headers %v, %v", raw.Header, err)
 			}
@@ -127,7 +128,7 @@ func TestKey_StoredOnce(t *testing.T) {
 	before, _ := s.b.Log.State(0)
 	s.srv.Stop()
 	s.srv.Start()
-	eventually(t, "a new generation", func() bool {
+	waittest.Until(t, "a new generation", func() bool {
 		now, _ := in.b.Log.State(0)
 		return now.Generation() != before.Generation()
 	})

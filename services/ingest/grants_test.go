@@ -10,6 +10,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // actingFor returns a token of a subject that may publish to all sessions of owners.
@@ -53,7 +54,7 @@ func TestGrantsMatrix(t *testing.T) {
 			body := `{"session":"` + created + `","owner":"user-1"}`
 			if a := in.as(t, tt.token, post, "/v1/sessions", body); tt.creates {
 				a.got(t, http.StatusCreated)
-				if rec, err := s.b.Sessions.Get(patient(t), created); err != nil || rec.Owner != "user-1" {
+				if rec, err := s.b.Sessions.Get(waittest.Context(t), created); err != nil || rec.Owner != "user-1" {
 					t.Errorf("registered as %+v, %v", rec, err)
 				}
 			} else {
@@ -97,14 +98,6 @@ func TestGrantsMatrix(t *testing.T) {
 			}
 			in.as(t, tt.token, post, "/v1/sessions", `{"session":"`+name+`"}`).expect(t, http.StatusConflict, want)
 		})
-	}
-}
-
-// got fails the test unless the answer has a status.
-func (a answer) got(t *testing.T, status int) {
-	t.Helper()
-	if a.status != status {
-		t.Fatalf("%d %s, want %d", a.status, a.body, status)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
 
@@ -53,7 +54,7 @@ func TestRate_RetryAfter(t *testing.T) {
 	if in.metric(t, "rejoin_ingest_published_total", "limited") != 2 {
 		t.Error("refusals are not counted")
 	}
-	eventually(t, "there is a token again", func() bool { return from("2001:db8::1").status == http.StatusCreated })
+	waittest.Until(t, "there is a token again", func() bool { return from("2001:db8::1").status == http.StatusCreated })
 
 	proxied := testConfig()
 	proxied.MaxPublishRate = 1
@@ -72,9 +73,7 @@ func TestRate_PerSubject(t *testing.T) {
 		return in.as(t, token, http.MethodPost, eventsOf(session, "t"), string(ping("1")))
 	}
 	for token, session := range map[string]string{alice: "s", bob: "b"} {
-		if a := in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`); a.status != http.StatusCreated {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`).got(t, http.StatusCreated)
 	}
 	// What one may not do to another's session does not use up the session's rate.
 	for range 30 {
@@ -158,7 +157,7 @@ func TestStop_WaitingBatch(t *testing.T) {
 	go func() {
 		answers <- in.send(t, http.MethodPost, eventsOf("s", "t"), []byte(strings.Repeat(string(ping("1"))+"\n", 1000)), "Content-Type", asNDJSON)
 	}()
-	eventually(t, "it waits", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") >= 10 })
+	waittest.Until(t, "it waits", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") >= 10 })
 	if err := in.stop(); err != nil {
 		t.Error(err)
 	}
@@ -195,9 +194,7 @@ func TestOpenStreams_PerSession(t *testing.T) {
 	// A stream that was ended elsewhere counts until a message of it is refused.
 	other := s.start(t, cfg)
 	for i, closer := range []*instance{in, other} {
-		if a := closer.close(t, fmt.Sprint("s/streams/", i)); a.status != http.StatusNoContent {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		closer.close(t, fmt.Sprint("s/streams/", i)).got(t, http.StatusNoContent)
 		in.post(t, "s", fmt.Sprint(i), ping("1")).expect(t, http.StatusConflict, "stream_closed")
 		in.post(t, "s", fmt.Sprint(3+i), ping("1")).stored(t, false)
 		full(in.post(t, "s", "5", ping("1")))
@@ -219,12 +216,8 @@ func TestOpenStreams_RefusedMessagesDoNotCount(t *testing.T) {
 	in := s.start(t, testConfig())
 	in.create(t, `{"session":"s","metadata":{"messages":"jsonrpc"}}`)
 	for _, stream := range []string{"a", "b", "c"} {
-		if a := in.post(t, "s", stream, []byte(`{"no":"JSON-RPC"}`)); a.status != http.StatusBadRequest {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		if a := in.send(t, http.MethodPost, eventsOf("s", stream)+"?results=each", nil, "Content-Type", asNDJSON); a.status != http.StatusOK {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		in.post(t, "s", stream, []byte(`{"no":"JSON-RPC"}`)).got(t, http.StatusBadRequest)
+		in.send(t, http.MethodPost, eventsOf("s", stream)+"?results=each", nil, "Content-Type", asNDJSON).got(t, http.StatusOK)
 	}
 	in.post(t, "s", "d", ping("1")).stored(t, false)
 }
@@ -258,12 +251,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	create := func(address, name string) answer {
 		return in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"`+name+`"}`), "Content-Type", asJSON, "X-Forwarded-For", address)
 	}
-	open := func(a answer) {
-		t.Helper()
-		if a.status != http.StatusCreated {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-	}
+	open := func(a answer) { t.Helper(); a.got(t, http.StatusCreated) }
 	for i := range 5 {
 		open(create(greedy, fmt.Sprint("g", i)))
 	}
@@ -276,11 +264,9 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	in.post(t, "g0", "t", ping("1"), "X-Forwarded-For", greedy).stored(t, false) // existing streams take more
 
 	open(create(modest, "m0"))
-	if a := in.close(t, "g0"); a.status != http.StatusNoContent {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	in.close(t, "g0").got(t, http.StatusNoContent)
 	tooMany(t, create(greedy, "g6")) // a closed one counts
-	if n := in.metric(t, "rejoin_ingest_sessions_ratio", ""); n != 7./8 {
+	if n := in.metric(t, "rejoin_ingest_sessions_ratio"); n != 7./8 {
 		t.Errorf("%v are taken", n)
 	}
 	open(create(modest, "m1"))
@@ -334,10 +320,8 @@ func TestMaxMetadataBytes(t *testing.T) {
 	in := s.start(t, cfg)
 	// As stored, a < takes six bytes.
 	tooMany(t, in.create(t, `{"metadata":{"x":"`+strings.Repeat("<", 200)+`"}}`))
-	if a := in.create(t, `{"metadata": {"x": "`+strings.Repeat("<", 100)+`"}}`); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	if n := in.metric(t, "rejoin_ingest_sessions_ratio", ""); n != 0.608 {
+	in.create(t, `{"metadata": {"x": "`+strings.Repeat("<", 100)+`"}}`).got(t, http.StatusCreated)
+	if n := in.metric(t, "rejoin_ingest_sessions_ratio"); n != 0.608 {
 		t.Errorf("%v of it are taken", n)
 	}
 	in.post(t, "s", "t", ping("1")).stored(t, false)
@@ -353,9 +337,7 @@ func TestMaxSessionRate_LimitIsReached(t *testing.T) {
 	cfg := testConfig()
 	cfg.Sessions.MaxSessions, cfg.MaxSessionRate = 1, 1
 	in := s.start(t, cfg)
-	if a := in.create(t, "{}"); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	in.create(t, "{}").got(t, http.StatusCreated)
 	tooMany(t, in.create(t, "{}"))
 	for range 5 { // of the nine that the burst would have left
 		if in.create(t, "{}").Code == "rate_limited" {

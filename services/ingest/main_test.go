@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	dto "github.com/prometheus/client_model/go"
 
 	"rejoin/services/ingest"
 	"rejoin/shared/backend"
@@ -25,16 +24,15 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
 
 func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }
-
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
 
 // system is a NATS server, a log, and the ingests of a test.
 type system struct {
@@ -83,17 +81,10 @@ func (in *instance) limit(ctx context.Context, d time.Duration) (context.Context
 	return ctx, cancel
 }
 
-func patient(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func newSystem(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +97,7 @@ func fast() []nats.Option {
 }
 
 func testConfig() ingest.Config {
-	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: patience, MaxInFlight: 100}
+	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: waittest.Timeout, MaxInFlight: 100}
 }
 
 // brief is for an ingest whose acknowledgements are lost. On a slow machine it does not store what
@@ -124,7 +115,7 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	t.Helper()
 	// Why an answer is 500 is in the log alone.
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
-	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
+	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +135,8 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 			t.Errorf("Run: %v", err)
 		}
 	})
-	in.send(t, http.MethodGet, "/", nil)                  // answered when it serves
-	if err := b.Conn.FlushTimeout(patience); err != nil { // and is known to NATS
+	in.send(t, http.MethodGet, "/", nil)                          // answered when it serves
+	if err := b.Conn.FlushTimeout(waittest.Timeout); err != nil { // and is known to NATS
 		t.Fatal(err)
 	}
 	return in
@@ -153,9 +144,9 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 
 func newClient(t *testing.T) *http.Client {
 	t.Helper()
-	transport := &http.Transport{ExpectContinueTimeout: patience, MaxIdleConnsPerHost: 100}
+	transport := &http.Transport{ExpectContinueTimeout: waittest.Timeout, MaxIdleConnsPerHost: 100}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+	return &http.Client{Transport: transport, Timeout: waittest.Timeout}
 }
 
 // answer is what a client gets; the fields of all bodies in one.
@@ -224,7 +215,7 @@ func (in *instance) post(t *testing.T, session, stream string, body []byte, head
 func (in *instance) takes(t *testing.T, id, key string) {
 	t.Helper()
 	var a answer
-	eventually(t, "it takes events", func() bool {
+	waittest.Until(t, "it takes events", func() bool {
 		a = in.post(t, "s", "t", ping(id), "Idempotency-Key", key)
 		return a.status != http.StatusServiceUnavailable
 	})
@@ -263,6 +254,14 @@ func (a answer) expect(t *testing.T, status int, code string) {
 	}
 }
 
+// got fails the test unless the answer has a status.
+func (a answer) got(t *testing.T, status int) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("%d %s, want %d", a.status, a.body, status)
+	}
+}
+
 func (a answer) stored(t *testing.T, duplicate bool) {
 	t.Helper()
 	if a.status != http.StatusCreated || a.ID == "" || a.Duplicate == nil || *a.Duplicate != duplicate || a.header.Get("Content-Type") != asJSON {
@@ -274,12 +273,12 @@ func (a answer) stored(t *testing.T, duplicate bool) {
 func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 	t.Helper()
 	for p := range s.b.Log.Settings().Partitions {
-		state, err := s.b.Log.Look(patient(t), p)
+		state, err := s.b.Log.Look(waittest.Context(t), p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for n := uint64(1); n <= state.Last; n++ {
-			e, err := s.b.Log.At(patient(t), p, n)
+			e, err := s.b.Log.At(waittest.Context(t), p, n)
 			if errors.Is(err, eventlog.ErrNotFound) {
 				continue // removed
 			}
@@ -295,8 +294,8 @@ func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 // awaitEntries waits until so many entries were stored in partition 0, acknowledged or not.
 func (s *system) awaitEntries(t *testing.T, n uint64) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d entries are stored", n), func() bool {
-		state, err := s.b.Log.Look(patient(t), 0)
+	waittest.Until(t, fmt.Sprintf("%d entries are stored", n), func() bool {
+		state, err := s.b.Log.Look(waittest.Context(t), 0)
 		return err == nil && state.Last >= n
 	})
 }
@@ -304,7 +303,7 @@ func (s *system) awaitEntries(t *testing.T, n uint64) {
 // last returns the sequence of the newest entry of partition 0.
 func (s *system) last(t *testing.T) uint64 {
 	t.Helper()
-	state, err := s.b.Log.Look(patient(t), 0)
+	state, err := s.b.Log.Look(waittest.Context(t), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,42 +327,8 @@ func (s *system) events(t *testing.T) []eventlog.Entry {
 	return slices.DeleteFunc(s.entries(t), func(e eventlog.Entry) bool { return e.Subject.Kind != event.Message })
 }
 
-// eventually returns once cond is true. What it waits for shows itself nowhere else.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	for !cond() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // metric returns a metric's value, or how often a histogram was told of something.
-// label is the value of its only label, or empty.
-func (in *instance) metric(t *testing.T, name, label string) float64 {
+func (in *instance) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := in.env.Gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() != name || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() != label {
-				continue
-			}
-			switch f.GetType() {
-			case dto.MetricType_HISTOGRAM:
-				return float64(m.GetHistogram().GetSampleCount())
-			case dto.MetricType_GAUGE:
-				return m.GetGauge().GetValue()
-			default:
-				return m.GetCounter().GetValue()
-			}
-		}
-	}
-	t.Fatalf("there is no metric %s with %q", name, label)
-	return 0
+	return metrictest.Value(t, in.env.Gatherer, name, labels...)
 }

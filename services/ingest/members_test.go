@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 func TestPutMembers(t *testing.T) {
@@ -40,7 +41,7 @@ func TestPutMembers(t *testing.T) {
 		t.Errorf("%s", put1.body)
 	}
 	publish(in, bob).expect(t, http.StatusNotFound, "not_found")
-	eventually(t, "the other ingest knows that he was taken out", func() bool { return publish(other, bob).status == http.StatusNotFound })
+	waittest.Until(t, "the other ingest knows that he was taken out", func() bool { return publish(other, bob).status == http.StatusNotFound })
 	publish(other, carol).stored(t, false)
 
 	before := len(s.entries(t))
@@ -117,7 +118,7 @@ func TestPutMembers_Limits(t *testing.T) {
 	cfg = guardedConfig(t)
 	cfg.MaxSessionRate = 1
 	limited := s.start(t, cfg)
-	eventually(t, "the rate is used up", func() bool {
+	waittest.Until(t, "the rate is used up", func() bool {
 		return limited.as(t, alice, http.MethodPut, "/v1/sessions/s/members", `{"members":[]}`).status == http.StatusTooManyRequests
 	})
 }

@@ -24,7 +24,7 @@ func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers .
 	for i := 0; i+1 < len(headers); i += 2 {
 		msg.Header.Add(headers[i], headers[i+1])
 	}
-	reply, err := nc.RequestMsgWithContext(patient(t), msg)
+	reply, err := nc.RequestMsgWithContext(waittest.Context(t), msg)
 	if err != nil {
 		t.Fatalf("%s: %v", subject, err)
 	}
@@ -49,7 +49,7 @@ func TestNATS_SessionAfterARestart(t *testing.T) {
 	s.srv.Start()
 	nc := s.connect(t)
 	waittest.Until(t, "the session is answered", func() bool {
-		reply, err := nc.RequestWithContext(patient(t), "mcp.ingest.s", nil)
+		reply, err := nc.RequestWithContext(waittest.Context(t), "mcp.ingest.s", nil)
 		return err == nil && reply.Header.Get(micro.ErrorHeader) == ""
 	})
 	l, err := eventlog.Open(waittest.Context(t), nc, slog.New(slog.DiscardHandler))
@@ -96,7 +96,7 @@ func TestNATS_BadRequest(t *testing.T) {
 	nc := s.connect(t)
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
-	if err := s.b.Sessions.End(patient(t), "closed", "", false); err != nil {
+	if err := s.b.Sessions.End(waittest.Context(t), "closed", "", false); err != nil {
 		t.Fatal(err)
 	}
 	before := len(s.entries(t))
@@ -153,7 +153,7 @@ func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 	in := s.start(t, testConfig())
 	nc := s.connect(t)
 	in.post(t, "victim", "t", ping("0")).stored(t, false)
-	rec, err := s.b.Sessions.Get(patient(t), "victim")
+	rec, err := s.b.Sessions.Get(waittest.Context(t), "victim")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 	if after := len(s.entries(t)); after != before+1 {
 		t.Errorf("%d entries were stored besides the one event", after-before-1)
 	}
-	if now, err := s.b.Sessions.Get(patient(t), "victim"); err != nil || now.Life != rec.Life || now.State != rec.State {
+	if now, err := s.b.Sessions.Get(waittest.Context(t), "victim"); err != nil || now.Life != rec.Life || now.State != rec.State {
 		t.Errorf("the session is %+v, %v", now, err)
 	}
 }
@@ -193,7 +193,7 @@ func TestNATS_Sessions(t *testing.T) {
 	request(t, nc, "mcp.ingest.s=2F1.t", ping("0"))
 	is := func(state session.State) {
 		t.Helper()
-		rec, err := s.b.Sessions.Get(patient(t), "s/1")
+		rec, err := s.b.Sessions.Get(waittest.Context(t), "s/1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestNATS_Sessions(t *testing.T) {
 		}
 	}
 	is(session.Open)
-	if err := s.b.Sessions.End(patient(t), "s/1", "", false); err != nil {
+	if err := s.b.Sessions.End(waittest.Context(t), "s/1", "", false); err != nil {
 		t.Fatal(err)
 	}
 	is(session.Closed)
@@ -223,12 +223,12 @@ func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
 	if err := nc.PublishRequest("mcp.ingest.first", replies.Subject, nil); err != nil {
 		t.Error(err)
 	}
-	_, err = nc.Request("mcp.ingest.s~", nil, patience)
+	_, err = nc.Request("mcp.ingest.s~", nil, waittest.Timeout)
 	in.mu.Unlock()
 	if err != nil {
 		t.Errorf("the second is answered %v", err)
 	}
-	if reply, err := replies.NextMsg(patience); err != nil || reply.Header.Get(micro.ErrorCodeHeader) != "404" {
+	if reply, err := replies.NextMsg(waittest.Timeout); err != nil || reply.Header.Get(micro.ErrorCodeHeader) != "404" {
 		t.Errorf("the first is answered %+v, %v", reply, err)
 	}
 }
@@ -250,7 +250,7 @@ func TestNATS_OrderOfAConnection(t *testing.T) {
 		}
 	}
 	for range n {
-		msg, err := sub.NextMsgWithContext(patient(t))
+		msg, err := sub.NextMsgWithContext(waittest.Context(t))
 		if err != nil || msg.Header.Get(micro.ErrorHeader) != "" {
 			t.Fatalf("%v, %v", msg, err)
 		}
@@ -280,7 +280,7 @@ func TestNATS_Discovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A request that was on its way may still be answered.
-	if msg, err := nc.RequestWithContext(patient(t), "mcp.ingest.s.t", ping("0")); err == nil && msg.Header.Get(micro.ErrorHeader) != "unavailable" {
+	if msg, err := nc.RequestWithContext(waittest.Context(t), "mcp.ingest.s.t", ping("0")); err == nil && msg.Header.Get(micro.ErrorHeader) != "unavailable" {
 		t.Errorf("it answers %s though it has stopped", msg.Data)
 	}
 }

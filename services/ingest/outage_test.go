@@ -9,6 +9,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/waittest"
 )
 
 func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
@@ -17,7 +18,7 @@ func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(patient(t), "MCP_0")
+	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 		}
 	}
 	change(&cfg)
-	if _, err := js.UpdateStream(patient(t), cfg); err != nil {
+	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -46,7 +47,7 @@ func TestNATS_Reconnect(t *testing.T) {
 	for round := range 3 {
 		in.takes(t, fmt.Sprint(round), fmt.Sprint("first", round))
 		s.srv.Stop()
-		eventually(t, "not ready", func() bool { return !in.ready() })
+		waittest.Until(t, "not ready", func() bool { return !in.ready() })
 		restore := in.expire()
 		in.post(t, "s", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
 		in.post(t, "new", "t", ping("lost")).expect(t, http.StatusServiceUnavailable, "unavailable")
@@ -55,7 +56,7 @@ func TestNATS_Reconnect(t *testing.T) {
 		in.post(t, "s", "t", []byte("{")).expect(t, http.StatusBadRequest, "invalid_json")
 		restore()
 		s.srv.Start()
-		eventually(t, "ready", in.ready)
+		waittest.Until(t, "ready", in.ready)
 		in.takes(t, "back", fmt.Sprint(round))
 	}
 	if n := len(s.events(t)); n != 6 {
@@ -79,9 +80,7 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	s.unacknowledged(t, in, func() answer { return in.close(t, "s") }).expect(t, http.StatusServiceUnavailable, "unavailable")
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
-	if a := in.close(t, "s"); a.status != http.StatusNoContent {
-		t.Errorf("the close that is repeated: %d %s", a.status, a.body)
-	}
+	in.close(t, "s").got(t, http.StatusNoContent)
 	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
 }
 
@@ -131,9 +130,7 @@ func TestMetrics_EachMoves(t *testing.T) {
 	in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
 	expect(closes, "failed", 1)
 	s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = -1, jetstream.DiscardOld })
-	if a := in.close(t, "s"); a.status != http.StatusNoContent {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	in.close(t, "s").got(t, http.StatusNoContent)
 	expect(closes, "closed", 1)
 	in.close(t, "nobody").expect(t, http.StatusNotFound, "not_found")
 	expect(closes, "not_found", 1)

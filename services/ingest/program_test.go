@@ -15,6 +15,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // startProgram runs the program until it has logged so many addresses, which are
@@ -62,9 +63,7 @@ func TestProgram_Stop(t *testing.T) {
 	program := &instance{url: "http://" + addrs["ingest listens"], http: newClient(t)}
 	program.takes(t, "1", "k")
 	admin := &instance{url: "http://" + addrs["admin port open"], http: program.http}
-	if a := admin.send(t, http.MethodGet, "/readyz", nil); a.status != http.StatusOK {
-		t.Errorf("/readyz: %d %s", a.status, a.body)
-	}
+	admin.send(t, http.MethodGet, "/readyz", nil).got(t, http.StatusOK)
 	stop()
 }
 
@@ -74,7 +73,7 @@ func TestProgram_WaitsForLog(t *testing.T) {
 	addr := addrs["admin port open"]
 	client := newClient(t)
 	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
-		req, err := http.NewRequestWithContext(patient(t), http.MethodGet, "http://"+addr+path, nil)
+		req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodGet, "http://"+addr+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
