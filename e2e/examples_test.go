@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -55,8 +54,7 @@ type run struct {
 	stdin io.WriteCloser
 	done  chan struct{}
 
-	mu            sync.Mutex
-	output, error bytes.Buffer
+	output, error waittest.Buffer
 }
 
 // example starts a program of ../examples, which is ended with the test.
@@ -84,7 +82,7 @@ func (p *proc) example(program string, args ...string) *run {
 	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	r.cmd.Stdout, r.cmd.Stderr = locked{&r.mu, &r.output}, locked{&r.mu, &r.error}
+	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.error
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,18 +96,6 @@ func (p *proc) example(program string, args ...string) *run {
 
 // natsPackage is what takes the place of the NATS command line.
 const natsPackage = "rejoin/e2e/nats"
-
-// locked is a buffer that is written to while others look at it.
-type locked struct {
-	mu *sync.Mutex
-	to *bytes.Buffer
-}
-
-func (l locked) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.to.Write(b)
-}
 
 // kill ends it and what it has started.
 func (r *run) kill() {
@@ -125,17 +111,8 @@ func (r *run) write(lines string) {
 	}
 }
 
-func (r *run) text() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.output.String()
-}
-
-func (r *run) errors() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.error.String()
-}
+func (r *run) text() string   { return r.output.String() }
+func (r *run) errors() string { return r.error.String() }
 
 // end waits for its end and returns its exit code.
 func (r *run) end() int {

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -243,22 +242,7 @@ func (p *proc) url(flag string) string {
 func (p *proc) api() string { return p.url("--edge-addr") }
 
 // procLog holds what the program logged.
-type procLog struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (l *procLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *procLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
+type procLog struct{ waittest.Buffer }
 
 // attr returns an attribute of the first line with a message, or "".
 func (l *procLog) attr(msg, name string) string {

@@ -32,6 +32,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/simnet"
+	"rejoin/shared/waittest"
 )
 
 // world is one installation under one schedule.
@@ -51,7 +52,7 @@ type world struct {
 	torn  map[place]bool   // whose end or seal a torn block has taken; see tear
 	own   *backend.Backend // clears and direct publishes
 	feed  *eventlog.Feed   // what the first edge and the janitors share; nil for nothing
-	trace *lockedBuffer    // what the services logged, and the steps
+	trace *waittest.Buffer // what the services logged, and the steps
 
 	edges       []*host
 	ingest      *host
@@ -76,30 +77,12 @@ type world struct {
 	number     int
 }
 
-// lockedBuffer is where the services log to.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // fast makes clients of NATS come back quickly, and later than the truth does.
 var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.ReconnectJitter(15*time.Millisecond, 15*time.Millisecond)}
 
 func newWorld(t *testing.T, sc schedule) *world {
 	w := &world{
-		t: t, sc: sc, begun: time.Now(), trace: &lockedBuffer{}, torn: map[place]bool{},
+		t: t, sc: sc, begun: time.Now(), trace: &waittest.Buffer{}, torn: map[place]bool{},
 		doubt:     doubt{unread: make([]time.Time, sc.settings.Partitions)},
 		processed: map[string]map[int]uint64{}, attempts: map[place][]*attempt{}, closes: map[place]*closing{}, tally: map[string]int{},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/waittest"
 )
 
 // parsed returns the configuration that arguments make.
@@ -56,13 +57,13 @@ func TestRun_EndsCleanly(t *testing.T) {
 
 // stopper stops the program when it logs a message.
 type stopper struct {
-	buffer
+	waittest.Buffer
 	at   string
 	stop context.CancelFunc
 }
 
 func (s *stopper) Write(p []byte) (int, error) {
-	n, err := s.buffer.Write(p)
+	n, err := s.Buffer.Write(p)
 	if s.at != "" && bytes.Contains(p, []byte(s.at)) {
 		s.stop()
 	}

@@ -2,7 +2,6 @@ package standalone
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -73,32 +71,15 @@ func command(t *testing.T, data string, args ...string) *exec.Cmd {
 type running struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	log    *buffer
+	log    *waittest.Buffer
 	addrs  map[string]string
 	ended  chan error
 	waited chan struct{} // closed when it has ended
 }
 
-type buffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
-}
-
 func start(t *testing.T, data string, args ...string) *running {
 	t.Helper()
-	r := &running{t: t, cmd: command(t, data, args...), log: &buffer{}, addrs: map[string]string{}, ended: make(chan error, 1), waited: make(chan struct{})}
+	r := &running{t: t, cmd: command(t, data, args...), log: &waittest.Buffer{}, addrs: map[string]string{}, ended: make(chan error, 1), waited: make(chan struct{})}
 	r.cmd.Stderr = r.log
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
