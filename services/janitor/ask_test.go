@@ -81,7 +81,7 @@ func (s *sharing) caughtUp(t *testing.T, sessions int) {
 			r.followed(t, eventlog.Ack{Partition: p, Sequence: state.Last})
 		}
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		records := s.all[0].b.Sessions.Sessions()
 		for _, r := range s.all {
 			if got := r.b.Sessions.Sessions(); len(got) != sessions || !maps.EqualFunc(byName(got), byName(records), func(a, b session.Record) bool { return reflect.DeepEqual(a, b) }) {
@@ -128,7 +128,7 @@ func (s *sharing) fill(t *testing.T) (names []string) {
 // ok asks a janitor until it answers.
 func (s *sharing) ok(t *testing.T, janitor int, method, path string) (body string) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		status, got := do(t, method, s.all[janitor].Addr().String(), path, nil)
 		if body = got; status != http.StatusOK {
 			return fmt.Errorf("%s: %d %s", path, status, got)
@@ -302,7 +302,7 @@ func TestSharing_JanitorsComeAndGo(t *testing.T) {
 				t.Run(request, func(t *testing.T) {
 					t.Parallel() // each waits until the time for an answer is over
 					method, path, _ := strings.Cut(request, " ")
-					eventually(t, func() error {
+					waittest.NoError(t, func() error {
 						if status, body := do(t, method, janitor.Addr().String(), path, nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "No janitor answers for "+want) {
 							return fmt.Errorf("%d %s, want %s", status, body, want)
 						}

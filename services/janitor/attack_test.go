@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // kept is a copy of the files of a stream, or of all of them.
@@ -55,7 +56,7 @@ func (s kept) restore(srv *natstest.Server) {
 // actsAnew waits until a janitor that acted acts again, in another term.
 func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if now := r.leases.Acting(0); now == nil || now == before {
 			return errors.New("it does not act again")
 		}
@@ -75,7 +76,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	r.publish(t, "s", "a", 3)
 	earlier := r.leases.Acting(0)
 	old := keep(t, srv, "")
-	eventually(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
+	waittest.NoError(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
 	r.publish(t, "s", "a", 7)
 	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
@@ -98,8 +99,8 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 		}
 	}
 	r.actsAnew(t, term)
-	eventually(t, func() error { return r.sweeper.sweepNow(patience).err }) // one that began, and came to its end
-	eventually(t, func() error {
+	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }) // one that began, and came to its end
+	waittest.NoError(t, func() error {
 		if err := r.deleter.all(r.term(t), r.partitions[0]); !errors.Is(err, follow.ErrMoved) {
 			return fmt.Errorf("the deletes end with %w", err)
 		}
@@ -115,8 +116,8 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	}
 	wantAll()
 	network.lose("")
-	eventually(t, func() error {
-		if done := r.sweeper.sweepNow(patience); done.err != nil {
+	waittest.NoError(t, func() error {
+		if done := r.sweeper.sweepNow(waittest.Timeout); done.err != nil {
 			return done.err
 		}
 		if err := r.deleter.all(r.term(t), r.partitions[0]); err != nil {
@@ -142,7 +143,7 @@ func TestRegistry_OldRecord(t *testing.T) {
 	r.acts(t)
 	old := r.create(t, "s")
 	r.end(t, "s", "")
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		r.sweepNow(t)
 		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Events > 0 {
 			return fmt.Errorf("%d entries are left, %w", state.Events, err)
@@ -180,11 +181,11 @@ func TestRegistry_OldRecord(t *testing.T) {
 	if copied, _ := r.b.Sessions.Session("s"); copied.Life != old.Life || copied.State != session.Closed {
 		t.Fatalf("the copy is not old: %+v", copied)
 	}
-	if done := r.sweeper.sweepNow(patience); done.err != nil || len(toDelete(r.partitions))+len(done.removed) > 0 {
+	if done := r.sweeper.sweepNow(waittest.Timeout); done.err != nil || len(toDelete(r.partitions))+len(done.removed) > 0 {
 		t.Errorf("%v is left and %v removed, %v", toDelete(r.partitions), done.removed, done.err)
 	}
 	network.lose("")
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if rec, _ := r.b.Sessions.Session("s"); rec.Life != again.Life {
 			return errors.New("the copy is old")
 		}
@@ -231,7 +232,7 @@ func TestClock_Jumps(t *testing.T) {
 		off.Store(int64(jump))
 		busy = append(busy, r.publish(t, "busy", "a", 2)...) // the ledger knows the time again
 		r.sweepNow(t)
-		eventually(t, func() error { return wantSequences(r.stored(t, "busy", "a"), busy[len(busy)-4:]) })
+		waittest.NoError(t, func() error { return wantSequences(r.stored(t, "busy", "a"), busy[len(busy)-4:]) })
 		for name, want := range map[string][]uint64{"quiet": quiet, "closed": closed} {
 			if err := wantSequences(r.stored(t, name, "a"), want); err != nil {
 				t.Errorf("%s, after a jump of %s: %v", name, jump, err)
@@ -274,7 +275,7 @@ func TestFollow_MissingEvents(t *testing.T) {
 	}
 	network.lose("")
 	r.actsAnew(t, term)
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		r.sweepNow(t)
 		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged != quiet[1] {
 			return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
@@ -312,13 +313,13 @@ func TestSession_NameUsedAgain(t *testing.T) {
 	}
 	again := r.create(t, "s")
 	late := eventlog.Event{Session: "s", Life: before.Life, Stream: "a", Data: []byte(`{}`)}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if _, err := r.b.Log.Publish(t.Context(), late); !errors.Is(err, eventlog.ErrClosed) {
 			return fmt.Errorf("the earlier life takes events: %w", err)
 		}
 		return nil
 	})
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if page, err := r.b.Log.Read(t.Context(), eventlog.Query{Session: "s", Life: before.Life, UpTo: 1000, MaxEvents: 1, MaxBytes: 1000}); err != nil || len(page.Entries) > 0 {
 			return fmt.Errorf("%+v, %w", page, err)
 		}

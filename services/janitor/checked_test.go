@@ -16,6 +16,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // tear damages the oldest block of partition 0 in the folder of a server that is stopped.
@@ -46,7 +47,7 @@ func (r *running) lead(t *testing.T, name string) (absent []uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // who is asked during an election may not answer
 		defer cancel()
 		state, all, err := r.b.Log.Absent(ctx, 0)
@@ -68,7 +69,7 @@ func (r *running) lead(t *testing.T, name string) (absent []uint64) {
 // wantChecked waits until the log says up to where partition 0 is damaged, with the present leader.
 func (r *running) wantChecked(t *testing.T, leader string, damaged uint64) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		state, err := r.b.Log.Look(ctx, 0)

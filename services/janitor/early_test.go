@@ -18,7 +18,7 @@ import (
 // sweepNow has the sweeper sweep.
 func (r *running) sweepNow(t *testing.T) {
 	t.Helper()
-	waittest.NoError(t, func() error { return r.sweeper.sweepNow(patience).err }, eventlog.ErrUnavailable)
+	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }, eventlog.ErrUnavailable)
 }
 
 // everything has the registrar do its duties, and the sweeper sweep.
@@ -46,14 +46,14 @@ func TestTrim_BetweenSweeps(t *testing.T) {
 			all := r.publish(t, "s", "a", 30)
 			for range 3 {
 				all = append(all, r.publish(t, "s", "b", 15)...)
-				eventually(t, func() error {
+				waittest.NoError(t, func() error {
 					if n := len(r.stored(t, "s", "")); n > 44 {
 						return fmt.Errorf("%d events are stored", n)
 					}
 					return nil
 				})
 			}
-			eventually(t, func() error { // a trim may be half deleted
+			waittest.NoError(t, func() error { // a trim may be half deleted
 				left := r.stored(t, "s", "")
 				if len(left) < 40 {
 					t.Fatalf("%d events are left", len(left))

@@ -37,7 +37,7 @@ func TestTrim_Age(t *testing.T) {
 	r.end(t, "closed", "")
 	r.publish(t, "unopened", "a", 1)
 	life := r.life("open")
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		state, err := r.b.Log.Look(t.Context(), 0)
 		if _, there := r.b.Sessions.Session("closed"); err == nil && (there || state.First <= events[2]) {
 			err = fmt.Errorf("the log begins at %d, and the record of the closed session is there: %t", state.First, there)
@@ -65,7 +65,7 @@ func TestTrim_Age(t *testing.T) {
 	})
 	for range 3 { // and again and again
 		first, _ := r.b.Log.State(0)
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.First <= first.Last {
 				return fmt.Errorf("the floor is at %d, %w", now.First, err)
 			}
@@ -175,7 +175,7 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if got := limit(); got <= 64<<10 {
 		t.Errorf("there is no more room than %d", got)
 	}
-	if n := r.metric(t, "copies_total", ""); n != 3 {
+	if n := r.metric(t, "copies_total"); n != 3 {
 		t.Errorf("%v entries were copied", n)
 	}
 	off.Add(int64(3 * time.Hour)) // and so are the copies

@@ -40,7 +40,7 @@ func (r *running) used(t *testing.T, name string) (life string, last uint64) {
 // forgotten waits until the index has no record of a session, and the log no opening.
 func (r *running) forgotten(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if rec, there := r.b.Sessions.Session(name); there {
 			return fmt.Errorf("the index has %+v", rec)
 		}
@@ -61,7 +61,7 @@ func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 		t.Fatal(err)
 	}
 	kinds := map[event.Kind]int{}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func (r *running) loseIndex(t *testing.T) {
 	if err := js.DeleteKeyValue(t.Context(), session.Bucket); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		_, err := js.KeyValue(t.Context(), session.Bucket)
 		return err
 	})
@@ -124,7 +124,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	r.publish(t, "s", "a", 1)
 
 	for _, life := range []string{first, second} {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			kinds := r.kindsOf(t, "s", life)
 			if len(kinds) != 1 || kinds[event.Trim] == 0 {
 				return fmt.Errorf("of a forgotten life the log has %v", kinds)
@@ -173,21 +173,21 @@ func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
 		r.end(t, name, "")
 	}
 	off.Store(int64(9 * time.Minute))
-	eventually(t, func() error { return wantSequences(r.stored(t, "short", "a"), nil) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "short", "a"), nil) })
 	r.everything(t)
 	if _, err := r.b.Sessions.Get(t.Context(), "short"); err != nil {
 		t.Errorf("nothing refuses late events of the session: %v", err)
 	}
 	// Each trim sets the ledger's clock: that of the opening, then that of the rest.
 	off.Add(int64(20 * time.Minute))
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if _, err := r.b.Log.Opening(t.Context(), "short"); !errors.Is(err, eventlog.ErrNotFound) {
 			return fmt.Errorf("there is an opening: %w", err)
 		}
 		return nil
 	})
 	off.Add(int64(20 * time.Minute))
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if kinds := r.kindsOf(t, "short", life); kinds[event.End] > 0 {
 			return fmt.Errorf("the log has %v", kinds)
 		}

@@ -1,7 +1,6 @@
 package janitor
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -21,51 +20,14 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
-
-// eventually waits until ok returns nil.
-func eventually(t *testing.T, ok func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen within %s: %v", patience, err)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(err)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// logBuffer is a log that a test can read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+// logBuffer is what a janitor logs.
+type logBuffer struct{ waittest.Buffer }
 
 // end returns the last lines.
 func (l *logBuffer) end() string {
@@ -140,7 +102,7 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 			t.Log(out.end())
 		}
 	})
-	eventually(t, s.complete)
+	waittest.NoError(t, s.complete)
 	return r
 }
 
@@ -195,7 +157,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	if kept, _ := r.ledgers[ack.Partition].state(); !kept {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 	defer cancel()
 	if !r.partitions[ack.Partition].Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
 		t.Fatalf("the ledger does not get to %d", ack.Sequence)
@@ -205,7 +167,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 // exact waits until the ledgers are exact.
 func (r *running) exact(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 	defer cancel()
 	for _, p := range r.partitions {
 		if !p.Await(ctx, (*ledger.Ledger).Exact) {
@@ -289,7 +251,7 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 		t.Fatal(err)
 	}
 	var info *jetstream.StreamInfo
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))
 		if err == nil {
 			info, err = stream.Info(t.Context(), jetstream.WithSubjectFilter(of.Filter()))
@@ -317,7 +279,7 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 // for none, and the ledger says the same.
 func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, reason eventlog.Reason) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		p := r.b.Log.Partition(name)
 		missing, _, err := r.b.Log.RemovedAfter(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
 		if err != nil {
@@ -370,7 +332,7 @@ func (r *running) wantCounts(t *testing.T) {
 // wantCount waits until a ledger has as many entries as its partition.
 func (r *running) wantCount(t *testing.T, p *follow.Partition) {
 	t.Helper()
-	eventually(t, func() error { return r.compare(t, p) })
+	waittest.NoError(t, func() error { return r.compare(t, p) })
 }
 
 // compare returns an error while a ledger has not as many entries as its partition.
@@ -389,27 +351,10 @@ func (r *running) compare(t *testing.T, p *follow.Partition) error {
 	return err
 }
 
-// metric returns the value of a metric with the given label value, or the number
-// of observations of a histogram.
-func (r *running) metric(t *testing.T, name, label string) float64 {
+// metric returns the value of a metric, or the number of observations of a histogram.
+func (r *running) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := r.env.Gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != "rejoin_janitor_"+name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			if label != "" && m.GetLabel()[0].GetValue() != label {
-				continue
-			}
-			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	t.Fatalf("there is no metric %s{%s}", name, label)
-	return 0
+	return metrictest.Value(t, r.env.Gatherer, "rejoin_janitor_"+name, labels...)
 }
 
 func wantSequences(got, want []uint64) error {

@@ -26,6 +26,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func get(t *testing.T, addr, path string, into any) (status int, body string) {
@@ -87,7 +88,7 @@ func TestHTTP(t *testing.T) {
 		a := r.publish(t, name, "a", 2)
 		r.publish(t, name, "b", 1)
 		if name == "log/1" {
-			eventually(t, func() error {
+			waittest.NoError(t, func() error {
 				var d ledger.SessionDetail
 				if status, body := get(t, r.Addr().String(), "/v1/sessions/log%2F1", &d); status != http.StatusOK {
 					return fmt.Errorf("%d %s", status, body)

@@ -306,7 +306,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 		rec, _ := r.b.Sessions.Session(name)
 		return rec.State
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if now := state("empty"); now != session.Closed {
 			return fmt.Errorf("the session is %q", now)
 		}
@@ -342,7 +342,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	// becomes waits until records were closed or removed.
 	becomes := func(task string, want float64) {
 		t.Helper()
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if n := r.metric(t, "registry_records_total", task); n != want {
 				return fmt.Errorf("%v records were %s, want %v", n, task, want)
 			}
@@ -357,7 +357,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
 	becomes("removed", 2)
 	for name, want := range map[string]session.State{"alone": "", "patient": "", "visited": session.Open, "busy": session.Open} {
-		eventually(t, func() error { // the copy of the registry may be behind
+		waittest.NoError(t, func() error { // the copy of the registry may be behind
 			if now, _ := r.b.Sessions.Session(name); now.State != want {
 				return fmt.Errorf("the session %s is %q, want %q", name, now.State, want)
 			}
@@ -373,7 +373,7 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	r.create(t, "s")
 	waitFor := func(changes uint64) session.Record {
 		var now session.Record
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if now, _ = r.b.Sessions.Session("s"); now.Changes != changes || now.Revision == 0 {
 				return fmt.Errorf("the copy has %+v", now)
 			}

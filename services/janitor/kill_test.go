@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // A janitor that has everything to do dies between any two of the changes that others can
@@ -78,7 +79,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	until := func(settled func(*running) error) {
 		t.Helper()
 		var swept error
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if network.broken() {
 				takeOver()
 			}
@@ -99,7 +100,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	second.wantTrimmed(t, "over", "a", all.over[0], eventlog.Trimmed)
 	second.wantTrimmed(t, "over", "b", all.over[1], eventlog.Trimmed)
 	second.wantTrimmed(t, "cleared", "a", all.cleared[2], eventlog.Cleared)
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if first == nil || network.broken() {
 			return nil
 		}
@@ -114,7 +115,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	}
 	until(all.expired(t))
 	takeOver()
-	eventually(t, func() error { return all.expired(t)(second) })
+	waittest.NoError(t, func() error { return all.expired(t)(second) })
 	second.exact(t)
 	second.wantCounts(t)
 	return made
@@ -130,7 +131,7 @@ func (r *running) explain(t *testing.T) {
 	records := r.index.Sessions()
 	t.Logf("complete %t, in the log %+v\nrecords %+v\nduties %+v", complete, inLog, records,
 		ledger.Duties(records, inLog, r.cfg.nameKept, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waittest.Timeout)
 	defer cancel()
 	state, err := r.b.Log.Look(ctx, 0)
 	t.Logf("%+v, %v", state, err)
@@ -165,7 +166,7 @@ func fillForAll(t *testing.T, r *running) everything {
 	}
 	r.publish(t, "dying", "a", 1)
 	seal := event.Subject{Session: "dying", Life: r.life("dying"), Kind: event.Seal}
-	if _, err := r.b.Conn.RequestMsg(nats.NewMsg(seal.String()), patience); err != nil {
+	if _, err := r.b.Conn.RequestMsg(nats.NewMsg(seal.String()), waittest.Timeout); err != nil {
 		t.Fatal(err)
 	}
 	all.cleared = r.publish(t, "cleared", "a", 3)

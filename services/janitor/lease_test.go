@@ -14,12 +14,13 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // acts waits until a janitor acts.
 func (r *running) acts(t *testing.T) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if r.leases.Acting(0) == nil {
 			return errors.New("it does not act")
 		}
@@ -52,10 +53,10 @@ func TestLease_Handover(t *testing.T) {
 	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
 	for len(all) > 0 {
 		var acting *running
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			held := 0
 			for _, r := range all {
-				if r.metric(t, "partitions_held", "") == 1 {
+				if r.metric(t, "partitions_held") == 1 {
 					held, acting = held+1, r
 				}
 			}
@@ -67,7 +68,7 @@ func TestLease_Handover(t *testing.T) {
 		acting.acts(t)
 		s := fmt.Sprint("s", len(all))
 		events := acting.publish(t, s, "a", 5)
-		eventually(t, func() error { return wantSequences(acting.stored(t, s, "a"), events[2:]) })
+		waittest.NoError(t, func() error { return wantSequences(acting.stored(t, s, "a"), events[2:]) })
 		for _, r := range all {
 			r.wantTrimmed(t, s, "a", events[1], eventlog.Trimmed)
 		}
@@ -136,7 +137,7 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 			first.kill()
 			second.acts(t)
 			t.Logf("taken over after %s", time.Since(begun))
-			eventually(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[n-keep:]) })
+			waittest.NoError(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[n-keep:]) })
 			second.wantTrimmed(t, "s", "a", all[n-keep-1], eventlog.Trimmed)
 			second.wantTrimmed(t, "other", "a", 0, "")
 			if err := wantSequences(second.stored(t, "other", "a"), other); err != nil {
@@ -176,7 +177,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	begun := time.Now()
 	second.acts(t)
 	t.Logf("taken over after %s, with a lease of %s", time.Since(begun), cfg.Lease)
-	if first.metric(t, "partitions_held", "") != 0 {
+	if first.metric(t, "partitions_held") != 0 {
 		t.Error("two hold the lease")
 	}
 	if err := first.deleter.delete(term.Ctx, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
@@ -190,11 +191,11 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 		t.Error(err)
 	}
 	slow.mu.Unlock()
-	eventually(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[3:]) })
+	waittest.NoError(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[3:]) })
 	second.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 	second.wantCounts(t)
-	eventually(t, func() error { // it may lose the lease for a moment
-		if second.metric(t, "partitions_held", "") != 1 {
+	waittest.NoError(t, func() error { // it may lose the lease for a moment
+		if second.metric(t, "partitions_held") != 1 {
 			return errors.New("the lease was lost")
 		}
 		return nil
@@ -261,7 +262,7 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 30 {
-			done := first.sweeper.sweepNow(patience)
+			done := first.sweeper.sweepNow(waittest.Timeout)
 			if done.err != nil {
 				t.Error(done.err)
 			}
@@ -281,7 +282,7 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for _, r := range []*running{first, second} {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			var l uint64
 			if r.partitions[0].With(func(b *ledger.Ledger) { l = b.Through }); l < last[14] {
 				return errors.New("behind")
@@ -292,8 +293,8 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	first.kill()
 	second.acts(t)
 	second.sweeper.do = second.leases.Do
-	eventually(t, func() error { // the ledger may have started again
-		if done := second.sweeper.sweepNow(patience); done.err != nil {
+	waittest.NoError(t, func() error { // the ledger may have started again
+		if done := second.sweeper.sweepNow(waittest.Timeout); done.err != nil {
 			return done.err
 		}
 		for i := range 3 {
@@ -315,14 +316,14 @@ func TestLease_AfterServerRestart(t *testing.T) {
 		state, _ := r.b.Log.State(0)
 		srv.Stop()
 		srv.Start()
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if !r.b.Conn.IsConnected() {
 				return errors.New("not connected")
 			}
 			return nil
 		})
 		begun := time.Now()
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if now, _ := r.b.Log.State(0); len(now.Generations) == len(state.Generations) {
 				return errors.New("no generation")
 			}
@@ -368,7 +369,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	if err := js.DeleteStream("MCP_0"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Origin == old.Origin {
 			return fmt.Errorf("the partition is not back: %w", err)
 		}

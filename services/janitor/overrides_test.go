@@ -9,6 +9,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // register registers a session whose metadata asks for limits.
@@ -48,7 +49,7 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 				want = 0
 			}
 			stream := fmt.Sprint("open-", i)
-			eventually(t, func() error {
+			waittest.NoError(t, func() error {
 				if got := r.stored(t, name, stream); len(got) != want {
 					return fmt.Errorf("%s/%s holds %v, want %d events", name, stream, got, want)
 				}
@@ -60,12 +61,12 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 		}
 	}
 	gone := r.publish(t, "plain", "open-0", 1)
-	eventually(t, func() error { return wantSequences(r.stored(t, "plain", "open-2"), nil) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "plain", "open-2"), nil) })
 	if err := wantSequences(r.stored(t, "plain", "open-0"), gone); err != nil {
 		t.Error(err)
 	}
 	r.wantTrimmed(t, "plain", "open-2", last, eventlog.Trimmed)
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if n := r.metric(t, "trimmed_events_total", "session_streams"); n != 4+6+2+2 {
 			return fmt.Errorf("%v events are counted", n)
 		}
@@ -92,20 +93,20 @@ func TestTrim_RecordsNotCopied(t *testing.T) {
 	r.register(t, "more", `{"maxEvents":9}`)
 	all := r.publish(t, "more", "s", 12)
 	r.publish(t, "plain", "s", 5) // of a life that has no record
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if n := len(r.stored(t, "plain", "s")); n != 3 {
 			return fmt.Errorf("%d events are left of a session without a record", n)
 		}
 		return nil
 	})
-	if swept := r.sweeper.sweepNow(patience); swept.err != nil {
+	if swept := r.sweeper.sweepNow(waittest.Timeout); swept.err != nil {
 		t.Fatal(swept.err)
 	}
 	if left := r.stored(t, "more", "s"); len(left) != len(all) {
 		t.Errorf("%d events are left of %d without a record", len(left), len(all))
 	}
 	copied.Keep([]bool{true}, func() {})
-	eventually(t, func() error { return wantSequences(r.stored(t, "more", "s"), all[3:]) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "more", "s"), all[3:]) })
 }
 
 func TestTrim_FinishedStreamsFirst(t *testing.T) {
@@ -130,7 +131,7 @@ func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	}
 	r.sweeper.cleared()
 	for name, want := range wants {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if got := [2]int{len(r.stored(t, name, "open")), len(r.stored(t, name, "finished"))}; got != want {
 				return fmt.Errorf("%s holds %v, want %v", name, got, want)
 			}

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func parse(t *testing.T, args ...string) (ProgramConfig, error) {
@@ -82,7 +83,7 @@ func TestProgram_Flags(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, cfg, env) }()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if r := env.Health.Readiness(); !r.Ready || len(r.Failing) > 0 {
 			return fmt.Errorf("%+v", r)
 		}

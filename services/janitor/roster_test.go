@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // written waits until the metadata of all partitions says which servers there are now.
@@ -24,7 +25,7 @@ func (r *running) written(t *testing.T, now cluster.Servers) {
 		t.Fatal(err)
 	}
 	for p := range r.b.Log.Settings().Partitions {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", p))
 			if err != nil {
 				return err
@@ -45,7 +46,7 @@ func (r *running) written(t *testing.T, now cluster.Servers) {
 func (r *running) sees(t *testing.T, others cluster.Servers, anew string) cluster.Servers {
 	t.Helper()
 	var now cluster.Servers
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		looks, _ := r.roster.All()
 		if len(looks) == 0 {
 			return fmt.Errorf("it has not looked")
@@ -102,7 +103,7 @@ func TestGeneration_AllServersRestart(t *testing.T) {
 		srv.Start()
 	}
 	for p := range 2 {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			state, err := r.b.Log.Look(t.Context(), p)
 			if err == nil && len(state.Generations) != 2 {
 				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
@@ -111,7 +112,7 @@ func TestGeneration_AllServersRestart(t *testing.T) {
 		})
 	}
 	// It counts when it has heard of it, if its question was answered in time.
-	if got := r.metric(t, "generations_begun_total", ""); got > 2 {
+	if got := r.metric(t, "generations_begun_total"); got > 2 {
 		t.Errorf("%v generations are counted", got)
 	}
 	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
@@ -129,7 +130,7 @@ func TestGeneration_TimeUnobserved(t *testing.T) {
 	c := natstest.StartCluster(t)
 	log := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log
 	var r *follow.Roster
-	eventually(t, func() error { // a look takes as long as the machine pauses, and who is late is not in it
+	waittest.NoError(t, func() error { // a look takes as long as the machine pauses, and who is late is not in it
 		r = follow.NewRoster(log, slog.New(slog.DiscardHandler))
 		looks := func(want int) error {
 			if err := r.Look(t.Context()); err != nil {

@@ -44,8 +44,8 @@ func TestTrim_LimitsExactly(t *testing.T) {
 				all = append(all, r.publish(t, "s", "b", 1)...)
 			}
 			quiet := r.publish(t, "other", "a", 3)
-			eventually(t, func() error { return wantSequences(r.stored(t, "s", ""), all[len(all)-test.keep:]) })
-			eventually(t, func() error {
+			waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", ""), all[len(all)-test.keep:]) })
+			waittest.NoError(t, func() error {
 				if got := r.metric(t, "trimmed_events_total", string(test.reason)); got != float64(len(all)-test.keep) {
 					return fmt.Errorf("%v are counted as trimmed", got)
 				}
@@ -63,7 +63,7 @@ func TestTrim_LimitsExactly(t *testing.T) {
 				r.wantTrimmed(t, "s", stream, last, eventlog.Trimmed)
 			}
 			r.wantTrimmed(t, "other", "a", 0, "")
-			eventually(t, func() error {
+			waittest.NoError(t, func() error {
 				if !strings.Contains(r.log.String(), "msg=swept") {
 					return errors.New("the sweep is not logged")
 				}
@@ -82,13 +82,13 @@ func TestClear_DeletesAtOnce(t *testing.T) {
 	at := r.mark(t, event.Clear, "s", "a")
 	after := r.publish(t, "s", "a", 2)
 	r.wantTrimmed(t, "s", "a", a[19], eventlog.Cleared)
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		return wantSequences(r.stored(t, "s", ""), slices.Concat(b, []uint64{at}, after))
 	})
 	r.wantTrimmed(t, "s", "b", 0, "")
 
 	whole := r.mark(t, event.Clear, "s", "")
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", ""), []uint64{at, whole}) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", ""), []uint64{at, whole}) })
 	r.wantTrimmed(t, "s", "b", b[4], eventlog.Cleared)
 	r.wantTrimmed(t, "s", "a", after[1], eventlog.Cleared)
 }
@@ -111,8 +111,8 @@ func TestLedger_AfterJanitorRestart(t *testing.T) {
 		r.wantTrimmed(t, "full", "a", full[4], eventlog.Trimmed)
 		r.wantTrimmed(t, "trimmed", "early", early[0], eventlog.Trimmed)
 		r.wantTrimmed(t, "trimmed", "b", 0, "")
-		eventually(t, func() error { return wantSequences(r.stored(t, "full", "a"), full[5:]) })
-		eventually(t, func() error { return wantSequences(r.stored(t, "trimmed", "early"), early[1:]) })
+		waittest.NoError(t, func() error { return wantSequences(r.stored(t, "full", "a"), full[5:]) })
+		waittest.NoError(t, func() error { return wantSequences(r.stored(t, "trimmed", "early"), early[1:]) })
 		r.wantCounts(t)
 	}
 	check()
@@ -155,7 +155,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{MaxEventsPerSession: 5}, quick())
 	before := r.publish(t, "s", "a", 8)
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), before[3:]) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), before[3:]) })
 	state, _ := r.b.Log.State(0)
 	generations := len(state.Generations)
 
@@ -164,7 +164,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 		t.Errorf("not ready during an outage: %v", err)
 	}
 	srv.Start()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		// What is asked while the connection breaks is never answered.
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -173,7 +173,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	})
 	after := r.publish(t, "s", "a", 2)
 	for p := range 2 {
-		eventually(t, func() error { // each by itself
+		waittest.NoError(t, func() error { // each by itself
 			state, err := r.b.Log.Look(t.Context(), p)
 			if err == nil && len(state.Generations) != generations+1 {
 				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
@@ -187,7 +187,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d; %v", after[0], start, before[7], err)
 	}
 	all := slices.Concat(before, after)
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })
 	r.wantTrimmed(t, "s", "a", all[4], eventlog.Trimmed)
 	if strings.Contains(r.log.String(), "starts again") {
 		t.Error("the ledger started again")
@@ -207,7 +207,7 @@ func TestLedger_PartitionRecreated(t *testing.T) {
 	if err := js.DeleteStream("MCP_0"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Origin == old.Origin {
 			return fmt.Errorf("the partition is not back: %w", err)
 		}
@@ -228,19 +228,19 @@ func TestLedger_StrayEntry(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
 	wrong := 1 - r.b.Log.Partition("s")
 	for _, subject := range []string{fmt.Sprintf("mcp.%d.s.=.a", wrong), "mcp.0.a=zz.=.b"} {
-		if _, err := r.b.Conn.RequestMsg(nats.NewMsg(subject), patience); err != nil {
+		if _, err := r.b.Conn.RequestMsg(nats.NewMsg(subject), waittest.Timeout); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for p := range 2 {
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if state, err := r.b.Log.Look(t.Context(), p); err != nil || state.Events != 0 {
 				return fmt.Errorf("partition %d holds %d entries, %w", p, state.Events, err)
 			}
 			return nil
 		})
 	}
-	if n := r.metric(t, "deleted_entries_total", "") + r.metric(t, "trims_total", ""); n != 0 {
+	if n := r.metric(t, "deleted_entries_total") + r.metric(t, "trims_total"); n != 0 {
 		t.Errorf("%v are counted", n)
 	}
 	r.wantCounts(t)
@@ -264,7 +264,7 @@ func TestRegistry_Duties(t *testing.T) {
 	if err := kv.Delete(t.Context(), event.Token("lost")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if rec, ok := r.b.Sessions.Session("lost"); !ok || rec.Life != lost.Life || rec.State != session.Open || rec.Revision == lost.Revision {
 			return fmt.Errorf("%+v", rec)
 		}
@@ -283,7 +283,7 @@ func TestRegistry_Duties(t *testing.T) {
 	if _, err := kv.Put(t.Context(), event.Token("shared"), data); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if rec, ok := r.b.Sessions.Session("shared"); !ok || !slices.Equal(rec.Members, []string{"bob"}) {
 			return fmt.Errorf("%+v", rec)
 		}
@@ -297,13 +297,13 @@ func TestRegistry_Duties(t *testing.T) {
 	if _, err := js.Publish(t.Context(), seal.String(), nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if n := r.metric(t, "registry_records_total", "finished"); n != 1 {
 			return fmt.Errorf("%v closes were finished", n)
 		}
 		return nil
 	})
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if _, ok := r.b.Sessions.Session("dying"); ok {
 			return fmt.Errorf("the tombstone is still there")
 		}
@@ -358,7 +358,7 @@ func TestRegistry_PartitionUnavailable(t *testing.T) {
 			names = append(names, name)
 		}
 	}
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		for _, name := range names {
 			if _, ok := r.b.Sessions.Session(name); !ok || !r.registrar.ready(r.b.Log.Partition(name)) {
 				return fmt.Errorf("the janitor does not know of %s, or does not act for it", name)
@@ -397,7 +397,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 		r.end(t, name, "")
 	}
 	var todo []ledger.Duty
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		inLog, ok := r.registrar.inLog()
 		if todo = ledger.Duties(r.b.Sessions.Sessions(), inLog, r.cfg.nameKept, 0, time.Now(), time.Now()); ok[0] && len(todo) == 2 && todo[0].Task == ledger.Remove {
 			return nil
@@ -416,7 +416,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	}
 	r.followed(t, eventlog.Ack{Sequence: ack.Sequence})
 	r.registrar.doAll(r.term(t), todo)
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if _, there := r.b.Sessions.Session("empty"); there {
 			return errors.New("the tombstone is still there")
 		}

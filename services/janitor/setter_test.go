@@ -80,7 +80,7 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 			} else {
 				r.wantTrimmed(t, "s", stream, all[gone-1], reason)
 			}
-			eventually(t, func() error { return wantSequences(r.stored(t, "s", stream), all[gone:]) })
+			waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", stream), all[gone:]) })
 		}
 	}
 	r.partitions[0].With(func(l *ledger.Ledger) {
@@ -141,7 +141,7 @@ func TestLimits_Invalid(t *testing.T) {
 	wanted.MaxAge += 2
 	fixed := now
 	fixed.Partitions = 3
-	eventually(t, func() error { // the setter is there
+	waittest.NoError(t, func() error { // the setter is there
 		if err := logset.Ask(t.Context(), r.b.Conn, logset.Request{From: other, To: wanted}); !errors.Is(err, logset.ErrRefused) {
 			return fmt.Errorf("no refusal: %w", err)
 		}
@@ -159,7 +159,7 @@ func TestLimits_Invalid(t *testing.T) {
 		}
 	}
 	for request, says := range map[string]string{"{": "cannot be read", `{"Partition":1}`: "not partition 1"} {
-		msg, err := r.b.Conn.Request(logset.Subject(0), []byte(request), patience)
+		msg, err := r.b.Conn.Request(logset.Subject(0), []byte(request), waittest.Timeout)
 		if err != nil || !strings.Contains(string(msg.Data), says) {
 			t.Errorf("%s is answered %v, %v", request, msg, err)
 		}
@@ -191,7 +191,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	to := from
 	to.MaxAge = 2 * time.Hour
 	ask := func() error { return logset.Ask(t.Context(), asker, logset.Request{From: from, To: to}) }
-	eventually(t, func() error { // the setter is there
+	waittest.NoError(t, func() error { // the setter is there
 		if err := logset.Ask(t.Context(), asker, logset.Request{}); !errors.Is(err, logset.ErrRefused) {
 			return fmt.Errorf("no refusal: %w", err)
 		}
@@ -200,11 +200,11 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	network.lose(lost)
 	answers := make(chan error, 2)
 	go func() { answers <- ask() }()
-	if _, err := changing.NextMsg(patience); err != nil {
+	if _, err := changing.NextMsg(waittest.Timeout); err != nil {
 		t.Fatal(err)
 	}
 	go func() { answers <- ask() }()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if n := r.setter.nc.Stats().InMsgs; n < 3 {
 			return fmt.Errorf("%d requests have come", n)
 		}

@@ -7,13 +7,14 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // wantShares waits until janitors that are there together hold so many partitions each, and keep no
 // other ledgers.
 func wantShares(t *testing.T, all []*running, shares ...int) {
 	t.Helper()
-	eventually(t, func() (err error) {
+	waittest.NoError(t, func() (err error) {
 		left := map[int]int{}
 		for _, n := range shares {
 			left[n]++
@@ -76,9 +77,9 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 				}
 				events = append(events, ack.Sequence)
 			}
-			eventually(t, func() error { return wantSequences(all[0].stored(t, name, stream), events[2:]) })
+			waittest.NoError(t, func() error { return wantSequences(all[0].stored(t, name, stream), events[2:]) })
 			all[0].wantTrimmed(t, name, stream, events[1], eventlog.Trimmed)
-			eventually(t, func() error { // on a slow machine another one may hold it by now
+			waittest.NoError(t, func() error { // on a slow machine another one may hold it by now
 				for _, r := range all {
 					if r.leases.Held(p) {
 						return r.compare(t, r.partitions[p])

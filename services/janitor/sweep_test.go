@@ -12,6 +12,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestSweep_PartitionRecreated(t *testing.T) {
@@ -61,10 +62,10 @@ func TestSweep_ContinuesAfterRestart(t *testing.T) {
 
 	r = begin(t, srv, settings, quick())
 	r.exact(t)
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[600:]) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[600:]) })
 	r.wantTrimmed(t, "s", "a", all[599], eventlog.Trimmed)
 	r.wantCounts(t)
-	if n := r.metric(t, "deleted_entries_total", ""); n != 600-batchSize {
+	if n := r.metric(t, "deleted_entries_total"); n != 600-batchSize {
 		t.Errorf("%v are counted as deleted", n)
 	}
 }
@@ -93,7 +94,7 @@ func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 		}
 	}
 	off.Store(int64(2*time.Hour + time.Minute))
-	eventually(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[3:]) })
+	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[3:]) })
 }
 
 func TestMetrics_EachMoves(t *testing.T) {
@@ -108,34 +109,34 @@ func TestMetrics_EachMoves(t *testing.T) {
 		"copies_total": 0, "floor_moves_total/age": 0, "floor_moves_total/bytes": 0, "floor_removed_events_total": 0, "registry_records_total/repaired": 0,
 	} {
 		name, label, _ := strings.Cut(name, "/")
-		eventually(t, func() error {
+		waittest.NoError(t, func() error {
 			if got := r.metric(t, name, label); got != want {
 				return fmt.Errorf("%s is %v, want %v", name, got, want)
 			}
 			return nil
 		})
 	}
-	eventually(t, func() error {
-		if r.metric(t, "sweep_duration_seconds", "") == 0 {
+	waittest.NoError(t, func() error {
+		if r.metric(t, "sweep_duration_seconds") == 0 {
 			return fmt.Errorf("no sweep is counted")
 		}
 		return nil
 	})
-	if n := r.metric(t, "trims_total", ""); n < 1 || n > 2 {
+	if n := r.metric(t, "trims_total"); n < 1 || n > 2 {
 		t.Errorf("%v trims are counted", n)
 	}
 	p := r.partitions[0]
 	p.With(func(l *ledger.Ledger) { l.Through -= 2 })
-	if got := r.metric(t, "lag_events", ""); got != 2 {
+	if got := r.metric(t, "lag_events"); got != 2 {
 		t.Errorf("the lag is %v", got)
 	}
 	p.With(func(l *ledger.Ledger) { l.Through += 2 })
-	if got := r.metric(t, "tail_missed_total", ""); got != 0 {
+	if got := r.metric(t, "tail_missed_total"); got != 0 {
 		t.Errorf("%v sequences were missed", got)
 	}
 	r.stop()
 	r = begin(t, srv, settings, cfg)
-	if got := r.metric(t, "tail_missed_total", ""); got != 2 {
+	if got := r.metric(t, "tail_missed_total"); got != 2 {
 		t.Errorf("a janitor that starts has missed %v sequences, want those that were trimmed", got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // edge plays an edge, until the test or end ends it.
@@ -31,7 +32,7 @@ func edge(t *testing.T, srv *natstest.Server, answer func(inspect.Question) insp
 // seen asks until the answer is as it should be.
 func seen[T any](t *testing.T, r *running, path string, ok func(T) bool) (got T) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		var fresh T
 		if status, body := get(t, r.Addr().String(), path, &fresh); status != http.StatusOK || !ok(fresh) {
 			return fmt.Errorf("%s: %d %s", path, status, body)
@@ -148,7 +149,7 @@ func TestTimeline_EventsAndChanges(t *testing.T) {
 	}
 
 	srv.Stop() // the ledger is still there
-	eventually(t, func() error {
+	waittest.NoError(t, func() error {
 		if r.b.Conn.IsConnected() {
 			return errors.New("it is connected")
 		}
