@@ -1,7 +1,6 @@
 package standalone
 
 import (
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -63,23 +62,7 @@ func TestAccess_TokenOnEveryAddress(t *testing.T) {
 
 	token := authtest.Of(t, "alice", "s")
 	as := func(method, path, body string) (int, string) {
-		req, err := http.NewRequestWithContext(t.Context(), method, api+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json")
-		req.Header.Set("Authorization", "Bearer "+token)
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(text)
+		return request(t, method, api+path, body, "Authorization", "Bearer "+token)
 	}
 	if status, body := as(http.MethodPost, "/v1/sessions", `{"session":"s"}`); status != http.StatusCreated {
 		t.Fatalf("%d %s", status, body)

@@ -145,26 +145,14 @@ func (r *running) stop() {
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waittest.Timeout}
 
-func request(t *testing.T, method, url, body string) (int, string) {
+func request(t *testing.T, method, url, body string, headers ...string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/json")
+	headers = append(headers, "Accept", "application/json")
 	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
+		headers = append(headers, "Content-Type", "application/json")
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(data)
+	a := webtest.Ask(t, method, url, body, headers...)
+	return a.Status, a.Text
 }
 
 const (
@@ -177,18 +165,9 @@ func TestHosts_AllowedNames(t *testing.T) {
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--edge-hosts=rejoin.example", "--ingest-hosts=rejoin.example", "--janitor-hosts=rejoin.example")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
 		for host, allowed := range map[string]bool{"rejoin.example": true, "localhost": true, "127.0.0.1": true, "other.example": false} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, "http://"+r.addrs[flag]+"/v1/sessions", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Host = host
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if got := resp.StatusCode != http.StatusForbidden; got != allowed {
-				t.Errorf("%s answered %s with %d", flag, host, resp.StatusCode)
+			status, _ := request(t, http.MethodOptions, "http://"+r.addrs[flag]+"/v1/sessions", "", "Host", host)
+			if got := status != http.StatusForbidden; got != allowed {
+				t.Errorf("%s answered %s with %d", flag, host, status)
 			}
 		}
 	}
@@ -203,20 +182,8 @@ func TestPublish_LargestMessage(t *testing.T) {
 	body := head + strings.Repeat("m", largest-len(head)-len(tail)) + tail
 	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
 		url := "http://" + r.addrs[flag] + eventPath
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Idempotency-Key", flag)
-		req.Header.Set("Event-Type", strings.Repeat("t", event.MaxTypeLen))
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != http.StatusCreated {
-			t.Errorf("%s answered the largest message with %d", flag, resp.StatusCode)
+		if status, _ := request(t, http.MethodPost, url, body, "Idempotency-Key", flag, "Event-Type", strings.Repeat("t", event.MaxTypeLen)); status != http.StatusCreated {
+			t.Errorf("%s answered the largest message with %d", flag, status)
 		}
 		if status := announce(t, r.addrs[flag], eventPath, largest+2); status != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s answered more with %d", flag, status)

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 const (
@@ -242,18 +243,8 @@ func TestBatch_ResultsInOrder(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	body := strings.Join([]string{string(ping("0")), "broken", string(ping("2"))}, "\n")
-	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath+"?results=each", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", asNDJSON)
-	resp, err := in.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var codes, ids []string
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(strings.NewReader(in.eachResult(t, batchPath, body)))
 	for i := 0; lines.Scan(); i++ {
 		var line eachLine
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
@@ -319,25 +310,22 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	}
 }
 
+// eachResult asks for the result of each message.
+func (in *instance) eachResult(t *testing.T, path, body string) string {
+	t.Helper()
+	a := webtest.Ask(t, http.MethodPost, in.url+path+"?results=each", body, "Content-Type", asNDJSON)
+	if a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Text)
+	}
+	return a.Text
+}
+
 // postBatchEach asks for the result of each message, and returns the summary at the end.
 func (in *instance) postBatchEach(t *testing.T, path, body string) (sum batchAnswer) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+path+"?results=each", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", asNDJSON)
-	resp, err := in.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%d %s, %v", resp.StatusCode, all, err)
-	}
-	lines := bytes.Split(bytes.TrimSpace(all), []byte("\n"))
-	if err := json.Unmarshal(lines[len(lines)-1], &sum); err != nil || len(lines) != 1+sum.Accepted+sum.Refused+sum.Unknown {
+	all := in.eachResult(t, path, body)
+	lines := strings.Split(strings.TrimSpace(all), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil || len(lines) != 1+sum.Accepted+sum.Refused+sum.Unknown {
 		t.Fatalf("%v in %s", err, all)
 	}
 	return sum

@@ -15,7 +15,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // startProgram runs the program until it has logged so many addresses, which are
@@ -71,19 +71,9 @@ func TestProgram_WaitsForLog(t *testing.T) {
 	var cfg ingest.ProgramConfig
 	addrs, stop := startProgram(t, &cfg, "nats://127.0.0.1:1", 1)
 	addr := addrs["admin port open"]
-	client := newClient(t)
 	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
-		req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodGet, "http://"+addr+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
+		if a := webtest.Ask(t, http.MethodGet, "http://"+addr+path, ""); a.Status != want {
+			t.Errorf("%s: %d, want %d", path, a.Status, want)
 		}
 	}
 	stop()

@@ -1,7 +1,6 @@
 package janitor
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
+	"rejoin/shared/web/webtest"
 )
 
 func TestAccess_Admins(t *testing.T) {
@@ -61,22 +61,12 @@ func TestAccess_Admins(t *testing.T) {
 		if strings.HasPrefix(tt.path, "/v1/sweep") {
 			method = http.MethodPost
 		}
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.Addr().String()+tt.path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Close = true
+		var headers []string
 		if tt.token != "" {
-			req.Header.Set("Authorization", "Bearer "+tt.token)
+			headers = []string{"Authorization", "Bearer " + tt.token}
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != tt.status || !strings.Contains(string(body), tt.body) {
-			t.Errorf("%s: %d %s, %v, want %d with %s", tt.path, resp.StatusCode, body, err, tt.status, tt.body)
+		if a := webtest.Ask(t, method, "http://"+r.Addr().String()+tt.path, "", headers...); a.Status != tt.status || !strings.Contains(a.Text, tt.body) {
+			t.Errorf("%s: %d %s, want %d with %s", tt.path, a.Status, a.Text, tt.status, tt.body)
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 func get(t *testing.T, addr, path string, into any) (status int, body string) {
@@ -36,26 +37,13 @@ func get(t *testing.T, addr, path string, into any) (status int, body string) {
 
 func do(t *testing.T, method, addr, path string, into any) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := webtest.Ask(t, method, "http://"+addr+path, "")
 	if into != nil {
-		if err := json.Unmarshal(data, into); err != nil {
-			t.Fatalf("%s: %v", data, err)
+		if err := json.Unmarshal([]byte(a.Text), into); err != nil {
+			t.Fatalf("%s: %v", a.Text, err)
 		}
 	}
-	return resp.StatusCode, string(data)
+	return a.Status, a.Text
 }
 
 func TestHTTP_NewSession(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/waittest"
 )
 
@@ -110,18 +111,9 @@ func TestProblems_NoEvents(t *testing.T) {
 	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"&on_gap=error", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", accept)
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); resp.StatusCode != http.StatusGone || sent != 0 {
-			t.Errorf("%s: %d, and %v events are counted as sent", accept, resp.StatusCode, sent)
+		a := edgetest.Ask(t, http.MethodGet, url+"&on_gap=error", "Accept", accept)
+		if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); a.StatusCode != http.StatusGone || sent != 0 {
+			t.Errorf("%s: %d, and %v events are counted as sent", accept, a.StatusCode, sent)
 		}
 	}
 	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.subs.Streams.Metrics.Sent) != 3 {

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/shared/web/webtest"
 )
 
 // startAdmin runs an admin port for the length of the test.
@@ -42,20 +44,8 @@ func startAdmin(t *testing.T, cfg Config, env Env) (url string) {
 
 func get(t *testing.T, url string) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
+	a := webtest.Ask(t, http.MethodGet, url, "")
+	return a.Status, a.Text
 }
 
 func TestReadyz_NamesFailingChecks(t *testing.T) {
@@ -138,19 +128,9 @@ func TestAttackRebindingAdminPort(t *testing.T) {
 		"janitor:9082": 200, "sse-edge": 200, "rejoin_janitor_1:9082": 200, "rejoin.example:9080": 200, "Rejoin.Example": 200, machine: 200,
 	} {
 		for _, path := range []string{"/livez", "/readyz", "/metrics", "/debug/pprof/cmdline"} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Host = host
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if err != nil || resp.StatusCode != want || (want == 403) != strings.Contains(string(body), "--admin-hosts") {
-				t.Errorf("%s as %s: %d %s %v, want %d", path, host, resp.StatusCode, body, err, want)
+			a := webtest.Ask(t, http.MethodGet, url+path, "", "Host", host)
+			if a.Status != want || (want == 403) != strings.Contains(a.Text, "--admin-hosts") {
+				t.Errorf("%s as %s: %d %s, want %d", path, host, a.Status, a.Text, want)
 			}
 		}
 	}

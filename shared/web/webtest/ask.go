@@ -1,0 +1,47 @@
+package webtest
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rejoin/shared/waittest"
+)
+
+// Answer is a response with its body read.
+type Answer struct {
+	Status int
+	Header http.Header
+	Text   string
+}
+
+// client keeps no connections, so that none is left when a test ends, and follows no redirects.
+var client = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Timeout:       waittest.Timeout,
+}
+
+// Ask makes a request and reads the answer. headers are pairs of names and values, also of Host.
+func Ask(t testing.TB, method, url, body string, headers ...string) Answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	req.Host = req.Header.Get("Host") // empty: that of the URL
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Answer{resp.StatusCode, resp.Header, string(data)}
+}
