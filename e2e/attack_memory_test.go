@@ -98,9 +98,7 @@ func (p *proc) storeLarge(session string) {
 	p.t.Helper()
 	for range 9 {
 		large := fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", 1e6))
-		if a := do(p.t, http.MethodPost, p.api()+streamPath(session, "s"), large, "Content-Type", jsonType); a.status != http.StatusCreated {
-			p.t.Fatalf("%d %s", a.status, a.body)
-		}
+		do(p.t, http.MethodPost, p.api()+streamPath(session, "s"), large, "Content-Type", jsonType).got(p.t, http.StatusCreated)
 	}
 }
 

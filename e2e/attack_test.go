@@ -48,13 +48,9 @@ func (p *proc) as(token, method, path, body string, headers ...string) answer {
 func (p *proc) victim(session string) (token, id string) {
 	p.t.Helper()
 	token = authtest.Of(p.t, "alice", "*")
-	if a := p.as(token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`); a.status != http.StatusCreated {
-		p.t.Fatalf("%d %s", a.status, a.body)
-	}
+	p.as(token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`).got(p.t, http.StatusCreated)
 	a := p.as(token, http.MethodPost, streamPath(session, "main"), numbered(1))
-	if a.status != http.StatusCreated {
-		p.t.Fatalf("%d %s", a.status, a.body)
-	}
+	a.got(p.t, http.StatusCreated)
 	return token, stringIn(p.t, a.body, "id")
 }
 
@@ -155,9 +151,7 @@ func TestAttackPublicKeyAsSecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a := p.as(forged, http.MethodPost, "/v1/sessions", `{"session":"s"}`); a.status != http.StatusUnauthorized {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		p.as(forged, http.MethodPost, "/v1/sessions", `{"session":"s"}`).got(t, http.StatusUnauthorized)
 	}
 }
 
@@ -193,12 +187,8 @@ func TestAttackCrossSession(t *testing.T) {
 	p := startGuarded(t)
 	alice, id := p.victim("s")
 	mallory := authtest.Of(t, "mallory", "*")
-	if a := p.as(mallory, http.MethodPost, "/v1/sessions", `{"session":"own"}`); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	if a := p.as(mallory, http.MethodPost, streamPath("own", "main"), numbered(7)); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	p.as(mallory, http.MethodPost, "/v1/sessions", `{"session":"own"}`).got(t, http.StatusCreated)
+	p.as(mallory, http.MethodPost, streamPath("own", "main"), numbered(7)).got(t, http.StatusCreated)
 	p.unharmed(mallory, "own") // which waits for the edge to have it: a gap comes at once
 	for _, path := range []string{
 		streamPath("own", "main") + "?wait=30&after=" + id, "/v1/sessions/own/events?wait=30&after=" + id,
@@ -276,9 +266,7 @@ func TestAttackRebindingHost(t *testing.T) {
 	p := startGuarded(t)
 	alice, _ := p.victim("s")
 	for _, cookie := range []string{"", "rejoin=" + alice} {
-		if a := onHost(t, p.api()+streamPath("s", "main"), "evil.example", "Cookie", cookie, "Accept", jsonType); a.status != http.StatusUnauthorized {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		onHost(t, p.api()+streamPath("s", "main"), "evil.example", "Cookie", cookie, "Accept", jsonType).got(t, http.StatusUnauthorized)
 	}
 }
 

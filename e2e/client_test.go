@@ -27,6 +27,14 @@ type answer struct {
 	body   string
 }
 
+// got fails the test unless the answer has a status.
+func (a answer) got(t testing.TB, status int) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("%d %s, want %d", a.status, a.body, status)
+	}
+}
+
 // do sends a request; headers are name, value, name, value.
 func do(t testing.TB, method, url, body string, headers ...string) answer {
 	t.Helper()

@@ -67,9 +67,7 @@ func TestPrivileges_EdgeAndBridge(t *testing.T) {
 	})
 	session := opened.header.Get("Mcp-Session-Id")
 	with = append(with, "Mcp-Session-Id", session)
-	if a := post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`).got(t, http.StatusAccepted)
 	calls := func(when string) {
 		t.Helper()
 		waittest.Until(t, "a call is answered "+when, func() bool {

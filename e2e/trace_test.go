@@ -86,9 +86,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	t.Run("HTTP", func(t *testing.T) {
 		parent, id, publisher := parentOf(1, "01")
 		a := do(t, http.MethodPost, s.ingest+path, numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
-		if a.status != http.StatusCreated {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		a.got(t, http.StatusCreated)
 		listener.numbers(1, 1)
 		request := c.one(t, id, "rejoin-ingest", "POST /v1/sessions/:session/streams/:stream/events", publisher)
 		publish := c.one(t, id, "rejoin-ingest", "publish ", request.id)
@@ -170,9 +168,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 			before.Sequence--
 		}
 		a := do(t, http.MethodGet, s.edge+path, "", "Accept", "application/json", "Last-Event-ID", before.String(), "traceparent", again)
-		if a.status != http.StatusOK {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		a.got(t, http.StatusOK)
 		page := c.one(t, resumed, "rejoin-sse-edge", "GET /v1/sessions/:session/streams/:stream/events", client)
 		waittest.Until(t, "the page is linked", func() bool {
 			for _, s := range c.of(after) {

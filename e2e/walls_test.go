@@ -113,9 +113,7 @@ func startWalled(t *testing.T) *walled {
 		logset.Request
 	}{"2.0", "evil", logset.Request{From: l.Settings(), To: l.Settings()}}
 	request.To.MaxAge /= 2
-	if a := do(t, http.MethodPost, ingest+streamPath("victim", "main"), jsonOf(t, request), "Content-Type", jsonType); a.status != http.StatusCreated {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	do(t, http.MethodPost, ingest+streamPath("victim", "main"), jsonOf(t, request), "Content-Type", jsonType).got(t, http.StatusCreated)
 	for _, subject := range []string{"$KV.MCP_LEASE.victim", "$KV.MCP_ATTACH.victim", "$KV.MCP_CALLS.victim"} {
 		if _, err := w.js.Publish(t.Context(), subject, []byte("{}")); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,6 @@ func startAdmin(t *testing.T, cfg Config, env Env) (url string) {
 		if err := <-stopped; err != nil {
 			t.Errorf("admin port: %v", err)
 		}
-		http.DefaultClient.CloseIdleConnections()
 	})
 	return "http://" + admin.Addr().String()
 }
@@ -220,7 +219,6 @@ func TestRun_AdminPortClosesLast(t *testing.T) {
 		cancel()
 		<-ctx.Done()
 		status, body = get(t, "http://"+line.Addr+"/readyz")
-		http.DefaultClient.CloseIdleConnections()
 		return nil
 	}})
 	if err != nil {
