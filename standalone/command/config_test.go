@@ -1,10 +1,17 @@
 package command
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rejoin/services/bridge"
+	"rejoin/services/ingest"
+	"rejoin/services/janitor"
+	edge "rejoin/services/sse-edge"
+	"rejoin/shared/daemon"
 )
 
 func TestConfigCheck(t *testing.T) {
@@ -33,5 +40,42 @@ func TestConfigCheck(t *testing.T) {
 	}
 	if code != 1 || strings.Count(out, "\n") != 10 || errs != "rejoin config: problems: 10\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+}
+
+// "config check" of a service's own program reports what Run would.
+func TestConfigCheck_Services(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cli   func() daemon.CLI
+		args  []string
+		wrong map[string]string // values of flags
+	}{
+		"bridge":   {func() daemon.CLI { return new(bridge.ProgramConfig) }, []string{"--upstream=http://127.0.0.1:1/mcp"}, map[string]string{"upstream": "nowhere"}},
+		"ingest":   {func() daemon.CLI { return new(ingest.ProgramConfig) }, nil, map[string]string{"ack-timeout": "-1s", "trusted-proxies": "nowhere", "cors-origins": "*", "ingest-addr": "0.0.0.0:1"}},
+		"janitor":  {func() daemon.CLI { return new(janitor.ProgramConfig) }, nil, map[string]string{"interval": "-1s", "cors-origins": "*", "janitor-addr": "0.0.0.0:1"}},
+		"sse-edge": {func() daemon.CLI { return new(edge.ProgramConfig) }, nil, map[string]string{"heartbeat": "-1s", "trusted-proxies": "nowhere", "cors-origins": "*", "edge-addr": "0.0.0.0:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := func(args ...string) (int, string) {
+				var out, errs bytes.Buffer
+				code := daemon.App{Name: name, CLI: tt.cli(), WarnOfVariables: true, Args: append([]string{"config", "check"}, args...), Stdout: &out, Stderr: &errs}.Main()
+				return code, out.String()
+			}
+			if code, out := check(tt.args...); code != 0 || out != "configuration is valid\n" {
+				t.Errorf("%d %s", code, out)
+			}
+			for flag, value := range tt.wrong {
+				t.Setenv("REJOIN_"+strings.ToUpper(strings.ReplaceAll(flag, "-", "_")), value)
+			}
+			code, out := check()
+			for flag := range tt.wrong {
+				if !strings.Contains(out, "--"+flag) {
+					t.Errorf("it does not print --%s", flag)
+				}
+			}
+			if code != 1 || strings.Count(out, "\n") != len(tt.wrong) {
+				t.Errorf("%d %s", code, out)
+			}
+		})
 	}
 }
