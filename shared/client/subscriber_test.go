@@ -65,24 +65,20 @@ func read(ctx context.Context, s *client.Subscriber, n int) (got []string, err e
 
 func wantRead(t *testing.T, s *client.Subscriber, want ...string) {
 	t.Helper()
-	got, err := read(t.Context(), s, len(want))
-	if err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	wantNext(t, s, len(want), want)
 }
 
 // wantEnd expects that everything that is left comes, and then an end without error.
 func wantEnd(t *testing.T, s *client.Subscriber, want ...string) {
 	t.Helper()
-	got, err := read(t.Context(), s, -1)
-	if err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	wantNext(t, s, -1, want)
+}
+
+func wantNext(t *testing.T, s *client.Subscriber, n int, want []string) {
+	t.Helper()
+	got, err := read(t.Context(), s, n)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
 	}
 }
 
