@@ -16,7 +16,6 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
-	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -211,9 +210,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Publish("a", 2)
-	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", false); err != nil {
-		t.Fatal(err)
-	}
+	f.End("s")
 	end, err := f.Backend.Log.Last(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +250,7 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	old := c.Messages(1)
 	waittest.Until(t, "the cursor is behind the event", func() bool { return edgetest.SequenceOf(t, quiet.Next("cursor").ID) >= last })
 	oldQuiet := quiet.Next("cursor").ID
-	f.reuse("s")
+	f.Reuse("s", "")
 	s.has(t, f.Publish("a", 1))
 	c.Next("close")
 	quiet.Next("close")
@@ -264,32 +261,6 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	}
 	if p := poll(t, url+flowPath); len(p.Events) != 1 || edgetest.SequenceOf(t, p.Events[0].ID) <= last {
 		t.Errorf("the new life has %+v", p.Events)
-	}
-}
-
-// reuse makes a session's name free, as the janitor does, and opens a session of the name.
-func (f *fixture) reuse(name string) {
-	f.t.Helper()
-	f.reuseBy(name, "")
-}
-
-// reuseBy is reuse for an owner.
-func (f *fixture) reuseBy(name, owner string) {
-	f.t.Helper()
-	rec, err := f.Backend.Sessions.Get(waittest.Context(f.t), name)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	opening, err := f.Backend.Log.Opening(waittest.Context(f.t), name)
-	if err == nil {
-		f.Remove(opening.Sequence)
-		err = f.Backend.Sessions.Remove(waittest.Context(f.t), rec)
-	}
-	if err == nil {
-		_, err = f.Backend.Sessions.Create(waittest.Context(f.t), session.New(name, owner, nil, time.Now()))
-	}
-	if err != nil {
-		f.t.Fatal(err)
 	}
 }
 
@@ -361,9 +332,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	followed, _ := f.startService(nil)
 	old := cursorAt(t, followed.url(), streamPath, last)
 	first := f.Life("s")
-	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", false); err != nil {
-		t.Fatal(err)
-	}
+	f.End("s")
 	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -395,9 +364,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 		waiting[i] = subscribe(t, s.url()+streamPath)
 		waiting[i].Next("connect")
 	}
-	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	waittest.Until(t, "there is another life", func() bool { return f.Life("s") != first })
 	f.Publish("a", 2)
 	for i, s := range edges {

@@ -189,7 +189,7 @@ func TestGroup_NameUsedAgain(t *testing.T) {
 	c := subscribe(t, path)
 	c.Next("connect")
 	before := c.groupEvents(1)[0].at
-	f.reuse("s")
+	f.Reuse("s", "")
 	c.changes("s", cursor.MemberClosed)
 	f.Publish("a", 1)
 	c.changes("s", cursor.MemberOpen)
@@ -325,7 +325,7 @@ func TestGroup_Access(t *testing.T) {
 	f.SetMembers("shared")
 	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("shared"); return len(rec.Members) == 0 })
 	f.PublishTo("shared", "a", 1)
-	f.reuseBy("s", "alice")
+	f.Reuse("s", "alice")
 	f.Publish("a", 1)
 	seen := map[string]bool{}
 	for !seen["s"] {

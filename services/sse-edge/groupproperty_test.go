@@ -113,7 +113,7 @@ func TestGroup_Property(t *testing.T) {
 	}
 	end := func(name string) {
 		publish(name, true)
-		f.end(name)
+		f.End(name)
 		over[name] = true
 	}
 	created := early
@@ -131,7 +131,7 @@ func TestGroup_Property(t *testing.T) {
 		switch n := random.IntN(100); {
 		case over[name]:
 		case n < 2 && slices.Index(names, name) < early:
-			f.reuseIn(name)
+			f.Reuse(name, "")
 			lives[name]++
 			trimmed[name] = true
 		case n < 6 && len(all[name]) > 1:
@@ -142,7 +142,7 @@ func TestGroup_Property(t *testing.T) {
 		case n < 12 && created < sessions:
 			begin()
 		case n < 15:
-			f.replaceOpening(name)
+			f.ReplaceOpening(name)
 		default:
 			publish(name, false)
 		}
@@ -215,39 +215,6 @@ func (g *groupClient) run(t *testing.T, edges []string, random *rand.Rand) {
 		}
 		c.Close()
 	}
-}
-
-// end ends a session of any partition.
-func (f *fixture) end(name string) {
-	f.t.Helper()
-	if err := f.Backend.Sessions.End(waittest.Context(f.t), name, "", false); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// replaceOpening stores the opening of a session again and removes the one before, as the floor does.
-func (f *fixture) replaceOpening(name string) {
-	f.t.Helper()
-	log := f.Backend.Log
-	if err := log.Delete(waittest.Context(f.t), log.Partition(name), f.RewriteOpening(name)); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// reuseIn is reuse for a session of any partition.
-func (f *fixture) reuseIn(name string) {
-	f.t.Helper()
-	rec, err := f.Backend.Sessions.Get(waittest.Context(f.t), name)
-	if err == nil {
-		err = eventlogtest.Forget(waittest.Context(f.t), f.Backend.Log, name)
-	}
-	if err == nil {
-		err = f.Backend.Sessions.Remove(waittest.Context(f.t), rec)
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.Create(name, "")
 }
 
 // trimOldest announces that the oldest events of a life are deleted, and deletes them.

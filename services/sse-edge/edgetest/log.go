@@ -166,3 +166,42 @@ func (l *Log) RewriteEnd(name string) {
 		l.t.Fatal(err)
 	}
 }
+
+// ReplaceOpening stores the opening of a session again and removes the one before, as the floor does.
+func (l *Log) ReplaceOpening(name string) {
+	l.t.Helper()
+	log := l.Backend.Log
+	if err := log.Delete(waittest.Context(l.t), log.Partition(name), l.RewriteOpening(name)); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// End ends a session.
+func (l *Log) End(name string) {
+	l.t.Helper()
+	if err := l.Backend.Sessions.End(waittest.Context(l.t), name, "", false); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Free makes a session's name free, as the janitor does.
+func (l *Log) Free(name string) {
+	l.t.Helper()
+	rec, err := l.Backend.Sessions.Get(waittest.Context(l.t), name)
+	if err == nil {
+		err = eventlogtest.Forget(waittest.Context(l.t), l.Backend.Log, name)
+	}
+	if err == nil {
+		err = l.Backend.Sessions.Remove(waittest.Context(l.t), rec)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Reuse makes a session's name free, and opens a session of the name.
+func (l *Log) Reuse(name, owner string) {
+	l.t.Helper()
+	l.Free(name)
+	l.Create(name, owner)
+}
