@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,36 +63,19 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	begun := generations()
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout+time.Duration(*clusterKills)*time.Minute)
 	defer cancel()
-	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stored atomic.Int64
-	var stop atomic.Bool
-	var writers []*writer
-	var readers []*reader
-	var writing, reading sync.WaitGroup
+	tr := newTraffic(t, rejoin.PublisherConfig{URL: ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	for i := range streams {
-		w := &writer{publisher: publisher, session: "outage", stream: fmt.Sprint(i), stored: &stored, stop: &stop}
-		writers = append(writers, w)
-		writing.Go(func() { w.run(ctx) })
+		tr.write(ctx, "outage", fmt.Sprint(i))
 		for _, edge := range edges {
-			r := &reader{url: edge, session: w.session, stream: w.stream}
-			readers = append(readers, r)
-			reading.Go(func() { r.run(ctx) })
+			tr.read(ctx, edge, "outage", fmt.Sprint(i))
 		}
 	}
-	more := func(n int64) {
-		t.Helper()
-		target := stored.Load() + n
-		waittest.Until(t, "messages are stored", func() bool { return stored.Load() >= target || ctx.Err() != nil })
-	}
-	more(500)
+	tr.more(ctx, 500)
 	for range *clusterKills {
 		n := cluster.servers[rnd.IntN(len(cluster.servers))]
 		lives := cluster.lives(partitions)
 		n.kill()
-		more(500)
+		tr.more(ctx, 500)
 		n.start()
 		cluster.waitCurrent()
 		// Servers that are killed before a janitor has seen the one before them again are
@@ -107,29 +88,14 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 			}
 			return true
 		})
-		more(200)
+		tr.more(ctx, 200)
 	}
-	stop.Store(true)
-	writing.Wait()
-	if err := publisher.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	closeAt(t, ingest+"/v1/sessions/outage")
-	reading.Wait()
-	for i, w := range writers {
-		if w.err != nil {
-			t.Errorf("stream %d: %v", i, w.err)
-		}
-		for e := range edges {
-			if err := readers[i*len(edges)+e].compare(t, w); err != nil {
-				t.Errorf("stream %d at edge %d: %v", i, e, err)
-			}
-		}
-	}
+	tr.end(ctx, ingest)
+	tr.compare()
 	if generations() > begun {
 		t.Error("a generation was begun, though never more than one server was away")
 	}
-	t.Logf("%d messages stored while %d servers were killed", stored.Load(), *clusterKills)
+	t.Logf("%d messages stored while %d servers were killed", tr.stored.Load(), *clusterKills)
 }
 
 // natsCluster is three NATS servers in processes of their own.

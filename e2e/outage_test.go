@@ -35,36 +35,24 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	s := startServices(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*waittest.Timeout+*outage+time.Duration(*natsKills)*5*time.Second)
 	defer cancel()
-	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stored atomic.Int64
-	var stop atomic.Bool
-	writers := make([]*writer, streams)
-	readers := make([]*reader, streams+sessions)
-	var writing, reading sync.WaitGroup
+	tr := newTraffic(t, rejoin.PublisherConfig{URL: s.ingest, MaxBatchMessages: 20, MaxBufferedMessages: 600, MaxRetry: 500 * time.Millisecond})
 	for i := range streams {
-		writers[i] = &writer{publisher: publisher, session: fmt.Sprint("outage", i%sessions), stream: fmt.Sprint(i), stored: &stored, stop: &stop}
-		writing.Go(func() { writers[i].run(ctx) })
+		session := fmt.Sprint("outage", i%sessions)
+		tr.write(ctx, session, fmt.Sprint(i))
+		tr.read(ctx, s.edge, session, fmt.Sprint(i))
 	}
-	for i := range readers {
-		readers[i] = &reader{url: s.edge, session: fmt.Sprint("outage", i%sessions)} // streams are a multiple of it
-		if i < streams {
-			readers[i].stream = fmt.Sprint(i)
-		} // the last ones read whole sessions
-		reading.Go(func() { readers[i].run(ctx) })
+	readSessions := func() {
+		for i := range sessions {
+			tr.read(ctx, s.edge, fmt.Sprint("outage", i), "")
+		}
 	}
-	until := func(what string, n int64) {
-		t.Helper()
-		waittest.Until(t, what, func() bool { return stored.Load() >= n || ctx.Err() != nil })
-	}
-	until("messages are stored", before)
+	readSessions()
+	tr.more(ctx, before)
 	s.nats.kill()
-	atKill := stored.Load()
+	atKill := tr.stored.Load()
 	time.Sleep(*outage) // that is what is tested
 	// The publisher's buffer may have been stored before, and what the writers have not looked at.
-	if n := stored.Load() - atKill; n > 600+streams*(unseen+1) {
+	if n := tr.stored.Load() - atKill; n > 600+streams*(unseen+1) {
 		t.Errorf("%d messages were stored without NATS", n)
 	}
 	s.nats.start()
@@ -73,36 +61,93 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 		s.nats.kill()
 		s.nats.start()
 		if i%8 == 0 {
-			until("some more messages are stored", stored.Load()+behind/10)
+			tr.more(ctx, behind/10)
 		}
 	}
-	until("messages are stored again", stored.Load()+behind)
-	stop.Store(true)
-	writing.Wait()
-	if err := publisher.Close(ctx); err != nil {
-		t.Error(err)
+	tr.more(ctx, behind)
+	tr.end(ctx, s.ingest)
+	readSessions() // by subscribers that come later
+	tr.reading.Wait()
+	tr.compare()
+	t.Logf("%d messages stored, %d of them behind an outage of %s", tr.stored.Load(), tr.stored.Load()-atKill, *outage)
+}
+
+// traffic is what writers publish to streams, with one publisher, and readers receive.
+type traffic struct {
+	t         *testing.T
+	publisher *rejoin.Publisher
+	stored    atomic.Int64 // messages
+	stop      atomic.Bool
+
+	writers          []*writer
+	readers          []*reader
+	writing, reading sync.WaitGroup
+}
+
+func newTraffic(t *testing.T, cfg rejoin.PublisherConfig) *traffic {
+	t.Helper()
+	publisher, err := rejoin.NewPublisher(cfg)
+	if err != nil {
+		t.Fatal(err)
 	}
-	// Closed sessions end what their subscribers read: nothing comes behind that.
-	for i := range sessions {
-		closeAt(t, fmt.Sprint(s.ingest, "/v1/sessions/outage", i))
+	return &traffic{t: t, publisher: publisher}
+}
+
+// write has a writer publish to a stream until end.
+func (tr *traffic) write(ctx context.Context, session, stream string) {
+	w := &writer{traffic: tr, session: session, stream: stream}
+	tr.writers = append(tr.writers, w)
+	tr.writing.Go(func() { w.run(ctx) })
+}
+
+// read has a reader follow a stream, or all of a session, to its end.
+func (tr *traffic) read(ctx context.Context, url, session, stream string) {
+	r := &reader{url: url, session: session, stream: stream}
+	tr.readers = append(tr.readers, r)
+	tr.reading.Go(func() { r.run(ctx) })
+}
+
+// more waits until n more messages are stored.
+func (tr *traffic) more(ctx context.Context, n int64) {
+	tr.t.Helper()
+	target := tr.stored.Load() + n
+	waittest.Until(tr.t, "messages are stored", func() bool { return tr.stored.Load() >= target || ctx.Err() != nil })
+}
+
+// end stops the writers and closes their sessions, which ends what their readers read.
+func (tr *traffic) end(ctx context.Context, ingest string) {
+	tr.t.Helper()
+	tr.stop.Store(true)
+	tr.writing.Wait()
+	if err := tr.publisher.Close(ctx); err != nil {
+		tr.t.Error(err)
 	}
-	reading.Wait()
-	again := make([]*reader, sessions)
-	for i := range again {
-		again[i] = &reader{url: s.edge, session: fmt.Sprint("outage", i)}
-		again[i].run(ctx)
+	closed := map[string]bool{}
+	for _, w := range tr.writers {
+		if !closed[w.session] {
+			closed[w.session] = true
+			closeAt(tr.t, ingest+"/v1/sessions/"+w.session)
+		}
 	}
-	for i, w := range writers {
+	tr.reading.Wait()
+}
+
+// compare expects of each reader what the writers of its stream or session were told to be stored.
+func (tr *traffic) compare() {
+	tr.t.Helper()
+	for _, w := range tr.writers {
 		if w.err != nil {
-			t.Errorf("stream %d: %v", i, w.err)
+			tr.t.Errorf("stream %s: %v", w.stream, w.err)
 		}
-		for name, r := range map[string]*reader{"its subscriber": readers[i], "the session's": readers[streams+i%sessions], "one that comes later": again[i%sessions]} {
-			if err := r.compare(t, w); err != nil {
-				t.Errorf("stream %d, %s: %v", i, name, err)
+		for i, r := range tr.readers {
+			if r.session != w.session || r.stream != "" && r.stream != w.stream {
+				continue
+			}
+			if err := r.compare(tr.t, w); err != nil {
+				tr.t.Errorf("stream %s, reader %d at %s: %v", w.stream, i, r.url, err)
 			}
 		}
 	}
-	t.Logf("%d messages stored, %d of them behind an outage of %s", stored.Load(), stored.Load()-atKill, *outage)
 }
 
 // unseen is how many results a writer may be behind its publishing.
@@ -110,11 +155,10 @@ const unseen = 50
 
 // writer publishes to a stream until it is stopped, half of it under keys of its own.
 type writer struct {
-	publisher *rejoin.Publisher
-	session   string
-	stream    string
-	stored    *atomic.Int64
-	stop      *atomic.Bool
+	*traffic
+
+	session string
+	stream  string
 
 	ids []string // of what is stored, in the order of publishing
 	err error
