@@ -445,6 +445,22 @@ func TestTask_ResultIsTooLarge(t *testing.T) {
 	}
 }
 
+// The result of a task may have any number of elements (docs/adr/0040): its state is read all the same.
+func TestTask_ResultHasManyElements(t *testing.T) {
+	for name, up := range servers(t) {
+		s := newSystem(t, eventlog.Settings{})
+		release := make(chan struct{})
+		slow(up, release, `"result":{"content":[{"type":"text","text":"done"}`+strings.Repeat(`,{}`, 20_000)+`]}`)
+		s.start(t, taskConfig(up.URL))
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		s.created(t, c)
+		close(release)
+		if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), `"text":"done"`) {
+			t.Errorf("%s: the result is %.100s", name, is.Result)
+		}
+	}
+}
+
 // What the client is to be asked is more than an event may have: the task fails, and the call with it.
 func TestTask_QuestionIsTooLarge(t *testing.T) {
 	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
