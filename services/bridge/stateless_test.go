@@ -781,6 +781,57 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	}
 }
 
+// A client that is asked after the bridge was replaced receives the response to its repeated request, also
+// when the server does not wait for the answers.
+func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	sent, respond := "", make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		sent = string(m.ID)
+		w.stream()
+		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		<-r.Context().Done()
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		select {
+		case <-respond:
+			w.send("e3", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[{"type":"text","text":"done"}]}}`)
+		case <-r.Context().Done():
+		}
+	})
+	in := s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	s.do(t, c)
+	eventually(t, "the call is written down", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		return len(all) == 1
+	})
+	in.stop()
+	in = s.start(t, testConfig(up.URL))
+	made := in.table.Session(c.Session).Call(c.Stream)
+	var asked required
+	all := s.finished(t, c.Session, c.Stream)
+	if err := json.Unmarshal([]byte(all[len(all)-1]), &asked); err != nil || len(asked.Result.InputRequests) != 1 {
+		t.Fatalf("the client receives %q", all)
+	}
+	close(respond)
+	eventually(t, "the server's response is taken", made.Done)
+	other := repeated(t, c, "2", asked, `{}`)
+	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
+	if a := s.do(t, other); a.Status != http.StatusBadRequest {
+		t.Errorf("another request is answered %d %s", a.Status, a.Data)
+	}
+	if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), `"text":"done"`) || !strings.Contains(string(a.Data), `"id":2`) {
+		t.Errorf("the repeated request is answered %d %s", a.Status, a.Data)
+	}
+}
+
 // A call without a session ends with its client, so the server may say nothing for any time. A session
 // outlives connections, so its calls have a limit.
 func TestStateless_NoCallTimeout(t *testing.T) {
