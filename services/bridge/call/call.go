@@ -4,6 +4,7 @@ package call
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -146,7 +147,7 @@ type Call struct {
 	told    bool
 	at      Cursor
 	stored  uint64              // the sequence of the log's last event
-	again   [][]byte            // what the log had after the cursor when the call was taken over
+	again   [][sha256.Size]byte // the hashes of what the log had after the cursor when the call was taken over
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 

@@ -36,6 +36,9 @@ type Host struct {
 
 	Memory *quota.Pool // bytes of what clients have sent, until it is served
 	Open   Slots       // calls of the upstream
+	// Reloads has one token for each stream that is read from the log to be continued. Each takes a page of
+	// memory, and a take-over begins all at once.
+	Reloads chan struct{}
 
 	Times Times
 
@@ -71,6 +74,9 @@ type Times struct {
 	After func(time.Duration) <-chan time.Time
 }
 
+// reloadsAtOnce is how many streams are read from the log at a time.
+const reloadsAtOnce = 16
+
 // AnswerWithin is the usual times.answer.
 const AnswerWithin = 250 * time.Millisecond
 
@@ -80,7 +86,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h := &Host{
 		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls),
+		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls), Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
