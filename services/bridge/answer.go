@@ -85,6 +85,9 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case rpc.Cancel:
 		return h.Cancel(c)
 	case rpc.Post:
+		if h.OnDemand { // its client has no session, and answers with Request
+			return host.Ended()
+		}
 		return h.Post(c)
 	case rpc.End:
 		return h.EndNow(c)

@@ -219,6 +219,41 @@ func TestStateless_CallWithProgress(t *testing.T) {
 	}
 }
 
+// The session of a single call is no session of a client: it takes no messages. Its name is part of the name
+// of its task.
+func TestStateless_PostToItsSession(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(up.URL))
+		release := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-release
+			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":2,"method":"echo/more"}`, `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":"q","result":{}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
+		} {
+			if a := s.post(t, c.Session, newStream(t, "2"), body); a.Status != http.StatusNotFound {
+				t.Errorf("%s: %s is answered %d %s", name, body, a.Status, a.Data)
+			}
+		}
+		if n := up.posted("echo/more"); n != 0 {
+			t.Errorf("%s: the server received the request", name)
+		}
+		close(release)
+		if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"content":[]`) {
+			t.Errorf("%s: %q", name, all)
+		}
+	}
+}
+
 // A notification that the log does not take is left out, and the call continues.
 func TestStateless_NotificationIsTooLarge(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
