@@ -115,6 +115,28 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	}
 }
 
+// A 404 of a server that has no sessions does not say that the client's session has ended.
+func TestModernServer_NotFound(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	name := s.begin(t)
+	body := ""
+	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(body))
+	})
+	for body = range map[string]bool{"": true, "no such page": true, `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}`: true} {
+		_, a := s.request(t, name, "1", "gone")
+		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || m.Error == nil || string(m.ID) != "1" {
+			t.Errorf("a 404 with %q is answered %d %s", body, a.Status, a.Data)
+		}
+	}
+	stream, _ := s.request(t, name, "2", "prompts/list")
+	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
+		t.Errorf("the next request is answered %q", all)
+	}
+}
+
 // A question that the log does not take ends the request: it is not made again without an answer.
 func TestModernServer_QuestionIsTooLarge(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
