@@ -214,6 +214,7 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 
 // Serve hands over requests, one after the other, and stores what the server sends for them.
 func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	c.CancelAtOnce = true
 	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	all, _, err := rpc.Messages(data)
