@@ -151,6 +151,7 @@ type Call struct {
 	at      Cursor
 	stored  uint64              // the sequence of the log's last event
 	again   [][sha256.Size]byte // the hashes of what the log had after the cursor when the call was taken over
+	named   bool                // the log has the response that names the call's task
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 

@@ -77,6 +77,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	}
 	c.out.Last = state.Last
 	var again [][sha256.Size]byte
+	named := false
 	for q.After < q.UpTo {
 		page, err := s.Backend.Log.Read(ctx, q)
 		if err != nil {
@@ -87,6 +88,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 				continue
 			}
 			if final = e.Final && (!c.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
 			if c.at.ID != "" && e.Sequence > c.at.Sequence { // else the upstream resumes nothing
@@ -102,9 +104,17 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		q.After = page.Through
 	}
 	c.mu.Lock()
-	c.again = again
+	c.again, c.named = again, named
 	c.mu.Unlock()
 	return final, nil
+}
+
+// HasNamedTask reports whether the log had the response that names the call's task when the call was taken
+// over.
+func (c *Call) HasNamedTask() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.named
 }
 
 // Repeated reports whether a message is one that the log had when the call was taken over.
