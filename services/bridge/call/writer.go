@@ -71,8 +71,8 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 	m, since := w.host.Metrics, time.Now()
 	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
 		var ack eventlog.Ack
-		var err error
-		if time.Since(since) > w.host.Times.Doubt {
+		err := w.host.Confirm(ctx)
+		if err == nil && time.Since(since) > w.host.Times.Doubt {
 			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
 			// it has no such event, another attempt could store a second one.
 			ack.Sequence, err = w.find(ctx, e)

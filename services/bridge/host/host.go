@@ -42,6 +42,10 @@ type Host struct {
 
 	Times Times
 
+	// Confirm returns nil when the bridge's name is its own: always, but after a pause of the process. It is
+	// set before the first call.
+	Confirm func(context.Context) error
+
 	// Life is the context of all work, from start on. Its cause is [upstream.ErrStopping].
 	Life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
@@ -91,7 +95,8 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
 		},
-		traces: env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
+		Confirm: func(context.Context) error { return nil },
+		traces:  env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
 	}
 	if cfg.CacheBytes > 0 {
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
