@@ -176,7 +176,8 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 	if err != nil {
 		return err
 	}
-	r.asked, r.askedFirst = state.Last, state.First
+	// The trims were looked up before the look, which may show one that was stored in between.
+	r.asked, r.askedFirst = min(state.Last, v.End), state.First
 	r.skipCleared(v, page, s)
 	return nil
 }

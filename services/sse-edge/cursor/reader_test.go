@@ -703,6 +703,58 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 	}
 }
 
+// A trim that is stored after a reader has looked up the trims, and before it looks at the leader, is in no
+// answer: the next page asks again.
+func TestReader_TrimBetweenLookUpsAndLook(t *testing.T) {
+	for name, stream := range map[string]string{"stream": "a", "flow": ""} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLog(t)
+			f.Publish("a", 6)
+			ps := followLog(t, f, -1)
+			p := ps.Of("s")
+			r, err := p.open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			looks := &p.looks
+			waittest.Until(t, "no look is under way", func() bool {
+				looks.mu.Lock()
+				defer looks.mu.Unlock()
+				if looks.busy || p.jumpLook.Load() == nil {
+					return false
+				}
+				looks.busy = true // the next look waits for the test
+				return true
+			})
+			type result struct {
+				Step
+				error
+			}
+			page := make(chan result, 1)
+			go func() {
+				s, err := r.Next(waittest.Context(t))
+				page <- result{s, err}
+			}()
+			waittest.Until(t, "the trims were looked up", func() bool {
+				looks.mu.Lock()
+				defer looks.mu.Unlock()
+				return looks.next != nil
+			})
+			f.Announce("a", eventlog.Trimmed, 3, 4)
+			looks.work.Go(looks.run)
+			if s := waittest.Receive(t, "the first page", page); s.error != nil || len(s.Items) != 2 || len(s.Gaps) > 0 {
+				t.Fatalf("%d events, gaps %+v, %v", len(s.Items), s.Gaps, s.error)
+			}
+			f.Remove(3, 4)
+			s, err := r.Next(waittest.Context(t))
+			if err != nil || len(s.Gaps) != 1 || s.Gaps[0].Reason != ReasonTrimmed || !s.Gaps[0].Certain || s.First != 5 {
+				t.Errorf("gaps %+v, first %d, %v", s.Gaps, s.First, err)
+			}
+		})
+	}
+}
+
 // Two absences of a janitor are two, but all readers together wait for one only once.
 func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
