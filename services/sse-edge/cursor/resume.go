@@ -129,8 +129,13 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	return nil
 }
 
-// startAt returns the sequence after which everything was stored at a time or later.
+// startAt returns the sequence after which everything was stored at a time or later. The search reads
+// events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
+	if err := takeToken(ctx, p.of.whole); err != nil {
+		return 0, err
+	}
+	defer func() { <-p.of.whole }()
 	at, err := p.log.SequenceAt(ctx, p.number, since)
 	return at - min(at, 1), err
 }
@@ -232,7 +237,7 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	unanswered := false
 	if !whole && r.Place.Stream != "" {
 		var err error
-		sequence, err = r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
+		sequence, err = r.first(ctx)
 		unanswered = err != nil && !errors.Is(err, eventlog.ErrNotFound)
 	}
 	if sequence != 0 {
@@ -243,6 +248,15 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 		return r.Place.Life != "" || sequence != 0, oldest
 	}
 	return sequence != 0 || unanswered, oldest
+}
+
+// first returns the sequence of the oldest retained event of the reader's stream. Errors are those of the log.
+func (r *Reader) first(ctx context.Context) (uint64, error) {
+	if err := takeToken(ctx, r.part.of.whole); err != nil {
+		return 0, err
+	}
+	defer func() { <-r.part.of.whole }()
+	return r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
 }
 
 // Transient reports whether an error is trouble that will pass.
