@@ -108,14 +108,9 @@ func (r *Reader) findEnd(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the newest entry of a subject, the zero Entry when there is none. The answer has
-// all of an event, and a server ends a connection for which 64 MiB wait: so few are asked for at a time.
+// newest returns the newest entry of a subject, the zero Entry when there is none.
 func (r *Reader) newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
-	if err := takeToken(ctx, r.part.of.whole); err != nil {
-		return eventlog.Entry{}, err
-	}
-	defer func() { <-r.part.of.whole }()
-	e, err := r.part.log.Newest(ctx, s)
+	e, err := r.part.of.Newest(ctx, s)
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return eventlog.Entry{}, nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -67,7 +68,16 @@ type Partitions struct {
 
 // wholeAtOnce is how many such requests are made at a time: an answer may have 11 MiB, and a server ends a
 // connection for which 64 MiB wait.
-const wholeAtOnce = 2
+const wholeAtOnce = 4
+
+// Newest is [eventlog.Log.Newest], which is answered with a whole event.
+func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
+	if err := takeToken(ctx, ps.whole); err != nil {
+		return eventlog.Entry{}, err
+	}
+	defer func() { <-ps.whole }()
+	return ps.log.Newest(ctx, s)
+}
 
 // New returns the partitions of a log, to be followed until the end of Run.
 func New(cfg Config) *Partitions {

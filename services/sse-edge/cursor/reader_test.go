@@ -662,6 +662,17 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			t.Errorf("%s: %d tokens are still taken", tt.name, n)
 		}
 	}
+	back, err := p.open(waittest.Context(t), streamOf("a"), Start{After: r.ID(last)}, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	for range wholeAtOnce {
+		ps.whole <- struct{}{}
+	}
+	if exists, oldest := back.About(waittest.Context(t)); !exists || oldest != nil { // it does not wait
+		t.Errorf("a client that comes back: %t, %v", exists, oldest)
+	}
 }
 
 // Events that were removed are no newest ones, and get no gap.

@@ -229,8 +229,8 @@ func (r *Reader) begin(reason Reason, requested string) {
 	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
-// About is what the first event on a connection tells. While the log does not answer, a stream
-// whose events may lie below the window counts as one that exists: clients take false for "nothing
+// About is what the first event on a connection tells. While the log does not answer, or is asked by too
+// many, a stream whose events may lie below the window counts as one that exists: clients take false for "nothing
 // was ever published".
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
@@ -250,9 +250,20 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	return sequence != 0 || unanswered, oldest
 }
 
-// first returns the sequence of the oldest retained event of the reader's stream. Errors are those of the log.
+// errManyAsk is why a client that comes back does not learn which event is the oldest.
+var errManyAsk = errors.New("others ask for whole events now")
+
+// first returns the sequence of the oldest retained event of the reader's stream. A client that comes back
+// with an ID does not wait behind others: many come back at once, and read together then. Errors are those
+// of the log.
 func (r *Reader) first(ctx context.Context) (uint64, error) {
-	if err := takeToken(ctx, r.part.of.whole); err != nil {
+	if r.Came == FromWindow || r.Came == FromLog {
+		select {
+		case r.part.of.whole <- struct{}{}:
+		default:
+			return 0, errManyAsk
+		}
+	} else if err := takeToken(ctx, r.part.of.whole); err != nil {
 		return 0, err
 	}
 	defer func() { <-r.part.of.whole }()
