@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
@@ -58,13 +59,32 @@ func (s *Service) accept(msg *nats.Msg) {
 		defer s.handling.Give(client, 1)
 		ctx, span := s.host.BeginAnswer(&c)
 		defer span.End()
-		a := s.answer(c)
+		a := upstream.Busy("the bridge was paused, and another one may have taken over")
+		if s.hasName() {
+			a = s.answer(c)
+		}
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
 		s.handling.Give(client, 1)
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
+}
+
+// hasName reports whether the bridge's name is its own. After a pause of the process it tries for a while to
+// learn that: the connection to NATS may be about to come back.
+func (s *Service) hasName() bool {
+	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.CloseTimeout())
+	defer cancel()
+	replaced := false
+	err := retry.Do(ctx, func() error {
+		err := s.host.Confirm(ctx)
+		if replaced = errors.Is(err, ErrReplaced); replaced {
+			return nil
+		}
+		return err
+	})
+	return err == nil && !replaced
 }
 
 // answer does what an edge asks for.
@@ -85,6 +105,9 @@ func (s *Service) answer(c rpc.Call) rpc.Answer {
 	case rpc.Cancel:
 		return h.Cancel(c)
 	case rpc.Post:
+		if h.OnDemand { // its client has no session, and answers with Request
+			return host.Ended()
+		}
 		return h.Post(c)
 	case rpc.End:
 		return h.EndNow(c)

@@ -33,6 +33,7 @@ import (
 //	                   │         └─ post, end, check ──▶ its session
 //	                   ├─────▶ records: writes down what is open, for the next bridge
 //	                   ├─────▶ present: tells the janitor which sessions have open calls
+//	                   ├─────▶ name: looks whose the bridge's name is, see [standby.Name]
 //	                   ├─────▶ patrol: ends sessions that were ended elsewhere
 //	                   └─────▶ what the sessions run, see [sessions.Session]
 //

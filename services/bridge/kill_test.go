@@ -33,6 +33,7 @@ func bridgeProgram(natsURL, server string) error {
 	if err != nil {
 		return err
 	}
+	defer b.Close() // what it has answered last goes out
 	service, err := New(testConfig(server), b, env)
 	if err != nil {
 		return err
@@ -42,6 +43,13 @@ func bridgeProgram(natsURL, server string) error {
 
 // startProgram starts a bridge as a program of its own, and returns what kills it.
 func (s *system) startProgram(t *testing.T, server string) (kill func()) {
+	t.Helper()
+	_, kill = s.startProcess(t, server)
+	return kill
+}
+
+// startProcess is startProgram that returns the process, too.
+func (s *system) startProcess(t *testing.T, server string) (process *os.Process, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], bridgeMode, s.srv.URL(), server) //nolint:gosec,noctx // this program, killed below
 	cmd.Stderr = os.Stderr
@@ -53,7 +61,7 @@ func (s *system) startProgram(t *testing.T, server string) (kill func()) {
 		_ = cmd.Wait()
 	})
 	t.Cleanup(kill)
-	return kill
+	return cmd.Process, kill
 }
 
 // killable is a server whose calls of "count" can be resumed when they have a string as

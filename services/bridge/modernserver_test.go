@@ -1,7 +1,9 @@
 package bridge
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,8 +14,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -112,6 +116,78 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`)
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":2`) || up.posted(`"elicitation":{}`) < 3 {
 		t.Errorf("the next bridge answers %q", all)
+	}
+}
+
+// A 404 of a server that has no sessions does not say that the client's session has ended.
+func TestModernServer_NotFound(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	name := s.begin(t)
+	body := ""
+	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(body))
+	})
+	for body = range map[string]bool{"": true, "no such page": true, `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}`: true} {
+		_, a := s.request(t, name, "1", "gone")
+		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || m.Error == nil || string(m.ID) != "1" {
+			t.Errorf("a 404 with %q is answered %d %s", body, a.Status, a.Data)
+		}
+	}
+	stream, _ := s.request(t, name, "2", "prompts/list")
+	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
+		t.Errorf("the next request is answered %q", all)
+	}
+}
+
+// A server that has no sessions learns that a request is cancelled by the end of its connection, also while it
+// reports progress all the time.
+func TestModernServer_Cancelled(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	gone := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		defer close(gone)
+		w.stream()
+		for n := 0; ; n++ {
+			w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":%d,"progressToken":"mine"}}`, n))
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(20 * time.Millisecond): // until the next progress
+			}
+		}
+	})
+	name, stream := s.begin(t), newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"mine"}}}`)
+	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.Status != http.StatusAccepted {
+		t.Fatalf("it is answered %d %s", a.Status, a.Data)
+	}
+	waittest.Receive(t, "the request has ended at the server", gone)
+	s.ended(t, name, stream)
+	eventually(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
+	if all, final := s.read(t, name, stream); final {
+		t.Errorf("the client receives %s", all[len(all)-1])
+	}
+}
+
+// What a client cancels before the bridge waits for the server ends all the same.
+func TestCall_CancelledBeforeItWaits(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, testConfig(newModern(t).URL))
+	ids := []json.RawMessage{[]byte("1"), []byte("2")}
+	for n, want := range []error{nil, nil, upstream.ErrCancelled} {
+		c := call.New(in.table.Session(s.begin(t)).Session, newStream(t, "1", "2"), ids)
+		c.CancelAtOnce = true
+		for _, id := range ids[:n] {
+			c.Cancel(upstream.IDKey(id))
+		}
+		ctx, p := c.Wait(t.Context())
+		if err := context.Cause(ctx); !errors.Is(err, want) {
+			t.Errorf("with %d of 2 requests cancelled it ends with %v", n, err)
+		}
+		p.Over()
 	}
 }
 

@@ -3,18 +3,90 @@ package bridge
 import (
 	"bytes"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/records"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
+
+// pause stops a process, and returns when it has stopped.
+func pause(t *testing.T, process *os.Process) {
+	t.Helper()
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatal(status, err)
+	}
+}
+
+// A bridge whose name was taken while it was paused does nothing with what came meanwhile: neither with a
+// request, whose client has an error or has made it again, nor with a response, whose call the other bridge
+// has ended.
+func TestBridge_WakesWithoutItsName(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	finish, finished := make(chan struct{}), make(chan struct{})
+	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {
+		defer close(finished)
+		w.stream()
+		<-finish
+		w.send("", note(1))
+		w.send("", response(m.ID))
+	})
+	process, kill := s.startProcess(t, up.URL)
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "slow")
+	eventually(t, "the call is written down", func() bool {
+		_, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
+		return err == nil
+	})
+	pause(t, process)
+	close(finish)
+	waittest.Receive(t, "the server has responded", finished)
+	late, before := newStream(t, "2"), s.b.Conn.Stats().OutMsgs
+	answers := make(chan rpc.Answer, 1)
+	go func() {
+		call := rpc.Call{Action: rpc.Post, Session: name, Stream: late, Data: []byte(`{"jsonrpc":"2.0","id":2,"method":"late"}`)}
+		a, err := call.Do(patient(t), s.b.Conn)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- a
+	}()
+	eventually(t, "the request is sent", func() bool { return s.b.Conn.Stats().OutMsgs > before })
+	if err := s.b.Conn.FlushWithContext(patient(t)); err != nil { // NATS has it, and knows one bridge alone
+		t.Fatal(err)
+	}
+	s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Alive = time.Second })
+	wantError(t, s.finished(t, name, stream), 1, "1")
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if a := waittest.Receive(t, "the request is answered", answers); a.Status != http.StatusServiceUnavailable {
+		t.Errorf("the request is answered %d %s", a.Status, a.Data)
+	}
+	if _, err := process.Wait(); err != nil { // it ends by itself
+		t.Fatal(err)
+	}
+	kill()
+	if n := up.posted(`"late"`); n != 0 {
+		t.Error("the server received the request")
+	}
+	wantError(t, s.finished(t, name, stream), 1, "1")
+}
 
 // A bridge that was paused gets a request and the edge's question about it at once, and may look at the
 // question first: the call must not be reported as lost while it runs.

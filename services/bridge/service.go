@@ -138,6 +138,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 	if err != nil {
 		return leave, err
 	}
+	s.host.Confirm = s.name.Confirm
 	s.table.Owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
 	s.stateless.Records = s.records
 	return claimed, s.takeOver(ctx)

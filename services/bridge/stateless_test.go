@@ -219,6 +219,41 @@ func TestStateless_CallWithProgress(t *testing.T) {
 	}
 }
 
+// The session of a single call is no session of a client: it takes no messages. Its name is part of the name
+// of its task.
+func TestStateless_PostToItsSession(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		s.start(t, testConfig(up.URL))
+		release := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-release
+			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		})
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		if a := s.do(t, c); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
+		}
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":2,"method":"echo/more"}`, `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":"q","result":{}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
+		} {
+			if a := s.post(t, c.Session, newStream(t, "2"), body); a.Status != http.StatusNotFound {
+				t.Errorf("%s: %s is answered %d %s", name, body, a.Status, a.Data)
+			}
+		}
+		if n := up.posted("echo/more"); n != 0 {
+			t.Errorf("%s: the server received the request", name)
+		}
+		close(release)
+		if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"content":[]`) {
+			t.Errorf("%s: %q", name, all)
+		}
+	}
+}
+
 // A notification that the log does not take is left out, and the call continues.
 func TestStateless_NotificationIsTooLarge(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
@@ -778,6 +813,57 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	s.start(t, testConfig(up.URL))
 	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"elicitation/create"`) {
 		t.Errorf("the client receives %q", all)
+	}
+}
+
+// A client that is asked after the bridge was replaced receives the response to its repeated request, also
+// when the server does not wait for the answers.
+func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	sent, respond := "", make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		sent = string(m.ID)
+		w.stream()
+		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		<-r.Context().Done()
+	})
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		select {
+		case <-respond:
+			w.send("e3", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[{"type":"text","text":"done"}]}}`)
+		case <-r.Context().Done():
+		}
+	})
+	in := s.start(t, testConfig(up.URL))
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	s.do(t, c)
+	eventually(t, "the call is written down", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		return len(all) == 1
+	})
+	in.stop()
+	in = s.start(t, testConfig(up.URL))
+	made := in.table.Session(c.Session).Call(c.Stream)
+	var asked required
+	all := s.finished(t, c.Session, c.Stream)
+	if err := json.Unmarshal([]byte(all[len(all)-1]), &asked); err != nil || len(asked.Result.InputRequests) != 1 {
+		t.Fatalf("the client receives %q", all)
+	}
+	close(respond)
+	eventually(t, "the server's response is taken", made.Done)
+	other := repeated(t, c, "2", asked, `{}`)
+	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
+	if a := s.do(t, other); a.Status != http.StatusBadRequest {
+		t.Errorf("another request is answered %d %s", a.Status, a.Data)
+	}
+	if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), `"text":"done"`) || !strings.Contains(string(a.Data), `"id":2`) {
+		t.Errorf("the repeated request is answered %d %s", a.Status, a.Data)
 	}
 }
 

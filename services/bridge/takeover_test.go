@@ -161,6 +161,67 @@ func TestRestart_CallWithoutEventIDs(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 2, `"q"`)
 }
 
+// The calls of a take-over are read from the log in turns: each takes memory.
+func TestRestart_ReloadsInTurns(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "hang")
+	first.stop()
+	var turns chan struct{}
+	s.start(t, testConfig(up.URL), func(s *Service) {
+		turns = s.host.Reloads
+		for range cap(turns) {
+			turns <- struct{}{}
+		}
+	})
+	for range 100 {
+		if all, _ := s.read(t, name, stream); len(all) > 0 { // it would have been read long before
+			t.Fatalf("the call ended with %q", all)
+		}
+	}
+	<-turns
+	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
+// What the log has of a call is kept only where the server may send it again.
+func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	h, stream := in.table.Session(name), newStream(t, "1", "2")
+	w := call.NewWriter(in.host, name, h.Life, stream)
+	first, err := w.Put(patient(t), call.Item{Data: []byte(note(1))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{note(2), response("1")} {
+		if _, err := w.Put(patient(t), call.Item{Data: []byte(data)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, want := range map[string][]bool{"": {false, false, false, false}, "e1": {false, true, true, false}} {
+		ids, _ := rpc.RequestIDs(stream)
+		c := call.New(h.Session, stream, ids)
+		c.StartAt(call.Cursor{ID: id, Sequence: first})
+		if final, err := c.ReloadOnce(patient(t)); final || err != nil {
+			t.Fatal(final, err)
+		}
+		if left := c.IDs(); len(left) != 1 || string(left[0]) != "2" {
+			t.Errorf("the requests %s have no response", left)
+		}
+		for i, data := range []string{note(1), note(2), response("1"), note(2)} {
+			if got := c.Repeated([]byte(data)); got != want[i] {
+				t.Errorf("after the event %q message %d is repeated: %t", id, i, got)
+			}
+		}
+	}
+}
+
 // wantError expects that the last of n messages is an error for a request.
 func wantError(t *testing.T, all []string, n int, id string) {
 	t.Helper()

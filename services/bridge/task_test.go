@@ -445,6 +445,22 @@ func TestTask_ResultIsTooLarge(t *testing.T) {
 	}
 }
 
+// The result of a task may have any number of elements (docs/adr/0040): its state is read all the same.
+func TestTask_ResultHasManyElements(t *testing.T) {
+	for name, up := range servers(t) {
+		s := newSystem(t, eventlog.Settings{})
+		release := make(chan struct{})
+		slow(up, release, `"result":{"content":[{"type":"text","text":"done"}`+strings.Repeat(`,{}`, 20_000)+`]}`)
+		s.start(t, taskConfig(up.URL))
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		s.created(t, c)
+		close(release)
+		if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), `"text":"done"`) {
+			t.Errorf("%s: the result is %.100s", name, is.Result)
+		}
+	}
+}
+
 // What the client is to be asked is more than an event may have: the task fails, and the call with it.
 func TestTask_QuestionIsTooLarge(t *testing.T) {
 	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
@@ -584,6 +600,59 @@ func TestTask_CallTakenOver(t *testing.T) {
 	s.becomes(t, c.Session, mcp.TaskCompleted)
 	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[len(all)-1], `"id":1`) || !strings.Contains(all[len(all)-1], `"resultType":"task"`) {
 		t.Errorf("the client has received %q", all)
+	}
+}
+
+// A bridge may be killed between the first state of a task and the response that names the task: the client
+// receives that from the next one, and once.
+func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
+	for name, want := range map[string]mcp.Status{"modern": mcp.TaskFailed, "earlier": mcp.TaskCompleted} {
+		t.Run(name, func(t *testing.T) {
+			s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
+			discover := newModern(t).on[mcp.MethodDiscover]
+			if name == "earlier" {
+				discover = func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) }
+			}
+			up.handle(mcp.MethodDiscover, discover)
+			up.handle(mcp.MethodCallTool, up.on["long"])
+			cfg := taskConfig(up.URL)
+			cfg.TaskAfter = flagtype.Duration(time.Hour)
+			in := s.start(t, cfg)
+			in.host.Times.Answer = 0
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			s.do(t, c)
+			up.step <- struct{}{}
+			eventually(t, "the server's event is written down", func() bool {
+				all, err := s.records(t).Load(patient(t))
+				return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
+			})
+			in.stop()
+			up.left(t)
+			data, err := mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}); err != nil {
+				t.Fatal(err)
+			}
+			named := func(all []string) {
+				t.Helper()
+				if last := all[len(all)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"resultType":"task"`) || !strings.Contains(last, mcp.TaskID(c.Session)) {
+					t.Errorf("the client receives %q", all)
+				}
+			}
+			in = s.start(t, cfg)
+			named(s.finished(t, c.Session, c.Stream))
+			if want == mcp.TaskCompleted {
+				in.stop() // the next one finds the response
+				up.left(t)
+				s.start(t, cfg)
+			}
+			close(up.step)
+			s.becomes(t, c.Session, want)
+			s.wantState(t, c.Session, session.Closed)
+			named(s.finished(t, c.Session, c.Stream))
+		})
 	}
 }
 

@@ -1,13 +1,19 @@
 package bridge
 
 import (
+	"bytes"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
@@ -34,6 +40,46 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
+		t.Errorf("the log has %v", all)
+	}
+}
+
+// While the log cannot be asked whether an attempt was stored, none is made.
+func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	var lost atomic.Bool // are requests to the API of JetStream; messages to store are not
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		for lost.Load() {
+			i := bytes.Index(data, []byte("$JS.API."))
+			if i < 0 {
+				return
+			}
+			copy(data[i:], "$NO.API.") // to which nobody responds
+		}
+	}})}
+	in := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
+	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	// An attempt without an answer, whose key is another one by now.
+	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
+		t.Fatal(err)
+	}
+	in.host.Times.Doubt = -1
+	lost.Store(true)
+	put := make(chan error, 1)
+	go func() {
+		_, err := w.Put(t.Context(), call.Item{Data: []byte(note(2))})
+		put <- err
+	}()
+	eventually(t, "the message is not stored yet, or stored twice", func() bool { return in.metric(t, "publish_retries_total") > 0 || len(put) > 0 })
+	lost.Store(false)
+	if err := waittest.Receive(t, "the message is stored", put); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2)}) {
 		t.Errorf("the log has %v", all)
 	}
 }

@@ -161,7 +161,8 @@ func (s *Service) group(c *fiber.Ctx) error {
 	}
 	st := delivery.NewGroup(s.subs.Streams, g, by, came)
 	st.Expires = grants.Expires
-	return subscriber.SendStream(c, st, delivery.Beginning{Resumes: req.start.After != ""})
+	resumes := req.start.After != ""
+	return subscriber.SendStream(c, st, delivery.Beginning{Fresh: !resumes && !req.start.Now, Resumes: resumes})
 }
 
 // uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of

@@ -111,8 +111,13 @@ func TestGroup_ContinuesBehindEachEvent(t *testing.T) {
 	}
 	for i, e := range all {
 		c := subscribe(t, url+"/v1/events?session=y&session=x", "Last-Event-ID", e.at)
-		if states, resumed, id := c.connects(); states != "y open, x open" || !resumed || id != e.at {
-			t.Errorf("behind %d: connect with %s: %s, resumed %t", i, id, states, resumed)
+		states, resumed, id := c.connects()
+		if states != "y open, x open" || !resumed {
+			t.Errorf("behind %d: connect: %s, resumed %t", i, states, resumed)
+		}
+		at, err := cursor.ParseGroupID(id) // past what is not the client's
+		if own := edgetest.SequenceOf(t, e.ID); err != nil || at.At[0].Sequence < own || i+1 < len(all) && at.At[0].Sequence >= edgetest.SequenceOf(t, all[i+1].ID) {
+			t.Errorf("behind %d: connect with %s, %v", i, id, err)
 		}
 		if got, want := places(t, c.groupEvents(len(all)-i-1)), places(t, all[i+1:]); got != want {
 			t.Errorf("behind %d: got %s, want %s", i, got, want)
@@ -496,6 +501,29 @@ func TestGroup_SlowClient(t *testing.T) {
 			t.Fatalf("message %d of %s came as number %d", m.N, e.Session, got[e.Session])
 		}
 		got[e.Session]++
+	}
+}
+
+// A client whose connection ends after the connect event receives no gap of what was removed before it came.
+func TestGroup_RemovedBeforeTheConnectEvent(t *testing.T) {
+	f := newFixture(t)
+	f.Publish("a", 4)
+	f.Trim("a", eventlog.Trimmed, 1, 2)
+	s, _ := f.startService(nil)
+	s.has(t, f.PublishTo("x", "a", 2))
+	url := s.url() + "/v1/events?session=s&session=x"
+	c := subscribe(t, url)
+	_, _, id := c.connects()
+	c.Close()
+	if id == "" {
+		t.Fatal("the connect event has no ID")
+	}
+	c = subscribe(t, url, "Last-Event-ID", id)
+	if _, resumed, _ := c.connects(); !resumed {
+		t.Error("the client does not resume")
+	}
+	if got := places(t, c.groupEvents(4)); got != "s/a:3 s/a:4 x/a:6 x/a:7" {
+		t.Errorf("got %s", got)
 	}
 }
 

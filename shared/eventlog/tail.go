@@ -250,9 +250,9 @@ func (a *attempt) next(ctx context.Context, last uint64) (*jetstream.RawStreamMs
 	return a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
 }
 
-// standstill finds out why nothing comes after last: an error says that the consumer has
-// to start again. Otherwise everything after last was removed before it could be sent,
-// and a tail that has not caught up yet has.
+// standstill finds out why nothing comes after last: an error says that the tail has to begin again.
+// Otherwise everything after last was removed before it could be sent, and a tail that has not caught
+// up yet has. One that has begins again, and so catches up with what was stored and removed since.
 func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	msg, err := a.next(ctx, last)
 	switch {
@@ -261,7 +261,9 @@ func (a *attempt) standstill(ctx context.Context, last uint64) error {
 	case !errors.Is(err, ErrNotFound):
 		return nil // that says nothing; the next look asks again
 	}
-	a.throughFrom(last)
+	if a.throughFrom(last); a.position() == last {
+		return fmt.Errorf("everything after %d was removed before it came", last)
+	}
 	return nil
 }
 

@@ -117,6 +117,28 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	}
 }
 
+// Whatever is stored is removed before it can be sent, as an operator's purge does: a tail that has caught up
+// before comes to the end of the partition all the same.
+func TestTail_NewestIsRemovedUnseen(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	last := publish(t, l, "s", "t", 0)
+	f := follow(t, l, 0, 0)
+	f.wait(t, "caught up", func() bool { return f.through == last })
+	must(t, l.Purge(waittest.Context(t), 0, last+4)) // as if three entries had been stored and removed
+	if state := lookAt(t, l, 0); state.Last != last+3 {
+		t.Fatalf("the partition ends at %d", state.Last)
+	}
+	f.wait(t, "caught up again", func() bool { return f.through == last+3 })
+	if f.missed != 3 || f.broken != "" {
+		t.Errorf("%d missed, %s", f.missed, f.broken)
+	}
+	f.waitLast(t, publish(t, l, "s", "t", 1))
+	if f.missed != 3 || f.broken != "" {
+		t.Errorf("%d missed after another event, %s", f.missed, f.broken)
+	}
+}
+
 // A look at the partition that was under way while events came in knows less than
 // the tail; that is no reason to begin again.
 func TestTail_LooksDoNotInterrupt(t *testing.T) {

@@ -76,7 +76,8 @@ var ErrTooMany = fmt.Errorf("%w: an object or an array of it is too long", event
 
 // maxMembers bounds the members of each object, and the elements of each array, that edges and bridges look
 // into: each takes some 100 bytes of memory, of which the budget for bodies knows nothing. The arguments of a
-// tool, the data of a log message, and results are passed on as they are, and may have any number.
+// tool, the data of a log message, and results, also those in the state of a task, are passed on as they are,
+// and may have any number.
 const maxMembers = 10_000
 
 // shortestMember is how many bytes a member or an element takes at least, with its comma.
@@ -97,10 +98,12 @@ func tooManyMembers(message []byte) bool {
 			return d.SkipValue() == nil
 		}
 		return walk(d, func(name string) bool {
-			if name == "arguments" || name == "data" {
+			switch name {
+			case "arguments", "data", "result", "error":
 				return d.SkipValue() == nil
+			default:
+				return fits(d, 2)
 			}
-			return fits(d, 2)
 		})
 	})
 }

@@ -77,6 +77,10 @@ func TestParseMessage_ManyMembers(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"capabilities":{"b":%s}}}}`, true},
 		{`{"jsonrpc":"2.0","id":1,"method":"a","params":{"arguments":%s}}`, true},
 		{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":%s}}`, true},
+		{`{"jsonrpc":"2.0","method":"notifications/tasks","params":{"taskId":"a","result":%s}}`, true},
+		{`{"jsonrpc":"2.0","method":"notifications/tasks","params":{"taskId":"a","result":{"content":%s}}}`, true},
+		{`{"jsonrpc":"2.0","method":"notifications/tasks","params":{"taskId":"a","error":{"code":1,"message":"","data":%s}}}`, true},
+		{`{"jsonrpc":"2.0","method":"notifications/tasks","params":{"taskId":"a","inputRequests":%s}}`, false},
 		{`{"jsonrpc":"2.0","id":1,"result":%s}`, true},
 	} {
 		for _, value := range []func(int) string{object, array} {

@@ -4,6 +4,7 @@ package call
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -138,6 +139,9 @@ type Call struct {
 	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
+	// CancelAtOnce is for an upstream that learns of nothing that the client has cancelled, but by the end of
+	// its connection. Others have a while to end the call.
+	CancelAtOnce bool
 
 	Tried     chan struct{} // of a standalone stream; see WasTried
 	triedOnce sync.Once
@@ -146,7 +150,8 @@ type Call struct {
 	told    bool
 	at      Cursor
 	stored  uint64              // the sequence of the log's last event
-	again   [][]byte            // what the log had after the cursor when the call was taken over
+	again   [][sha256.Size]byte // the hashes of what the log had after the cursor when the call was taken over
+	named   bool                // the log has the response that names the call's task
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }
 
@@ -213,7 +218,16 @@ func (c *Call) Cancel(key string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reading != nil {
+	if c.reading != nil { // else Wait does it
+		c.hurry()
+	}
+}
+
+// hurry ends the waiting for what the client has cancelled. The caller holds the lock.
+func (c *Call) hurry() {
+	if c.CancelAtOnce {
+		c.reading.Cancel()
+	} else {
 		c.reading.Hurry()
 	}
 }
@@ -302,6 +316,9 @@ func (c *Call) Wait(ctx context.Context) (context.Context, *upstream.IdleTimer) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p
+	if open, cancelled := c.Left(); cancelled && len(open) > 0 {
+		c.hurry()
+	}
 	return ctx, p
 }
 

@@ -162,7 +162,11 @@ func (c *Call) close() {
 	}
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
-	if err := s.Backend.Log.EndStream(ctx, c.Session.Name, c.Session.Life, c.Stream); err != nil {
+	err := s.Confirm(ctx)
+	if err == nil {
+		err = s.Backend.Log.EndStream(ctx, c.Session.Name, c.Session.Life, c.Stream)
+	}
+	if err != nil {
 		s.Log.Warn("the stream of a cancelled request is not ended", "session", c.Session.Name, "stream", c.Stream, "error", err)
 	}
 }

@@ -1,8 +1,8 @@
 package call
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 
 	"rejoin/services/bridge/retry"
@@ -61,6 +61,12 @@ func (c *Call) Reload(ctx context.Context) bool {
 // ReloadOnce is one attempt to read that. final says that the log has the last event.
 func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	s := c.Session.Host
+	select {
+	case s.Reloads <- struct{}{}:
+		defer func() { <-s.Reloads }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Session.Name))
 	if err != nil {
 		return false, err
@@ -70,7 +76,8 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}
 	c.out.Last = state.Last
-	var again [][]byte
+	var again [][sha256.Size]byte
+	named := false
 	for q.After < q.UpTo {
 		page, err := s.Backend.Log.Read(ctx, q)
 		if err != nil {
@@ -81,10 +88,11 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 				continue
 			}
 			if final = e.Final && (!c.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
-			if e.Sequence > c.at.Sequence {
-				again = append(again, e.Data)
+			if c.at.ID != "" && e.Sequence > c.at.Sequence { // else the upstream resumes nothing
+				again = append(again, sha256.Sum256(e.Data))
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
 				c.answeredTo(m.ID)
@@ -96,17 +104,29 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		q.After = page.Through
 	}
 	c.mu.Lock()
-	c.again = again
+	c.again, c.named = again, named
 	c.mu.Unlock()
 	return final, nil
+}
+
+// HasNamedTask reports whether the log had the response that names the call's task when the call was taken
+// over.
+func (c *Call) HasNamedTask() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.named
 }
 
 // Repeated reports whether a message is one that the log had when the call was taken over.
 func (c *Call) Repeated(data []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.again) == 0 {
+		return false
+	}
+	sum := sha256.Sum256(data)
 	for i, has := range c.again {
-		if bytes.Equal(has, data) {
+		if has == sum {
 			c.again = c.again[i+1:]
 			return true
 		}

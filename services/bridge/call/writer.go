@@ -70,17 +70,19 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 	}
 	m, since := w.host.Metrics, time.Now()
 	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
-		if time.Since(since) > w.host.Times.Doubt {
-			// The log may have forgotten the key of an attempt that it did not answer.
-			if sequence, err := w.find(ctx, e); err == nil && sequence > 0 {
-				w.Last = sequence
-				m.Messages.WithLabelValues(host.ResultDuplicate).Inc()
-				return sequence, nil
-			}
+		var ack eventlog.Ack
+		err := w.host.Confirm(ctx)
+		if err == nil && time.Since(since) > w.host.Times.Doubt {
+			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
+			// it has no such event, another attempt could store a second one.
+			ack.Sequence, err = w.find(ctx, e)
+			ack.Duplicate = ack.Sequence > 0
 		}
-		begun := time.Now()
-		ack, err := w.try(ctx, e)
-		m.PublishSeconds.Observe(time.Since(begun).Seconds())
+		if err == nil && !ack.Duplicate {
+			begun := time.Now()
+			ack, err = w.try(ctx, e)
+			m.PublishSeconds.Observe(time.Since(begun).Seconds())
+		}
 		switch {
 		case err == nil && ack.Duplicate:
 			w.Last = max(w.Last, ack.Sequence)

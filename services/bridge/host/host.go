@@ -36,8 +36,15 @@ type Host struct {
 
 	Memory *quota.Pool // bytes of what clients have sent, until it is served
 	Open   Slots       // calls of the upstream
+	// Reloads has one token for each stream that is read from the log to be continued. Each takes a page of
+	// memory, and a take-over begins all at once.
+	Reloads chan struct{}
 
 	Times Times
+
+	// Confirm returns nil when the bridge's name is its own: always, but after a pause of the process. It is
+	// set before the first call.
+	Confirm func(context.Context) error
 
 	// Life is the context of all work, from start on. Its cause is [upstream.ErrStopping].
 	Life    context.Context //nolint:containedctx // of all work
@@ -71,6 +78,9 @@ type Times struct {
 	After func(time.Duration) <-chan time.Time
 }
 
+// reloadsAtOnce is how many streams are read from the log at a time.
+const reloadsAtOnce = 16
+
 // AnswerWithin is the usual times.answer.
 const AnswerWithin = 250 * time.Millisecond
 
@@ -80,12 +90,13 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h := &Host{
 		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls),
+		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls), Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
 		},
-		traces: env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
+		Confirm: func(context.Context) error { return nil },
+		traces:  env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
 	}
 	if cfg.CacheBytes > 0 {
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)

@@ -98,6 +98,9 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 		if e, err := rpc.ParseMessage(refused.Data); err == nil && e.Error != nil && string(e.ID) != "null" {
 			return e, nil // an error of JSON-RPC, with the status of HTTP that belongs to it
 		}
+		if refused.Status == http.StatusNotFound {
+			refused.Status = http.StatusBadGateway // 404 would say that the client's session has ended
+		}
 		return rpc.Message{}, refused
 	}
 	defer upstream.Finish(resp)
@@ -211,6 +214,7 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 
 // Serve hands over requests, one after the other, and stores what the server sends for them.
 func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	c.CancelAtOnce = true
 	ctx, p := c.Wait(ctx)
 	defer p.Over()
 	all, _, err := rpc.Messages(data)

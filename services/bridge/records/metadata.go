@@ -21,8 +21,9 @@ type OneCall struct {
 	Token    json.RawMessage `json:"progressToken,omitempty"`
 	LogLevel string          `json:"logLevel,omitempty"`
 	Server   json.RawMessage `json:"serverInfo,omitempty"`
-	Task     bool            `json:"task,omitempty"` // it may become a task
-	Asks     map[string]bool `json:"asks,omitempty"` // what its client can be asked
+	Task     bool            `json:"task,omitempty"`    // it may become a task
+	Asks     map[string]bool `json:"asks,omitempty"`    // what its client can be asked
+	Content  string          `json:"content,omitempty"` // what the requests have in common that its client repeats with answers
 }
 
 // Metadata is what the registry holds of a session of a bridge.

@@ -43,7 +43,7 @@ func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand 
 		listens: r.Method == mcp.MethodListen,
 	}
 	d.call.Data = nil
-	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task}
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task, Content: content}
 	d.meta.Retention = &records.Retention{KeepClosed: int64(CallKept / time.Second)}
 	return d
 }
@@ -51,7 +51,7 @@ func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand 
 // TakenOver returns the session of an owner's call that another bridge has opened, with its metadata. at
 // is where the call is at an MCP server that has sessions, else nil.
 func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
-	d := &OnDemand{call: rpc.Call{Owner: owner}, meta: meta}
+	d := &OnDemand{call: rpc.Call{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
 	d.at.Store(at)
 	d.SetOpened(time.Now())
 	return d

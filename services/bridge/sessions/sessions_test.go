@@ -21,7 +21,9 @@ func (aCall) RefreshTask(time.Time) {}
 
 // A call that no edge asks about for long has no client: its edge was killed.
 func TestIsOrphaned(t *testing.T) {
-	h := &Session{Demand: TakenOver("", records.Metadata{}, nil), Up: aCall{}}
+	var meta records.Metadata
+	meta.MCP.Call = &records.OneCall{}
+	h := &Session{Demand: TakenOver("", meta, nil), Up: aCall{}}
 	now := time.Now()
 	for _, tt := range []struct {
 		asked, away time.Duration // before now

@@ -119,7 +119,9 @@ func (t *Table) close(h *Session) {
 		defer done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 		defer cancel()
-		err = t.closeOnce(ctx, h)
+		if err = t.host.Confirm(ctx); err == nil {
+			err = t.closeOnce(ctx, h)
+		}
 		if err != nil {
 			t.host.Log.Info("a session is not ended yet", "session", h.Name, "error", err)
 		}

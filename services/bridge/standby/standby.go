@@ -46,6 +46,7 @@ type Name struct {
 	js       jetstream.JetStream
 	id       string      // of this run, which tells two bridges of one name apart
 	replaced func(error) // is called with [ErrReplaced]
+	pauses   pauses
 }
 
 // New returns the bridge's name. When another bridge has taken it, replaced is called.
@@ -104,11 +105,13 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
+	n.pauses.beat()
 	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
 		leave()
 		return nil, err
 	}
 	_ = nc.Publish(subject, []byte(n.id)) // else the other one looks by itself
+	n.host.Go(n.beats)
 	n.host.Go(func() { n.keep(other) })
 	return leave, nil
 }
@@ -132,17 +135,20 @@ func (n *Name) keep(other <-chan struct{}) {
 
 // Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
+	seen, _ := n.pauses.beat()
 	id, written, err := n.holder(ctx)
 	switch {
 	case err != nil:
 		return err
 	case id == "", id == n.id && time.Since(written) > nameTTL/2:
-		return n.put(ctx)
+		err = n.put(ctx)
 	case id != n.id:
 		return ErrReplaced
-	default:
-		return nil
 	}
+	if err == nil {
+		n.pauses.confirm(seen)
+	}
+	return err
 }
 
 // nameKey is where the bucket says which bridge has a name: the value is the ID of its run, which is

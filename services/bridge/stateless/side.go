@@ -26,6 +26,7 @@ type side struct {
 	request mcp.Request
 	rule    taskRule
 	kept    *resultcache.Request // nil for one whose result is not kept
+	created []byte               // the response that names the task of another bridge; nil for none
 
 	mu   sync.Mutex
 	to   *translated // nil where the request is passed on
@@ -114,6 +115,11 @@ func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
 // Resume continues a call of another bridge: at a server of earlier revisions, if that gives event
 // IDs. The revision itself has no resuming.
 func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
+	if u.created != nil && !c.HasNamedTask() { // the other bridge has not come to that
+		for _, id := range c.IDs() {
+			c.Respond(id, translate.WithID(u.created, id))
+		}
+	}
 	t := u.translation()
 	if t == nil {
 		if p, ok := u.work.(*passed); ok {
@@ -197,6 +203,7 @@ func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 
 // continueTask continues the task that the call has become at another bridge.
 func (u *side) continueTask(k *task) {
+	u.created = k.created()
 	if u.to != nil {
 		u.to.continueTask(k)
 		return

@@ -196,6 +196,7 @@ func (t *translated) resume(ctx context.Context, c *call.Call, client http.Heade
 		t.session.Listen(t.heard)
 	}
 	t.up.Resume(ctx, c, client)
+	t.linger(ctx)
 }
 
 // mayAsk reports whether the server may ask the client anything.

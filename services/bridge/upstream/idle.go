@@ -60,6 +60,12 @@ func (p *IdleTimer) Hurry() {
 	p.Wait()
 }
 
+// Cancel ends the context: the client has cancelled what is waited for.
+func (p *IdleTimer) Cancel() {
+	p.Came()
+	p.end(ErrCancelled)
+}
+
 // Over ends the context.
 func (p *IdleTimer) Over() {
 	p.Came()

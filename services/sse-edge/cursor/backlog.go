@@ -169,18 +169,10 @@ func (b *backlog) scan() {
 		return
 	}
 	s.position = from
-	through, err := b.log.Scan(ctx, b.number, from, s.upTo, s.take)
-	for _, reads := range s.byPlace {
-		for _, q := range reads {
-			if q.page.Through, q.err = min(through, q.upTo), err; err != nil {
-				q.page = eventlog.Page{}
-			}
-			close(q.done)
-		}
-	}
+	s.finish(b.log.Scan(ctx, b.number, from, s.upTo, s.take))
 }
 
-// scanTimeout bounds a scan; its readers come again after it.
+// scanTimeout bounds a scan; its readers come again after it, and continue where it ended.
 const scanTimeout = time.Minute
 
 // logScan is one scan.
@@ -270,6 +262,22 @@ func (s *logScan) hand(q *logRead) {
 	s.held -= q.bytes
 	s.readers--
 	close(q.done)
+}
+
+// finish gives those that are still aboard what they have, once the scan has come to through, or has failed.
+// What it has read until then is good: else quiet streams would never get past what one scan can read in time.
+func (s *logScan) finish(through uint64, err error) {
+	if err != nil {
+		through = s.position
+	}
+	for _, reads := range s.byPlace {
+		for _, q := range reads {
+			if q.page.Through = min(through, q.upTo); q.page.Through <= q.after {
+				q.page, q.err = eventlog.Page{}, err
+			}
+			close(q.done)
+		}
+	}
 }
 
 // pause gives everybody what they have so far, and waits a moment for them to come

@@ -33,6 +33,7 @@ type Group struct {
 	patterns []*pattern
 	mu       sync.Mutex // guards members against Follows
 
+	began   string        // the ID before the first event; empty before the first step
 	names   uint32        // checksum of the members
 	lives   uint32        // checksum of their lives, as far as the positions have come to them
 	sent    []window.Item // finished frames of a step that a client did not take
@@ -145,6 +146,12 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 
 // take moves the positions over what the members have read, as much as a step may carry.
 func (g *Group) take(s *Step, lanes []*lane) {
+	for _, l := range lanes { // before any event, whose ID has the positions of all lanes
+		l.toFirst()
+	}
+	if g.began == "" {
+		g.began = g.ID()
+	}
 	bytes := 0
 	for _, l := range lanes {
 		full := false
@@ -156,9 +163,6 @@ func (g *Group) take(s *Step, lanes []*lane) {
 			m.items[0] = window.Item{} // or its frame is kept with those that follow
 			m.items = m.items[1:]
 			l.moveTo(it.Sequence)
-			for _, m := range l.turning {
-				g.sum(m)
-			}
 			if g.cfg.Show != nil && !g.cfg.Show(&it.Item) {
 				continue
 			}
@@ -228,6 +232,12 @@ func (g *Group) untold() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return len(m.reader.Pending) > 0 })
 }
 
+// fresh reports whether some members of a client without an ID were not read yet: their position would name what
+// was removed before the client came.
+func (g *Group) fresh() bool {
+	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.reader.Fresh && !m.refused })
+}
+
 // countAhead has the bytes of the log count that members have read and no step has taken. If there is no
 // memory for them, they are read again.
 func (g *Group) countAhead() {
@@ -277,15 +287,28 @@ func (g *Group) ID() string {
 }
 
 // Cursor returns the positions as an event ID, moved to the end of the windows where there is nothing
-// in between; empty while something has to be told first.
+// in between; empty while something has to be told first, or a client without an ID has yet to be read for.
 func (g *Group) Cursor() string {
-	if !g.clean() || g.untold() {
+	if !g.clean() || g.untold() || g.fresh() {
 		return ""
 	}
 	for _, l := range g.lanes {
 		l.touch(g)
 	}
 	return g.ID()
+}
+
+// Began returns the ID before the first event, or before the first read; empty while a client without an ID
+// has yet to be read for.
+func (g *Group) Began() string {
+	switch {
+	case g.fresh():
+		return ""
+	case g.began == "":
+		return g.ID()
+	default:
+		return g.began
+	}
 }
 
 // Members returns the places, those that were named first and in that order.

@@ -608,6 +608,45 @@ func inTwoPartitions(ps *Partitions) (first, second string) {
 	return first, second
 }
 
+// What was removed before a client came is no gap when it comes again, with whichever ID it received.
+func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
+	for name, backfill := range map[string]int{"window": 0, "log": -1} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLogOf(t, 2)
+			first, second := inTwoPartitions(followLog(t, f, 0))
+			one, two := f.PublishTo(first, "a", 2), f.PublishTo(second, "a", 4)
+			f.AnnounceOf(second, "a", eventlog.Trimmed, 1, 2)
+			for _, sequence := range []uint64{1, 2} {
+				if err := f.Backend.Log.Delete(waittest.Context(t), 1, sequence); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ps := followLog(t, f, backfill)
+			comesTo(t, ps, first, one)
+			comesTo(t, ps, second, two)
+			var ids, none []string
+			g := openAdded(t, ps, "", &ids, []string{first, second}, nil)
+			if id := g.Cursor(); id != "" {
+				t.Errorf("before the first read, the heartbeat has the ID %s", id)
+			}
+			if got, want := readAll(t, g), fmt.Sprintf("%s:1 %s:2 %s:3 %s:4", first, first, second, second); got != want {
+				t.Fatalf("got %s, want %s", got, want)
+			}
+			for i, id := range append([]string{g.Began()}, ids...) {
+				again := openAdded(t, ps, id, &none, []string{first, second}, nil)
+				if got := readAll(t, again); strings.Contains(got, "gap") || strings.Count(got, ":") != 4-i {
+					t.Errorf("after event %d: %s", i, got)
+				}
+			}
+			g = openAdded(t, ps, ids[1], &ids, []string{first}, []string{second})
+			readAll(t, g)
+			if got := readAll(t, openAdded(t, ps, g.Began(), &none, []string{first}, []string{second})); strings.Contains(got, "gap") {
+				t.Errorf("after a session was added: %s", got)
+			}
+		})
+	}
+}
+
 // Where one of two partitions is rolled back, events of the other have the position that it goes back to.
 func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)

@@ -179,6 +179,20 @@ func (l *lane) moveTo(sequence uint64) {
 	} else {
 		l.position = sequence
 	}
+	for _, m := range l.turning {
+		l.group.sum(m)
+	}
+}
+
+// toFirst moves the position to just before the first event that was read.
+func (l *lane) toFirst() {
+	to := l.horizon()
+	for _, m := range l.members {
+		if len(m.items) > 0 {
+			to = min(to, m.items[0].Sequence-1)
+		}
+	}
+	l.moveTo(to)
 }
 
 // positionOf returns the position that is a member's.
@@ -222,9 +236,6 @@ func (l *lane) touch(g *Group) {
 	}
 	l.retag(v)
 	l.passOver()
-	for _, m := range l.turning {
-		g.sum(m)
-	}
 }
 
 // maxInParallel is how many members read the log at a time: those of a partition share its reads.

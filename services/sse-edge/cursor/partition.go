@@ -229,6 +229,10 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, err
 	}
+	if err := takeToken(ctx, p.of.whole); err != nil { // its newest entry may be an event
+		return life{}, err
+	}
+	defer func() { <-p.of.whole }()
 	of, _, err := p.log.LifeOf(ctx, name)
 	switch {
 	case err == nil:

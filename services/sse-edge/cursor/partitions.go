@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -53,7 +54,7 @@ type Partitions struct {
 	metrics  *metrics
 	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
-	newest   chan struct{}   // a token for each newest entry that is asked for
+	whole    chan struct{}   // a token for each request that is answered with a whole event
 	trims    chan struct{}   // a token for each read of a session's trims
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
@@ -65,15 +66,25 @@ type Partitions struct {
 	tails    sync.WaitGroup
 }
 
-// newestAtOnce is how many newest entries are asked for at a time.
-const newestAtOnce = 2
+// wholeAtOnce is how many such requests are made at a time: an answer may have 11 MiB, and a server ends a
+// connection for which 64 MiB wait.
+const wholeAtOnce = 4
+
+// Newest is [eventlog.Log.Newest], which is answered with a whole event.
+func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
+	if err := takeToken(ctx, ps.whole); err != nil {
+		return eventlog.Entry{}, err
+	}
+	defer func() { <-ps.whole }()
+	return ps.log.Newest(ctx, s)
+}
 
 // New returns the partitions of a log, to be followed until the end of Run.
 func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), newest: make(chan struct{}, newestAtOnce), trims: make(chan struct{}, cfg.LogReads),
+		reads: make(chan struct{}, cfg.LogReads), whole: make(chan struct{}, wholeAtOnce), trims: make(chan struct{}, cfg.LogReads),
 		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {

@@ -42,8 +42,8 @@ type Reader struct {
 	// cleared holds, for reads below the window, the newest clear in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
-	// asked is the end of the log when it was asked what was removed after a cursor below
-	// the window; 0 before. askedFirst is the oldest sequence that it held then.
+	// asked is up to where every trim was stored before the log was asked what was removed after a cursor
+	// below the window; 0 before. askedFirst is the oldest sequence that the log held then.
 	asked, askedFirst uint64
 
 	// end is the sequence at which the place ended, when that was found in the log or reached: until

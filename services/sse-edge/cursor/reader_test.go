@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -597,6 +598,83 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	}
 }
 
+// Answers of NATS with a whole event are asked for a few at a time.
+func TestReader_WholeEventsInTurns(t *testing.T) {
+	f := edgetest.NewLog(t)
+	last := f.Publish("a", 5)
+	var ps *Partitions
+	var needle atomic.Pointer[string] // part of the request
+	var requests, held atomic.Int64
+	link := natstest.Link{Before: func(data []byte) {
+		if part := needle.Load(); part != nil && bytes.Contains(data, []byte(*part)) {
+			requests.Add(1)
+			held.Add(int64(len(ps.whole)))
+		}
+	}}
+	env := daemon.NewEnv(nil)
+	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps = followed(t, l, env, -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, tt := range []struct {
+		name, request string
+		ask           func(context.Context) error
+	}{
+		{"the oldest event", `"next_by_subj":"mcp.0.s.`, func(ctx context.Context) error {
+			if exists, oldest := r.About(ctx); !exists || oldest == nil {
+				return errors.New("there is no event")
+			}
+			return nil
+		}},
+		{"the first event since", `"next_by_subj":"\u003e"`, func(ctx context.Context) error {
+			at, err := p.startAt(ctx, time.Now())
+			if err == nil && at != last {
+				err = fmt.Errorf("it follows %d", at)
+			}
+			return err
+		}},
+		{"the newest entry of a session", `"last_by_subj":"mcp.0.s.\u003e"`, func(ctx context.Context) error {
+			of, err := p.lookUpLife(ctx, "s")
+			if err == nil && !of.found {
+				err = errors.New("there is no life")
+			}
+			return err
+		}},
+	} {
+		requests.Store(0)
+		held.Store(0)
+		needle.Store(&tt.request)
+		if err := tt.ask(waittest.Context(t)); err != nil || requests.Load() == 0 || held.Load() != requests.Load() {
+			t.Errorf("%s: %d requests with %d tokens, %v", tt.name, requests.Load(), held.Load(), err)
+		}
+		needle.Store(nil)
+		if n := len(ps.whole); n != 0 {
+			t.Errorf("%s: %d tokens are still taken", tt.name, n)
+		}
+	}
+	back, err := p.open(waittest.Context(t), streamOf("a"), Start{After: r.ID(last)}, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	for range wholeAtOnce {
+		ps.whole <- struct{}{}
+	}
+	if exists, oldest := back.About(waittest.Context(t)); !exists || oldest != nil { // it does not wait
+		t.Errorf("a client that comes back: %t, %v", exists, oldest)
+	}
+}
+
 // Events that were removed are no newest ones, and get no gap.
 func TestReader_LastOfRemoved(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -703,6 +781,58 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 	}
 }
 
+// A trim that is stored after a reader has looked up the trims, and before it looks at the leader, is in no
+// answer: the next page asks again.
+func TestReader_TrimBetweenLookUpsAndLook(t *testing.T) {
+	for name, stream := range map[string]string{"stream": "a", "flow": ""} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLog(t)
+			f.Publish("a", 6)
+			ps := followLog(t, f, -1)
+			p := ps.Of("s")
+			r, err := p.open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			looks := &p.looks
+			waittest.Until(t, "no look is under way", func() bool {
+				looks.mu.Lock()
+				defer looks.mu.Unlock()
+				if looks.busy || p.jumpLook.Load() == nil {
+					return false
+				}
+				looks.busy = true // the next look waits for the test
+				return true
+			})
+			type result struct {
+				Step
+				error
+			}
+			page := make(chan result, 1)
+			go func() {
+				s, err := r.Next(waittest.Context(t))
+				page <- result{s, err}
+			}()
+			waittest.Until(t, "the trims were looked up", func() bool {
+				looks.mu.Lock()
+				defer looks.mu.Unlock()
+				return looks.next != nil
+			})
+			f.Announce("a", eventlog.Trimmed, 3, 4)
+			looks.work.Go(looks.run)
+			if s := waittest.Receive(t, "the first page", page); s.error != nil || len(s.Items) != 2 || len(s.Gaps) > 0 {
+				t.Fatalf("%d events, gaps %+v, %v", len(s.Items), s.Gaps, s.error)
+			}
+			f.Remove(3, 4)
+			s, err := r.Next(waittest.Context(t))
+			if err != nil || len(s.Gaps) != 1 || s.Gaps[0].Reason != ReasonTrimmed || !s.Gaps[0].Certain || s.First != 5 {
+				t.Errorf("gaps %+v, first %d, %v", s.Gaps, s.First, err)
+			}
+		})
+	}
+}
+
 // Two absences of a janitor are two, but all readers together wait for one only once.
 func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
@@ -743,7 +873,7 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
-	p := &Partition{log: f.Backend.Log, window: caughtUp(1 << 20)}
+	p := &Partition{of: &Partitions{whole: make(chan struct{}, 1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
 		of, err := p.lifeOf(waittest.Context(t), "s")
 		if err != nil {

@@ -129,8 +129,13 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	return nil
 }
 
-// startAt returns the sequence after which everything was stored at a time or later.
+// startAt returns the sequence after which everything was stored at a time or later. The search reads
+// events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
+	if err := takeToken(ctx, p.of.whole); err != nil {
+		return 0, err
+	}
+	defer func() { <-p.of.whole }()
 	at, err := p.log.SequenceAt(ctx, p.number, since)
 	return at - min(at, 1), err
 }
@@ -224,15 +229,15 @@ func (r *Reader) begin(reason Reason, requested string) {
 	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
-// About is what the first event on a connection tells. While the log does not answer, a stream
-// whose events may lie below the window counts as one that exists: clients take false for "nothing
+// About is what the first event on a connection tells. While the log does not answer, or is asked by too
+// many, a stream whose events may lie below the window counts as one that exists: clients take false for "nothing
 // was ever published".
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
 	unanswered := false
 	if !whole && r.Place.Stream != "" {
 		var err error
-		sequence, err = r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
+		sequence, err = r.first(ctx)
 		unanswered = err != nil && !errors.Is(err, eventlog.ErrNotFound)
 	}
 	if sequence != 0 {
@@ -243,6 +248,26 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 		return r.Place.Life != "" || sequence != 0, oldest
 	}
 	return sequence != 0 || unanswered, oldest
+}
+
+// errManyAsk is why a client that comes back does not learn which event is the oldest.
+var errManyAsk = errors.New("others ask for whole events now")
+
+// first returns the sequence of the oldest retained event of the reader's stream. A client that comes back
+// with an ID does not wait behind others: many come back at once, and read together then. Errors are those
+// of the log.
+func (r *Reader) first(ctx context.Context) (uint64, error) {
+	if r.Came == FromWindow || r.Came == FromLog {
+		select {
+		case r.part.of.whole <- struct{}{}:
+		default:
+			return 0, errManyAsk
+		}
+	} else if err := takeToken(ctx, r.part.of.whole); err != nil {
+		return 0, err
+	}
+	defer func() { <-r.part.of.whole }()
+	return r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
 }
 
 // Transient reports whether an error is trouble that will pass.

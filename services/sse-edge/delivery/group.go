@@ -13,7 +13,6 @@ import (
 type groupFormat struct {
 	*Stream
 	group *cursor.Group
-	begin string // the cursor before the first step
 }
 
 // NewGroup returns a stream of several sessions, each of whose messages is in an envelope. came
@@ -21,7 +20,7 @@ type groupFormat struct {
 func NewGroup(s *Streams, g *cursor.Group, by Request, came cursor.Arrival) *Stream {
 	st := NewStream(s, &cursor.Reader{Came: came}, by)
 	st.source = g
-	f := groupFormat{st, g, g.ID()}
+	f := groupFormat{st, g}
 	st.Format, st.expiring, st.Continues = f, f.expiring, true
 	return st
 }
@@ -57,7 +56,7 @@ func stateOf(at window.Place, state cursor.MemberState) groupState {
 
 // Opening returns the connect event. It has no cursor when a gap follows, as that of one session.
 func (f groupFormat) Opening(_ context.Context, from Beginning) []byte {
-	id := f.begin
+	id := f.group.Began()
 	if len(f.Step.Gaps) > 0 {
 		id = ""
 	}

@@ -240,7 +240,7 @@ func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessag
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
-	e, err := s.log.Newest(ctx, last)
+	e, err := s.subs.Parts.Newest(ctx, last)
 	switch {
 	case err == nil && isResponse(e.Data):
 		return c.SendStatus(http.StatusNoContent)

@@ -68,7 +68,7 @@ func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
-	e, err := s.log.Newest(ctx, at)
+	e, err := s.subs.Parts.Newest(ctx, at)
 	if err != nil {
 		if cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
 			err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")

@@ -1,0 +1,72 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// beatEvery is the time between two beats.
+	beatEvery = 200 * time.Millisecond
+	// pausedFor is the time without a beat that shows a pause of the process (SIGSTOP, a frozen container or
+	// machine): less than the second that a bridge has to answer before another one takes its name.
+	pausedFor = 750 * time.Millisecond
+)
+
+// pauses counts the pauses of the process. The zero value has seen none. It is safe for concurrent use.
+type pauses struct {
+	mu        sync.Mutex
+	last      time.Time // the last beat
+	seen      int
+	confirmed int // after so many the name was this bridge's
+}
+
+// beat notes that the process runs. It returns how many pauses the process has had, and whether the name was
+// this bridge's after the last.
+func (p *pauses) beat() (seen int, confirmed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	// While a machine sleeps, only the wall clock continues.
+	if gap := max(now.Sub(p.last), now.Round(0).Sub(p.last.Round(0))); !p.last.IsZero() && gap > pausedFor {
+		p.seen++
+	}
+	p.last = now
+	return p.seen, p.confirmed == p.seen
+}
+
+// confirm notes that the name was this bridge's after so many pauses.
+func (p *pauses) confirm(seen int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.confirmed = max(p.confirmed, seen)
+}
+
+// beats beats until the service stops.
+func (n *Name) beats() {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.host.Life.Done():
+			return
+		case <-ticker.C:
+			n.pauses.beat()
+		}
+	}
+}
+
+// Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
+// what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
+func (n *Name) Confirm(ctx context.Context) error {
+	if _, confirmed := n.pauses.beat(); confirmed {
+		return nil
+	}
+	err := n.Check(ctx)
+	if errors.Is(err, ErrReplaced) {
+		n.replaced(err)
+	}
+	return err
+}
