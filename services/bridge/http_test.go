@@ -13,32 +13,6 @@ import (
 	"rejoin/shared/session"
 )
 
-func TestCall_MessagesInOrder(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("slow", func(w *writing, _ *http.Request, m rpc.Message) {
-		w.stream()
-		for n := range 5 {
-			w.send("", note(n))
-		}
-		w.send("", response(m.ID))
-	})
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, a := s.request(t, name, `"x"`, "slow")
-	if a.Status != http.StatusAccepted {
-		t.Fatalf("it was answered %d %s", a.Status, a.Data)
-	}
-	if diff := cmp.Diff([]string{note(0), note(1), note(2), note(3), note(4), response(`"x"`)}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
-	plain, _ := s.request(t, name, "7", "quick")
-	if diff := cmp.Diff([]string{response("7")}, s.finished(t, name, plain)); diff != "" {
-		t.Error(diff)
-	}
-	eventually(t, "all messages are counted", func() bool { return in.metric(t, "messages_total") == 7 })
-	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
-}
-
 func TestListen_ServerMessages(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	up.onGet(func(w *writing, r *http.Request) {
@@ -56,7 +30,7 @@ func TestListen_ServerMessages(t *testing.T) {
 
 func TestInitialize_ResponseStream(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	s.start(t, testConfig(up.URL))
+	in := s.start(t, testConfig(up.URL))
 	stream := newStream(t, "0")
 	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
 	if a.Status != http.StatusOK {
@@ -65,6 +39,7 @@ func TestInitialize_ResponseStream(t *testing.T) {
 	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
 		t.Error(diff)
 	}
+	eventually(t, "the message is counted", func() bool { return in.metric(t, "messages_total") == 1 })
 }
 
 func TestSession_RegisteredUntilDeleted(t *testing.T) {

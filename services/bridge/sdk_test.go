@@ -33,17 +33,13 @@ func (o *opening) Flush() { _ = http.NewResponseController(o.ResponseWriter).Flu
 
 // sdkServer is a server of the official Go SDK. Its tool "work" sends progress before and
 // after it was let go on. listened counts the streams that were opened with GET.
-func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *httptest.Server, server *mcp.Server, goOn chan struct{}, listened *atomic.Int64) {
+func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions) (up *httptest.Server, server *mcp.Server, goOn chan struct{}, listened *atomic.Int64) {
 	t.Helper()
 	goOn, listened = make(chan struct{}), &atomic.Int64{}
 	server = mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		progress := func(n int) error {
-			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(n)})
-			if opts.JSONResponse {
-				return nil // only the session's own stream takes it, which may not be open yet
-			}
-			return err
+			return req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: float64(n)})
 		}
 		for n := range 3 {
 			if err := progress(n); err != nil {
@@ -51,15 +47,11 @@ func sdkServer(t *testing.T, opts *mcp.StreamableHTTPOptions, ask bool) (up *htt
 			}
 		}
 		<-goOn
-		text := "done"
-		if ask {
-			answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: map[string]any{"type": "object"}})
-			if err != nil {
-				return nil, nil, err
-			}
-			text = answer.Action
+		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: map[string]any{"type": "object"}})
+		if err != nil {
+			return nil, nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, progress(3)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: answer.Action}}}, nil, progress(3)
 	})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts)
 	up = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -116,7 +108,7 @@ func TestGoSDK_Sessions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
-			up, server, goOn, listened := sdkServer(t, opts, true)
+			up, server, goOn, listened := sdkServer(t, opts)
 			in := s.start(t, testConfig(up.URL))
 			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
@@ -162,30 +154,6 @@ func TestGoSDK_Sessions(t *testing.T) {
 				return true
 			})
 			s.wantState(t, name, session.Closed)
-		})
-	}
-}
-
-func TestGoSDK_StatelessOrJSON(t *testing.T) {
-	for name, opts := range map[string]*mcp.StreamableHTTPOptions{"stateless": {Stateless: true}, "json": {JSONResponse: true}} {
-		t.Run(name, func(t *testing.T) {
-			s := newSystem(t, eventlog.Settings{})
-			up, _, goOn, _ := sdkServer(t, opts, false)
-			cfg := testConfig(up.URL)
-			s.start(t, cfg)
-			name := s.openAsked(t)
-			stream := newStream(t, `"w"`)
-			close(goOn)
-			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
-				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
-			}
-			all := s.finished(t, name, stream)
-			if last := all[len(all)-1]; !strings.Contains(last, `"id":"w"`) || !strings.Contains(last, "done") {
-				t.Errorf("the stream has %v", all)
-			}
-			if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-				t.Errorf("the end was answered %d", a.Status)
-			}
 		})
 	}
 }
