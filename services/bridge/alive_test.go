@@ -40,9 +40,9 @@ func TestIdle_SessionWithOpenCall(t *testing.T) {
 	s.request(t, busy, "1", "hang")
 	q := presence.Question{Sessions: []presence.Session{{Name: idle}, {Name: busy}, {Name: "unknown"}}}
 	var answers []presence.Answer
-	eventually(t, "there is an answer", func() bool {
+	waittest.Until(t, "there is an answer", func() bool {
 		var err error
-		answers, err = presence.Ask(patient(t), s.b.Conn, q, time.Second)
+		answers, err = presence.Ask(waittest.Context(t), s.b.Conn, q, time.Second)
 		return err == nil && len(answers) == 1
 	})
 	if diff := cmp.Diff([]presence.Present{{Session: 1}}, answers[0].Present); diff != "" {
@@ -62,8 +62,8 @@ func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, 
 	in = s.start(t, testConfig(up.URL))
 	name = s.ready(t)
 	stream, _ = s.request(t, name, "1", "hang")
-	eventually(t, "the call is written down", func() bool {
-		_, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
+	waittest.Until(t, "the call is written down", func() bool {
+		_, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
 		return err == nil
 	})
 	return s, up, in, name, stream
@@ -104,7 +104,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		t.Error("the second did not wait for the first to come back")
 	}
 	close(again)
-	eventually(t, "the second is open", second.taken.Load)
+	waittest.Until(t, "the second is open", second.taken.Load)
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
@@ -155,7 +155,7 @@ func TestBridge_NameIsTakenWhileItWasCutOff(t *testing.T) {
 func (s *system) stopAway(t *testing.T, in *instance) {
 	t.Helper()
 	in.stop()
-	eventually(t, "NATS says that the bridge is away", func() bool {
+	waittest.Until(t, "NATS says that the bridge is away", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := s.b.Conn.RequestWithContext(ctx, standby.AliveSubject(in.host.Name), nil)

@@ -65,8 +65,8 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	})
 	go in.stateless.Request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 	waittest.Receive(t, "the server asks", asked)
-	eventually(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
-	eventually(t, "the server's session has ended", func() bool {
+	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the server's session has ended", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		return len(up.deleted) == 1
@@ -95,7 +95,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[1], icon) {
 		t.Error("the client does not get what the server says it is")
 	}
-	rec, err := s.b.Sessions.Learn(patient(t), c.Session)
+	rec, err := s.b.Sessions.Learn(waittest.Context(t), c.Session)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"serverInfo":{"name":"s","version":"1"}`) {
 		t.Errorf("the log keeps %d bytes with the call: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
 	}
@@ -112,7 +112,7 @@ func TestModernServer_LongInstructions(t *testing.T) {
 	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
 		t.Errorf("initialize is answered %d %.500s", a.Status, a.Data)
 	}
-	rec, err := s.b.Sessions.Learn(patient(t), name)
+	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"listChanged":true`) {
 		t.Errorf("the log keeps %d bytes with the session: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
 	}
@@ -139,7 +139,7 @@ func TestListen_TooMuch(t *testing.T) {
 		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
 	}
 	var f translate.Filter
-	eventually(t, "it is acknowledged", func() bool {
+	waittest.Until(t, "it is acknowledged", func() bool {
 		all, _ := s.read(t, c.Session, c.Stream)
 		if len(all) == 0 {
 			return false

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestCloseSession_ServerHangs(t *testing.T) {
@@ -23,9 +24,7 @@ func TestCloseSession_ServerHangs(t *testing.T) {
 	cfg := testConfig(up.URL)
 	s.start(t, cfg)
 	name := s.ready(t)
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Errorf("the end was answered %d", a.Status)
-	}
+	s.end(t, name)
 	s.wantState(t, name, session.Closed)
 }
 
@@ -47,7 +46,7 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
-	eventually(t, "the ID has come", func() bool {
+	waittest.Until(t, "the ID has come", func() bool {
 		c := first.table.Session(name).Call(stream)
 		return c != nil && c.Cursor().ID != ""
 	})
@@ -60,13 +59,11 @@ func TestResume_BeforeFirstMessage(t *testing.T) {
 
 func TestEventID_NotAHeaderValue(t *testing.T) {
 	for _, id := range []string{strings.Repeat("x", 1<<20), "a\x01b", "a\x7f"} {
-		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		s, up, in, name := begun(t)
 		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
 			w.stream()
 			w.send(id, note(1))
 		})
-		in := s.start(t, testConfig(up.URL))
-		name := s.ready(t)
 		stream, _ := s.request(t, name, "1", "bad")
 		wantError(t, s.finished(t, name, stream), 2, "1")
 		in.stop()
@@ -74,7 +71,7 @@ func TestEventID_NotAHeaderValue(t *testing.T) {
 }
 
 func TestResponse_ToAnotherRequest(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in, name := begun(t)
 	up.handle("other", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", response("77"))
@@ -82,8 +79,6 @@ func TestResponse_ToAnotherRequest(t *testing.T) {
 		w.send("", response("1"))
 		w.send("", response("2"))
 	})
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	stream := newStream(t, "1", "2")
 	s.post(t, name, stream, `[{"jsonrpc":"2.0","id":1,"method":"other"},{"jsonrpc":"2.0","id":2,"method":"other"}]`)
 	if diff := cmp.Diff([]string{response("1"), response("2")}, s.finished(t, name, stream)); diff != "" {
@@ -95,11 +90,9 @@ func TestResponse_ToAnotherRequest(t *testing.T) {
 }
 
 func TestCheckCalls_AnsweredCall(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	s.start(t, testConfig(up.URL))
-	name := s.ready(t)
+	s, _, _, name := begun(t)
 	stream := newStream(t, "1", "2")
-	if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}); err != nil {
+	if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}); err != nil {
 		t.Fatal(err)
 	}
 	s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
@@ -133,7 +126,7 @@ func TestOpenSession_TooLate(t *testing.T) {
 	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusGatewayTimeout {
 		t.Errorf("it was answered %d", a.Status)
 	}
-	eventually(t, "it has ended", func() bool {
+	waittest.Until(t, "it has ended", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		return slices.Equal(up.deleted, []string{"left-behind"})
@@ -172,12 +165,10 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 		w.stream()
 		w.send("", data)
 	}} {
-		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		s, up, in, name := begun(t)
 		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
 			to(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
 		})
-		in := s.start(t, testConfig(up.URL))
-		name := s.ready(t)
 		stream, _ := s.request(t, name, "1", "bad")
 		all := s.finished(t, name, stream)
 		wantError(t, all, 1, "1")

@@ -11,6 +11,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestListen_ServerMessages(t *testing.T) {
@@ -22,7 +23,7 @@ func TestListen_ServerMessages(t *testing.T) {
 	})
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	eventually(t, "the note is in the log", func() bool {
+	waittest.Until(t, "the note is in the log", func() bool {
 		all, final := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1)}) && !final
 	})
@@ -39,41 +40,37 @@ func TestInitialize_ResponseStream(t *testing.T) {
 	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
 		t.Error(diff)
 	}
-	eventually(t, "the message is counted", func() bool { return in.metric(t, "messages_total") == 1 })
+	waittest.Until(t, "the message is counted", func() bool { return in.metric(t, "messages_total") == 1 })
 }
 
 func TestSession_RegisteredUntilDeleted(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL))
 	name := s.open(t)
-	rec, err := s.b.Sessions.Get(patient(t), name)
+	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 	if err != nil || !strings.Contains(string(rec.Metadata), `"bridge":"test","upstream":"up-`) || !strings.Contains(string(rec.Metadata), `"protocolVersion":"2025-11-25"`) {
 		t.Fatalf("the record is %+v %s, %v", rec, rec.Metadata, err)
 	}
 	if in.metric(t, "sessions") != 1 {
 		t.Error("the session is not counted")
 	}
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
-	}
+	s.end(t, name)
 	s.wantState(t, name, session.Closed)
-	eventually(t, "it has ended upstream", func() bool {
+	waittest.Until(t, "it has ended upstream", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		return len(up.deleted) == 1
 	})
-	eventually(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	waittest.Until(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 }
 
 func TestCall_UpstreamRefuses(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _, name := begun(t)
 	up.handle("secret", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="x"`)
 		w.Header().Set("X-Internal", "1")
 		w.WriteHeader(http.StatusUnauthorized)
 	})
-	s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	stream, a := s.request(t, name, "1", "secret")
 	if a.Status != http.StatusUnauthorized || len(a.Header) != 1 || a.Header.Get("WWW-Authenticate") != `Bearer resource_metadata="x"` {
 		t.Errorf("it was answered %+v", a)

@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // bridgeMode is the argument that makes the test's program a bridge; the URLs of NATS and
@@ -116,7 +117,7 @@ func (k *killable) count(w *writing, r *http.Request, id string, from int) {
 func (s *system) checked(t *testing.T, name, stream string) []string {
 	t.Helper()
 	var all []string
-	eventually(t, "the stream "+stream+" is finished", func() (final bool) {
+	waittest.Until(t, "the stream "+stream+" is finished", func() (final bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, _ = rpc.Call{Action: rpc.Check, Session: name, Stream: stream}.Do(ctx, s.b.Conn)
@@ -139,7 +140,7 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 	kill := s.startProgram(t, up.URL)
 	name := s.ready(t)
 	for range rounds {
-		eventually(t, "the bridge has the session", func() bool {
+		waittest.Until(t, "the bridge has the session", func() bool {
 			return s.do(t, rpc.Call{Action: rpc.Check, Session: name}).Status == http.StatusAccepted
 		})
 		before := up.sent.Load()
@@ -159,12 +160,12 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 			})
 		}
 		moment := before + rand.Int64N(notes*calls)
-		eventually(t, "the moment has come", func() bool { return up.sent.Load() >= moment })
+		waittest.Until(t, "the moment has come", func() bool { return up.sent.Load() >= moment })
 		kill()
 		asking.Wait()
 		known := map[string]bool{} // what the next bridge can go on with
 		for id, stream := range streams {
-			entry, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
+			entry, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
 			known[id] = err == nil && strings.Contains(string(entry.Value()), `"id"`)
 		}
 		kill = s.startProgram(t, up.URL)

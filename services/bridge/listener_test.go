@@ -27,7 +27,7 @@ func listens(up *server) *server {
 // listenedTo returns what a client that listens has received, as soon as that is n messages.
 func (s *system) listenedTo(t testing.TB, c rpc.Call, n int) (all []string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d messages are stored", n), func() bool {
+	waittest.Until(t, fmt.Sprintf("%d messages are stored", n), func() bool {
 		all, _ = s.read(t, c.Session, c.Stream)
 		return len(all) >= n
 	})
@@ -87,7 +87,7 @@ func TestListen_TaskIsEnded(t *testing.T) {
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
 	s.do(t, l)
 	s.listenedTo(t, l, 2)
-	if err := s.b.Sessions.End(patient(t), c.Session, "", false); err != nil {
+	if err := s.b.Sessions.End(waittest.Context(t), c.Session, "", false); err != nil {
 		t.Fatal(err)
 	}
 	if all := s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskEnded) {

@@ -23,9 +23,11 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) {
@@ -42,28 +44,6 @@ func TestMain(m *testing.M) {
 	}
 	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
 	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
-}
-
-// wait is how long a test waits for what must happen.
-const wait = 60 * time.Second
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.After(wait)
-	for !cond() {
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-func patient(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // system is a NATS server with a log, and somebody who does what an edge does.
@@ -83,7 +63,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
 	settings.Partitions = 2
-	b, err := backend.Create(patient(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +73,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 
 func testConfig(server string) config.Config {
 	return config.Config{
-		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: flagtype.Duration(wait), OpenTimeout: 30 * time.Second,
+		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: flagtype.Duration(waittest.Timeout), OpenTimeout: 30 * time.Second,
 		MaxCalls: 100, AckTimeout: time.Second, CancelGrace: time.Minute, InputWait: time.Minute, TaskTTL: time.Hour,
 		ForwardHeader: []string{"Accept-Language", "traceparent"},
 	}
@@ -113,7 +93,7 @@ type instance struct {
 func (s *system) start(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	in := s.launch(t, cfg, set...)
-	eventually(t, "the bridge is open", in.taken.Load)
+	waittest.Until(t, "the bridge is open", in.taken.Load)
 	return in
 }
 
@@ -121,7 +101,7 @@ func (s *system) start(t testing.TB, cfg config.Config, set ...func(*Service)) *
 func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
-	b, err := backend.Open(patient(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
+	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +109,8 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	service.host.Times.Answer = wait // whatever the machine does: what is answered at once is
-	service.host.Times.Alive = wait  // and a bridge that is there answers
+	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
+	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers
 	for _, f := range set {
 		f(service)
 	}
@@ -152,43 +132,16 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 // metric returns the sum of a metric over the label values that hold all of labels.
 func (in *instance) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := in.env.Gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, found := 0.0, false
-	for _, f := range families {
-		if f.GetName() != "rejoin_bridge_"+name {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			has := 0
-			for _, l := range m.GetLabel() {
-				for _, want := range labels {
-					if l.GetValue() == want {
-						has++
-					}
-				}
-			}
-			if has == len(labels) {
-				found = true
-				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	if !found {
-		t.Fatalf("there is no metric %s%v", name, labels)
-	}
-	return sum
+	return metrictest.Value(t, in.env.Gatherer, "rejoin_bridge_"+name, labels...)
 }
 
 // do asks the bridge as an edge does, again while no bridge listens.
 func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
 	t.Helper()
 	var a rpc.Answer
-	eventually(t, "a bridge answers", func() (ok bool) {
+	waittest.Until(t, "a bridge answers", func() (ok bool) {
 		var err error
-		a, err = c.Do(patient(t), s.b.Conn)
+		a, err = c.Do(waittest.Context(t), s.b.Conn)
 		return err == nil
 	})
 	return a
@@ -223,6 +176,22 @@ func (s *system) ready(t testing.TB) string {
 	return name
 }
 
+// begun is a bridge before a server, with a session that is ready.
+func begun(t *testing.T) (s *system, up *server, in *instance, name string) {
+	t.Helper()
+	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
+	in = s.start(t, testConfig(up.URL))
+	return s, up, in, s.ready(t)
+}
+
+// end ends a session.
+func (s *system) end(t testing.TB, name string) {
+	t.Helper()
+	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
+	}
+}
+
 func (s *system) post(t testing.TB, name, stream, data string) rpc.Answer {
 	t.Helper()
 	return s.do(t, rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(data)})
@@ -251,15 +220,15 @@ func newStream(t testing.TB, ids ...string) string {
 // read returns what the log has of a stream, and whether the last event is final.
 func (s *system) read(t testing.TB, name, stream string) (all []string, final bool) {
 	t.Helper()
-	state, err := s.b.Log.Look(patient(t), s.b.Log.Partition(name))
+	state, err := s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name))
 	if err != nil {
 		return nil, false
 	}
-	rec, err := s.b.Sessions.Learn(patient(t), name)
+	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)
 	if err != nil {
 		return nil, false
 	}
-	page, err := s.b.Log.Read(patient(t), eventlog.Query{Session: name, Life: rec.Life, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
+	page, err := s.b.Log.Read(waittest.Context(t), eventlog.Query{Session: name, Life: rec.Life, Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
 	if err != nil {
 		return nil, false
 	}
@@ -280,7 +249,7 @@ func (s *system) read(t testing.TB, name, stream string) (all []string, final bo
 func (s *system) finished(t testing.TB, name, stream string) []string {
 	t.Helper()
 	var all []string
-	eventually(t, "the stream "+stream+" is finished", func() (final bool) {
+	waittest.Until(t, "the stream "+stream+" is finished", func() (final bool) {
 		all, final = s.read(t, name, stream)
 		return final
 	})
@@ -289,8 +258,8 @@ func (s *system) finished(t testing.TB, name, stream string) []string {
 
 func (s *system) wantState(t testing.TB, name string, want session.State) {
 	t.Helper()
-	eventually(t, name+" is "+string(want), func() bool {
-		rec, err := s.b.Sessions.Get(patient(t), name)
+	waittest.Until(t, name+" is "+string(want), func() bool {
+		rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 		return err == nil && rec.State == want
 	})
 }
@@ -298,7 +267,7 @@ func (s *system) wantState(t testing.TB, name string, want session.State) {
 // lifeOf returns the life of a session.
 func (s *system) lifeOf(t testing.TB, name string) string {
 	t.Helper()
-	rec, err := s.b.Sessions.Get(patient(t), name)
+	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,5 +278,5 @@ func (s *system) lifeOf(t testing.TB, name string) string {
 func (s *system) ended(t testing.TB, name, stream string) {
 	t.Helper()
 	end := event.Subject{Partition: s.b.Log.Partition(name), Session: name, Life: s.lifeOf(t, name), Stream: stream, Kind: event.End}
-	eventually(t, "the stream has ended", func() bool { _, err := s.b.Log.Last(patient(t), end); return err == nil })
+	waittest.Until(t, "the stream has ended", func() bool { _, err := s.b.Log.Last(waittest.Context(t), end); return err == nil })
 }

@@ -15,10 +15,11 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 func TestBatch_LastResponseIsFinal(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _, name := begun(t)
 	up.handle("array", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.json("[" + response("2") + " , " + response("1") + "]")
 	})
@@ -30,8 +31,6 @@ func TestBatch_LastResponseIsFinal(t *testing.T) {
 		w.send("", "["+note(2)+","+response("2.0")+"]")
 	})
 	up.handle("half", func(w *writing, _ *http.Request, _ rpc.Message) { w.json("[" + response("2") + "]") })
-	s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	for method, want := range map[string][]string{
 		"array":  {response("2"), response("1")},
 		"stream": {response("1"), note(1), note(2), response("2.0")},
@@ -102,7 +101,7 @@ func TestListen_TooLargeEvent(t *testing.T) {
 	})
 	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	eventually(t, "what comes later is there", func() bool {
+	waittest.Until(t, "what comes later is there", func() bool {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return len(all) == 2 && all[1] == note(2)
 	})
@@ -159,7 +158,7 @@ func TestCalls_Concurrent(t *testing.T) {
 		wg.Go(func() {
 			id := fmt.Sprint(i)
 			stream := newStream(t, id)
-			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 			defer cancel()
 			a, err := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"some"}`)}.Do(ctx, s.b.Conn)
 			if err != nil || a.Status != http.StatusAccepted {
@@ -172,7 +171,7 @@ func TestCalls_Concurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
 
 func TestCalls_TooMany(t *testing.T) {

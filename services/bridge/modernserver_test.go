@@ -93,7 +93,7 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	stream := newStream(t, "1")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	var question rpc.Message
-	eventually(t, "the client is asked", func() bool {
+	waittest.Until(t, "the client is asked", func() bool {
 		all, _ := s.read(t, name, stream)
 		if len(all) == 0 {
 			return false
@@ -166,7 +166,7 @@ func TestModernServer_Cancelled(t *testing.T) {
 	}
 	waittest.Receive(t, "the request has ended at the server", gone)
 	s.ended(t, name, stream)
-	eventually(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
 	if all, final := s.read(t, name, stream); final {
 		t.Errorf("the client receives %s", all[len(all)-1])
 	}
@@ -239,7 +239,7 @@ func TestModernServer_Changes(t *testing.T) {
 	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"}}}`)
 	heard := func(n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d changes are stored", n), func() bool {
+		waittest.Until(t, fmt.Sprintf("%d changes are stored", n), func() bool {
 			all, _ := s.read(t, name, rpc.Standalone)
 			for _, message := range all {
 				if strings.Contains(message, "subscriptionId") || !strings.Contains(message, translate.ToolsChanged) {
@@ -299,7 +299,7 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 	s.set(t, name, "3", "logging/setLevel", `{"level":"debug"}`)
 	in.stop()
 	s.start(t, testConfig(up.URL))
-	eventually(t, "the client is told that the resource may have changed", func() bool {
+	waittest.Until(t, "the client is told that the resource may have changed", func() bool {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return len(all) == 1 && strings.Contains(all[0], translate.ResourceUpdated) && strings.Contains(all[0], "file:///b")
 	})
@@ -329,7 +329,7 @@ func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	name := s.ready(t)
 	for _, uri := range []string{"file:///a", "file:///b"} {
 		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
-		eventually(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
+		waittest.Until(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
 	}
 }
 
@@ -353,7 +353,7 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
 			t.Errorf("a long one is answered %s", got)
 		}
-		if rec, err := s.b.Sessions.Get(patient(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
+		if rec, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
 			t.Errorf("the metadata is %s, %v", rec.Metadata, err)
 		}
 	}
@@ -389,7 +389,7 @@ done`), 0o600); err != nil {
 		}
 	}
 	list()
-	eventually(t, "the process that was started ahead has ended", func() bool {
+	waittest.Until(t, "the process that was started ahead has ended", func() bool {
 		if ready, starting := in.server.Spares(); ready > 0 || starting > 0 {
 			return false
 		}
@@ -426,11 +426,11 @@ done`), 0o600); err != nil {
 			t.Error("a process has served two calls")
 		}
 		seen[m.Result.Process] = true
-		eventually(t, "one is started ahead, and no other is left", func() bool {
+		waittest.Until(t, "one is started ahead, and no other is left", func() bool {
 			ready, _ := in.server.Spares()
 			return ready == 1 && in.metric(t, "processes") == 1
 		})
 	}
 	in.server.CloseSpares(time.Now().Add(2*mcpserver.SpareFor), false)
-	eventually(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
+	waittest.Until(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
 }

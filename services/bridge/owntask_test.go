@@ -10,6 +10,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // withTasks is a server of the revision without sessions that has tasks of its own, and no notion of users.
@@ -90,7 +91,7 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 			t.Errorf("the request is answered %d %s", a.Status, a.Data)
 		}
 	}
-	if keys, err := s.records(t).KV.ListKeys(patient(t)); err != nil {
+	if keys, err := s.records(t).KV.ListKeys(waittest.Context(t)); err != nil {
 		t.Error(err)
 	} else {
 		for key := range keys.Keys() {
@@ -179,7 +180,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
 	r := s.records(t)
-	if err := r.JS.DeleteKeyValue(patient(t), rpc.CallsBucket); err != nil {
+	if err := r.JS.DeleteKeyValue(waittest.Context(t), rpc.CallsBucket); err != nil {
 		t.Fatal(err)
 	}
 	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"taskId":"42"`) {
@@ -192,7 +193,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}
 	s.records(t) // makes the bucket
-	eventually(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
+	waittest.Until(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
 	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusBadRequest {
 		t.Errorf("another client is answered %d %s", a.Status, a.Data)
 	}
@@ -307,5 +308,5 @@ func TestRequiredTask_Cancelled(t *testing.T) {
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.acknowledged(t, c, mcp.MethodCancelTask, "")
 	s.becomes(t, c.Session, mcp.TaskCancelled)
-	eventually(t, "the server's task is cancelled", func() bool { return up.posted(`"tasks/cancel"`) == 1 && up.posted(`"inner"`) == 2 })
+	waittest.Until(t, "the server's task is cancelled", func() bool { return up.posted(`"tasks/cancel"`) == 1 && up.posted(`"inner"`) == 2 })
 }

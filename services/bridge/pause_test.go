@@ -49,8 +49,8 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	process, kill := s.startProcess(t, up.URL)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "slow")
-	eventually(t, "the call is written down", func() bool {
-		_, err := s.records(t).KV.Get(patient(t), records.Key(name, stream))
+	waittest.Until(t, "the call is written down", func() bool {
+		_, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
 		return err == nil
 	})
 	pause(t, process)
@@ -60,14 +60,14 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	answers := make(chan rpc.Answer, 1)
 	go func() {
 		call := rpc.Call{Action: rpc.Post, Session: name, Stream: late, Data: []byte(`{"jsonrpc":"2.0","id":2,"method":"late"}`)}
-		a, err := call.Do(patient(t), s.b.Conn)
+		a, err := call.Do(waittest.Context(t), s.b.Conn)
 		if err != nil {
 			t.Error(err)
 		}
 		answers <- a
 	}()
-	eventually(t, "the request is sent", func() bool { return s.b.Conn.Stats().OutMsgs > before })
-	if err := s.b.Conn.FlushWithContext(patient(t)); err != nil { // NATS has it, and knows one bridge alone
+	waittest.Until(t, "the request is sent", func() bool { return s.b.Conn.Stats().OutMsgs > before })
+	if err := s.b.Conn.FlushWithContext(waittest.Context(t)); err != nil { // NATS has it, and knows one bridge alone
 		t.Fatal(err)
 	}
 	s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Alive = time.Second })

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 // script is what the server sends on one stream: messages, of which the last is a
@@ -149,7 +150,7 @@ func TestLog_EqualsServerMessages(t *testing.T) {
 		for key, stream := range streams {
 			if key == "s" {
 				var all []string
-				eventually(t, "all notes are there", func() bool {
+				waittest.Until(t, "all notes are there", func() bool {
 					all, _ = s.read(t, name, stream)
 					return len(all) >= len(want[key])
 				})

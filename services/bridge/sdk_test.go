@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // opening tells when the server has begun to answer.
@@ -115,12 +116,12 @@ func TestGoSDK_Sessions(t *testing.T) {
 			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
 				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
 			}
-			eventually(t, "there is progress", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
+			waittest.Until(t, "there is progress", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
 			if opts.EventStore != nil {
 				up.CloseClientConnections() // the server answers what resumes it with the next message
 			}
 			close(goOn)
-			eventually(t, "the server asks", func() bool {
+			waittest.Until(t, "the server asks", func() bool {
 				all, _ := s.read(t, name, stream)
 				if len(all) == 0 {
 					return false // it was not read in time
@@ -138,16 +139,14 @@ func TestGoSDK_Sessions(t *testing.T) {
 			}
 
 			// What the server says of itself. Without a store it says it to who listens.
-			eventually(t, "the bridge listens to the server", func() bool { return listened.Load() > 0 })
+			waittest.Until(t, "the bridge listens to the server", func() bool { return listened.Load() > 0 })
 			server.AddTool(&mcp.Tool{Name: "new", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })
-			eventually(t, "the news are there", func() bool {
+			waittest.Until(t, "the news are there", func() bool {
 				all, _ := s.read(t, name, rpc.Standalone)
 				return len(all) == 1 && strings.Contains(all[0], "notifications/tools/list_changed")
 			})
-			if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-				t.Errorf("the end was answered %d", a.Status)
-			}
-			eventually(t, "the server has no session", func() bool {
+			s.end(t, name)
+			waittest.Until(t, "the server has no session", func() bool {
 				for range server.Sessions() {
 					return false
 				}

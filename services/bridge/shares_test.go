@@ -63,7 +63,7 @@ func TestAttackProcessesTakenByOneClient(t *testing.T) {
 			for _, name := range own {
 				s.do(t, rpc.Call{Action: rpc.End, Session: name})
 			}
-			eventually(t, "the processes have ended", func() bool { return in.metric(t, "processes") == 2 })
+			waittest.Until(t, "the processes have ended", func() bool { return in.metric(t, "processes") == 2 })
 			if _, a := s.openAs(t, mallory[0], mallory[1]); a.Status != http.StatusOK {
 				t.Errorf("after the end it was answered %d %s", a.Status, a.Data)
 			}
@@ -116,7 +116,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	call := statelessCall(t, "1", "hang", "", "") // none is begun ahead: more than half are taken
 	call.Owner = "carol"
 	s.do(t, call)
-	eventually(t, "the call has its process", func() bool { return in.metric(t, "processes") == 4 })
+	waittest.Until(t, "the call has its process", func() bool { return in.metric(t, "processes") == 4 })
 
 	_, a := s.openAs(t, "alice", "")
 	wantBusy(t, a)
@@ -126,7 +126,7 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	in.host.Times.Unused = 0
 	_, a = s.openAs(t, "alice", "")
 	wantBusy(t, a)
-	eventually(t, "there is room for another client", func() bool {
+	waittest.Until(t, "there is room for another client", func() bool {
 		_, a := s.openAs(t, "alice", "")
 		return a.Status == http.StatusOK
 	})
@@ -162,7 +162,7 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 		s.finished(t, alice, stream)
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
-	eventually(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
+	waittest.Until(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
 // One client makes the bridge wait for the MCP server as often as it can wait at all.
@@ -182,7 +182,7 @@ func TestAttackWaitsTakenByOneClient(t *testing.T) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for range 6 {
-		waiting.Go(func() { _, _ = note.Do(patient(t), s.b.Conn) })
+		waiting.Go(func() { _, _ = note.Do(waittest.Context(t), s.b.Conn) })
 		waittest.Receive(t, "the server has a notification", hanging)
 	}
 	wantBusy(t, s.do(t, note))
@@ -237,5 +237,5 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 		s.finished(t, alice, stream)
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
-	eventually(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
+	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
 }

@@ -72,7 +72,7 @@ func newEarlier(t testing.TB) *server {
 // isKnown reports whether a session is, or was, in the log.
 func (s *system) isKnown(t testing.TB, name string) bool {
 	t.Helper()
-	_, err := s.b.Sessions.Get(patient(t), name)
+	_, err := s.b.Sessions.Get(waittest.Context(t), name)
 	if err != nil && !errors.Is(err, session.ErrNotFound) {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestStateless_CallWithProgress(t *testing.T) {
 			return len(up.deleted)
 		}
 		if name == "earlier" { // a moment after the log's session
-			eventually(t, "the server's session is ended", func() bool { return ended() == 1 })
+			waittest.Until(t, "the server's session is ended", func() bool { return ended() == 1 })
 		} else if n := ended(); n != 0 {
 			t.Errorf("%s: %d sessions were ended", name, n)
 		}
@@ -319,7 +319,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	if a := s.do(t, c); a.Status != http.StatusTooManyRequests {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	eventually(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
 	if s.isKnown(t, c.Session) {
 		t.Error("the session is in the log")
 	}
@@ -388,7 +388,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		eventually(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+		waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
 		switch end {
 		case "again":
 			again := c
@@ -405,7 +405,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		case "asked":
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			grace <- time.Time{}
-			eventually(t, "the call continues", func() bool { return in.table.Waiting() == 0 })
+			waittest.Until(t, "the call continues", func() bool { return in.table.Waiting() == 0 })
 			if h := in.table.Session(c.Session); h == nil || h.Ctx.Err() != nil {
 				t.Error("the call was ended")
 			}
@@ -436,7 +436,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	h := in.table.Session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	grace <- time.Time{}
-	eventually(t, "the grace is over", func() bool { return in.table.Waiting() == 0 })
+	waittest.Until(t, "the grace is over", func() bool { return in.table.Waiting() == 0 })
 	if h.Ctx.Err() != nil {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
@@ -738,7 +738,7 @@ func TestStateless_TakenOver(t *testing.T) {
 			w.send("e2", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[]}}`)
 		})
 		s.do(t, c)
-		eventually(t, "the call is written down", func() bool {
+		waittest.Until(t, "the call is written down", func() bool {
 			all, _ := s.read(t, c.Session, c.Stream)
 			return len(all) == 1
 		})
@@ -767,18 +767,18 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	}
 	initialize := up.on[rpc.MethodInitialize]
 	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
-		eventually(t, "the call is written down", func() bool { return written(`"updated"`) })
+		waittest.Until(t, "the call is written down", func() bool { return written(`"updated"`) })
 		initialize(w, r, m)
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))
 	in.host.Times.Answer = 0
 	s.do(t, c)
-	eventually(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
+	waittest.Until(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
 	in.stop()
 	s.start(t, testConfig(up.URL))
 	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
-	eventually(t, "the server's session is ended", func() bool {
+	waittest.Until(t, "the server's session is ended", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		return len(up.deleted) == 1
@@ -804,7 +804,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	s.do(t, c)
-	eventually(t, "the call is written down", func() bool {
+	waittest.Until(t, "the call is written down", func() bool {
 		all, _ := s.read(t, c.Session, c.Stream)
 		return len(all) == 1
 	})
@@ -843,7 +843,7 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	s.do(t, c)
-	eventually(t, "the call is written down", func() bool {
+	waittest.Until(t, "the call is written down", func() bool {
 		all, _ := s.read(t, c.Session, c.Stream)
 		return len(all) == 1
 	})
@@ -856,7 +856,7 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 		t.Fatalf("the client receives %q", all)
 	}
 	close(respond)
-	eventually(t, "the server's response is taken", made.Done)
+	waittest.Until(t, "the server's response is taken", made.Done)
 	other := repeated(t, c, "2", asked, `{}`)
 	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
 	if a := s.do(t, other); a.Status != http.StatusBadRequest {

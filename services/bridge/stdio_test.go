@@ -30,6 +30,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // stdioMode is the argument that makes the test's program an MCP server.
@@ -117,23 +118,21 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	}
 	// What is about no request goes to the only one that is open, or else to none.
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
-	eventually(t, "the note is there", func() bool {
+	waittest.Until(t, "the note is there", func() bool {
 		all, _ := s.read(t, name, hang)
 		return slices.Equal(all, []string{note(1)})
 	})
 	s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
-	eventually(t, "the other note is there", func() bool {
+	waittest.Until(t, "the other note is there", func() bool {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1)})
 	})
 	if a := s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`); a.Status != http.StatusBadRequest {
 		t.Errorf("an ID that is in use was answered %d", a.Status)
 	}
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Errorf("the end was answered %d", a.Status)
-	}
-	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
+	s.end(t, name)
+	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	s.wantState(t, name, session.Closed)
 }
 
@@ -144,7 +143,7 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 	cfg.UpstreamCommand += " banner"
 	in := s.start(t, cfg)
 	name := s.open(t)
-	eventually(t, "the notifications are there", func() bool {
+	waittest.Until(t, "the notifications are there", func() bool {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1), note(2)})
 	})
@@ -158,14 +157,14 @@ func TestProcess_RequestsToClient(t *testing.T) {
 	s.start(t, stdioConfig(t))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "ask")
-	eventually(t, "the question is there", func() bool {
+	waittest.Until(t, "the question is there", func() bool {
 		all, _ := s.read(t, name, stream)
 		return slices.Equal(all, []string{`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`})
 	})
 	if a := s.post(t, name, "", `{"jsonrpc":"2.0","id":"q","result":{}}`); a.Status != http.StatusAccepted {
 		t.Errorf("the answer was answered %d", a.Status)
 	}
-	eventually(t, "the process has heard it", func() bool {
+	waittest.Until(t, "the process has heard it", func() bool {
 		all, _ := s.read(t, name, stream)
 		return len(all) == 2 && strings.Contains(all[1], `"heard","params":{"id":"q"}`)
 	})
@@ -183,7 +182,7 @@ func TestProcess_EndClosesSession(t *testing.T) {
 	if all, _ := s.read(t, name, rpc.Standalone); !slices.Equal(all, []string{note(9)}) {
 		t.Errorf("what it said at last is %v", all)
 	}
-	eventually(t, "nothing is left", func() bool { return in.metric(t, "processes") == 0 && in.metric(t, "sessions") == 0 })
+	waittest.Until(t, "nothing is left", func() bool { return in.metric(t, "processes") == 0 && in.metric(t, "sessions") == 0 })
 }
 
 func TestProcess_KilledWithChildren(t *testing.T) {
@@ -198,7 +197,7 @@ func TestProcess_KilledWithChildren(t *testing.T) {
 	}
 	in.stop()
 	for _, pid := range m.Result.Pids {
-		eventually(t, strconv.Itoa(pid)+" has ended", func() bool {
+		waittest.Until(t, strconv.Itoa(pid)+" has ended", func() bool {
 			// The process that inherits the child may not have waited for it yet.
 			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			return err != nil || strings.Contains(string(stat), ") Z ")
@@ -226,7 +225,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	stream, _ = s.request(t, name, "9", "stderr")
 	s.finished(t, name, stream)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"answer","params":{"id":77}}`)
-	eventually(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
+	waittest.Until(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
 }
 
 // The client learns the limit and the flag, and so does the operator.
@@ -253,7 +252,7 @@ func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
 		cfg := stdioConfig(t)
 		cfg.ProcessIdleAfter = idle
 		s.start(t, cfg)
-		rec, err := s.b.Sessions.Get(patient(t), s.open(t))
+		rec, err := s.b.Sessions.Get(waittest.Context(t), s.open(t))
 		if err != nil || rec.Retention.IdleAfter != want {
 			t.Errorf("%s: the session asks for %+v, %v", time.Duration(idle), rec.Retention, err)
 		}
@@ -288,11 +287,11 @@ func TestProcess_CommandIsNotAServer(t *testing.T) {
 
 func TestRestart_SessionsOfEndedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	if _, err := s.b.Sessions.Create(patient(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())); err != nil {
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	stream := newStream(t, "1")
-	if err := s.records(t).Put(patient(t), records.Key("s", stream), records.Record{}); err != nil {
+	if err := s.records(t).Put(waittest.Context(t), records.Key("s", stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	s.start(t, stdioConfig(t))

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // resumable is a server whose calls of "long" can be resumed: they go on in the hands of
@@ -29,7 +30,7 @@ type resumable struct {
 // left waits until no call of a bridge that has gone makes progress.
 func (r *resumable) left(t *testing.T) {
 	t.Helper()
-	eventually(t, "the server has noticed that the bridge has gone", func() bool { return r.serving.Load() == 0 })
+	waittest.Until(t, "the server has noticed that the bridge has gone", func() bool { return r.serving.Load() == 0 })
 }
 
 func newResumable(t *testing.T, notes int) *resumable {
@@ -73,7 +74,7 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 	stream, _ := s.request(t, name, "1", "long")
 	up.step <- struct{}{}
 	up.step <- struct{}{}
-	eventually(t, "two notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 2 })
+	waittest.Until(t, "two notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 2 })
 	first.stop()
 	up.left(t)
 
@@ -90,8 +91,8 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 	// The session continues too.
 	again, _ := s.request(t, name, "2", "quick")
 	s.finished(t, name, again)
-	eventually(t, "no record is left", func() bool {
-		kv, err := s.records(t).KV.ListKeys(patient(t))
+	waittest.Until(t, "no record is left", func() bool {
+		kv, err := s.records(t).KV.ListKeys(waittest.Context(t))
 		if err != nil {
 			return false
 		}
@@ -108,7 +109,7 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 // records opens the bucket of open calls.
 func (s *system) records(t *testing.T) *records.Bucket {
 	t.Helper()
-	r, err := records.Open(patient(t), s.b, daemon.NewEnv(nil).Log)
+	r, err := records.Open(waittest.Context(t), s.b, daemon.NewEnv(nil).Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,15 +124,15 @@ func TestRestart_StoresNothingTwice(t *testing.T) {
 	for range 3 {
 		up.step <- struct{}{}
 	}
-	eventually(t, "three notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
+	waittest.Until(t, "three notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
 	first.stop()
 	up.left(t)
 	// As if the bridge had died before it wrote down the last two.
-	state, err := s.b.Log.Look(patient(t), s.b.Log.Partition(name))
+	state, err := s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.records(t).Put(patient(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}); err != nil {
+	if err := s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -155,7 +156,7 @@ func TestRestart_CallWithoutEventIDs(t *testing.T) {
 	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, `"q"`, "hang")
-	eventually(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
+	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
 	first.stop()
 	s.start(t, testConfig(up.URL))
 	wantError(t, s.finished(t, name, stream), 2, `"q"`)
@@ -190,17 +191,15 @@ func TestRestart_ReloadsInTurns(t *testing.T) {
 
 // What the log has of a call is kept only where the server may send it again.
 func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
+	_, _, in, name := begun(t)
 	h, stream := in.table.Session(name), newStream(t, "1", "2")
 	w := call.NewWriter(in.host, name, h.Life, stream)
-	first, err := w.Put(patient(t), call.Item{Data: []byte(note(1))})
+	first, err := w.Put(waittest.Context(t), call.Item{Data: []byte(note(1))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, data := range []string{note(2), response("1")} {
-		if _, err := w.Put(patient(t), call.Item{Data: []byte(data)}); err != nil {
+		if _, err := w.Put(waittest.Context(t), call.Item{Data: []byte(data)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,7 +207,7 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 		ids, _ := rpc.RequestIDs(stream)
 		c := call.New(h.Session, stream, ids)
 		c.StartAt(call.Cursor{ID: id, Sequence: first})
-		if final, err := c.ReloadOnce(patient(t)); final || err != nil {
+		if final, err := c.ReloadOnce(waittest.Context(t)); final || err != nil {
 			t.Fatal(final, err)
 		}
 		if left := c.IDs(); len(left) != 1 || string(left[0]) != "2" {
@@ -234,9 +233,7 @@ func wantError(t *testing.T, all []string, n int, id string) {
 }
 
 func TestCheckCalls_UnknownCall(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
+	s, _, in, name := begun(t)
 	stream := newStream(t, "1", `"b"`)
 	for range 2 {
 		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
@@ -251,14 +248,12 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 
 func TestSession_ClosedElsewhere(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	if err := s.b.Sessions.End(patient(t), name, "", false); err != nil {
+	s, up, in, name := begun(t)
+	if err := s.b.Sessions.End(waittest.Context(t), name, "", false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	eventually(t, "it has ended upstream", func() bool {
+	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	waittest.Until(t, "it has ended upstream", func() bool {
 		up.mu.Lock()
 		defer up.mu.Unlock()
 		return len(up.deleted) == 1
@@ -270,7 +265,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 	first := s.start(t, testConfig(up.URL))
 	ended, open := s.ready(t), s.ready(t)
 	first.stop()
-	if err := s.b.Log.EndSession(patient(t), ended, s.lifeOf(t, ended)); err != nil { // the index says that it is open
+	if err := s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended)); err != nil { // the index says that it is open
 		t.Fatal(err)
 	}
 	second := s.start(t, testConfig(up.URL))
@@ -282,47 +277,41 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 // The bridge's session has ended, and its name is in use again.
 func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	if err := s.b.Sessions.End(patient(t), name, "", false); err != nil {
+	s, _, in, name := begun(t)
+	if err := s.b.Sessions.End(waittest.Context(t), name, "", false); err != nil {
 		t.Fatal(err)
 	}
-	rec, err := s.b.Sessions.Get(patient(t), name)
+	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(eventlogtest.Forget(patient(t), s.b.Log, name), s.b.Sessions.Remove(patient(t), rec)); err != nil {
+	if err := errors.Join(eventlogtest.Forget(waittest.Context(t), s.b.Log, name), s.b.Sessions.Remove(waittest.Context(t), rec)); err != nil {
 		t.Fatal(err)
 	}
-	next, err := s.b.Sessions.Create(patient(t), session.New(name, "", nil, rec.Created))
+	next, err := s.b.Sessions.Create(waittest.Context(t), session.New(name, "", nil, rec.Created))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	if now, err := s.b.Sessions.Get(patient(t), name); err != nil || now.State != session.Open || now.Life != next.Life {
+	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	if now, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || now.State != session.Open || now.Life != next.Life {
 		t.Errorf("%+v, %v", now, err)
 	}
 }
 
 // When the end is answered, JetStream stores nothing of the session.
 func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
+	s, _, in, name := begun(t)
 	h := in.table.Session(name)
 	if _, err := call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}); err != nil {
 		t.Fatal(err)
 	}
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Fatalf("the end was answered %d", a.Status)
-	}
+	s.end(t, name)
 	for _, stream := range []string{rpc.Standalone, "st"} {
 		if _, err := call.NewWriter(in.host, name, h.Life, stream).Put(t.Context(), call.Item{Data: []byte(note(2))}); !errors.Is(err, call.ErrClosed) {
 			t.Errorf("%s: %v", stream, err)
 		}
 	}
-	if a, err := (rpc.Call{Action: rpc.End, Session: name}).Do(patient(t), s.b.Conn); err == nil && a.Status != http.StatusNoContent && a.Status != http.StatusNotFound {
+	if a, err := (rpc.Call{Action: rpc.End, Session: name}).Do(waittest.Context(t), s.b.Conn); err == nil && a.Status != http.StatusNoContent && a.Status != http.StatusNotFound {
 		t.Errorf("the end that is repeated was answered %d", a.Status)
 	}
 }

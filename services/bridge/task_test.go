@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // tasks is a client's _meta that takes a task for a response.
@@ -50,7 +51,7 @@ func (s *system) states(t testing.TB, name string) (all []mcp.StoredTask) {
 // becomes waits until a task has a status, and returns its state.
 func (s *system) becomes(t testing.TB, name string, want mcp.Status) (is mcp.StoredTask) {
 	t.Helper()
-	eventually(t, "the task is "+string(want), func() bool {
+	waittest.Until(t, "the task is "+string(want), func() bool {
 		all := s.states(t, name)
 		if len(all) == 0 {
 			return false
@@ -148,7 +149,7 @@ func TestTask_LateCall(t *testing.T) {
 					t.Errorf("the tool was called %d times", n-before)
 				}
 				s.wantState(t, c.Session, session.Closed)
-				rec, err := s.b.Sessions.Get(patient(t), c.Session)
+				rec, err := s.b.Sessions.Get(waittest.Context(t), c.Session)
 				if err != nil || rec.Retention.KeepClosed != 2*time.Hour {
 					t.Errorf("the log keeps the session for %s, %v", rec.Retention.KeepClosed, err)
 				}
@@ -165,13 +166,13 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		close(release)
 		cfg := taskConfig(up.URL)
 		cfg.TaskTools = []string{"never=never", "required=required", "always=always"}
-		cfg.TaskAfter = flagtype.Duration(wait)
+		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
 		s.start(t, cfg)
 		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
 		}
-		if rec, err := s.b.Sessions.Get(patient(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
+		if rec, err := s.b.Sessions.Get(waittest.Context(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
 			t.Errorf("%s: the log keeps a call that was no task for %s, %v", name, rec.Retention.KeepClosed, err)
 		}
 		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
@@ -202,7 +203,7 @@ func TestTask_Always(t *testing.T) {
 			slow(up, release, outcome)
 			close(release)
 			cfg := taskConfig(up.URL)
-			cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(wait), []string{"a=b=always"}
+			cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(waittest.Timeout), []string{"a=b=always"}
 			s.start(t, cfg)
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"a=b"`, tasks)
 			s.created(t, c)
@@ -310,7 +311,7 @@ func TestTask_EarlierServerAsks(t *testing.T) {
 	s.created(t, c)
 	for round := range 2 {
 		var is mcp.StoredTask
-		eventually(t, "the client is asked", func() bool {
+		waittest.Until(t, "the client is asked", func() bool {
 			is = s.becomes(t, c.Session, mcp.TaskInputRequired)
 			return strings.Contains(string(is.Requests[fmt.Sprintf("q%d", round+1)]), fmt.Sprintf(`"round":%d`, round))
 		})
@@ -336,7 +337,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	free := sync.OnceFunc(func() { close(release) })
 	defer free()
 	cfg := taskConfig(up.URL)
-	cfg.TaskAfter = flagtype.Duration(wait)
+	cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
 	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	asked, _ := s.ask(t, c)
@@ -407,7 +408,7 @@ func TestTask_Cancelled(t *testing.T) {
 			}
 			<-gone
 			if name == "earlier" {
-				eventually(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+				waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
 			}
 			s.wantState(t, c.Session, session.Closed)
 		})
@@ -488,7 +489,7 @@ func TestTask_QuestionIsTooLarge(t *testing.T) {
 			}
 			<-gone
 			if name == "earlier" {
-				eventually(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+				waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
 			}
 			s.wantState(t, c.Session, session.Closed)
 			if all := s.states(t, c.Session); len(all) != 2 {
@@ -510,7 +511,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 			before := b.metric(t, "publish_retries_total")
 			s.srv.Stop()
 			close(release)
-			eventually(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
+			waittest.Until(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
 			looked := make(chan struct{})
 			go func() {
 				defer close(looked)
@@ -518,7 +519,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 			}()
 			select {
 			case <-looked:
-			case <-time.After(wait / 2):
+			case <-time.After(waittest.Timeout / 2):
 				t.Error("the patrol waits for the task")
 			}
 			s.srv.Start()
@@ -542,11 +543,11 @@ func TestTask_TakenOver(t *testing.T) {
 			first := s.start(t, taskConfig(up.URL))
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 			s.created(t, c)
-			eventually(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
+			waittest.Until(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
 			if eventIDs {
 				up.step <- struct{}{}
-				eventually(t, "the server's event is written down", func() bool {
-					all, err := s.records(t).Load(patient(t))
+				waittest.Until(t, "the server's event is written down", func() bool {
+					all, err := s.records(t).Load(waittest.Context(t))
 					return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 				})
 			}
@@ -588,8 +589,8 @@ func TestTask_CallTakenOver(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.do(t, c)
 	up.step <- struct{}{}
-	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(patient(t))
+	waittest.Until(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).Load(waittest.Context(t))
 		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
@@ -622,8 +623,8 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 			s.do(t, c)
 			up.step <- struct{}{}
-			eventually(t, "the server's event is written down", func() bool {
-				all, err := s.records(t).Load(patient(t))
+			waittest.Until(t, "the server's event is written down", func() bool {
+				all, err := s.records(t).Load(waittest.Context(t))
 				return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 			})
 			in.stop()
@@ -632,7 +633,7 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}); err != nil {
+			if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}); err != nil {
 				t.Fatal(err)
 			}
 			named := func(all []string) {
@@ -692,8 +693,8 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
-	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(patient(t))
+	waittest.Until(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).Load(waittest.Context(t))
 		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
@@ -758,8 +759,8 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	}
 	answer()
 	<-answered[`"one"`]
-	eventually(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(patient(t))
+	waittest.Until(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).Load(waittest.Context(t))
 		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
 	})
 	first.stop()
@@ -785,7 +786,7 @@ func TestTask_Refreshed(t *testing.T) {
 	}
 	refresh(time.Minute, 1)
 	for range 50 {
-		if _, err := s.b.Log.Publish(patient(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: "another", Data: []byte(note(1))}); err != nil {
+		if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: "another", Data: []byte(note(1))}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,7 +44,7 @@ func TestCall_NATSIsDown(t *testing.T) {
 	<-half
 	s.srv.Stop()
 	close(more)
-	eventually(t, "a publish has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+	waittest.Until(t, "a publish has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	s.srv.Start()
 	var want []string
 	for n := range notes {
@@ -56,7 +56,7 @@ func TestCall_NATSIsDown(t *testing.T) {
 }
 
 func TestCall_ServerDies(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in, name := begun(t)
 	up.handle("die", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
@@ -71,8 +71,6 @@ func TestCall_ServerDies(t *testing.T) {
 		_, _ = w.Write([]byte("x"))
 	})
 	up.handle("nothing", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	for method, messages := range map[string]int{"die": 2, "end": 2, "text": 1, "nothing": 1} {
 		stream, a := s.request(t, name, "1", method)
 		if a.Status != http.StatusAccepted {
@@ -147,7 +145,7 @@ func TestCall_UnknownSession(t *testing.T) {
 	}
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, session.Closed)
-	eventually(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
+	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	if len(up.deleted) > 0 {
@@ -166,9 +164,7 @@ func TestCall_ServerWithoutSessions(t *testing.T) {
 	}
 	stream, _ := s.request(t, name, "1", "quick")
 	s.finished(t, name, stream)
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Errorf("the end was answered %d", a.Status)
-	}
+	s.end(t, name)
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	for _, h := range up.headers {
@@ -179,7 +175,7 @@ func TestCall_ServerWithoutSessions(t *testing.T) {
 }
 
 func TestCancel_NoResponse(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in, name := begun(t)
 	cancelled := make(chan struct{})
 	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
@@ -190,14 +186,12 @@ func TestCancel_NoResponse(t *testing.T) {
 		w.WriteHeader(http.StatusAccepted)
 		close(cancelled)
 	})
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "hang")
 	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.Status != http.StatusAccepted {
 		t.Fatalf("it was answered %d", a.Status)
 	}
 	s.ended(t, name, stream)
-	eventually(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
 	// The bridge adds nothing after the end: not for an edge that asks, and not the next one.
 	check := func() {
 		t.Helper()
@@ -210,11 +204,11 @@ func TestCancel_NoResponse(t *testing.T) {
 	}
 	check()
 	in.stop()
-	if err := s.records(t).Put(patient(t), records.Key(name, stream), records.Record{}); err != nil {
+	if err := s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{}); err != nil {
 		t.Fatal(err)
 	}
 	in = s.start(t, testConfig(up.URL))
-	eventually(t, "the call is over here too", func() bool { return in.metric(t, "takeovers_total") == 1 && in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the call is over here too", func() bool { return in.metric(t, "takeovers_total") == 1 && in.metric(t, "calls") == 0 })
 	check()
 }
 
@@ -336,7 +330,7 @@ func TestClose_TurnsAtStop(t *testing.T) {
 		in.stop()
 		close(stopped)
 	}()
-	eventually(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
+	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	for range 100 {
 		s.wantState(t, name, session.Open) // it would have ended long before
 	}

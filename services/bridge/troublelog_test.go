@@ -6,29 +6,18 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 // logLines is what a bridge logs.
-type logLines struct {
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.out.Write(b)
-}
+type logLines struct{ waittest.Buffer }
 
 func (l *logLines) count(parts ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 lines:
-	for line := range strings.Lines(l.out.String()) {
+	for line := range strings.Lines(l.String()) {
 		for _, part := range parts {
 			if !strings.Contains(line, part) {
 				continue lines
@@ -60,7 +49,7 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
 			log := s.logged()
 			s.start(t, testConfig(tt.url))
-			eventually(t, "it is in the log", func() bool {
+			waittest.Until(t, "it is in the log", func() bool {
 				return log.count("level=WARN", "the MCP server cannot be reached", tt.why) == 1
 			})
 			for range 3 { // it is known
@@ -85,7 +74,7 @@ func TestTrouble_ServerRefuses(t *testing.T) {
 	}))
 	defer server.Close()
 	s.start(t, testConfig(server.URL))
-	eventually(t, "it was looked for", func() bool { return log.count("level=INFO", "the MCP server can be reached", "status=200") == 1 })
+	waittest.Until(t, "it was looked for", func() bool { return log.count("level=INFO", "the MCP server can be reached", "status=200") == 1 })
 	for range 2 {
 		if a := s.opening(t); a.Status != http.StatusUnauthorized {
 			t.Errorf("it was answered %d %s", a.Status, a.Data)

@@ -17,9 +17,7 @@ import (
 )
 
 func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
+	s, _, in, name := begun(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
 	first, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))})
 	if err != nil {
@@ -74,7 +72,7 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 		_, err := w.Put(t.Context(), call.Item{Data: []byte(note(2))})
 		put <- err
 	}()
-	eventually(t, "the message is not stored yet, or stored twice", func() bool { return in.metric(t, "publish_retries_total") > 0 || len(put) > 0 })
+	waittest.Until(t, "the message is not stored yet, or stored twice", func() bool { return in.metric(t, "publish_retries_total") > 0 || len(put) > 0 })
 	lost.Store(false)
 	if err := waittest.Receive(t, "the message is stored", put); err != nil {
 		t.Fatal(err)
@@ -94,7 +92,7 @@ func TestPublish_SessionEnds(t *testing.T) {
 		_, err := call.New(h.Session, "st", nil).Put(call.Item{Data: []byte(note(1))})
 		put <- err
 	}()
-	eventually(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+	waittest.Until(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	h.Finish(host.ErrEnded)
 	if err := <-put; !errors.Is(err, call.ErrClosed) {
 		t.Errorf("it ends with %v", err)
