@@ -161,28 +161,6 @@ func TestGroup_StreamsMethodsAndCursor(t *testing.T) {
 	})
 }
 
-func TestGroup_SessionBeginsLater(t *testing.T) {
-	f := newFixture(t)
-	s, _ := f.startService(nil)
-	url := s.url()
-	s.has(t, f.PublishTo("x", "a", 1))
-	c := subscribe(t, url+"/v1/events?session=x&session=late")
-	if states, _, _ := c.connects(); states != "x open, late unknown" {
-		t.Errorf("connect: %s", states)
-	}
-	c.groupEvents(1)
-	f.Create("late", "")
-	f.PublishTo("late", "a", 1)
-	c.changes("late", cursor.MemberOpen)
-	at := c.groupEvents(1)[0].at
-	c = subscribe(t, url+"/v1/events?session=x&session=late&after="+at)
-	if states, resumed, _ := c.connects(); states != "x open, late open" || !resumed {
-		t.Errorf("connect: %s, resumed %t", states, resumed)
-	}
-	f.PublishTo("x", "a", 1)
-	c.groupEvents(1) // and no gap
-}
-
 func TestGroup_NameUsedAgain(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
@@ -352,39 +330,6 @@ func TestGroup_Access(t *testing.T) {
 	narrow := edgetest.Bearer(authtest.Of(t, "alice", "mine"))
 	if a := edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...); a.StatusCode != http.StatusForbidden {
 		t.Errorf("a session that the token does not allow: %d", a.StatusCode)
-	}
-}
-
-// A client that becomes a member of a session that it names is told so before anything that follows.
-func TestGroup_BecomesMember(t *testing.T) {
-	for name, stream := range map[string]string{"all streams": "", "one stream": "&stream=a"} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			s, _ := f.startService(guarded(t))
-			f.Create("mine", "alice")
-			f.Create("s", "bob")
-			f.Publish("a", 1)
-			s.has(t, f.PublishTo("mine", "a", 1))
-			c := subscribe(t, s.url()+"/v1/events?session=mine&session=s"+stream, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
-			if states, _, _ := c.connects(); states != "mine open, s unknown" {
-				t.Errorf("connect: %s", states)
-			}
-			c.groupEvents(1) // behind what s has
-			f.SetMembers("s", "alice")
-			mine := f.PublishTo("mine", "a", 1)
-			e := c.Next("state")
-			var told struct {
-				Session string
-				State   cursor.MemberState
-			}
-			if err := json.Unmarshal(e.Data, &told); err != nil || told.Session != "s" || told.State != cursor.MemberOpen {
-				t.Errorf("got %s, %v", e.Data, err)
-			}
-			theirs := f.Publish("a", 1)
-			if got, want := places(t, c.groupEvents(2)), fmt.Sprintf("mine/a:%d s/a:%d", mine, theirs); got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
-		})
 	}
 }
 

@@ -19,49 +19,55 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// openGroup opens sessions, until the test ends. The blocks of events are their sessions and
-// sequences.
-func openGroup(t *testing.T, ps *Partitions, from Start, change func(*GroupConfig), sessions ...string) *Group {
+// tryGroup opens places, of which those with an asterisk are patterns. A plus marks an added one, and a
+// slash is before a stream. The blocks of events are their sessions and sequences, and ids takes the ID
+// behind each.
+func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
 	t.Helper()
-	cfg := GroupConfig{Limit: window.Limits{Events: 100, Bytes: 1 << 20}, Frame: func(_ string, of *Member, it *window.Item) []byte {
-		return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
-	}}
+	cfg := GroupConfig{
+		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100,
+		Frame: func(id string, of *Member, it *window.Item) []byte {
+			if ids != nil {
+				*ids = append(*ids, id)
+			}
+			return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
+		},
+		Open: func(match func(string) bool) (all []string) {
+			for _, rec := range f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) }) {
+				all = append(all, rec.Session)
+			}
+			slices.Sort(all)
+			return all
+		},
+	}
 	if change != nil {
 		change(&cfg)
 	}
 	var places []Follow
-	for _, name := range sessions {
-		places = append(places, Follow{Session: name})
+	for _, name := range names {
+		name, added := strings.CutPrefix(name, "+")
+		name, stream, _ := strings.Cut(name, "/")
+		places = append(places, Follow{Session: name, Stream: stream, Added: added, Pattern: strings.HasSuffix(name, "*")})
 	}
 	g, err := ps.OpenGroup(waittest.Context(t), places, from, cfg)
+	if err == nil {
+		t.Cleanup(g.Close)
+	}
+	return g, err
+}
+
+func openGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) *Group {
+	t.Helper()
+	g, err := tryGroup(t, f, ps, from, ids, change, names...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(g.Close)
 	return g
 }
 
-// openAdded opens sessions, of which some are added, until the test ends. ids takes the ID behind each
-// event.
-func openAdded(t *testing.T, ps *Partitions, after string, ids *[]string, sessions, added []string) *Group {
+func openAfter(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
 	t.Helper()
-	cfg := GroupConfig{Limit: window.Limits{Events: 100, Bytes: 1 << 20}, Frame: func(id string, of *Member, it *window.Item) []byte {
-		*ids = append(*ids, id)
-		return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
-	}}
-	var places []Follow
-	for _, name := range sessions {
-		places = append(places, Follow{Session: name})
-	}
-	for _, name := range added {
-		places = append(places, Follow{Session: name, Added: true})
-	}
-	g, err := ps.OpenGroup(waittest.Context(t), places, Start{After: after}, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.Close)
-	return g
+	return openGroup(t, f, ps, Start{After: after}, ids, nil, names...)
 }
 
 // readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
@@ -102,42 +108,6 @@ func comesTo(t *testing.T, ps *Partitions, session string, last uint64) {
 	waittest.Until(t, "the window has it", func() bool { return ps.Of(session).Stats().End >= last })
 }
 
-func end(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	if err := f.Backend.Sessions.End(waittest.Context(t), name, "", false); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func create(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	if _, err := f.Backend.Sessions.Create(waittest.Context(t), session.New(name, "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// free makes a session's name free, as the janitor does.
-func free(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	rec, err := f.Backend.Sessions.Get(waittest.Context(t), name)
-	if err == nil {
-		err = eventlogtest.Forget(waittest.Context(t), f.Backend.Log, name)
-	}
-	if err == nil {
-		err = f.Backend.Sessions.Remove(waittest.Context(t), rec)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// reuse makes a session's name free, and opens a session of the name.
-func reuse(t *testing.T, f *edgetest.Log, name string) {
-	t.Helper()
-	free(t, f, name)
-	create(t, f, name)
-}
-
 // evict publishes so much that the window has nothing else left.
 func evict(t *testing.T, f *edgetest.Log) {
 	t.Helper()
@@ -153,14 +123,14 @@ func evict(t *testing.T, f *edgetest.Log) {
 // another session overtakes it.
 func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
+	f.Create("s", "")
+	f.Create("x", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x")
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	one := f.Publish("a", 1)
 	two := f.PublishTo("x", "a", 1)
-	reuse(t, f, "s")
+	f.Reuse("s", "")
 	three := f.Publish("a", 1)
 	four := f.PublishTo("x", "a", 1)
 	last := f.Publish("b", 1)
@@ -180,19 +150,19 @@ func TestGroup_LifeInBetween(t *testing.T) {
 		for _, evicted := range []bool{false, true} {
 			t.Run(fmt.Sprint(names, evicted), func(t *testing.T) {
 				f := edgetest.NewLog(t)
-				create(t, f, "s")
-				create(t, f, "x")
+				f.Create("s", "")
+				f.Create("x", "")
 				ps := followLog(t, f, 0)
 				knows(t, ps, "s", "x")
-				g := openPattern(t, f, ps, "", nil, names...)
+				g := openAfter(t, f, ps, "", nil, names...)
 				readAll(t, g)
 				again := func() {
-					end(t, f, "s")
+					f.End("s")
 					_, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, eventlog.Trim{Session: "s", Life: f.Life("s"), Reason: eventlog.Expired, Forgotten: true})
 					if err != nil {
 						t.Fatal(err)
 					}
-					reuse(t, f, "s")
+					f.Reuse("s", "")
 				}
 				one := f.Publish("a", 1)
 				again()
@@ -232,7 +202,7 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	f.Create("y", "bob")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x", "y")
-	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
 		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
@@ -245,7 +215,7 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	}, "s", "x", "y")
 	readAll(t, g)
 	renew := func(name, owner string) uint64 {
-		free(t, f, name)
+		f.Free(name)
 		f.Create(name, owner)
 		return f.PublishTo(name, "a", 1)
 	}
@@ -266,27 +236,22 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 // A client that is cut off behind any event gets no gap because other sessions began since.
 func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	ps := followLog(t, f, 0)
 	var ids []string
-	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
-		c.Frame = func(id string, of *Member, it *window.Item) []byte {
-			ids = append(ids, id)
-			return nil
-		}
-	}, "s", "y", "z")
+	g := openGroup(t, f, ps, Start{}, &ids, nil, "s", "y", "z")
 	f.Publish("a", 1)
-	create(t, f, "y")
+	f.Create("y", "")
 	f.Publish("a", 1)
-	create(t, f, "z")
+	f.Create("z", "")
 	f.PublishTo("y", "a", 1)
 	last := f.PublishTo("z", "a", 1)
 	comesTo(t, ps, "s", last)
-	if readAll(t, g); len(ids) != 4 {
-		t.Fatalf("there are %d events", len(ids))
+	if got := readAll(t, g); len(ids) != 4 || !strings.Contains(got, "y:open") || !strings.Contains(got, "z:open") {
+		t.Fatalf("there are %d events: %s", len(ids), got)
 	}
 	for i, id := range ids {
-		got := readAll(t, openGroup(t, ps, Start{After: id}, nil, "s", "y", "z"))
+		got := readAll(t, openGroup(t, f, ps, Start{After: id}, nil, nil, "s", "y", "z"))
 		if strings.Contains(got, "gap") || strings.Count(got, ":") != len(ids)-i-1 {
 			t.Errorf("behind event %d: %s", i, got)
 		}
@@ -296,13 +261,13 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 // While it is unknown whether the client may read a new life, nothing behind its opening is sent.
 func TestGroup_AdmissionFails(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
+	f.Create("s", "")
+	f.Create("x", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x")
 	outage := errors.New("an outage")
 	var failing error
-	g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
@@ -312,7 +277,7 @@ func TestGroup_AdmissionFails(t *testing.T) {
 		}
 	}, "s", "x")
 	readAll(t, g)
-	reuse(t, f, "s")
+	f.Reuse("s", "")
 	first := f.Publish("a", 1)
 	last := f.PublishTo("x", "a", 1)
 	failing = outage
@@ -331,15 +296,15 @@ func TestGroup_AdmissionFails(t *testing.T) {
 // A session that the client was let in to while it was away is a gap, and that is no other one's.
 func TestGroup_AdmittedWhileAway(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
-	create(t, f, "y")
+	f.Create("s", "")
+	f.Create("x", "")
+	f.Create("y", "")
 	f.Publish("a", 2)
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", last)
 	open := func(from Start, sessions []string, refused ...string) *Group {
-		return openGroup(t, ps, from, func(c *GroupConfig) {
+		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
 			c.StillAdmitted = func(string, string) bool { return true }
 			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
 				if slices.Contains(refused, name) {
@@ -374,62 +339,66 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 // A client that becomes a member of a session follows it from there on, also while the registry is
 // behind the log.
 func TestGroup_BecomesMember(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("x", "alice")
-	f.Create("s", "bob")
-	last := f.Publish("a", 1)
-	ps := followLog(t, f, 0)
-	comesTo(t, ps, "s", last)
-	behind := true
-	open := func(from Start) *Group {
-		return openGroup(t, ps, from, func(c *GroupConfig) {
-			c.StillAdmitted = func(string, string) bool { return true }
-			c.Uses = func(owner string, members []string) bool {
-				return owner == "alice" || slices.Contains(members, "alice")
+	for _, stream := range []string{"", "/a"} {
+		t.Run("of the sessions"+stream, func(t *testing.T) {
+			f := edgetest.NewLog(t)
+			f.Create("x", "alice")
+			f.Create("s", "bob")
+			last := f.Publish("a", 1)
+			ps := followLog(t, f, 0)
+			comesTo(t, ps, "s", last)
+			behind := true
+			open := func(from Start) *Group {
+				return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
+					c.StillAdmitted = func(string, string) bool { return true }
+					c.Uses = func(owner string, members []string) bool {
+						return owner == "alice" || slices.Contains(members, "alice")
+					}
+					c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+						if name == "s" && behind {
+							return life, false, nil
+						}
+						life, _ = ps.Of(name).Life(name)
+						return life, true, nil
+					}
+				}, "s"+stream, "x"+stream)
 			}
-			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
-				if name == "s" && behind {
-					return life, false, nil
+			g := open(Start{})
+			if got := membersOf(g) + readAll(t, g); got != "s:unknown x:open" {
+				t.Errorf("got %s", got)
+			}
+			reads := func(want string) {
+				t.Helper()
+				waittest.Until(t, "the group is woken", func() bool { _, _, idle := g.Quick(nil); return !idle })
+				if got := readAll(t, g); got != want {
+					t.Errorf("got %q, want %q", got, want)
 				}
-				life, _ = ps.Of(name).Life(name)
-				return life, true, nil
 			}
-		}, "s", "x")
+			f.SetMembers("s", "alice")
+			reads("s:open")
+			reads(fmt.Sprint("s:", f.Publish("a", 1)))
+			behind = false
+			if got := readAll(t, open(Start{After: g.ID()})); got != "" {
+				t.Errorf("when the client comes again: %s", got)
+			}
+			f.SetMembers("s")
+			reads("s:unknown")
+			f.SetMembers("s", "alice", "carol")
+			reads("s:open")
+		})
 	}
-	g := open(Start{})
-	if got := membersOf(g) + readAll(t, g); got != "s:unknown x:open" {
-		t.Errorf("got %s", got)
-	}
-	reads := func(want string) {
-		t.Helper()
-		waittest.Until(t, "the group is woken", func() bool { _, _, idle := g.Quick(nil); return !idle })
-		if got := readAll(t, g); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	f.SetMembers("s", "alice")
-	reads("s:open")
-	reads(fmt.Sprint("s:", f.Publish("a", 1)))
-	behind = false
-	if got := readAll(t, open(Start{After: g.ID()})); got != "" {
-		t.Errorf("when the client comes again: %s", got)
-	}
-	f.SetMembers("s")
-	reads("s:unknown")
-	f.SetMembers("s", "alice", "carol")
-	reads("s:open")
 }
 
 // A gap of a session outlasts the begin of its next life.
 func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	last := f.Publish("a", 1)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", last)
 	admitted := true
 	open := func(from Start) *Group {
-		return openGroup(t, ps, from, func(c *GroupConfig) {
+		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
 			c.StillAdmitted = func(string, string) bool { return true }
 			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
 				if life == "" && admitted {
@@ -444,7 +413,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	admitted = false
 	again := open(Start{After: g.ID()})
 	admitted = true
-	reuse(t, f, "s")
+	f.Reuse("s", "")
 	last = f.Publish("a", 1)
 	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, again), fmt.Sprintf("gap:s:unknown s:open s:%d", last); got != want {
@@ -455,11 +424,11 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 // The position of a lost generation is a gap of each session, that of another log too.
 func TestGroup_LostGeneration(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
+	f.Create("s", "")
+	f.Create("x", "")
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	id, err := ParseGroupID(g.ID())
 	if err != nil {
@@ -478,7 +447,7 @@ func TestGroup_LostGeneration(t *testing.T) {
 		"another log": {with("another", gens[0].ID), fmt.Sprint("gap:s:unknown gap:x:unknown x:", last)},
 		"known":       {g.ID(), ""},
 	} {
-		if got := readAll(t, openGroup(t, ps, Start{After: tt.id}, nil, "s", "x")); got != tt.want {
+		if got := readAll(t, openGroup(t, f, ps, Start{After: tt.id}, nil, nil, "s", "x")); got != tt.want {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
@@ -490,7 +459,7 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	ps := followLog(t, f, 0)
 	last := f.PublishTo("x", "a", 4)
 	comesTo(t, ps, "x", last)
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	w := ps.Of("x").window
 	state, _ := ps.log.State(0)
@@ -515,7 +484,7 @@ func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
 	f.PublishTo("x", "a", 4)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", 4)
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	g.cfg.Limit.Events = 1
 	f.PublishTo("x", "a", 1)
@@ -534,13 +503,13 @@ func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
 // A session that had ended in what the log still has stays closed.
 func TestGroup_ClosedBeforeARollback(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	f.Publish("a", 1)
-	end(t, f, "s")
+	f.End("s")
 	last := f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", last)
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	state := func() MemberState { return g.Members()[0].State }
 	if state() != MemberClosed {
@@ -576,10 +545,10 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	ps := followLog(t, f, 0)
 	w := ps.Of("x").window
 	comesTo(t, ps, "x", last)
-	g := openGroup(t, ps, Start{}, nil, "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "x")
 	readAll(t, g)
 	var ids []string
-	g = openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"new"})
+	g = openAfter(t, f, ps, g.ID(), &ids, "x", "+new")
 	g.cfg.Limit.Events = 1
 	if _, err := g.Next(waittest.Context(t)); err != nil {
 		t.Fatal(err)
@@ -624,8 +593,8 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 			ps := followLog(t, f, backfill)
 			comesTo(t, ps, first, one)
 			comesTo(t, ps, second, two)
-			var ids, none []string
-			g := openAdded(t, ps, "", &ids, []string{first, second}, nil)
+			var ids []string
+			g := openAfter(t, f, ps, "", &ids, first, second)
 			if id := g.Cursor(); id != "" {
 				t.Errorf("before the first read, the heartbeat has the ID %s", id)
 			}
@@ -633,14 +602,14 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 				t.Fatalf("got %s, want %s", got, want)
 			}
 			for i, id := range append([]string{g.Began()}, ids...) {
-				again := openAdded(t, ps, id, &none, []string{first, second}, nil)
+				again := openAfter(t, f, ps, id, nil, first, second)
 				if got := readAll(t, again); strings.Contains(got, "gap") || strings.Count(got, ":") != 4-i {
 					t.Errorf("after event %d: %s", i, got)
 				}
 			}
-			g = openAdded(t, ps, ids[1], &ids, []string{first}, []string{second})
+			g = openAfter(t, f, ps, ids[1], &ids, first, "+"+second)
 			readAll(t, g)
-			if got := readAll(t, openAdded(t, ps, g.Began(), &none, []string{first}, []string{second})); strings.Contains(got, "gap") {
+			if got := readAll(t, openAfter(t, f, ps, g.Began(), nil, first, "+"+second)); strings.Contains(got, "gap") {
 				t.Errorf("after a session was added: %s", got)
 			}
 		})
@@ -655,7 +624,7 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	one, two := f.PublishTo(first, "a", 1), f.PublishTo(second, "a", 4)
 	waittest.Until(t, "the windows have it", func() bool { return ps.Of(first).Stats().End >= one && ps.Of(second).Stats().End >= two })
 	var ids []string
-	g := openAdded(t, ps, "", &ids, []string{first, second}, nil)
+	g := openAfter(t, f, ps, "", &ids, first, second)
 	readAll(t, g)
 	one = f.PublishTo(first, "a", 1)
 	comesTo(t, ps, first, one)
@@ -675,12 +644,12 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
 	first, second := inTwoPartitions(ps)
-	create(t, f, first)
-	create(t, f, second)
+	f.Create(first, "")
+	f.Create(second, "")
 	knows(t, ps, first)
 	two := f.PublishTo(second, "a", 4)
 	comesTo(t, ps, second, two)
-	g := openGroup(t, ps, Start{}, nil, first, second)
+	g := openGroup(t, f, ps, Start{}, nil, nil, first, second)
 	readAll(t, g)
 	one := f.PublishTo(first, "a", 1)
 	comesTo(t, ps, first, one)
@@ -707,7 +676,7 @@ func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	f := edgetest.NewLog(t)
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
-	g := openGroup(t, ps, Start{}, nil, "s", "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	ps.Of("x").window.Through(last+2, 0)
 	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
@@ -726,14 +695,14 @@ func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
 	last := f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", last)
-	g := openGroup(t, ps, Start{}, nil, "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "x")
 	readAll(t, g)
-	var ids, none []string
-	readAll(t, openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"new"}))
+	var ids []string
+	readAll(t, openAfter(t, f, ps, g.ID(), &ids, "x", "+new"))
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
-	if got := readAll(t, openAdded(t, ps, ids[1], &none, []string{"x", "new"}, []string{"late"})); !strings.HasPrefix(got, "new:3 new:4") {
+	if got := readAll(t, openAfter(t, f, ps, ids[1], nil, "x", "new", "+late")); !strings.HasPrefix(got, "new:3 new:4") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -742,22 +711,22 @@ func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
 // event.
 func TestGroup_AddedSessionsBegin(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "one")
+	f.Create("one", "")
 	f.PublishTo("one", "a", 2)
-	create(t, f, "two")
+	f.Create("two", "")
 	f.PublishTo("two", "a", 2)
 	last := f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", last)
-	g := openGroup(t, ps, Start{}, nil, "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "x")
 	readAll(t, g)
-	var ids, none []string
-	readAll(t, openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"one", "two"}))
+	var ids []string
+	readAll(t, openAfter(t, f, ps, g.ID(), &ids, "x", "+one", "+two"))
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
 	for i, id := range ids {
-		got := readAll(t, openAdded(t, ps, id, &none, []string{"x"}, []string{"one", "two"}))
+		got := readAll(t, openAfter(t, f, ps, id, nil, "x", "+one", "+two"))
 		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
 			t.Errorf("behind event %d: %s", i, got)
 		}
@@ -768,21 +737,21 @@ func TestGroup_AddedSessionsBegin(t *testing.T) {
 func TestGroup_SessionsBeginBelowTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.PublishTo("x", "a", 1)
-	create(t, f, "s")
+	f.Create("s", "")
 	f.Publish("a", 1)
-	create(t, f, "y")
+	f.Create("y", "")
 	ps := followLog(t, f, -1)
 	f.PublishTo("y", "a", 1)
 	last := f.Publish("a", 1)
 	waittest.Until(t, "the window is at the end", func() bool { return ps.Of("s").Stats().End >= last })
-	var ids, none []string
+	var ids []string
 	names := []string{"x", "s", "y"}
-	readAll(t, openAdded(t, ps, "", &ids, names, nil))
+	readAll(t, openAfter(t, f, ps, "", &ids, names...))
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
 	for i, id := range ids {
-		got := readAll(t, openAdded(t, ps, id, &none, names, nil))
+		got := readAll(t, openAfter(t, f, ps, id, nil, names...))
 		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
 			t.Errorf("behind event %d: %s", i, got)
 		}
@@ -792,17 +761,17 @@ func TestGroup_SessionsBeginBelowTheWindow(t *testing.T) {
 // A session that catches up to a position of an edge that is ahead has its next life from there too.
 func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	f.Publish("a", 2)
 	last := f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", last)
-	g := openGroup(t, ps, Start{}, nil, "x")
+	g := openGroup(t, f, ps, Start{}, nil, nil, "x")
 	readAll(t, g)
 	var ids []string
-	g = openAdded(t, ps, g.ID(), &ids, []string{"x"}, []string{"s"})
+	g = openAfter(t, f, ps, g.ID(), &ids, "x", "+s")
 	g.lanes[0].position += 3
-	reuse(t, f, "s")
+	f.Reuse("s", "")
 	next := f.Publish("a", 1)
 	last = f.PublishTo("x", "a", 3)
 	comesTo(t, ps, "s", last)
@@ -814,19 +783,19 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 // An opening that was written again while a client was away begins no session.
 func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
+	f.Create("s", "")
+	f.Create("x", "")
 	f.Publish("a", 1)
 	ps := followLog(t, f, 0)
 	later := followLog(t, f, -1) // whose window has the opening's copy alone
 	knows(t, ps, "s", "x")
-	var ids, none []string
-	readAll(t, openAdded(t, ps, "", &ids, []string{"s", "x"}, nil))
+	var ids []string
+	readAll(t, openAfter(t, f, ps, "", &ids, "s", "x"))
 	f.RewriteOpening("s")
 	last := f.PublishTo("x", "a", 1)
 	for _, ps := range []*Partitions{ps, later} {
 		comesTo(t, ps, "x", last)
-		if got, want := readAll(t, openAdded(t, ps, ids[0], &none, []string{"s", "x"}, nil)), fmt.Sprint("x:", last); got != want {
+		if got, want := readAll(t, openAfter(t, f, ps, ids[0], nil, "s", "x")), fmt.Sprint("x:", last); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
@@ -836,17 +805,17 @@ func TestGroup_OpeningWrittenAgain(t *testing.T) {
 // after the cursor.
 func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	create(t, f, "x")
-	create(t, f, "used")
+	f.Create("s", "")
+	f.Create("x", "")
+	f.Create("used", "")
 	f.Publish("a", 1)
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x", "used")
 	names := []string{"s", "x", "y", "used"}
-	g := openGroup(t, ps, Start{}, nil, names...)
+	g := openGroup(t, f, ps, Start{}, nil, nil, names...)
 	readAll(t, g)
 	before := g.ID()
-	create(t, f, "y")
+	f.Create("y", "")
 	one := f.PublishTo("y", "a", 1)
 	f.RewriteOpening("s")
 	f.RewriteOpening("s")
@@ -860,15 +829,15 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 		{"before a session began", before, fmt.Sprintf("y:%d x:%d", one, two)},
 		{"behind its opening", between, fmt.Sprint("x:", two)},
 	} {
-		if got := readAll(t, openGroup(t, followLog(t, f, -1), Start{After: tt.after}, nil, names...)); got != tt.want {
+		if got := readAll(t, openGroup(t, f, followLog(t, f, -1), Start{After: tt.after}, nil, nil, names...)); got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
 		}
 	}
-	reuse(t, f, "used")
+	f.Reuse("used", "")
 	three := f.PublishTo("used", "a", 1)
 	f.RewriteOpening("used")
 	want := fmt.Sprintf("gap:used:unknown x:%d used:%d", two, three)
-	if got := readAll(t, openGroup(t, followLog(t, f, -1), Start{After: between}, nil, names...)); got != want {
+	if got := readAll(t, openGroup(t, f, followLog(t, f, -1), Start{After: between}, nil, nil, names...)); got != want {
 		t.Errorf("another life: got %s, want %s", got, want)
 	}
 }
@@ -891,12 +860,12 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 	for name, again := range map[string]bool{"once": false, "again": true} {
 		t.Run(name, func(t *testing.T) {
 			f := edgetest.NewLog(t)
-			create(t, f, "s")
+			f.Create("s", "")
 			ps := followLog(t, f, 0)
 			knows(t, ps, "s")
-			g := openGroup(t, ps, Start{}, nil, "s")
+			g := openGroup(t, f, ps, Start{}, nil, nil, "s")
 			one := f.Publish("a", 1)
-			reuse(t, f, "s")
+			f.Reuse("s", "")
 			two := f.Publish("a", 1)
 			var last uint64
 			for range 5 {
@@ -936,7 +905,7 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ps := followLog(t, f, backfill)
 			comesTo(t, ps, "s", last)
-			g := openGroup(t, ps, Start{}, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
+			g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
 			var got strings.Builder
 			for {
 				s, err := g.Next(waittest.Context(t))
@@ -999,7 +968,7 @@ func TestGroup_ReadAhead(t *testing.T) {
 				comesTo(t, ps, name, last[name])
 			}
 			counted, most := 0, 0
-			g := openGroup(t, ps, Start{}, func(c *GroupConfig) {
+			g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 				c.Limit.Bytes = size
 				c.Hold = func(bytes int) bool {
 					if counted = bytes; counted > tt.memory {

@@ -123,8 +123,8 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 // A life can be asked for before a reader is opened, also in a partition that was not followed.
 func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
-	reuse(t, f, "s")
+	f.Create("s", "")
+	f.Reuse("s", "")
 	ps := lingers(t, f, 0, 0)
 	if life, ok, err := ps.Life(waittest.Context(t), "s"); err != nil || !ok || life != f.Life("s") {
 		t.Errorf("the life is %q, %t, want %q; %v", life, ok, f.Life("s"), err)

@@ -9,62 +9,12 @@ import (
 	"testing"
 
 	"rejoin/services/sse-edge/edgetest"
-	"rejoin/services/sse-edge/window"
-	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
-
-// patternGroup opens places, of which those with an asterisk are patterns. A plus marks an added one.
-func tryPattern(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
-	t.Helper()
-	cfg := GroupConfig{
-		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100,
-		Frame: func(id string, of *Member, it *window.Item) []byte {
-			if ids != nil {
-				*ids = append(*ids, id)
-			}
-			return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
-		},
-		Open: func(match func(string) bool) (all []string) {
-			for _, rec := range f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) }) {
-				all = append(all, rec.Session)
-			}
-			slices.Sort(all)
-			return all
-		},
-	}
-	if change != nil {
-		change(&cfg)
-	}
-	var places []Follow
-	for _, name := range names {
-		name, added := strings.CutPrefix(name, "+")
-		places = append(places, Follow{Session: name, Added: added, Pattern: strings.HasSuffix(name, "*")})
-	}
-	g, err := ps.OpenGroup(waittest.Context(t), places, from, cfg)
-	if err == nil {
-		t.Cleanup(g.Close)
-	}
-	return g, err
-}
-
-func patternGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) *Group {
-	t.Helper()
-	g, err := tryPattern(t, f, ps, from, ids, change, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
 
 // most has a group take so many members.
 func most(n int) func(*GroupConfig) {
 	return func(c *GroupConfig) { c.MaxMembers = n }
-}
-
-func openPattern(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
-	t.Helper()
-	return patternGroup(t, f, ps, Start{After: after}, ids, nil, names...)
 }
 
 // membersOf are the sessions that a group follows, with their states.
@@ -80,29 +30,29 @@ func membersOf(g *Group) string {
 // continues behind it, at an edge that has all of it in its window or has to read the log.
 func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	f.PublishTo("o.1", "a", 1)
-	create(t, f, "other")
+	f.Create("other", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "other")
 	var ids []string
-	g := openPattern(t, f, ps, "", &ids, "o.*")
+	g := openAfter(t, f, ps, "", &ids, "o.*")
 	if got := membersOf(g); got != "o.1:open" {
 		t.Errorf("the members are %s", got)
 	}
 	readAll(t, g)
 	f.PublishTo("other", "a", 1)
-	create(t, f, "o.2")
+	f.Create("o.2", "")
 	two := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", two)
 	if got, want := readAll(t, g), fmt.Sprint("o.2:open o.2:", two); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	last := f.PublishTo("o.1", "a", 1)
-	end(t, f, "o.1")
-	create(t, f, "o.3") // which begins and ends
+	f.End("o.1")
+	f.Create("o.3", "") // which begins and ends
 	three := f.PublishTo("o.3", "a", 1)
-	end(t, f, "o.3")
+	f.End("o.3")
 	four := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", four)
 	got, want := readAll(t, g), fmt.Sprintf("o.3:open o.1:%d o.3:%d o.2:%d o.1:closed o.3:closed", last, three, four)
@@ -119,7 +69,7 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 			for _, sequence := range all[i:] {
 				want = append(want, fmt.Sprint(":", sequence))
 			}
-			got := events(readAll(t, openPattern(t, f, ps, id, nil, "o.*")))
+			got := events(readAll(t, openAfter(t, f, ps, id, nil, "o.*")))
 			if !slices.EqualFunc(got, want, strings.HasSuffix) {
 				t.Errorf("%s: behind event %d: got %s, want %s", name, i, got, want)
 			}
@@ -142,14 +92,14 @@ func isEnded(ps *Partitions, name string) bool {
 // A session whose end lies behind the position is part of it, also when the client knows of the end.
 func TestPattern_EndsBehindThePosition(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
+	f.Create("o.1", "")
+	f.Create("o.2", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
 	var ids []string
-	g := patternGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
+	g := openGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
 	f.PublishTo("o.2", "a", 2)
-	end(t, f, "o.1")
+	f.End("o.1")
 	last := f.PublishTo("o.2", "a", 2)
 	comesTo(t, ps, "s", last)
 	readAll(t, g)
@@ -157,7 +107,7 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 		t.Fatalf("there are %d events", len(ids))
 	}
 	for i, id := range ids {
-		if got := events(readAll(t, openPattern(t, f, ps, id, nil, "o.*"))); len(got) != 3-i || slices.Contains(got, "gap:o.*:unknown") {
+		if got := events(readAll(t, openAfter(t, f, ps, id, nil, "o.*"))); len(got) != 3-i || slices.Contains(got, "gap:o.*:unknown") {
 			t.Errorf("behind event %d: %v", i, got)
 		}
 	}
@@ -167,20 +117,20 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 func TestPattern_Fresh(t *testing.T) {
 	f := edgetest.NewLog(t)
 	for _, name := range []string{"o.1", "o.2"} {
-		create(t, f, name)
+		f.Create(name, "")
 		f.PublishTo(name, "a", 1)
 	}
-	end(t, f, "o.1")
+	f.End("o.1")
 	for name, backfill := range map[string]int{"window": 0, "log": -1} {
 		ps := followLog(t, f, backfill)
-		g := openPattern(t, f, ps, "", nil, "o.*", "x")
+		g := openAfter(t, f, ps, "", nil, "o.*", "x")
 		if got := membersOf(g); got != "x:unknown o.2:open" {
 			t.Errorf("%s: the members are %s", name, got)
 		}
 		if got := readAll(t, g); strings.Count(got, ":") != 1 || !strings.HasPrefix(got, "o.2:") {
 			t.Errorf("%s: got %s", name, got)
 		}
-		now := patternGroup(t, f, ps, Start{Now: true}, nil, nil, "*")
+		now := openGroup(t, f, ps, Start{Now: true}, nil, nil, "*")
 		if got := readAll(t, now); got != "" || membersOf(now) != "o.2:open" {
 			t.Errorf("%s: from now: %s, %s", name, got, membersOf(now))
 		}
@@ -190,26 +140,26 @@ func TestPattern_Fresh(t *testing.T) {
 // When a name is used again while the client is away, or is no more, that is a gap of the pattern.
 func TestPattern_OtherLives(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
+	f.Create("o.1", "")
+	f.Create("o.2", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
 	var ids []string
 	last := f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
-	readAll(t, openPattern(t, f, ps, "", &ids, "o.*"))
-	if got := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")); got != "" {
+	readAll(t, openAfter(t, f, ps, "", &ids, "o.*"))
+	if got := readAll(t, openAfter(t, f, ps, ids[0], nil, "o.*")); got != "" {
 		t.Errorf("got %s", got)
 	}
-	reuse(t, f, "o.2")
+	f.Reuse("o.2", "")
 	last = f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
-	if got, want := readAll(t, openPattern(t, f, ps, ids[0], nil, "o.*")), fmt.Sprint("gap:o.*:unknown o.2:", last); got != want {
+	if got, want := readAll(t, openAfter(t, f, ps, ids[0], nil, "o.*")), fmt.Sprint("gap:o.*:unknown o.2:", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	var again []string
-	readAll(t, openPattern(t, f, ps, "", &again, "o.*"))
-	if got := readAll(t, openPattern(t, f, ps, again[len(again)-1], nil, "o.*")); got != "" {
+	readAll(t, openAfter(t, f, ps, "", &again, "o.*"))
+	if got := readAll(t, openAfter(t, f, ps, again[len(again)-1], nil, "o.*")); got != "" {
 		t.Errorf("behind the new life: %s", got)
 	}
 }
@@ -217,11 +167,11 @@ func TestPattern_OtherLives(t *testing.T) {
 // The next life of a name is followed, if the client may read it.
 func TestPattern_NameUsedAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
 	refused := ""
-	g := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
@@ -231,21 +181,21 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 		}
 	}, "o.*")
 	readAll(t, g)
-	reuse(t, f, "o.1")
+	f.Reuse("o.1", "")
 	last := f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprint("o.1:closed o.1:open o.1:", last); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	refused = "o.1"
-	reuse(t, f, "o.1")
+	f.Reuse("o.1", "")
 	last = f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
 	if got := readAll(t, g); got != "o.1:closed" || membersOf(g) != "" {
 		t.Errorf("another's life: %s, %s", got, membersOf(g))
 	}
 	refused = ""
-	reuse(t, f, "o.1")
+	f.Reuse("o.1", "")
 	last = f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprint("o.1:open o.1:", last); got != want {
@@ -257,12 +207,12 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 func withEndedSession(t *testing.T) (f *edgetest.Log, ps *Partitions, g *Group) {
 	t.Helper()
 	f = edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
+	f.Create("o.1", "")
+	f.Create("o.2", "")
 	ps = followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
-	g = openPattern(t, f, ps, "", nil, "o.*")
-	end(t, f, "o.1")
+	g = openAfter(t, f, ps, "", nil, "o.*")
+	f.End("o.1")
 	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	if readAll(t, g); membersOf(g) != "o.2:open" {
 		t.Fatalf("the members are %s", membersOf(g))
@@ -274,19 +224,19 @@ func withEndedSession(t *testing.T) (f *edgetest.Log, ps *Partitions, g *Group) 
 func TestPattern_LifeInBetween(t *testing.T) {
 	f, ps, g := withEndedSession(t)
 	again := func() uint64 {
-		reuse(t, f, "o.1")
+		f.Reuse("o.1", "")
 		return f.PublishTo("o.1", "a", 1)
 	}
 	again()
-	end(t, f, "o.1")
+	f.End("o.1")
 	last := again()
-	create(t, f, "o.3")
+	f.Create("o.3", "")
 	three := f.PublishTo("o.3", "a", 1)
 	comesTo(t, ps, "s", three)
 	if got, want := events(readAll(t, g)), []string{"gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three)}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	end(t, f, "o.1")
+	f.End("o.1")
 	last = f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
 	readAll(t, g)
@@ -301,18 +251,18 @@ func TestPattern_LifeInBetween(t *testing.T) {
 func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
 	f, ps, g := withEndedSession(t)
 	id := g.ID()
-	reuse(t, f, "o.1")
+	f.Reuse("o.1", "")
 	f.PublishTo("o.1", "a", 1)
-	end(t, f, "o.1")
-	reuse(t, f, "o.1") // the opening of the life in between is removed
+	f.End("o.1")
+	f.Reuse("o.1", "") // the opening of the life in between is removed
 	last := f.PublishTo("o.1", "a", 1)
-	create(t, f, "o.3")
+	f.Create("o.3", "")
 	three := f.PublishTo("o.3", "a", 1)
 	comesTo(t, ps, "s", three)
 	want := []string{"gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three)}
 	for name, edge := range map[string]*Partitions{"it saw the opening": ps, "it did not": followLog(t, f, 0)} {
 		comesTo(t, edge, "s", three)
-		if got := events(readAll(t, openPattern(t, f, edge, id, nil, "o.*"))); !slices.Equal(got, want) {
+		if got := events(readAll(t, openAfter(t, f, edge, id, nil, "o.*"))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
@@ -321,15 +271,15 @@ func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
 // A session that begins while a read is under way is not passed over.
 func TestPattern_BeginsDuringRead(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
 	var second, third uint64
-	g := patternGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.StillAdmitted = func(string, string) bool { return true }
 		c.Admit = func(_ context.Context, name, _ string) (string, bool, error) {
 			if name == "o.2" { // the sessions that begin are known by now
-				create(t, f, "o.3")
+				f.Create("o.3", "")
 				second = f.PublishTo("o.3", "a", 1)
 				third = f.PublishTo("o.1", "a", 1)
 				comesTo(t, ps, "s", third)
@@ -339,7 +289,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 		}
 	}, "o.*")
 	readAll(t, g)
-	create(t, f, "o.2")
+	f.Create("o.2", "")
 	first := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", first)
 	if got, want := readAll(t, g), fmt.Sprintf("o.2:open o.2:%d o.3:open o.3:%d o.1:%d", first, second, third); got != want {
@@ -351,19 +301,19 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 // before the window knows of it.
 func TestPattern_EndsDuringConnect(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
+	f.Create("o.1", "")
+	f.Create("o.2", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	var first, last uint64
-	again := patternGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
+	again := openGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
 		open := c.Open
 		c.Open = func(match func(string) bool) []string {
 			first = f.PublishTo("o.1", "a", 1)
 			f.PublishTo("o.2", "a", 500) // or the window knows soon enough
-			end(t, f, "o.1")
+			f.End("o.1")
 			return open(match)
 		}
 	}, "o.*")
@@ -378,19 +328,19 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 // event.
 func TestPattern_RegistryIsBehind(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
-	create(t, f, "o.2")
+	f.Create("o.2", "")
 	knows(t, ps, "o.2")
 	readAll(t, g)
 	at := g.ID()
 	last := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
 	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
-		again := patternGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
+		again := openGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
 			c.Open = func(func(string) bool) []string { return []string{"o.1"} }
 		}, "o.*")
 		if got, want := readAll(t, again), fmt.Sprint("o.2:", last); got != want {
@@ -403,17 +353,17 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 // follows is sent.
 func TestPattern_TooMany(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
-	create(t, f, "o.2")
+	f.Create("o.1", "")
+	f.Create("o.2", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1", "o.2")
-	if _, err := tryPattern(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
+	if _, err := tryGroup(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
 		t.Errorf("two of one: %v", err)
 	}
-	g := patternGroup(t, f, ps, Start{}, nil, most(2), "o.*")
+	g := openGroup(t, f, ps, Start{}, nil, most(2), "o.*")
 	readAll(t, g)
 	first := f.PublishTo("o.1", "a", 1)
-	create(t, f, "o.3")
+	f.Create("o.3", "")
 	last := f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
 	var got []string
@@ -434,10 +384,10 @@ func TestPattern_TooMany(t *testing.T) {
 	if want := []string{fmt.Sprintf("o.1:%d ", first), "o.* full"}; !slices.Equal(got, want) && !slices.Equal(got, want[1:]) {
 		t.Errorf("got %v", got)
 	}
-	end(t, f, "o.2")
+	f.End("o.2")
 	comesTo(t, ps, "s", last+1)
 	waittest.Until(t, "it has ended", func() bool { return ps.Of("o.2").Stats().End > last && isEnded(ps, "o.2") })
-	again := patternGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
+	again := openGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
 	rest := events(readAll(t, again))
 	if len(rest) != 3-len(got) || rest[len(rest)-1] != fmt.Sprint("o.1:", last) {
 		t.Errorf("behind %v comes %v", got, rest)
@@ -448,24 +398,24 @@ func TestPattern_TooMany(t *testing.T) {
 // the pattern.
 func TestPattern_LeftOut(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.0")
+	f.Create("o.0", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.0")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	var last uint64
 	for i := range 4 {
 		name := fmt.Sprint("o.", i+1)
-		create(t, f, name)
+		f.Create(name, "")
 		f.PublishTo(name, "a", 1)
-		end(t, f, name)
+		f.End(name)
 		last = f.PublishTo("o.0", "a", 1)
 	}
 	comesTo(t, ps, "s", last)
 	at := g.ID()
 	for name, again := range map[string]func() *Group{
 		"resumed": func() *Group {
-			return patternGroup(t, f, ps, Start{After: at}, nil, most(3), "o.*")
+			return openGroup(t, f, ps, Start{After: at}, nil, most(3), "o.*")
 		},
 		"while it reads": func() *Group { g.cfg.MaxMembers = 3; return g },
 	} {
@@ -505,7 +455,7 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 				}
 			}
 			open := func(ps *Partitions, after string) *Group {
-				return patternGroup(t, f, ps, Start{After: after}, nil, change, "o.*")
+				return openGroup(t, f, ps, Start{After: after}, nil, change, "o.*")
 			}
 			g := open(ps, "")
 			readAll(t, g)
@@ -517,12 +467,12 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 			if tt.uses {
 				for i := range sessions {
 					use(fmt.Sprint("o.b", i), "bob")
-					end(t, f, fmt.Sprint("o.b", i))
+					f.End(fmt.Sprint("o.b", i))
 				}
 			}
 			for i := range sessions {
 				use(fmt.Sprint("o.", i), "alice")
-				end(t, f, fmt.Sprint("o.", i))
+				f.End(fmt.Sprint("o.", i))
 			}
 			use("o.open", "alice")
 			later := followLog(t, f, tt.backfill)
@@ -542,22 +492,22 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 // A session whose opening lies below the window and whose end in it has ended.
 func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "x")
+	f.Create("x", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "x")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	id := g.ID()
 	for i := range 3 {
-		create(t, f, fmt.Sprint("o.", i))
+		f.Create(fmt.Sprint("o.", i), "")
 	}
 	later := followLog(t, f, -1)
 	for i := range 3 {
-		end(t, f, fmt.Sprint("o.", i))
+		f.End(fmt.Sprint("o.", i))
 	}
 	last := f.PublishTo("x", "a", 1)
 	comesTo(t, later, "x", last)
-	again := patternGroup(t, f, later, Start{After: id}, nil, most(2), "o.*")
+	again := openGroup(t, f, later, Start{After: id}, nil, most(2), "o.*")
 	if len(again.Members()) != 2 {
 		t.Fatalf("the members are %s", membersOf(again))
 	}
@@ -570,13 +520,13 @@ func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
 func TestPattern_EndsWrittenAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	for i := range 4 {
-		create(t, f, fmt.Sprint("o.", i))
+		f.Create(fmt.Sprint("o.", i), "")
 	}
 	for i := range 3 {
-		end(t, f, fmt.Sprint("o.", i))
+		f.End(fmt.Sprint("o.", i))
 	}
 	ps := followLog(t, f, 0)
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	comesTo(t, ps, "s", f.PublishTo("o.3", "a", 1))
 	readAll(t, g)
 	id := g.ID()
@@ -588,7 +538,7 @@ func TestPattern_EndsWrittenAgain(t *testing.T) {
 	last := f.PublishTo("o.3", "a", 1)
 	for name, edge := range map[string]*Partitions{"window": ps, "whole window": followLog(t, f, 0), "log": followLog(t, f, -1)} {
 		comesTo(t, edge, "s", last)
-		again := patternGroup(t, f, edge, Start{After: id}, nil, most(2), "o.*")
+		again := openGroup(t, f, edge, Start{After: id}, nil, most(2), "o.*")
 		if got, want := readAll(t, again), fmt.Sprint("o.3:", last); got != want || membersOf(again) != "o.3:open" {
 			t.Errorf("%s: got %s, want %s; the members are %s", name, got, want, membersOf(again))
 		}
@@ -603,25 +553,25 @@ func TestPattern_EndsWrittenAgain(t *testing.T) {
 func TestPattern_Added(t *testing.T) {
 	f := edgetest.NewLog(t)
 	for _, name := range []string{"o.1", "x", "o.2"} {
-		create(t, f, name)
+		f.Create(name, "")
 		f.PublishTo(name, "a", 2)
 	}
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.2")
 	last := f.PublishTo("x", "a", 1)
 	comesTo(t, ps, "s", last)
-	g := openPattern(t, f, ps, "", nil, "x")
+	g := openAfter(t, f, ps, "", nil, "x")
 	readAll(t, g)
 	var ids []string
-	create(t, f, "o.3")
+	f.Create("o.3", "")
 	last = f.PublishTo("o.3", "a", 1)
 	comesTo(t, ps, "s", last)
-	all := events(readAll(t, openPattern(t, f, ps, g.ID(), &ids, "x", "+o.*")))
+	all := events(readAll(t, openAfter(t, f, ps, g.ID(), &ids, "x", "+o.*")))
 	if len(all) != 5 || len(ids) != 5 {
 		t.Fatalf("got %v", all)
 	}
 	for i, id := range ids {
-		if got := events(readAll(t, openPattern(t, f, ps, id, nil, "x", "+o.*"))); !slices.Equal(got, all[i+1:]) {
+		if got := events(readAll(t, openAfter(t, f, ps, id, nil, "x", "+o.*"))); !slices.Equal(got, all[i+1:]) {
 			t.Errorf("behind event %d: got %v, want %v", i, got, all[i+1:])
 		}
 	}
@@ -630,10 +580,10 @@ func TestPattern_Added(t *testing.T) {
 // An edge that is behind the client's position follows what began before that, when it comes there.
 func TestPattern_EdgeIsBehind(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.1")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	ahead := g.lanes[0].position + 5 // a birth, an event, an opening, a birth, an event
 	g.lanes[0].position = ahead
@@ -642,7 +592,7 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 		t.Errorf("got %s, and the position is %d, not %d", got, g.lanes[0].position, ahead)
 	}
 	f.PublishTo("o.1", "a", 1)
-	create(t, f, "o.2")
+	f.Create("o.2", "")
 	f.PublishTo("o.2", "a", 1)
 	last := f.PublishTo("o.2", "a", 1)
 	comesTo(t, ps, "s", last)
@@ -657,10 +607,10 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 // The heartbeat's position does not pass a session that began.
 func TestPattern_Heartbeat(t *testing.T) {
 	f := edgetest.NewLogOf(t, 4)
-	create(t, f, "other")
+	f.Create("other", "")
 	ps := followLog(t, f, 0)
 	knows(t, ps, "other")
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	p := ps.Of("other").number
 	last := f.PublishTo("other", "a", 3)
@@ -669,7 +619,7 @@ func TestPattern_Heartbeat(t *testing.T) {
 	if err != nil || id.At[p].Sequence != last || len(id.At) != 4 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
-	create(t, f, "o.1")
+	f.Create("o.1", "")
 	knows(t, ps, "o.1")
 	at := ps.Of("o.1").number
 	if id, err = ParseGroupID(g.Cursor()); err != nil || id.At[at].Sequence >= ps.Of("o.1").Stats().End {
@@ -683,10 +633,10 @@ func TestPattern_Heartbeat(t *testing.T) {
 // A partition that was rolled back, and one whose floor has passed the position, are gaps of the pattern.
 func TestPattern_PartitionsGaps(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "x")
+	f.Create("x", "")
 	f.PublishTo("x", "a", 2)
 	ps := followLog(t, f, -1)
-	g := openPattern(t, f, ps, "", nil, "o.*")
+	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	id, err := ParseGroupID(g.ID())
 	if err != nil {
@@ -705,7 +655,7 @@ func TestPattern_PartitionsGaps(t *testing.T) {
 		"known":       {g.ID(), ""},
 		"no ID":       {"x", "gap:o.*:unknown"},
 	} {
-		if got := readAll(t, openPattern(t, f, ps, tt.id, nil, "o.*")); got != tt.want {
+		if got := readAll(t, openAfter(t, f, ps, tt.id, nil, "o.*")); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}

@@ -347,7 +347,7 @@ func beginsBeforeTheEnd(t *testing.T, lost bool) {
 func TestPartition_ComparesControlEntries(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 2)
-	create(t, f, "other")
+	f.Create("other", "")
 	log := f.Backend.Log
 	state, err := log.Look(waittest.Context(t), 0)
 	if err != nil {
@@ -487,7 +487,7 @@ func TestReader_RestartedWithoutJanitor(t *testing.T) {
 func TestReader_RolledBackWhileItResumes(t *testing.T) {
 	t.Parallel()
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	last := f.Publish("a", 5)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", last)
@@ -967,7 +967,7 @@ func TestReader_RolledBackIsCertain(t *testing.T) {
 // come there reaches it.
 func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
-	create(t, f, "s")
+	f.Create("s", "")
 	f.Publish("a", 2)
 	if err := f.Backend.Log.EndStream(waittest.Context(t), "s", f.Life("s"), "a"); err != nil {
 		t.Fatal(err)
