@@ -1,4 +1,4 @@
-// Package standby has one bridge of a name run, and the others wait (docs/adr/0039).
+// Package standby lets one bridge of each name run, while the others wait (docs/adr/0039).
 package standby
 
 import (
