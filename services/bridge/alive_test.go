@@ -1,17 +1,21 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/standby"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
@@ -148,6 +152,42 @@ func TestBridge_NameIsTakenWhileItWasCutOff(t *testing.T) {
 	s.start(t, testConfig(up.URL))
 	link.Heal()
 	first.wantReplaced(t)
+}
+
+// A bridge that renews its note of a name does not write over that of one that takes the name meanwhile.
+func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	subject := "$KV." + rpc.CallsBucket + ".=bridge."
+	var key atomic.Pointer[string]
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if to := key.Load(); to != nil && bytes.Contains(data, []byte("HPUB "+*to)) && key.CompareAndSwap(to, nil) {
+			if err := s.b.Conn.Publish(*to, []byte("another")); err == nil {
+				_ = s.b.Conn.Flush() // the value is looked at below
+			}
+		}
+	}})}
+	in := s.start(t, testConfig(up.URL))
+	js, err := jetstream.New(s.b.Conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject += event.Token(in.host.Name)
+	if err := bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil { // it has expired
+		t.Fatal(err)
+	}
+	key.Store(&subject)
+	if err := in.name.Check(t.Context()); err == nil {
+		t.Error("the name is this bridge's")
+	}
+	if msg, err := bucket.GetLastMsgForSubject(t.Context(), subject); err != nil || string(msg.Data) != "another" {
+		t.Errorf("the name is that of %q, %v", msg.Data, err)
+	}
+	in.wantReplaced(t)
 }
 
 // stopAway stops a bridge, and returns when NATS says that it is away. A question from before would

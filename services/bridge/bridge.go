@@ -1,15 +1,16 @@
 // Package bridge connects an unmodified MCP server to the log: it hands over what
 // clients send, which comes on NATS, and stores what the server sends.
 //
-// Its packages, each of which names those below it only:
+// Its packages, each of which imports only those further down:
 //
 //	bridge     starts, stops, takes over sessions, and hands each call of an edge on
 //	stateless  serves the calls of clients without sessions
-//	sessions   has the sessions of clients; mcpserver speaks with the MCP server
+//	sessions   has the sessions of clients; mcpserver is their side of the MCP server
 //	call       takes what the server sends for a request into the log
-//	owners     notes whose the tasks of the server are; standby has one bridge of a name run
+//	owners     notes whose the tasks of the server are; standby lets one bridge of a name run
 //	host       has what all parts share
-//	records    is what the next bridge continues from; config, retry, resultcache, translate, upstream
+//	records    is what the next bridge continues from
+//	config, resultcache, translate, upstream (carries messages to the MCP server and back), retry
 package bridge
 
 import (
@@ -30,11 +31,12 @@ import (
 //
 //	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
 //	                   │         ├─ open ──▶ sessions.Session
-//	                   │         └─ post, end, check ──▶ its session
+//	                   │         ├─ Request ──▶ stateless.Calls
+//	                   │         └─ Post, End, Check, Cancel ──▶ its session
 //	                   ├─────▶ records: writes down what is open, for the next bridge
-//	                   ├─────▶ present: tells the janitor which sessions have open calls
+//	                   ├─────▶ serveOpenCalls: tells the janitor which sessions have open calls
 //	                   ├─────▶ name: looks whose the bridge's name is, see [standby.Name]
-//	                   ├─────▶ patrol: ends sessions that were ended elsewhere
+//	                   ├─────▶ reconcile: ends sessions that were ended elsewhere
 //	                   └─────▶ what the sessions run, see [sessions.Session]
 //
 // When Run's context ends, calls are taken no more; then life ends, and with it all

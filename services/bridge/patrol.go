@@ -18,7 +18,7 @@ const patrolEvery = time.Second
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(patrolEvery)
 	defer ticker.Stop()
-	var edges hearing
+	var edges deafness
 	for {
 		select {
 		case <-s.host.Life.Done():
@@ -27,7 +27,7 @@ func (s *Service) reconcile() {
 		}
 		edges.look(time.Now(), s.host.Backend.Conn.IsConnected())
 		s.server.CloseSpares(time.Now(), false)
-		s.patrol(edges.deaf)
+		s.patrol(edges.last)
 	}
 }
 
@@ -36,29 +36,29 @@ func (s *Service) reconcile() {
 // questions of an edge are less than [sessions.OrphanedAfter].
 const pausedAfter = 15 * time.Second
 
-// hearing is when edges could not be heard: while NATS was away, and while the process was paused.
-type hearing struct {
+// deafness notes when edges could not be heard: while NATS was away, and while the process was paused.
+type deafness struct {
 	looked time.Time // the last look
-	deaf   time.Time // when they could not be heard last; zero for never
+	last   time.Time // zero for never
 }
 
 // look notes whether the edges can be heard now, and could be since the last look.
-func (g *hearing) look(now time.Time, connected bool) {
+func (g *deafness) look(now time.Time, connected bool) {
 	if !connected || !g.looked.IsZero() && now.Sub(g.looked) > pausedAfter {
-		g.deaf = now
+		g.last = now
 	}
 	g.looked = now
 }
 
 // patrol is one look at all sessions. It does not wait for a call that is storing something.
-func (s *Service) patrol(away time.Time) {
+func (s *Service) patrol(deaf time.Time) {
 	for _, h := range s.table.All() {
-		h.Look(func() { s.lookAt(h, away) })
+		h.Look(func() { s.lookAt(h, deaf) })
 	}
 }
 
-func (s *Service) lookAt(h *sessions.Session, away time.Time) {
-	if h.IsOrphaned(time.Now(), away) {
+func (s *Service) lookAt(h *sessions.Session, deaf time.Time) {
+	if h.IsOrphaned(time.Now(), deaf) {
 		s.host.Log.Info("a call is cancelled: no edge waits for its response", "session", h.Name)
 		h.Finish(host.ErrEnded)
 		return

@@ -16,8 +16,8 @@ import (
 	"rejoin/shared/session"
 )
 
-// takeOver continues the open sessions of this bridge's name, and with their calls.
-// Records of sessions that are over are left to the recorder to remove.
+// takeOver continues the open sessions of this bridge's name, and their calls. Records of sessions that are over
+// are left to [records.Bucket.Run] to remove.
 func (s *Service) takeOver(ctx context.Context) error {
 	all, err := s.records.Load(ctx)
 	if err != nil {

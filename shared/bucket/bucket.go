@@ -86,30 +86,30 @@ const (
 var errBehind = errors.New("the consumer is behind the bucket")
 
 // PutFor writes a value that is kept for a time, in whole seconds. The key-value client can do so only
-// for a key that has none.
-func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, value []byte, ttl time.Duration) error {
+// for a key that has none. With an expected sequence of the subject among opts it is compare-and-set; see [Conflict].
+func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, value []byte, ttl time.Duration, opts ...jetstream.PublishOpt) error {
 	msg := nats.NewMsg("$KV." + bucket + "." + key)
 	msg.Data = value
-	_, err := js.PublishMsg(ctx, msg, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))
+	_, err := js.PublishMsg(ctx, msg, append(opts, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))...)
 	return err
 }
 
-// Last asks the leader of a bucket for the value of a key, and when it was written. It is empty when there is
-// none, or no more. The key-value client, and that of package jetstream, ask any server that has a copy
+// Last asks the leader of a bucket for the value of a key, when it was written, and its revision. It is empty
+// when there is none, or no more; a marker of that may have a revision. The key-value client, and that of package jetstream, ask any server that has a copy
 // (direct gets, ADR-31 of NATS).
-func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, err error) {
+func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, revision uint64, err error) {
 	js, err := nc.JetStream()
 	if err != nil {
-		return nil, written, err
+		return nil, written, 0, err
 	}
 	msg, err := js.GetLastMsg("KV_"+bucket, "$KV."+bucket+"."+key, nats.Context(ctx))
 	switch {
 	case errors.Is(err, nats.ErrMsgNotFound):
-		return nil, written, nil
+		return nil, written, 0, nil
 	case err != nil:
-		return nil, written, err
+		return nil, written, 0, err
 	}
-	return msg.Data, msg.Time, nil
+	return msg.Data, msg.Time, msg.Sequence, nil
 }
 
 // follower knows how much of a bucket was shown. mu orders the reader's calls and whole.

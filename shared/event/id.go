@@ -219,13 +219,13 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 // copy of the log was made that the partition was rolled back to, or it was merged with a
 // later one. Such an ID is never good: its generation may itself have followed a roll-back of
 // which nothing is on the list. If there was none, everything before the earliest start but
-// the birth's is shared. A list without the birth says nothing.
-func lostGeneration(id ID, birth string, generations []Generation) (Verdict, uint64) {
+// the origin's is shared. A list without the origin says nothing.
+func lostGeneration(id ID, origin string, generations []Generation) (Verdict, uint64) {
 	verdict := RolledBack
 	if len(generations) >= MaxGenerations {
 		verdict = Forgotten
 	}
-	if len(generations) < 2 || generations[0].ID != birth {
+	if len(generations) < 2 || generations[0].ID != origin {
 		return verdict, 0
 	}
 	if end := end(generations[1:]); id.Sequence >= end {
@@ -243,7 +243,7 @@ func HasGeneration(generations []Generation, id string) bool {
 }
 
 // NextGenerations returns a list of generations with more of them. When there are too many,
-// the oldest but the birth is merged with the one after it, which begins at the earlier
+// the oldest but the origin is merged with the one after it, which begins at the earlier
 // of the two starts: so an ID below the earliest start is still good, and no ID of an
 // unknown generation above it ever is.
 func NextGenerations(generations []Generation, more ...Generation) []Generation {

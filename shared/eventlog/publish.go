@@ -169,8 +169,8 @@ func (l *Log) batches(p int) bool {
 	return state.atomic && state.Limits.Replicas > 1
 }
 
-// prepare returns an event's partition when events may be published there, or the event when
-// its stream has no birth any more and it was stored before.
+// prepare waits until events may be published to an event's partition, and sees to the birth of its stream.
+// It returns the event as stored if the stream can have no birth any more, and the event was stored before.
 func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
 	p = l.Partition(e.Session)
 	if len(e.Data) > l.Settings().MaxMessageBytes {

@@ -46,7 +46,7 @@ type Host struct {
 	// set before the first call.
 	Confirm func(context.Context) error
 
-	// Life is the context of all work, from start on. Its cause is [upstream.ErrStopping].
+	// Life is the context of all work, from Start on. Its cause is [upstream.ErrStopping].
 	Life    context.Context //nolint:containedctx // of all work
 	endLife context.CancelCauseFunc
 
@@ -81,7 +81,7 @@ type Times struct {
 // reloadsAtOnce is how many streams are read from the log at a time.
 const reloadsAtOnce = 16
 
-// AnswerWithin is the usual times.answer.
+// AnswerWithin is the usual Times.Answer.
 const AnswerWithin = 250 * time.Millisecond
 
 // New registers the metrics.

@@ -24,7 +24,7 @@ import (
 //	startStdio ──▶ read: one goroutine, stores what the process writes, in its order
 //	           └─▶ watchProcess: one, ends the process with the service, and the session with the process
 //
-// A call belongs to read while that has its turn, and to serve at the end.
+// While read has a call's turn, the call is its own; at the end it is that of Serve.
 type stdio struct {
 	host    *host.Host
 	process *upstream.Process

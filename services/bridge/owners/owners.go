@@ -109,7 +109,7 @@ func (n *Notes) put(ctx context.Context, key string, ttl time.Duration) error {
 func (n *Notes) get(ctx context.Context, key string) (seconds int64, written time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, key)
+	value, written, _, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, key)
 	if err != nil {
 		return 0, written, err
 	}

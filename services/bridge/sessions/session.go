@@ -41,7 +41,7 @@ type Session struct {
 	sub        *nats.Subscription
 	calls      map[string]*call.Call
 	used       bool        // its client has sent more than that it is ready
-	standalone *call.Call  // nil until listen
+	standalone *call.Call  // nil until Listen
 	client     http.Header // of the newest call
 }
 
@@ -134,7 +134,7 @@ func (h *Session) Look(do func()) {
 	}
 }
 
-// forget ends what request began. A call that another bridge will go on with stays, to be
+// forget ends what Request began. A call that another bridge will continue stays, to be
 // written down.
 func (h *Session) forget(c *call.Call, leave func()) {
 	leave()

@@ -52,7 +52,7 @@ func (t *Table) Hold(h *Session) error {
 	return nil
 }
 
-// release ends what hold began.
+// release ends what Hold began.
 func (t *Table) release(h *Session) {
 	h.unsubscribe()
 	t.mu.Lock()

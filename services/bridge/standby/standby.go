@@ -1,4 +1,4 @@
-// Package standby has one bridge of a name run, and the others wait (docs/adr/0039).
+// Package standby lets one bridge of each name run, while the others wait (docs/adr/0039).
 package standby
 
 import (
@@ -136,12 +136,12 @@ func (n *Name) keep(other <-chan struct{}) {
 // Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
 	seen, _ := n.pauses.beat()
-	id, written, err := n.holder(ctx)
+	id, written, revision, err := n.holder(ctx)
 	switch {
 	case err != nil:
 		return err
-	case id == "", id == n.id && time.Since(written) > nameTTL/2:
-		err = n.put(ctx)
+	case id == "", id == n.id && time.Since(written) > nameTTL/2: // unless another bridge takes the name at this moment
+		err = n.put(ctx, jetstream.WithExpectLastSequencePerSubject(revision))
 	case id != n.id:
 		return ErrReplaced
 	}
@@ -156,19 +156,19 @@ func (n *Name) Check(ctx context.Context) error {
 func nameKey(name string) string { return "=bridge." + event.Token(name) }
 
 // put has the bucket say that the name is this bridge's.
-func (n *Name) put(ctx context.Context) error {
+func (n *Name) put(ctx context.Context, opts ...jetstream.PublishOpt) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(n.id), nameTTL)
+	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(n.id), nameTTL, opts...)
 }
 
-// holder returns the ID of the bridge that has the name, by the leader of the bucket, and since when
-// that is written; an empty one for none.
-func (n *Name) holder(ctx context.Context) (id string, written time.Time, err error) {
+// holder returns the ID of the bridge that has the name, by the leader of the bucket, since when that is
+// written, and its revision; an empty ID for none.
+func (n *Name) holder(ctx context.Context) (id string, written time.Time, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	value, written, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, nameKey(n.host.Name))
-	return string(value), written, err
+	value, written, revision, err := bucket.Last(ctx, n.js.Conn(), rpc.CallsBucket, nameKey(n.host.Name))
+	return string(value), written, revision, err
 }
 
 // IsAlive asks a bridge of a name whether it is there. The error is that of NATS.

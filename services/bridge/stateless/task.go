@@ -59,7 +59,7 @@ type task struct {
 	out     *call.Writer
 	is      mcp.StoredTask
 	stored  time.Time
-	checked time.Time // when refresh looked last
+	checked time.Time // when the log was looked at last
 }
 
 func newTask(h *call.Session, is mcp.StoredTask) *task {
@@ -184,7 +184,7 @@ func (k *task) created() []byte {
 // taskWork is a call that may be a task. It is safe for concurrent use.
 type taskWork interface {
 	call.Receiver
-	// MakeTask makes it one, unless it is over.
+	// makeTask makes it one, unless it is over.
 	makeTask()
 	// IsTask reports whether it is one.
 	IsTask() bool

@@ -1,5 +1,5 @@
-// Package upstream speaks with an MCP server: over HTTP, or with a process on its standard input and
-// output. It knows messages and their IDs, and nothing of sessions, calls or the log.
+// Package upstream carries messages to an MCP server and back: over HTTP, or with a process on its standard
+// input and output. It knows messages and their IDs, and nothing of sessions, calls or the log.
 package upstream
 
 import (

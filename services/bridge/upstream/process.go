@@ -41,10 +41,10 @@ type Process struct {
 	end    sync.Once
 }
 
-// StartProcess starts a program. stop must be called.
+// StartProcess starts a program. Stop must be called.
 func StartProcess(c *Command, log *slog.Logger) (*Process, error) {
 	p := &Process{Log: log, Exited: make(chan struct{})}
-	p.cmd = exec.Command(c.argv[0], c.argv[1:]...) //nolint:gosec,noctx // the operator's own command, which stop ends
+	p.cmd = exec.Command(c.argv[0], c.argv[1:]...) //nolint:gosec,noctx // the operator's own command, which Stop ends
 	p.cmd.Env = c.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
 	var theirs [3]*os.File

@@ -434,16 +434,16 @@ func TestGroup_LostGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	birth, gens := ps.Of("s").window.Generations()
-	with := func(birth, generation string) string {
+	origin, gens := ps.Of("s").window.Generations()
+	with := func(origin, generation string) string {
 		b := appendGroupSums(nil, id.Names, id.Lives)
-		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(birth, generation), Sequence: last, Added: last}))
+		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(origin, generation), Sequence: last, Added: last}))
 	}
-	if with(birth, gens[0].ID) != g.ID() {
-		t.Errorf("the ID is %s, not %s", g.ID(), with(birth, gens[0].ID))
+	if with(origin, gens[0].ID) != g.ID() {
+		t.Errorf("the ID is %s, not %s", g.ID(), with(origin, gens[0].ID))
 	}
 	for name, tt := range map[string]struct{ id, want string }{
-		"lost":        {with(birth, "lost"), fmt.Sprint("gap:s:rolled_back gap:x:rolled_back x:", last)},
+		"lost":        {with(origin, "lost"), fmt.Sprint("gap:s:rolled_back gap:x:rolled_back x:", last)},
 		"another log": {with("another", gens[0].ID), fmt.Sprint("gap:s:unknown gap:x:unknown x:", last)},
 		"known":       {g.ID(), ""},
 	} {

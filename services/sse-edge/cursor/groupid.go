@@ -109,8 +109,8 @@ func appendGroupPosition(b []byte, partition int, at GroupPosition) []byte {
 }
 
 // partitionTag is the tag of positions in a partition; see [event.Place.Tag].
-func partitionTag(birth, generation string) string {
-	return event.Place{Origin: birth, Generation: generation, Stream: "="}.Tag()
+func partitionTag(origin, generation string) string {
+	return event.Place{Origin: origin, Generation: generation, Stream: "="}.Tag()
 }
 
 // checksum is what a place adds to the checksums of a GroupID.

@@ -297,32 +297,32 @@ func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (cursor,
 	if o.opened[i], err = p.openedAt(ctx, m.Place.Session, o.at[i]); err != nil {
 		return "", "", err
 	}
-	birth, generation, known, err := p.generationOf(ctx, o.id.At[p.number].Tag)
+	origin, generation, known, err := p.generationOf(ctx, o.id.At[p.number].Tag)
 	if err != nil || !known {
 		return o.from.After, life, err // of another log: a gap
 	}
-	tag := event.Place{Origin: birth, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
+	tag := event.Place{Origin: origin, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
 	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String(), life, nil
 }
 
 // generationOf returns the generation that a position's tag names: one that is on no list for a
 // generation of this log that it has lost. known is false for another log.
-func (p *Partition) generationOf(ctx context.Context, tag string) (birth, generation string, known bool, err error) {
-	birth, gens := p.window.Generations()
+func (p *Partition) generationOf(ctx context.Context, tag string) (origin, generation string, known bool, err error) {
+	origin, gens := p.window.Generations()
 	for again := false; ; again = true {
 		for _, g := range slices.Backward(gens) {
-			if partitionTag(birth, g.ID) == tag {
-				return birth, g.ID, true, nil
+			if partitionTag(origin, g.ID) == tag {
+				return origin, g.ID, true, nil
 			}
 		}
 		if again {
-			return birth, "lost " + tag, event.SamePlace(tag, partitionTag(birth, "")), nil
+			return origin, "lost " + tag, event.SamePlace(tag, partitionTag(origin, "")), nil
 		}
 		state, err := p.log.Look(ctx, p.number) // another edge may know a newer one
 		if err != nil {
 			return "", "", false, err
 		}
-		birth, gens = state.Origin, state.Generations
+		origin, gens = state.Origin, state.Generations
 	}
 }
 

@@ -20,15 +20,15 @@ type lane struct {
 	members  []*Member
 	position uint64 // everything up to here was part of a step
 	// added is the position of members that were added to a group, until it is that of all.
-	added      uint64
-	catchingUp bool
-	turning    []*Member // some of those whose openings or ends lie after position
-	found      uint64    // see pattern
-	end        uint64    // of the window, before the last read
-	start      uint64    // where members begin that no ID covers
-	rollbacks  int
-	birth, gen string // what tag was made of
-	tag        string // of the positions
+	added       uint64
+	catchingUp  bool
+	turning     []*Member // some of those whose openings or ends lie after position
+	found       uint64    // see pattern
+	end         uint64    // of the window, before the last read
+	start       uint64    // where members begin that no ID covers
+	rollbacks   int
+	origin, gen string // what tag was made of
+	tag         string // of the positions
 
 	dirty    atomic.Bool // there may be something to read
 	listener atomic.Pointer[window.Listener]
@@ -131,8 +131,8 @@ func (l *lane) goBack(common uint64, rollbacks int) {
 
 // retag names positions in the newest generation.
 func (l *lane) retag(v window.View) {
-	if l.birth != v.Birth || l.gen != v.Generation {
-		l.birth, l.gen, l.tag = v.Birth, v.Generation, partitionTag(v.Birth, v.Generation)
+	if l.origin != v.Origin || l.gen != v.Generation {
+		l.origin, l.gen, l.tag = v.Origin, v.Generation, partitionTag(v.Origin, v.Generation)
 	}
 }
 

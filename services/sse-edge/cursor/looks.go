@@ -47,7 +47,7 @@ func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error
 	if k.err != nil {
 		return eventlog.State{}, k.err
 	}
-	return k.state, behind(k.state, v.Birth, v.Generation)
+	return k.state, behind(k.state, v.Origin, v.Generation)
 }
 
 // join takes part in the next look.
@@ -104,8 +104,8 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 }
 
 // behind returns errBehind if a window's newest generation is not the log's.
-func behind(log eventlog.State, birth, generation string) error {
-	if log.Origin != birth || log.Generation().ID != generation {
+func behind(log eventlog.State, origin, generation string) error {
+	if log.Origin != origin || log.Generation().ID != generation {
 		return errBehind
 	}
 	return nil

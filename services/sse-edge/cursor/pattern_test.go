@@ -642,16 +642,16 @@ func TestPattern_PartitionsGaps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	birth, gens := ps.Of("s").window.Generations()
-	at := func(birth, generation string, sequence uint64) string {
+	origin, gens := ps.Of("s").window.Generations()
+	at := func(origin, generation string, sequence uint64) string {
 		b := appendGroupSums(nil, id.Names, id.Lives)
-		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(birth, generation), Sequence: sequence, Added: sequence}))
+		return string(appendGroupPosition(b, 0, GroupPosition{Tag: partitionTag(origin, generation), Sequence: sequence, Added: sequence}))
 	}
 	f.Purge(3)
 	for name, tt := range map[string]struct{ id, want string }{
-		"lost":        {at(birth, "lost", 1), "gap:o.*:rolled_back"},
+		"lost":        {at(origin, "lost", 1), "gap:o.*:rolled_back"},
 		"another log": {at("another", gens[0].ID, 1), "gap:o.*:unknown"},
-		"expired":     {at(birth, gens[0].ID, 1), "gap:o.*:expired"},
+		"expired":     {at(origin, gens[0].ID, 1), "gap:o.*:expired"},
 		"known":       {g.ID(), ""},
 		"no ID":       {"x", "gap:o.*:unknown"},
 	} {

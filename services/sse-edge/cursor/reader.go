@@ -161,7 +161,7 @@ var ErrNoMemory = errors.New("there is no memory for events of the log")
 var errAgain = errors.New("read again")
 
 // Next returns what follows the cursor, and advances the cursor past it. An empty step means that
-// there is nothing now. The cursor never moves back. Errors are those of the log.
+// there is nothing now. It moves back only with a gap, after a roll-back. Errors are those of the log.
 func (r *Reader) Next(ctx context.Context) (Step, error) {
 	s := Step{Gaps: r.Pending}
 	r.Pending = nil
@@ -331,7 +331,7 @@ func (r *Reader) ID(sequence uint64) string {
 // to find out whether the log still has what lies there.
 func (r *Reader) retag(v window.View) {
 	p := r.Tags.place
-	p.Generation, p.Origin, p.Life = v.Generation, v.Birth, v.Life
+	p.Generation, p.Origin, p.Life = v.Generation, v.Origin, v.Life
 	r.Place.Life = v.Life
 	if p != r.Tags.place {
 		r.Tags = NewTagger(p)

@@ -31,7 +31,7 @@ type Start struct {
 
 // Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
 // partition waits until its window has caught up with the log.
-// Errors are errNotReady and those of the log and the registry, all of which pass.
+// Errors are errNotReady and those of the log and the registry, all of which are temporary.
 func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	p := ps.acquire(ps.log.Partition(at.Session))
 	defer p.release()
@@ -90,7 +90,7 @@ func (r *Reader) attach(of life) window.Attachment {
 	r.Place.Life = of.name
 	a := r.part.window.Attach(r.Place, of.found, of.opened)
 	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
-	r.Tags = NewTagger(event.Place{Origin: a.Birth, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
+	r.Tags = NewTagger(event.Place{Origin: a.Origin, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
 	return a
 }
 
@@ -144,7 +144,7 @@ func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error
 //
 // An ID of a generation that was lost does not say where that generation began. Its client gets
 // rolled_back also when all that it had received is still there, if that lies after the start
-// of the first generation after the birth: it gets some events twice and loses none.
+// of the first generation after the origin: it gets some events twice and loses none.
 func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 	if err != nil {
 		return event.Unknown, 0, 0, err
 	}
-	if err := behind(state, a.Birth, a.Gens[len(a.Gens)-1].ID); err != nil {
+	if err := behind(state, a.Origin, a.Gens[len(a.Gens)-1].ID); err != nil {
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound {

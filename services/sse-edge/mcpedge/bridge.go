@@ -27,7 +27,7 @@ const (
 	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
 	// say by then, it may still have taken.
 	takenTimeout = 5 * time.Second
-	// bridgeRetry is when a client may try again that no bridge listened to.
+	// bridgeRetry is how long a client waits before it tries again when no bridge listened.
 	bridgeRetry = 3 * time.Second
 )
 

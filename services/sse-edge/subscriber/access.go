@@ -54,7 +54,7 @@ type Guest struct {
 	Session, Life string
 }
 
-// GuestOf returns the guest that a caller is who was let in.
+// GuestOf returns an admitted caller as a guest; nil without access control, and for the owner.
 func (s *Service) GuestOf(grants auth.Grants, at window.Place) *Guest {
 	if !s.Config.Access.On() {
 		return nil

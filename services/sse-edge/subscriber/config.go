@@ -15,7 +15,7 @@ type Config struct {
 	// WindowBackfill is how many bytes of the newest events the edge reads when it begins to
 	// follow partitions, of all of them together; 0 means as much as fits, -1 none.
 	WindowBackfill flagtype.Bytes `name:"window-backfill" help:"Bytes of the newest events to read into memory when the edge begins to follow partitions, for all of them together; 0 for as many as fit, -1 for none." default:"0" placeholder:"BYTES"`
-	// PartitionLinger is how long a partition is followed that no client reads any more; -1: all
+	// PartitionLinger is how long a partition without readers is still followed; -1: all
 	// partitions are followed, from the start on.
 	PartitionLinger flagtype.Duration `name:"partition-linger" help:"How long the edge follows a partition that no client reads any more; -1 to follow all partitions, always." default:"5m" placeholder:"DURATION"`
 	// LogReads is how many reads below the window go on at a time.
@@ -46,7 +46,7 @@ type Config struct {
 	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls per second from one client address (IPv6: one /64 network); bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." default:"0" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections." default:"20s"`
-	// LedgerPatience is how long a janitor is waited for that has not read a partition since
+	// LedgerPatience is how long an edge waits for a janitor that has not read a partition since
 	// its server started, before a gap is sent that is not certain.
 	LedgerPatience time.Duration `name:"ledger-patience" help:"How long to wait until a janitor has checked a partition for damage, after its server started or its leader changed, before clients receive a gap that is not certain." default:"5s"`
 	// Access lets requests in. Default: no access control.

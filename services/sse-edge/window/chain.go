@@ -180,11 +180,11 @@ func (c *Chain) bytes() int {
 }
 
 // retag makes the prefix of the chain's event IDs, unless it is the right one.
-func (c *Chain) retag(birth, generation string) {
+func (c *Chain) retag(origin, generation string) {
 	if c.prefix != nil && c.generation == generation {
 		return
 	}
-	p := event.Place{Origin: birth, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
+	p := event.Place{Origin: origin, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
 	c.generation = generation
 	c.prefix = event.AppendIDPrefix(nil, c.Place.Stream, p.Tag())
 }

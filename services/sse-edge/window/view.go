@@ -12,13 +12,13 @@ import (
 // View is what a window says to one reader at one moment.
 type View struct {
 	// Inside says that nothing after the cursor was evicted; without it only the
-	// fields up to items mean anything.
+	// fields up to Items mean anything.
 	Inside     bool
 	Start      uint64 // the window's
 	Rollbacks  int
 	Common     uint64 // of the rollbacks that the reader has not seen yet
 	Generation string
-	Birth      string
+	Origin     string
 	Version    uint64
 	ClearedAt  uint64
 	Losses     []Loss // those that the reader has not heard of yet
@@ -30,8 +30,8 @@ type View struct {
 	Life string
 	// Closed is the sequence at which the place ends; 0 while it is open.
 	Closed uint64
-	// Items are the events after the cursor; through is the cursor past them,
-	// which is end when there are no more.
+	// Items are the events after the cursor; Through is the cursor past them,
+	// which is End when there are no more.
 	Items   []Item
 	Through uint64
 	Last    uint64 // the number of the last item's entry
@@ -47,7 +47,7 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Start: w.start, Rollbacks: len(w.rollbacks), Birth: w.birth, Generation: w.gens[len(w.gens)-1].ID,
+		Start: w.start, Rollbacks: len(w.rollbacks), Origin: w.origin, Generation: w.gens[len(w.gens)-1].ID,
 		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Proved: w.proved, End: w.end, Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
@@ -192,7 +192,7 @@ func (w *Window) Trims(c *Chain) (newest, start uint64) {
 func (w *Window) Reached(state eventlog.State) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.end >= state.Last || w.birth != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
+	return w.end >= state.Last || w.origin != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
 }
 
 // Holes returns as much of a view as a look after a jump needs; inside says whether
@@ -200,7 +200,7 @@ func (w *Window) Reached(state eventlog.State) bool {
 func (w *Window) Holes() View {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	v := View{Inside: w.hasCaughtUp(), Birth: w.birth, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	v := View{Inside: w.hasCaughtUp(), Origin: w.origin, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
 	if len(w.gens) > 0 {
 		v.Generation = w.gens[len(w.gens)-1].ID
 	}
@@ -223,11 +223,11 @@ func (w *Window) commonSince(seen int) uint64 {
 	return common
 }
 
-// Generations returns those that the window knows, oldest first, and the partition's birth.
-func (w *Window) Generations() (birth string, gens []event.Generation) {
+// Generations returns those that the window knows, oldest first, and the partition's origin.
+func (w *Window) Generations() (origin string, gens []event.Generation) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.birth, w.gens
+	return w.origin, w.gens
 }
 
 // SessionView is what a window says of a session.

@@ -40,7 +40,7 @@ type Window struct {
 	budget int
 
 	mu     sync.RWMutex
-	birth  string
+	origin string
 	gens   []event.Generation
 	frames segments
 	ring   ring
@@ -112,7 +112,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 		c.wake()
 		w.forget(c)
 	}
-	w.birth, w.gens = state.Origin, state.Generations
+	w.origin, w.gens = state.Origin, state.Generations
 	w.start, w.proved, w.end, w.oldest = start, after+1, after, state.First
 }
 
@@ -132,9 +132,8 @@ func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 	w.reset(state, after, start)
 }
 
-// GoOn takes over the generations of a partition that was compared with the window
-// and the window continues after it: later frames carry the newest. The window itself is as good
-// as it was, but a reader may be ahead of it, and has to hear if the partition is not
+// GoOn takes over the generations of a partition after it was compared with the window, which then
+// continues: later frames carry the newest. The window itself is as good as it was, but a reader may be ahead of it, and has to hear if the partition is not
 // what it was there.
 func (w *Window) GoOn(state eventlog.State) {
 	w.mu.Lock()
@@ -149,7 +148,7 @@ func (w *Window) GoOn(state eventlog.State) {
 func (w *Window) Extend(state eventlog.State) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.gens) == 0 || w.birth != state.Origin || !event.HasGeneration(state.Generations, w.gens[len(w.gens)-1].ID) {
+	if len(w.gens) == 0 || w.origin != state.Origin || !event.HasGeneration(state.Generations, w.gens[len(w.gens)-1].ID) {
 		return true
 	}
 	if event.Fork(w.gens, state.Generations) < w.end {
@@ -163,19 +162,19 @@ func (w *Window) Extend(state eventlog.State) bool {
 // holds the lock.
 func (w *Window) takeFrom(e eventlog.Entry) {
 	if !event.HasGeneration(w.gens, e.Begins) {
-		w.take(w.birth, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}), 0)
+		w.take(w.origin, event.NextGenerations(w.gens, event.Generation{ID: e.Begins, Start: e.Sequence}), 0)
 	}
 }
 
 // take takes over generations; up to compared the partition is what it was. The caller holds the lock.
-func (w *Window) take(birth string, gens []event.Generation, compared uint64) {
+func (w *Window) take(origin string, gens []event.Generation, compared uint64) {
 	if fork := event.Fork(w.gens, gens); fork != math.MaxUint64 {
 		w.rollbacks = append(w.rollbacks, max(fork, compared))
 		for _, c := range w.chains {
 			c.wake()
 		}
 	}
-	w.birth, w.gens = birth, gens
+	w.origin, w.gens = origin, gens
 }
 
 // Received is an entry of the log, of any kind, that the tail received.
@@ -434,7 +433,7 @@ func (w *Window) message(e eventlog.Entry) {
 	flow := stream.flow
 	// The log decides: an event after an end means that the end does not hold.
 	stream.Closed, flow.Closed = 0, 0
-	stream.retag(w.birth, w.gens[len(w.gens)-1].ID)
+	stream.retag(w.origin, w.gens[len(w.gens)-1].ID)
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return AppendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
@@ -610,7 +609,7 @@ func (w *Window) lose(c *Chain) uint64 {
 // of that is known when the trim comes.
 func (w *Window) trim(e eventlog.Entry) {
 	if e.Trim == nil {
-		w.skipped("trim") // what it would explain is damage; see cursor's loseDamaged
+		w.skipped("trim") // what it would explain is damage; see reportDamaged of cursor
 		return
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
@@ -664,7 +663,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	c := w.chain(p)
 	c.readers++
 	return Attachment{
-		Chain: c, Life: c.Place.Life, Birth: w.birth, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
+		Chain: c, Life: c.Place.Life, Origin: w.origin, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
 		Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest, CaughtUp: w.hasCaughtUp(),
 	}
 }
@@ -708,7 +707,7 @@ func (w *Window) Unwatch(watcher Watcher) {
 type Attachment struct {
 	Chain     *Chain
 	Life      string
-	Birth     string
+	Origin    string
 	Gens      []event.Generation
 	End       uint64
 	Rollbacks int
@@ -718,7 +717,7 @@ type Attachment struct {
 	CaughtUp bool
 }
 
-// Detach lets go of what attach returned.
+// Detach lets go of what Attach returned.
 func (w *Window) Detach(c *Chain) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 
 // A process that was paused has not heard the edges meanwhile, and no call is cancelled for that.
 func TestHearing_AfterAPause(t *testing.T) {
-	var g hearing
+	var g deafness
 	now := time.Now()
 	look := func(after time.Duration, connected bool) time.Time {
 		now = now.Add(after)
 		g.look(now, connected)
-		return g.deaf
+		return g.last
 	}
 	for range 3 {
 		if deaf := look(patrolEvery, true); !deaf.IsZero() {
