@@ -134,14 +134,17 @@ func (w *Writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.Life, Stream: w.stream, After: w.Last, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes})
-	if err != nil {
-		return 0, err
-	}
-	for _, stored := range page.Entries {
-		if stored.Final == e.Final && bytes.Equal(stored.Data, e.Data) {
-			return stored.Sequence, nil
+	for w.Last < state.Last {
+		page, err := l.Read(ctx, eventlog.Query{Session: w.session, Life: w.Life, Stream: w.stream, After: w.Last, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes})
+		if err != nil {
+			return 0, err
 		}
+		for _, stored := range page.Entries {
+			if stored.Final == e.Final && bytes.Equal(stored.Data, e.Data) {
+				return stored.Sequence, nil
+			}
+		}
+		w.Last = page.Through // others have stored that
 	}
 	return 0, nil
 }

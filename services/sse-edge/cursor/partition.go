@@ -330,7 +330,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		if en.Sequence <= fork && fork < end {
 			break
 		}
-		e, err := p.log.At(ctx, p.number, en.Sequence)
+		e, err := p.at(ctx, en.Sequence)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile; an older one may still be there
 		}
@@ -346,6 +346,15 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		return 0, false, nil // replaced, and no generation says when
 	}
 	return common, fork >= end, nil
+}
+
+// at returns an entry of the log, which may be a whole event. Errors are those of the log.
+func (p *Partition) at(ctx context.Context, sequence uint64) (eventlog.Entry, error) {
+	if err := takeToken(ctx, p.of.compares); err != nil {
+		return eventlog.Entry{}, err
+	}
+	defer func() { <-p.of.compares }()
+	return p.log.At(ctx, p.number, sequence)
 }
 
 // backfillFrom returns the sequence to begin after so that what follows fits into

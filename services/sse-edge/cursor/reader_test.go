@@ -601,14 +601,14 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 // Answers of NATS with a whole event are asked for a few at a time.
 func TestReader_WholeEventsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)
-	last := f.Publish("a", 5)
+	f.Publish("a", 4)
 	var ps *Partitions
 	var needle atomic.Pointer[string] // part of the request
 	var requests, held atomic.Int64
 	link := natstest.Link{Before: func(data []byte) {
 		if part := needle.Load(); part != nil && bytes.Contains(data, []byte(*part)) {
 			requests.Add(1)
-			held.Add(int64(len(ps.whole)))
+			held.Add(int64(len(ps.whole) + len(ps.compares)))
 		}
 	}}
 	env := daemon.NewEnv(nil)
@@ -619,6 +619,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	t.Cleanup(l.Close)
 	ps = followed(t, l, env, -1, -1)
 	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	last := f.Publish("a", 1) // is in the window, and the others are not
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
 	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, ten)
@@ -640,6 +641,13 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			at, err := p.startAt(ctx, time.Now())
 			if err == nil && at != last {
 				err = fmt.Errorf("it follows %d", at)
+			}
+			return err
+		}},
+		{"the newest entry that a tail compares", `"seq":`, func(ctx context.Context) error {
+			state, err := l.Look(ctx, 0)
+			if err == nil {
+				_, _, err = p.compare(ctx, state, state, state.Last)
 			}
 			return err
 		}},
