@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/rpc"
+	"rejoin/shared/web/webtest"
 )
 
 // legacy opens or resumes the event stream of the old transport, and returns where to post.
@@ -19,19 +19,9 @@ func legacy(t *testing.T, url, lastID string) (c *client, endpoint string) {
 	return c, string(c.Next("endpoint").Data)
 }
 
-func postLegacy(t *testing.T, url, body string) edgetest.Answered {
+func postLegacy(t *testing.T, url, body string) webtest.Answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = resp.Body.Close() })
-	return (&mcpUser{t: t}).read(reply{resp})
+	return webtest.Ask(t, http.MethodPost, url, body, "Content-Type", "application/json")
 }
 
 func TestOldTransport_Session(t *testing.T) {
@@ -41,16 +31,16 @@ func TestOldTransport_Session(t *testing.T) {
 	one, two := first.url(), f.mcpEdge(nil)
 	c, endpoint := legacy(t, one, "")
 	name := strings.TrimPrefix(endpoint, "/messages?session=")
-	if a := postLegacy(t, one+endpoint, toolList); a.StatusCode != http.StatusNotFound {
-		t.Errorf("before initialize: %d %s", a.StatusCode, a.Text)
+	if a := postLegacy(t, one+endpoint, toolList); a.Status != http.StatusNotFound {
+		t.Errorf("before initialize: %d %s", a.Status, a.Text)
 	}
-	if a := postLegacy(t, two+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.StatusCode != http.StatusAccepted || a.Text != "" {
-		t.Fatalf("initialize: %d %s", a.StatusCode, a.Text)
+	if a := postLegacy(t, two+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.Status != http.StatusAccepted || a.Text != "" {
+		t.Fatalf("initialize: %d %s", a.Status, a.Text)
 	}
 	c.says(initialized)
 	for _, body := range []string{toolCall, `{"jsonrpc":"2.0","method":"notifications/x"}`} {
-		if a := postLegacy(t, one+endpoint, body); a.StatusCode != http.StatusAccepted {
-			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
+		if a := postLegacy(t, one+endpoint, body); a.Status != http.StatusAccepted {
+			t.Errorf("%s: %d %s", body, a.Status, a.Text)
 		}
 	}
 	stream := b.sent(rpc.Post)[0].Stream
@@ -76,8 +66,8 @@ func TestOldTransport_Refusal(t *testing.T) {
 	b.open = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }
 	url := f.mcpEdge(nil)
 	_, endpoint := legacy(t, url, "")
-	if a := postLegacy(t, url+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.StatusCode != http.StatusBadRequest || a.Text != no {
-		t.Errorf("%d %s", a.StatusCode, a.Text)
+	if a := postLegacy(t, url+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.Status != http.StatusBadRequest || a.Text != no {
+		t.Errorf("%d %s", a.Status, a.Text)
 	}
 	u := &mcpUser{t: t, url: url}
 	if a := u.read(u.post(`{"jsonrpc":"2.0","id":0,"method":"initialize"}`)); a.StatusCode != http.StatusOK || a.Text != no || a.Header.Get("Mcp-Session-Id") != "" {
