@@ -354,7 +354,7 @@ func TestPartition_ComparesControlEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"as it is": true, "replaced": false} {
-		p := &Partition{log: log, window: caughtUp(1 << 20)}
+		p := &Partition{of: &Partitions{compares: make(chan struct{}, 1)}, log: log, window: caughtUp(1 << 20)}
 		p.window.GoOn(state)
 		for sequence := range state.Last {
 			e, err := log.At(waittest.Context(t), 0, sequence+1)
