@@ -181,7 +181,8 @@ func begun(t *testing.T) (s *system, up *server, in *instance, name string) {
 	t.Helper()
 	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
 	in = s.start(t, testConfig(up.URL))
-	return s, up, in, s.ready(t)
+	name = s.ready(t)
+	return s, up, in, name
 }
 
 // end ends a session.

@@ -75,8 +75,9 @@ type Config struct {
 	OpenTimeout time.Duration `default:"30s" help:"Maximum duration of initialize, and of an outage of the MCP server during a request."`
 
 	// CancelGrace is how long a call of revision 2026-07-28 continues whose client has gone and may come
-	// back, with --mcp-resume-stateless of the edges. Default: 15 s.
-	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has gone, where edges let clients resume it (--mcp-resume-stateless)."`
+	// back, with --mcp-resume-stateless of the edges: longer than the 10 s between two questions of the edge that
+	// it comes back to, or 0. Default: 15 s.
+	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has gone, where edges let clients resume it (--mcp-resume-stateless); at least 12s, or 0 for none."`
 
 	// InputWait is how long a client may take to answer what an MCP server asks during a call, where
 	// the bridge translates between revisions. Default: 10 min.
@@ -115,6 +116,9 @@ type Config struct {
 
 // Wanted reports whether there is an MCP server to stand beside.
 func (c Config) Wanted() bool { return c.Upstream != "" || c.UpstreamCommand != "" }
+
+// leastGrace is the least grace of a call whose client comes back: its new edge asks about it every 10 s.
+const leastGrace = 12 * time.Second
 
 // Validate returns an error that names the first flag whose value makes no sense. A
 // configuration without an MCP server makes sense: there is no bridge then.
@@ -160,8 +164,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-processes must be at least 1, not %d", c.MaxProcesses)
 	case c.ProcessIdleAfter < -1 || c.ProcessIdleAfter > 0 && c.ProcessIdleAfter < flagtype.Duration(time.Second):
 		return fmt.Errorf("--process-idle-after must be at least 1s, or -1 for as long as any other session, not %s", time.Duration(c.ProcessIdleAfter))
-	case c.CancelGrace < 0:
-		return fmt.Errorf("--cancel-grace must not be negative, but is %s", c.CancelGrace)
+	case c.CancelGrace < 0 || c.CancelGrace > 0 && c.CancelGrace < leastGrace:
+		return fmt.Errorf("--cancel-grace must be at least %s, or 0 for none, not %s", leastGrace, c.CancelGrace)
 	case c.InputWait <= 0:
 		return fmt.Errorf("--input-wait must be positive, not %s", c.InputWait)
 	case c.ListenMemory < 0 || c.ListenMemory > 0 && c.ListenMemory < time.Second:

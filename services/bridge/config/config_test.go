@@ -23,7 +23,7 @@ func TestFlags(t *testing.T) {
 	for _, bad := range []string{
 		"--upstream=ftp://x", "--upstream=x", "--upstream=http://", "--upstream-command=a | b", "--upstream-command='", "--upstream-header=X",
 		"--upstream-header=Mcp-Session-Id: 1", "--upstream-header=X Y: 1", "--forward-header=Host", "--forward-header=last-event-id", "--forward-header=authorization", "--forward-header=Cookie",
-		"--accept-after=0s", "--open-timeout=0s", "--max-calls=0", "--call-timeout=soon",
+		"--accept-after=0s", "--open-timeout=0s", "--cancel-grace=5s", "--max-calls=0", "--call-timeout=soon",
 	} {
 		args := []string{"--upstream=http://x", bad} // the last of two counts
 		if strings.HasPrefix(bad, "--upstream-command") {
