@@ -1,8 +1,6 @@
 package standby
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -42,31 +40,4 @@ func (p *pauses) confirm(seen int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.confirmed = max(p.confirmed, seen)
-}
-
-// beats beats until the service stops.
-func (n *Name) beats() {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-n.host.Life.Done():
-			return
-		case <-ticker.C:
-			n.pauses.beat()
-		}
-	}
-}
-
-// Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
-// what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
-func (n *Name) Confirm(ctx context.Context) error {
-	if _, confirmed := n.pauses.beat(); confirmed {
-		return nil
-	}
-	err := n.Check(ctx)
-	if errors.Is(err, ErrReplaced) {
-		n.replaced(err)
-	}
-	return err
 }

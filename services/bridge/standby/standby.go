@@ -151,6 +151,33 @@ func (n *Name) Check(ctx context.Context) error {
 	return err
 }
 
+// beats beats until the service stops.
+func (n *Name) beats() {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.host.Life.Done():
+			return
+		case <-ticker.C:
+			n.pauses.beat()
+		}
+	}
+}
+
+// Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
+// what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
+func (n *Name) Confirm(ctx context.Context) error {
+	if _, confirmed := n.pauses.beat(); confirmed {
+		return nil
+	}
+	err := n.Check(ctx)
+	if errors.Is(err, ErrReplaced) {
+		n.replaced(err)
+	}
+	return err
+}
+
 // nameKey is where the bucket says which bridge has a name: the value is the ID of its run, which is
 // no record of a call.
 func nameKey(name string) string { return "=bridge." + event.Token(name) }

@@ -88,10 +88,12 @@ func (b *backlog) read(ctx context.Context, at window.Place, after, upTo uint64,
 // newest returns the sequences of the n newest events of a place with after < sequence ≤ upTo, in
 // their order. Errors are those of [eventlog.Log.Read].
 func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint64, n int) (all []uint64, _ error) {
-	if err := takeToken(ctx, b.slots); err != nil {
-		return nil, err
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	defer func() { <-b.slots }()
 	for after < upTo {
 		b.metrics.logReads.Inc()
 		page, err := b.log.Read(ctx, eventlog.Query{
@@ -107,16 +109,6 @@ func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint6
 		all, after = slices.Clone(all[max(len(all)-n, 0):]), page.Through
 	}
 	return all, nil
-}
-
-// takeToken waits for a token, to be given back by receiving one.
-func takeToken(ctx context.Context, tokens chan struct{}) error {
-	select {
-	case tokens <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // dispatch serves what waits, and ends when nothing does. While every slot is taken,

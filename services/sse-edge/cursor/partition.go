@@ -348,6 +348,16 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	return common, fork >= end, nil
 }
 
+// takeToken waits for a token, to be given back by receiving one.
+func takeToken(ctx context.Context, tokens chan struct{}) error {
+	select {
+	case tokens <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // at returns an entry of the log, which may be a whole event. Errors are those of the log.
 func (p *Partition) at(ctx context.Context, sequence uint64) (eventlog.Entry, error) {
 	if err := takeToken(ctx, p.of.compares); err != nil {
