@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // dial opens a connection to the address of a flag, on which nothing lasts without end.
@@ -144,16 +145,8 @@ func trickle(conn net.Conn, begin, piece string, over <-chan struct{}) {
 
 func readAnswer(t testing.TB, conn net.Conn) answer {
 	t.Helper()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	a := webtest.ReadAnswer(t, bufio.NewReader(conn), http.MethodGet)
+	return answer{a.Status, a.Header, a.Text}
 }
 
 // Beyond the limit new clients get a retry; those who are there notice nothing,

@@ -8,7 +8,7 @@ import (
 )
 
 // A process that was paused has not heard the edges meanwhile, and no call is cancelled for that.
-func TestHearing_AfterAPause(t *testing.T) {
+func TestDeafness_AfterAPause(t *testing.T) {
 	var g deafness
 	now := time.Now()
 	look := func(after time.Duration, connected bool) time.Time {

@@ -708,6 +708,28 @@ func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 	}
 }
 
+// hasOne waits until the log has an event of a call.
+func (s *system) hasOne(t *testing.T, c rpc.Call) {
+	t.Helper()
+	waittest.Until(t, "the call is written down", func() bool {
+		all, _ := s.read(t, c.Session, c.Stream)
+		return len(all) == 1
+	})
+}
+
+// progresses has a server's tools report progress once, with an event ID, and not respond. It returns where
+// the ID of the request comes to be.
+func progresses(up *server) (sent *string) {
+	sent = new(string)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		*sent = string(m.ID)
+		w.stream()
+		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		<-r.Context().Done()
+	})
+	return sent
+}
+
 // A call of a client without sessions continues at the next bridge, where the server lets it.
 func TestStateless_TakenOver(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
@@ -722,26 +744,17 @@ func TestStateless_TakenOver(t *testing.T) {
 				initialize(w, r, m)
 			})
 		}
-		sent := ""
-		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
-			sent = string(m.ID)
-			w.stream()
-			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-			<-r.Context().Done()
-		})
+		sent := progresses(up)
 		up.onGet(func(w *writing, r *http.Request) {
 			if r.Header.Get("Last-Event-ID") == "" {
 				w.WriteHeader(http.StatusMethodNotAllowed)
 				return
 			}
 			w.stream()
-			w.send("e2", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[]}}`)
+			w.send("e2", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[]}}`)
 		})
 		s.do(t, c)
-		waittest.Until(t, "the call is written down", func() bool {
-			all, _ := s.read(t, c.Session, c.Stream)
-			return len(all) == 1
-		})
+		s.hasOne(t, c)
 		in.stop()
 		s.start(t, testConfig(up.URL))
 		all := s.finished(t, c.Session, c.Stream)
@@ -804,10 +817,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	s.do(t, c)
-	waittest.Until(t, "the call is written down", func() bool {
-		all, _ := s.read(t, c.Session, c.Stream)
-		return len(all) == 1
-	})
+	s.hasOne(t, c)
 	in.stop()
 	second.Store(true)
 	s.start(t, testConfig(up.URL))
@@ -820,13 +830,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 // when the server does not wait for the answers.
 func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	sent, respond := "", make(chan struct{})
-	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
-		sent = string(m.ID)
-		w.stream()
-		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-		<-r.Context().Done()
-	})
+	sent, respond := progresses(up), make(chan struct{})
 	up.onGet(func(w *writing, r *http.Request) {
 		if r.Header.Get("Last-Event-ID") == "" {
 			w.WriteHeader(http.StatusMethodNotAllowed)
@@ -836,17 +840,14 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 		select {
 		case <-respond:
-			w.send("e3", `{"jsonrpc":"2.0","id":`+sent+`,"result":{"content":[{"type":"text","text":"done"}]}}`)
+			w.send("e3", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[{"type":"text","text":"done"}]}}`)
 		case <-r.Context().Done():
 		}
 	})
 	in := s.start(t, testConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	s.do(t, c)
-	waittest.Until(t, "the call is written down", func() bool {
-		all, _ := s.read(t, c.Session, c.Stream)
-		return len(all) == 1
-	})
+	s.hasOne(t, c)
 	in.stop()
 	in = s.start(t, testConfig(up.URL))
 	made := in.table.Session(c.Session).Call(c.Stream)

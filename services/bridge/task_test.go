@@ -546,10 +546,7 @@ func TestTask_TakenOver(t *testing.T) {
 			waittest.Until(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
 			if eventIDs {
 				up.step <- struct{}{}
-				waittest.Until(t, "the server's event is written down", func() bool {
-					all, err := s.records(t).Load(waittest.Context(t))
-					return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
-				})
+				s.hasEventID(t, c)
 			}
 			first.stop()
 			up.left(t)
@@ -577,24 +574,38 @@ func TestTask_TakenOver(t *testing.T) {
 	}
 }
 
+// hasEventID waits until the record of a call has an event ID of the server's.
+func (s *system) hasEventID(t *testing.T, c rpc.Call) {
+	t.Helper()
+	waittest.Until(t, "the server's event is written down", func() bool {
+		all, err := s.records(t).Load(waittest.Context(t))
+		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
+	})
+}
+
+// leftBehind returns a call that may become a task, of a bridge that has stopped before that, and the
+// configuration of the bridge.
+func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Call, config.Config) {
+	t.Helper()
+	cfg := taskConfig(up.URL)
+	cfg.TaskAfter = flagtype.Duration(time.Hour)
+	in := s.start(t, cfg)
+	in.host.Times.Answer = 0
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.do(t, c)
+	up.step <- struct{}{}
+	s.hasEventID(t, c)
+	in.stop()
+	up.left(t)
+	return c, cfg
+}
+
 // A call that was none yet becomes a task at the next bridge.
 func TestTask_CallTakenOver(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
 	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
 	up.handle(mcp.MethodCallTool, up.on["long"])
-	cfg := taskConfig(up.URL)
-	cfg.TaskAfter = flagtype.Duration(time.Hour)
-	first := s.start(t, cfg)
-	first.host.Times.Answer = 0
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.do(t, c)
-	up.step <- struct{}{}
-	waittest.Until(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(waittest.Context(t))
-		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
-	})
-	first.stop()
-	up.left(t)
+	c, _ := s.leftBehind(t, up)
 	s.start(t, taskConfig(up.URL))
 	s.becomes(t, c.Session, mcp.TaskWorking)
 	close(up.step)
@@ -616,19 +627,7 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 			}
 			up.handle(mcp.MethodDiscover, discover)
 			up.handle(mcp.MethodCallTool, up.on["long"])
-			cfg := taskConfig(up.URL)
-			cfg.TaskAfter = flagtype.Duration(time.Hour)
-			in := s.start(t, cfg)
-			in.host.Times.Answer = 0
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			s.do(t, c)
-			up.step <- struct{}{}
-			waittest.Until(t, "the server's event is written down", func() bool {
-				all, err := s.records(t).Load(waittest.Context(t))
-				return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
-			})
-			in.stop()
-			up.left(t)
+			c, cfg := s.leftBehind(t, up)
 			data, err := mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event()
 			if err != nil {
 				t.Fatal(err)
@@ -642,7 +641,7 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 					t.Errorf("the client receives %q", all)
 				}
 			}
-			in = s.start(t, cfg)
+			in := s.start(t, cfg)
 			named(s.finished(t, c.Session, c.Stream))
 			if want == mcp.TaskCompleted {
 				in.stop() // the next one finds the response
@@ -693,10 +692,7 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
-	waittest.Until(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(waittest.Context(t))
-		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
-	})
+	s.hasEventID(t, c)
 	first.stop()
 	s.start(t, cfg)
 	is := s.becomes(t, c.Session, mcp.TaskInputRequired)
@@ -759,10 +755,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	}
 	answer()
 	<-answered[`"one"`]
-	waittest.Until(t, "the server's event is written down", func() bool {
-		all, err := s.records(t).Load(waittest.Context(t))
-		return err == nil && all[records.Key(c.Session, c.Stream)].ID != ""
-	})
+	s.hasEventID(t, c)
 	first.stop()
 	s.start(t, cfg)
 	answer()

@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 
 	"github.com/gofiber/fiber/v2"
 )
@@ -99,16 +100,8 @@ func (c *client) send(t *testing.T, request string) {
 
 func (c *client) receive(t *testing.T, method string) response {
 	t.Helper()
-	resp, err := http.ReadResponse(c.r, &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response{resp.StatusCode, resp.Header, string(body)}
+	a := webtest.ReadAnswer(t, c.r, method)
+	return response{a.Status, a.Header, a.Text}
 }
 
 // do sends one request to localhost on a connection of its own. The headers

@@ -139,8 +139,8 @@ type Call struct {
 	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
-	// CancelAtOnce is for an upstream that learns of nothing that the client has cancelled, but by the end of
-	// its connection. Others have a while to end the call.
+	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Others
+	// have a while to end the call.
 	CancelAtOnce bool
 
 	Tried     chan struct{} // of a standalone stream; see WasTried

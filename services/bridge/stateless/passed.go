@@ -117,6 +117,11 @@ func (p *passed) makeTask() {
 func (p *passed) respond(response []byte) {
 	c := p.target
 	p.target = nil
+	respond(c, response)
+}
+
+// respond stores a response to a call, under the ID that its client has given.
+func respond(c *call.Call, response []byte) {
 	for _, id := range c.IDs() {
 		c.Respond(id, translate.WithID(response, id))
 	}

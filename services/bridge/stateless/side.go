@@ -116,9 +116,7 @@ func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
 // IDs. The revision itself has no resuming.
 func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	if u.created != nil && !c.HasNamedTask() { // the other bridge has not come to that
-		for _, id := range c.IDs() {
-			c.Respond(id, translate.WithID(u.created, id))
-		}
+		respond(c, u.created)
 	}
 	t := u.translation()
 	if t == nil {

@@ -161,7 +161,8 @@ var ErrNoMemory = errors.New("there is no memory for events of the log")
 var errAgain = errors.New("read again")
 
 // Next returns what follows the cursor, and advances the cursor past it. An empty step means that
-// there is nothing now. It moves back only with a gap, after a roll-back. Errors are those of the log.
+// there is nothing now. The cursor moves back only with a gap, after a roll-back. Errors are those of
+// the log.
 func (r *Reader) Next(ctx context.Context) (Step, error) {
 	s := Step{Gaps: r.Pending}
 	r.Pending = nil

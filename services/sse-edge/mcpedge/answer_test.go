@@ -3,7 +3,6 @@ package mcpedge
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/rpc"
+	"rejoin/shared/web/webtest"
 )
 
 // M8: the holder of a bridge's key answers with headers and a status that make a second
@@ -49,36 +49,23 @@ func TestAttackResponseSplitting(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(conn)
-	read := func(method string) (status int, header http.Header, body string) {
-		t.Helper()
-		resp, err := http.ReadResponse(r, &http.Request{Method: method})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		all, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, resp.Header, string(all)
+	first := webtest.ReadAnswer(t, r, http.MethodPost)
+	if first.Status != http.StatusUnauthorized || first.Text != result("7") || first.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %s %s", first.Status, first.Header, first.Text)
 	}
-	status, header, body := read(http.MethodPost)
-	if status != http.StatusUnauthorized || body != result("7") || header.Get("Content-Type") != "application/json" {
-		t.Errorf("%d %s %s", status, header, body)
-	}
-	if got := header["Www-Authenticate"]; !slices.Equal(got, []string{"Bearer x"}) {
+	if got := first.Header["Www-Authenticate"]; !slices.Equal(got, []string{"Bearer x"}) {
 		t.Errorf("WWW-Authenticate is %q", got)
 	}
-	if got := header.Get("Retry-After"); got != "5" {
+	if got := first.Header.Get("Retry-After"); got != "5" {
 		t.Errorf("Retry-After is %q", got)
 	}
 	for _, name := range []string{"Set-Cookie", "Access-Control-Allow-Origin", "Location", "Content-Security-Policy", "Mcp-Session-Id"} {
-		if got := header[name]; len(got) > 0 {
+		if got := first.Header[name]; len(got) > 0 {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
-	if status, _, body := read(http.MethodDelete); status != http.StatusNoContent || body != "" {
-		t.Errorf("the second response is %d %q", status, body)
+	if a := webtest.ReadAnswer(t, r, http.MethodDelete); a.Status != http.StatusNoContent || a.Text != "" {
+		t.Errorf("the second response is %d %q", a.Status, a.Text)
 	}
 }
 

@@ -1,6 +1,7 @@
 package webtest
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"strings"
@@ -34,10 +35,26 @@ func Ask(t testing.TB, method, url, body string, headers ...string) Answer {
 		req.Header.Add(headers[i], headers[i+1])
 	}
 	req.Host = req.Header.Get("Host") // empty: that of the URL
-	resp, err := client.Do(req)
+	resp, err := client.Do(req)       //nolint:bodyclose // read closes it
 	if err != nil {
 		t.Fatal(err)
 	}
+	return read(t, resp)
+}
+
+// ReadAnswer reads the answer to a request of a method from a connection.
+func ReadAnswer(t testing.TB, from *bufio.Reader, method string) Answer {
+	t.Helper()
+	resp, err := http.ReadResponse(from, &http.Request{Method: method}) //nolint:bodyclose // read closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(t, resp)
+}
+
+// read reads an answer, and closes it.
+func read(t testing.TB, resp *http.Response) Answer {
+	t.Helper()
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
