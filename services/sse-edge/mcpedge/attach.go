@@ -3,10 +3,13 @@ package mcpedge
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
@@ -46,6 +49,8 @@ type attachments struct {
 	coming map[string]int       // claims whose connections have not joined yet, by the same
 	latest map[string]shown     // the newest records that were shown meanwhile, by the same
 	heard  map[string]time.Time // when other edges were, last
+	// unreleased are where connections stood whose records may not have been released, by the same.
+	unreleased map[string]string
 }
 
 // connection is a stream of a client that may have several.
@@ -65,6 +70,8 @@ type attached struct {
 	revision uint64
 	written  time.Time
 	other    string
+	// free says that the record was released, and has not been taken over as far as is known.
+	free bool
 	// incoming takes the cursor that another edge sends; nil without a waiter.
 	incoming chan string
 }
@@ -85,6 +92,7 @@ const (
 	attachBeat    = 10 * time.Second       // between two signs of life
 	attachSilence = 35 * time.Second       // after which an edge has gone
 	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
+	maxUnreleased = 10_000                 // beyond, records stay until NATS forgets them
 )
 
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
@@ -92,6 +100,7 @@ func newAttachments(base context.Context, records *attachRecords, logger *slog.L
 		edge: rand.Text(), records: records, logger: logger, base: base,
 		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
 		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
+		unreleased: map[string]string{},
 	}
 }
 
@@ -272,16 +281,22 @@ func (a *attachments) awaitCursor(key string, claimed uint64, incoming <-chan st
 }
 
 // release lets another edge's connection take over, unless there is one here again, or one
-// is coming. A record that another edge has written for this one meanwhile has another revision.
+// is coming. A record that another edge has written for this one meanwhile has another revision. What
+// fails is tried again with the next sign of life.
 func (a *attachments) release(key, where string) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
-	_ = a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) { // else its time will be over
+	err := a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		stays := a.places[key] != nil || a.coming[key] > 0
 		return attachRecord{Edge: a.edge, From: where, Released: true}, !stays && now.Edge == a.edge && !now.Released
 	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && len(a.unreleased) < maxUnreleased {
+		a.unreleased[key] = where
+	}
 }
 
 // takeOver makes a record that another edge has released, or left behind, this edge's.
@@ -289,23 +304,36 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
-	if err != nil {
-		return // another one was faster
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
-	if at == nil {
+	if at == nil { // what failed may have been written
 		a.work.Go(func() { a.release(key, where) })
 		return
 	}
-	if now < at.revision {
-		return // another edge has claimed it since
+	if err != nil || now < at.revision {
+		return // another edge was faster, or has claimed it since
 	}
-	at.revision, at.written, at.other = now, time.Now(), ""
+	at.revision, at.written, at.other, at.free = now, time.Now(), "", false
 	if at.holder == nil {
 		a.turn(at, at.newest(), where)
 	}
+}
+
+// takeLeft takes over a record that is free, or of an edge that has gone. It may also be this edge's:
+// written, but no answer came.
+func (a *attachments) takeLeft(key, gone string) {
+	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
+	defer cancel()
+	r, revision, err := a.records.read(ctx, key)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound): // NATS has lost or forgotten it
+	case err != nil || !r.Released && r.Edge != a.edge && r.Edge != gone:
+		return
+	case !r.Released:
+		r.From = "" // where another connection stood before it
+	}
+	a.takeOver(key, revision, r.From)
 }
 
 // sendCursor sends the cursor of the connection here to the edge that has claimed its stream, in the
@@ -352,9 +380,10 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 		}
 		return
 	}
-	at.revision, at.other = revision, r.Edge
+	at.revision, at.other, at.free = revision, r.Edge, false
 	switch old := at.holder; {
 	case r.Released && old == nil:
+		at.free = true
 		a.work.Go(func() { a.takeOver(key, revision, r.From) })
 	case !r.Released && old != nil:
 		at.holder = nil
@@ -367,7 +396,7 @@ func (a *attachments) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.places {
-		at.revision = 0
+		at.revision, at.free = 0, false
 	}
 	clear(a.latest)
 }
@@ -379,21 +408,32 @@ func (a *attachments) hear(edge string) {
 	a.heard[edge] = time.Now()
 }
 
-// tend takes over from edges that have gone, and renews records, or writes them again
-// that NATS has lost: no revision means that there must be none.
+// tend takes over from edges that have gone, renews records, or writes them again that NATS has
+// lost (no revision means that there must be none), and tries again what failed.
 func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for key, at := range a.places {
 		revision := at.revision
 		switch {
+		case at.holder == nil && at.free:
+			a.work.Go(func() { a.takeLeft(key, "") })
 		case at.holder == nil && at.other != "" && now.Sub(a.heard[at.other]) > attachSilence:
-			a.work.Go(func() { a.takeOver(key, revision, "") })
+			gone := at.other
+			a.work.Go(func() { a.takeLeft(key, gone) })
 		case at.written.IsZero() || at.holder == nil || at.other != "":
 		case revision == 0 || now.Sub(at.written) > attachRenewal:
 			at.written = now
 			a.work.Go(func() { a.renew(key, revision) })
 		}
+	}
+	if again := a.unreleased; len(again) > 0 && a.records.connected() {
+		a.unreleased = map[string]string{}
+		a.work.Go(func() {
+			for key, where := range again {
+				a.release(key, where)
+			}
+		})
 	}
 	for edge, at := range a.heard {
 		if now.Sub(at) > 2*attachSilence {
@@ -406,15 +446,12 @@ func (a *attachments) renew(key string, revision uint64) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
-	if err != nil {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch at := a.places[key]; {
-	case at == nil: // it has gone meanwhile, and did not know of the record
+	case at == nil: // it has gone meanwhile, and did not know of the record, which may be written all the same
 		a.work.Go(func() { a.release(key, "") })
-	case at.revision == revision:
+	case err == nil && at.revision == revision:
 		at.revision = now
 	}
 }

@@ -1,9 +1,14 @@
 package mcpedge
 
 import (
+	"context"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
@@ -395,6 +400,12 @@ func TestAttach_LostRecords(t *testing.T) {
 func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
+	waittest.Until(t, "the edge was shown the cursor of the other one", func() bool { // no record before it comes after it
+		r, revision, err := two.attached.records.read(t.Context(), key)
+		two.attached.mu.Lock()
+		defer two.attached.mu.Unlock()
+		return err == nil && r.From != "" && two.attached.places[key].revision == revision
+	})
 	two.attached.forget()
 	young.Close()
 	two.left(t, u.standalone())
@@ -403,5 +414,81 @@ func TestAttach_LateRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	two.attached.renew(key, revision)
+	one.holds(t, u.standalone(), 1)
+}
+
+// NATS may be away when a record is to be released.
+func TestAttach_ReleaseFails(t *testing.T) {
+	t.Parallel()
+	u, one, two, young := newMovedMCP(t)
+	kv := two.attached.records.kv.Swap(nil)
+	young.Close()
+	two.left(t, u.standalone())
+	waittest.Until(t, "the record is to be released again", func() bool {
+		two.attached.mu.Lock()
+		defer two.attached.mu.Unlock()
+		return len(two.attached.unreleased) == 1
+	})
+	two.attached.records.kv.Store(kv)
+	two.attached.tend(time.Now())
+	one.holds(t, u.standalone(), 1)
+}
+
+// unanswered is a bucket whose first update gets no answer, whether it is written or not.
+type unanswered struct {
+	jetstream.KeyValue
+	written bool
+	updates atomic.Int32
+}
+
+func (u *unanswered) Update(ctx context.Context, key string, value []byte, last uint64) (uint64, error) {
+	if u.updates.Add(1) > 1 {
+		return u.KeyValue.Update(ctx, key, value, last)
+	}
+	if u.written {
+		if _, err := u.KeyValue.Update(ctx, key, value, last); err != nil {
+			return 0, err
+		}
+	}
+	return 0, context.DeadlineExceeded
+}
+
+// A record that is taken over may be written, or not, and no answer comes.
+func TestAttach_TakeOverUnanswered(t *testing.T) {
+	t.Parallel()
+	for _, written := range []bool{false, true} {
+		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
+			t.Parallel()
+			u, one, _, young := newMovedMCP(t)
+			var kv jetstream.KeyValue = &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
+			one.attached.records.kv.Store(&kv)
+			young.Close()
+			waittest.Until(t, "the record is taken over again", func() bool {
+				one.attached.tend(time.Now())
+				return kv.(*unanswered).updates.Load() > 1
+			})
+			one.holds(t, u.standalone(), 1)
+		})
+	}
+}
+
+// The answer to a renewal may come neither before the connection ends nor after.
+func TestAttach_RenewalUnanswered(t *testing.T) {
+	t.Parallel()
+	u, one, two, young := newMovedMCP(t)
+	key := attachKey(u.standalone())
+	young.Close()
+	one.holds(t, u.standalone(), 1)
+	_, revision, err := two.attached.records.read(waittest.Context(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), written: true}
+	two.attached.records.kv.Store(&kv)
+	two.attached.renew(key, revision)
+	waittest.Until(t, "the record is released and taken over", func() bool {
+		r, now, err := one.attached.records.read(t.Context(), key)
+		return err == nil && r.Edge == one.attached.edge && now > revision
+	})
 	one.holds(t, u.standalone(), 1)
 }
