@@ -26,7 +26,7 @@ func Patient(kv jetstream.KeyValue) jetstream.KeyValue { return patient{kv} }
 type patient struct{ jetstream.KeyValue }
 
 func (p patient) Create(ctx context.Context, key string, value []byte, opts ...jetstream.KVCreateOpt) (revision uint64, err error) {
-	err = settled(ctx, func() error {
+	err = untilNotBusy(ctx, func() error {
 		revision, err = p.KeyValue.Create(ctx, key, value, opts...)
 		return err
 	})
@@ -34,14 +34,14 @@ func (p patient) Create(ctx context.Context, key string, value []byte, opts ...j
 }
 
 func (p patient) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
-	err = settled(ctx, func() error {
+	err = untilNotBusy(ctx, func() error {
 		revision, err = p.KeyValue.Update(ctx, key, value, last)
 		return err
 	})
 	return revision, err
 }
 
-func settled(ctx context.Context, write func() error) error {
+func untilNotBusy(ctx context.Context, write func() error) error {
 	for deadline := time.Now().Add(busyWithin); ; {
 		err := write()
 		if !busy(err) || time.Now().After(deadline) {

@@ -79,7 +79,7 @@ func (l *lane) step() (least time.Duration, err error) {
 			e.doubt, e.err = begin, v.err
 		}
 	}
-	if l.settle(batch, verdicts) {
+	if l.takeOut(batch, verdicts) {
 		l.wait.reset()
 	}
 	if problem, ok := errors.AsType[*Error](err); ok {
@@ -125,9 +125,9 @@ func (l *lane) batch() []*entry {
 	return slices.Clone(l.queue[:n])
 }
 
-// settle takes the messages that have an outcome out of the queue, whose first ones
+// takeOut takes the messages that have an outcome out of the queue, whose first ones
 // the batch is, and reports whether there were any.
-func (l *lane) settle(batch []*entry, verdicts []verdict) bool {
+func (l *lane) takeOut(batch []*entry, verdicts []verdict) bool {
 	p := l.publisher
 	var left []*entry
 	for i, e := range batch {

@@ -105,12 +105,12 @@ func dropGivenUp(waiting []*Publishing) (left []*Publishing) {
 
 // storeApart stores events of which none depends on another, and sets what became of each.
 func (l *Log) storeApart(all []*Publishing) {
-	settled := false
+	decided := false
 	if len(all) > 1 {
-		settled, _ = l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)
+		decided, _ = l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)
 	}
 	for _, w := range all {
-		if !settled {
+		if !decided {
 			w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
 		}
 		close(w.queued.done)
@@ -134,9 +134,9 @@ func together(waiting []*Publishing) (n int) {
 // errorRepeated is JetStream's error for an atomic batch with an event that it has.
 const errorRepeated jetstream.ErrorCode = 10201
 
-// storeTogether stores events as an atomic batch. Unless settled, JetStream has refused
+// storeTogether stores events as an atomic batch. Unless decided, JetStream has refused
 // it as a whole, and none is stored; repeated says that it has some of them already.
-func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (settled, repeated bool) {
+func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, repeated bool) {
 	p := all[0].p
 	if !l.batches(p) {
 		return false, false

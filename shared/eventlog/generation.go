@@ -132,12 +132,12 @@ func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64
 	return err
 }
 
-// writable waits until something may be stored in a partition, as settle does. Where no janitor has
+// writable waits until something may be stored in a partition, as awaitReady does. Where no janitor has
 // begun a generation, it begins one: with an entry under a subject that the server's run alone has,
 // so that the first to store it decides where the generation starts. The error wraps [ErrUnavailable].
 func (l *Log) writable(ctx context.Context, p int) error {
 	for {
-		server, err := l.settle(ctx, p)
+		server, err := l.awaitReady(ctx, p)
 		if err != nil || l.Clustered() {
 			return err
 		}

@@ -120,13 +120,13 @@ func (e Event) messageTo(to route) *nats.Msg {
 
 // Publishing is an event on its way.
 type Publishing struct {
-	log     *Log
-	p       int
-	future  jetstream.PubAckFuture
-	stored  *Ack        // instead of future, when it was stored before and is refused now
-	settled func(error) // is called with the outcome, if a series has sent it at once
-	queued  *queued     // instead of future, when a series or a gather sends it
-	span    trace.Span  // nil when the event is in no trace
+	log      *Log
+	p        int
+	future   jetstream.PubAckFuture
+	stored   *Ack        // instead of future, when it was stored before and is refused now
+	answered func(error) // is called with the outcome, if a series has sent it at once
+	queued   *queued     // instead of future, when a series or a gather sends it
+	span     trace.Span  // nil when the event is in no trace
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
@@ -245,8 +245,8 @@ func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
-	if w.settled != nil {
-		defer func() { w.settled(err) }()
+	if w.answered != nil {
+		defer func() { w.answered(err) }()
 	}
 	switch {
 	case w.stored != nil:

@@ -12,7 +12,7 @@ import (
 // far as they are stored.
 //
 // What is on its way when the connection to NATS is lost may be lost too, and what is sent
-// on the next one would overtake it: so nothing is begun there before all is settled that
+// on the next one would overtake it: so nothing is begun there before all is answered that
 // was begun on another. In a cluster the same holds for the leader of a partition, of
 // whose changes are heard too late. Nothing is sent there before all that was sent
 // earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
@@ -20,7 +20,7 @@ import (
 //
 // A server that refuses an event for want of room still stores smaller ones that follow it. So
 // while the partition may have no room for the next event ([partition.mayBeFull]), that one is
-// begun only after all before it are settled.
+// begun only after all before it are answered.
 //
 // After an event that is not stored, or of which it is not known, what waits after it is
 // not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
@@ -38,9 +38,9 @@ type Series struct {
 	failed error // what ended the series
 
 	// Of what is sent at once:
-	on        uint64        // the connection that events are begun on
-	unsettled int           // of them
-	quiet     chan struct{} // closed when unsettled is 0 again; nil unless PublishAsync waits for that
+	on         uint64        // the connection that events are begun on
+	unanswered int           // of them
+	quiet      chan struct{} // closed when unanswered is 0 again; nil unless PublishAsync waits for that
 
 	// Of what is sent together:
 	waiting []*Publishing
@@ -87,10 +87,10 @@ func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, 
 	defer release()
 	w, err := s.log.send(ctx, p, e, s.route(p, e))
 	if err != nil {
-		s.settled(err)
+		s.answered(err)
 		return nil, err
 	}
-	w.settled = s.settled
+	w.answered = s.answered
 	return w, nil
 }
 
@@ -146,7 +146,7 @@ func (s *Series) tryEnter(p int, size int64) (release func(), quiet <-chan struc
 	case s.failed != nil:
 		release()
 		return nil, nil, s.failed
-	case s.unsettled > 0 && (s.on != now || s.log.parts[p].mayBeFull(size)):
+	case s.unanswered > 0 && (s.on != now || s.log.parts[p].mayBeFull(size)):
 		release()
 		if s.quiet == nil {
 			s.quiet = make(chan struct{})
@@ -154,17 +154,17 @@ func (s *Series) tryEnter(p int, size int64) (release func(), quiet <-chan struc
 		return nil, s.quiet, nil
 	}
 	s.on = now
-	s.unsettled++
+	s.unanswered++
 	return release, nil, nil
 }
 
-// settled notes what became of an event that was sent at once.
-func (s *Series) settled(err error) {
+// answered notes what became of an event that was sent at once.
+func (s *Series) answered(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unsettled--
+	s.unanswered--
 	s.endLocked(err)
-	if s.unsettled == 0 && s.quiet != nil {
+	if s.unanswered == 0 && s.quiet != nil {
 		close(s.quiet)
 		s.quiet = nil
 	}
@@ -242,8 +242,8 @@ func (l *Log) store(all []*Publishing) {
 	together := len(all) > 1
 	for tries := 0; len(all) > 0; tries++ {
 		if together && tries < maxTries {
-			settled, repeated := l.storeTogether(all[0].queued.ctx, all)
-			if settled {
+			decided, repeated := l.storeTogether(all[0].queued.ctx, all)
+			if decided {
 				return
 			}
 			// A repeated request repeats first what was stored of it.

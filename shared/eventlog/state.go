@@ -83,7 +83,7 @@ type partition struct {
 	mu      sync.Mutex
 	state   State
 	stream  jetstream.Stream
-	settled string // the server on which publishing and tailing may go on
+	readyOn string // the server on which publishing and tailing may go on
 	// awaiting is the server on which they wait for the janitor since the first look that
 	// was answered, or did.
 	awaiting string
@@ -95,10 +95,10 @@ type partition struct {
 	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
 	// the partition is nearly full, by the last look.
 	sent, roomUntil atomic.Int64
-	// unsettled is how often publishing went on without the janitor's word.
-	unsettled uint64
-	owned     chan struct{} // holds one token while somebody changes the configuration
-	unwritten bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+	// unconfirmed is how often publishing went on without the janitor's word.
+	unconfirmed uint64
+	owned       chan struct{} // holds one token while somebody changes the configuration
+	unwritten   bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
 }
 
 // own waits until no other goroutine of this process reads and writes the configuration of
@@ -144,7 +144,7 @@ func (l *Log) epoch(p int) births.Epoch {
 	part, reconnects := l.parts[p], l.nc.Stats().Reconnects
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	return births.Epoch{Generation: part.state.Generation().ID, Unsettled: part.unsettled, Reconnects: reconnects}
+	return births.Epoch{Generation: part.state.Generation().ID, Unconfirmed: part.unconfirmed, Reconnects: reconnects}
 }
 
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
@@ -212,7 +212,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	part.state, part.stream = state, stream
 	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {
-		part.settled = server
+		part.readyOn = server
 	}
 	if p == 0 {
 		l.settings.Store(&settings)
@@ -395,11 +395,11 @@ func (part *partition) knows(c connection) bool {
 	return part.state.server == c.id
 }
 
-// settledOn reports whether the partition may be published to and tailed on the server that
+// isReadyOn reports whether the partition may be published to and tailed on the server that
 // is connected. What was known before the connection is good in a cluster, where a server
 // that was not restarted says that not all were. The caller holds the lock.
-func (part *partition) settledOn(c connection) bool {
-	return part.settled == c.id || c.clustered && part.knows(c)
+func (part *partition) isReadyOn(c connection) bool {
+	return part.readyOn == c.id || c.clustered && part.knows(c)
 }
 
 func checkPartition(cfg jetstream.StreamConfig, p int) error {

@@ -108,7 +108,7 @@ func (t *turn) end() {
 }
 
 func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig, t *turn) error {
-	server, err := l.settle(ctx, p)
+	server, err := l.awaitReady(ctx, p)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 	for _, wait := range rounds {
 		found = placement{all: partitions}
 		found.add(a.hold())
-		if found.settled() {
+		if found.complete() {
 			break
 		}
 		if !a.nc.IsConnected() {
@@ -130,9 +130,9 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 		// What has answered nonsense holds nothing.
 		_, _ = scatter.AskUntil(ctx, a.nc, Subject, struct{}{}, Holding.sender, func(all []Holding) bool {
 			found.add(all[len(all)-1])
-			return found.settled()
+			return found.complete()
 		}, wait)
-		if found.settled() {
+		if found.complete() {
 			over.Stop()
 			break
 		}
@@ -179,8 +179,8 @@ func (f *placement) incomplete() []int {
 	return slices.DeleteFunc(slices.Clone(f.all), func(p int) bool { return f.has[p] || !f.will[p] })
 }
 
-// settled reports whether nothing is gained by waiting.
-func (f *placement) settled() bool { return len(f.without()) == 0 }
+// complete reports whether nothing is gained by waiting.
+func (f *placement) complete() bool { return len(f.without()) == 0 }
 
 // askEach asks the janitors at the same time.
 func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int, lacking *Lacking) ([]Answer, error) {

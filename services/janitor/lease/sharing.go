@@ -98,11 +98,11 @@ func (s *sharing) leave(id string, now Instant) {
 }
 
 // counts returns how many partitions this janitor and each of the others hold, of those that have
-// been there since settled at least.
-func (s *sharing) counts(mine int, now Instant, settled time.Duration) (others []int, free int) {
+// been there for atLeast.
+func (s *sharing) counts(mine int, now Instant, atLeast time.Duration) (others []int, free int) {
 	free = len(s.holders) - mine
 	for id, m := range s.peers {
-		if m.first.until(now) < settled {
+		if m.first.until(now) < atLeast {
 			continue
 		}
 		n := 0

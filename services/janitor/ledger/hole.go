@@ -160,15 +160,15 @@ func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
 	}
 	l.Advance(s.First, s.Last)
 	l.look = &look{asOf, s.Last}
-	l.settle()
+	l.judgeHoles()
 }
 
-// settle says, once the tail has got to what a look saw, that the holes that were there when
+// judgeHoles says, once the tail has got to what a look saw, that the holes that were there when
 // it began are damage: what was deleted had been announced two sync intervals before, so the
 // trim lies before the look's last sequence, and what was purged lies below the floor. When
 // the tail has missed something between the two, that may be the trim, with all before it below
 // a floor that moved since: then another look is needed.
-func (l *Ledger) settle() {
+func (l *Ledger) judgeHoles() {
 	if l.look == nil || l.Through < l.look.last {
 		return
 	}

@@ -196,7 +196,7 @@ func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
 		}
 		cleared = e.Subject.Kind == event.Clear
 	}
-	l.settle()
+	l.judgeHoles()
 	return cleared
 }
 
@@ -207,7 +207,7 @@ func (l *Ledger) late(e eventlog.Entry) {
 			s.noteRemoved(e.Sequence)
 		}
 	}
-	l.settle()
+	l.judgeHoles()
 }
 
 // Reach notes that the partition holds nothing more up to a sequence.
@@ -216,7 +216,7 @@ func (l *Ledger) Reach(through uint64, now time.Time) {
 	if !l.Complete {
 		l.Complete, l.since = true, now
 	}
-	l.settle()
+	l.judgeHoles()
 }
 
 // Skip notes that the partition holds nothing between the ledger's sequence and
@@ -227,7 +227,7 @@ func (l *Ledger) Skip(through uint64) {
 	}
 	l.miss(through)
 	l.Through = through
-	l.settle()
+	l.judgeHoles()
 }
 
 // Advance notes the partition's first retained sequence, and the last one at that time.

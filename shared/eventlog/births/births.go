@@ -30,8 +30,8 @@ type Stream struct{ Session, Life, Name string }
 type Epoch struct {
 	// Generation is the ID of the partition's newest generation.
 	Generation string
-	// Unsettled is how often publishing went on without the janitor's word.
-	Unsettled uint64
+	// Unconfirmed is how often publishing went on without the janitor's word.
+	Unconfirmed uint64
 	// Reconnects is how often the connection to NATS has come back.
 	Reconnects uint64
 }

@@ -37,7 +37,7 @@ func TestBirths_Forgotten(t *testing.T) {
 	}{
 		"as it is":                     {at, known, true},
 		"another generation":           {at, Epoch{Generation: "b"}, false},
-		"without the janitor's word":   {at, Epoch{Generation: "a", Unsettled: 1}, false},
+		"without the janitor's word":   {at, Epoch{Generation: "a", Unconfirmed: 1}, false},
 		"another connection":           {at, Epoch{Generation: "a", Reconnects: 1}, false},
 		"another stream":               {Stream{"s", "l", "u"}, known, false},
 		"another life of the session":  {Stream{"s", "m", "t"}, known, false},

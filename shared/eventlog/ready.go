@@ -17,23 +17,23 @@ import (
 const (
 	// watchEvery is how often partitions are looked at for a re-creation, which nothing announces.
 	watchEvery = 2 * time.Second
-	// settleEvery is how often they are looked at while a new generation is awaited.
-	settleEvery = 25 * time.Millisecond
-	// settleAfterError is the same when a look has failed: a server may refuse it at once, for long.
-	settleAfterError = 100 * time.Millisecond
+	// readyEvery is how often they are looked at while a new generation is awaited.
+	readyEvery = 25 * time.Millisecond
+	// readyAfterError is the same when a look has failed: a server may refuse it at once, for long.
+	readyAfterError = 100 * time.Millisecond
 	// looksAtOnce is how many partitions are looked at at once after a connection.
 	looksAtOnce = 16
-	// settleWithin is how long a new server's generation is awaited before going on without.
-	settleWithin = 3 * time.Second
-	// settleInCluster is the same in a cluster, where a partition may have a leader some
+	// readyWithin is how long a new server's generation is awaited before going on without.
+	readyWithin = 3 * time.Second
+	// readyInCluster is the same in a cluster, where a partition may have a leader some
 	// seconds before the janitor's lease and JetStream itself have one: 4 to 9 s each after
 	// a start of all servers.
-	settleInCluster = 10 * time.Second
+	readyInCluster = 10 * time.Second
 )
 
 // watch keeps every partition's State fresh. After a connection to another server
 // it looks often, until the janitor has begun a generation for that server, or
-// until settleWithin, or settleInCluster, has passed without one since a look was answered.
+// until readyWithin, or readyInCluster, has passed without one since a look was answered.
 func (l *Log) watch(ctx context.Context) {
 	connected := l.nc.StatusChanged(nats.CONNECTED)
 	defer l.nc.RemoveStatusListener(connected)
@@ -70,7 +70,7 @@ func (l *Log) watch(ctx context.Context) {
 }
 
 // look refreshes partitions, several at once so that those without a leader do not hold up
-// the others. It returns when to look again since any of them is not settled on server; 0: all are.
+// the others. It returns when to look again since any of them is not ready on server; 0: all are.
 func (l *Log) look(ctx context.Context, server string, partitions []int) (pause time.Duration) {
 	if server == "" {
 		return 0
@@ -80,15 +80,15 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 		var looking sync.WaitGroup
 		for _, p := range some {
 			looking.Go(func() {
-				settled, err := l.lookAt(ctx, p)
+				ready, err := l.lookAt(ctx, p)
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
-				case settled:
+				case ready:
 				case err != nil:
-					pause = max(pause, settleAfterError)
+					pause = max(pause, readyAfterError)
 				default:
-					pause = max(pause, settleEvery)
+					pause = max(pause, readyEvery)
 				}
 			})
 		}
@@ -110,9 +110,9 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx) })
 }
 
-// lookAt refreshes a partition and reports whether it is settled on the server that is
+// lookAt refreshes a partition and reports whether it is ready on the server that is
 // connected.
-func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
+func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	part := l.parts[p]
 	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
@@ -127,22 +127,22 @@ func (l *Log) lookAt(ctx context.Context, p int) (settled bool, err error) {
 	at := l.connected()
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	if part.settledOn(at) || err != nil {
-		return part.settledOn(at), err
+	if part.isReadyOn(at) || err != nil {
+		return part.isReadyOn(at), err
 	}
 	if part.awaiting != at.id {
 		part.awaiting, part.since = at.id, time.Now()
 	}
-	within := settleWithin
+	within := readyWithin
 	if at.clustered {
-		within = settleInCluster
+		within = readyInCluster
 	}
 	if time.Since(part.since) <= within {
 		return false, nil
 	}
 	l.log.Warn("no janitor has looked at a partition since its server started", "partition", p)
-	part.settled = at.id
-	part.unsettled++
+	part.readyOn = at.id
+	part.unconfirmed++
 	close(part.changed)
 	part.changed = make(chan struct{})
 	return true, nil
@@ -154,26 +154,26 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 	return l.refresh(ctx, p)
 }
 
-// settle waits until a partition may be published to or tailed on the server that
+// awaitReady waits until a partition may be published to or tailed on the server that
 // is connected now, and returns that server's ID. It waits for a generation of the
 // server's own, so that no event is written or shown under an ID that a power cut
 // could have given to another event; in a cluster until the janitor has compared the
 // servers, but a publisher on a server that is known from before does not wait. The error wraps
 // [ErrUnavailable].
-func (l *Log) settle(ctx context.Context, p int) (string, error) {
+func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {
 		server := l.nc.ConnectedServerId()
 		part.mu.Lock()
-		settled, changed := part.settled == server, part.changed
+		ready, changed := part.readyOn == server, part.changed
 		part.mu.Unlock()
-		if !settled {
+		if !ready {
 			now := l.connected()
 			part.mu.Lock()
-			server, settled = now.id, part.settledOn(now)
+			server, ready = now.id, part.isReadyOn(now)
 			part.mu.Unlock()
 		}
-		if server != "" && settled {
+		if server != "" && ready {
 			return server, nil
 		}
 		if server == "" && l.nc.IsClosed() {
@@ -183,7 +183,7 @@ func (l *Log) settle(ctx context.Context, p int) (string, error) {
 		case <-ctx.Done():
 			return "", errors.Join(ErrUnavailable, ctx.Err())
 		case <-changed:
-		case <-time.After(settleEvery):
+		case <-time.After(readyEvery):
 		}
 	}
 }
