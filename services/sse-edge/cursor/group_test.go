@@ -535,6 +535,29 @@ func rollBack(ps *Partitions, session string, common uint64, sessions ...string)
 	p.window.Through(common+uint64(len(sessions)), 0)
 }
 
+// A session whose opening and events a roll-back took is followed in the life that a connected reader has:
+// its publisher continues there.
+func TestGroup_RollBackTakesTheOpening(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("s", "")
+	last := f.Publish("a", 2)
+	ps := followLog(t, f, 0)
+	comesTo(t, ps, "s", last)
+	r := opens(t, ps, "s", Start{})
+	defer r.Close()
+	f.Remove(seq(1, last)...)
+	state, _ := f.Backend.Log.State(0)
+	ps.Of("s").window.Rollback(state, last, last+1, last)
+	ps.Of("s").window.Through(last, 0)
+	g := openGroup(t, f, ps, Start{Now: true}, nil, nil, "s")
+	readAll(t, g)
+	next := f.Publish("a", 1)
+	comesTo(t, ps, "s", next)
+	if got, want := readAll(t, g), fmt.Sprint("s:", next); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // A generation that begins while sessions catch up takes the others' position back no further than the
 // roll-back.
 func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {

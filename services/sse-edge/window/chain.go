@@ -14,7 +14,7 @@ type Place struct{ Session, Life, Stream string }
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
 	session string
-	// life is the newest one, if known; opened is the sequence of its newest opening, 0 when the
+	// life is the newest one, if known, or was before a roll-back; opened is the sequence of its newest opening, 0 when the
 	// window did not see that. began is that of its first one, 0 when that is unknown and lies below the
 	// window.
 	life          string
@@ -28,6 +28,13 @@ type lives struct {
 	members []string
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
+}
+
+// isFollowed reports whether the window has a flow of the newest life, which has not ended as far as it
+// knows. After a roll-back that took the opening this is the life that connected readers are in.
+func (n *lives) isFollowed() bool {
+	flow := n.flows[n.life]
+	return flow != nil && flow.Closed == 0
 }
 
 // Chain is what the window knows of one stream, or of the flow of one session: a

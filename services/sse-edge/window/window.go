@@ -361,7 +361,7 @@ func (w *Window) live(session, life string, opened uint64) {
 	if !n.known && life != "" && n.flows[life] == nil {
 		w.giveLife(n.flows[""], life)
 	}
-	if n.life != life {
+	if n.life != life && n.life != "" {
 		n.before, n.beforeBegan = n.life, n.began
 	}
 	n.life, n.known, n.opened, n.began, n.owner, n.members = life, true, opened, opened, "", nil
@@ -614,7 +614,8 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.known, n.opened = false, 0 // no later reader belongs to it
+		n.before, n.beforeBegan = n.life, n.began
+		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
 	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
@@ -654,8 +655,8 @@ func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := w.names[p.Session]; p.Life == "" && n != nil && n.known {
-		p.Life = n.life // it got a life since the look
+	if n := w.names[p.Session]; p.Life == "" && n != nil && (n.known || n.isFollowed()) {
+		p.Life = n.life // it got a life since the look, or a roll-back took the opening
 	}
 	if found {
 		w.live(p.Session, p.Life, opened)

@@ -298,6 +298,40 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	}
 }
 
+// A roll-back may take an opening while a reader is connected. A reader without a life then joins the life of
+// that one, which the publisher continues, and not one that has ended.
+func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
+	for _, connected := range []Place{{"s", "one", "a"}, {"s", "one", "b"}, {"s", "one", ""}} {
+		w := newTestWindow(1 << 20)
+		cursorAt(w, connected, 0)
+		w.Append(opening(1, "s", "one"), 0)
+		w.Rollback(testState(0), 0, 1, 0)
+		w.Through(0, 0)
+		for _, at := range []Place{streamOf("s", "a"), streamOf("s", "")} {
+			r := cursorAt(w, at, 0)
+			r.Rollbacks = len(w.rollbacks)
+			w.Append(message(w.end+1, Place{"s", "one", "a"}, `{}`), 0)
+			if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Life != "one" || v.Closed != 0 {
+				t.Errorf("with a reader of %v, %v has %d events of life %q, end at %d", connected, at, len(v.Items), v.Life, v.Closed)
+			}
+			w.Detach(r.Chain)
+			w.Rollback(testState(0), 0, 1, 0)
+			w.Through(0, 0)
+		}
+		forgotten := trimOf(1, Place{"s", "one", ""})
+		forgotten.Trim.Forgotten = true
+		for _, over := range []eventlog.Entry{controlEntry(1, Place{"s", "one", ""}, event.End), forgotten} {
+			w.Append(over, 0)
+			a := w.Attach(streamOf("s", ""), false, 0)
+			if a.Life != "" {
+				t.Errorf("a reader joined life %q, which has ended", a.Life)
+			}
+			w.Detach(a.Chain)
+			w.Rollback(testState(0), 0, 1, 0)
+		}
+	}
+}
+
 // After a roll-back the window lacks what the log holds until it is filled again, also where all of the log
 // fits into it.
 func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
