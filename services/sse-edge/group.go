@@ -200,13 +200,14 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		cfg.Show = req.filter.Shows
 	}
 	cfg.MaxMembers = s.cfg.MaxConnectionSessions
-	cfg.Open = func(match func(string) bool) (all []string) {
-		for _, rec := range s.sessions.Matching(func(rec session.Record) bool {
+	cfg.Open = func(match func(string) bool) (all []string, _ error) {
+		records, err := s.sessions.Matching(func(rec session.Record) bool {
 			return rec.State == session.Open && match(rec.Session) && (!s.cfg.Access.On() || subscriber.UsedBy(grants)(rec))
-		}) {
+		})
+		for _, rec := range records {
 			all = append(all, rec.Session)
 		}
-		return all
+		return all, err
 	}
 	if s.cfg.Access.On() {
 		cfg.Admit = func(ctx context.Context, name, life string) (string, bool, error) {

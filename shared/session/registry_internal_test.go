@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,40 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	b.left = 0
 	if got, err := r.Get(t.Context(), "s"); err != nil || got.Life != rec.Life || got.Revision == 0 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// While a new watch fills the next copy, the one of before may lack sessions that were opened long ago.
+func TestMatching_CopyIsReplaced(t *testing.T) {
+	_, r := onePartition(t)
+	names := func() string {
+		all, err := r.Matching(func(Record) bool { return true })
+		if errors.Is(err, ErrUnavailable) {
+			return "unavailable"
+		}
+		var names []string
+		for _, rec := range all {
+			names = append(names, rec.Session)
+		}
+		return strings.Join(names, " ")
+	}
+	if _, err := r.Create(t.Context(), New("s", "", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); got != "s" {
+		t.Errorf("got %q", got)
+	}
+	r.Close() // the test follows the bucket
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = r.followOnce(cut, func() { t.Error("it is copied without NATS") })
+	if got := names(); got != "unavailable" {
+		t.Errorf("while the copy is replaced: got %q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_ = r.followOnce(ctx, cancel)
+	if got := names(); got != "s" {
+		t.Errorf("once it is replaced: got %q", got)
 	}
 }
 

@@ -54,9 +54,9 @@ type GroupConfig struct {
 	StillAdmitted func(session, life string) bool
 	Uses          func(owner string, members []string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
-	// known without a wait. MaxMembers bounds what is followed, without what has ended. Both are for
-	// patterns.
-	Open       func(match func(session string) bool) []string
+	// known without a wait; see registryWithin. Errors pass. MaxMembers bounds what is followed, without
+	// what has ended. Both are for patterns.
+	Open       func(match func(session string) bool) ([]string, error)
 	MaxMembers int
 	// Show says which events are shown. Nil: all.
 	Show func(*window.Item) bool

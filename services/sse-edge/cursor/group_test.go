@@ -32,12 +32,13 @@ func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]
 			}
 			return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
 		},
-		Open: func(match func(string) bool) (all []string) {
-			for _, rec := range f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) }) {
+		Open: func(match func(string) bool) (all []string, _ error) {
+			records, err := f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) })
+			for _, rec := range records {
 				all = append(all, rec.Session)
 			}
 			slices.Sort(all)
-			return all
+			return all, err
 		},
 	}
 	if change != nil {

@@ -141,7 +141,11 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		}
 	}
 	if g.cfg.Open != nil {
-		for _, session := range g.cfg.Open(g.matches) {
+		open, err := g.cfg.Open(g.matches)
+		if err != nil {
+			return err
+		}
+		for _, session := range open {
 			if l := g.lanes[g.lanes[0].part.log.Partition(session)]; !l.has(session) {
 				enter(l, session)
 			}
@@ -153,11 +157,12 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	changed := make([][]window.SessionView, len(g.lanes))
 	if err := inParallel(len(g.lanes), func(i int) (err error) {
 		l := g.lanes[i]
-		if err := l.catchUp(ctx); err != nil {
+		state, err := l.catchUp(ctx)
+		if err != nil {
 			return err
 		}
 		at, resumes := o.id.At[i]
-		since, err := l.part.startAt(ctx, time.Now().Add(-registryWithin))
+		since, err := l.part.startAt(ctx, state.Time.Add(-registryWithin))
 		after := at.Added
 		switch {
 		case err != nil:

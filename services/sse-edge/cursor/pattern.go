@@ -134,12 +134,12 @@ func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window
 	return slices.DeleteFunc(all, func(window.SessionView) bool { i++; return refused[i] }), err
 }
 
-// catchUp waits until the window has come to the end of the log.
-func (l *lane) catchUp(ctx context.Context) error {
+// catchUp waits until the window has come to the end of the log, and returns the look that shows that end.
+func (l *lane) catchUp(ctx context.Context) (eventlog.State, error) {
 	for begun := time.Now(); ; {
-		_, err := l.part.looks.after(ctx, l.part.window.Holes())
+		state, err := l.part.looks.after(ctx, l.part.window.Holes())
 		if !catchesUp(ctx, begun, err) {
-			return err
+			return state, err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -310,7 +311,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 	var first, last uint64
 	again := openGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
 		open := c.Open
-		c.Open = func(match func(string) bool) []string {
+		c.Open = func(match func(string) bool) ([]string, error) {
 			first = f.PublishTo("o.1", "a", 1)
 			f.PublishTo("o.2", "a", 500) // or the window knows soon enough
 			f.End("o.1")
@@ -341,11 +342,17 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 	comesTo(t, ps, "s", last)
 	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
 		again := openGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
-			c.Open = func(func(string) bool) []string { return []string{"o.1"} }
+			c.Open = func(func(string) bool) ([]string, error) { return []string{"o.1"}, nil }
 		}, "o.*")
 		if got, want := readAll(t, again), fmt.Sprint("o.2:", last); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
+	}
+	_, err := tryGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+		c.Open = func(func(string) bool) ([]string, error) { return nil, session.ErrUnavailable }
+	}, "o.*")
+	if !Transient(err) {
+		t.Errorf("while the registry does not say which sessions are open: %v", err)
 	}
 }
 
@@ -443,7 +450,7 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 			knows(t, ps, "x")
 			change := func(c *GroupConfig) {
 				c.MaxMembers = room
-				c.Open = func(func(string) bool) []string { return nil }
+				c.Open = func(func(string) bool) ([]string, error) { return nil, nil }
 				if !tt.uses {
 					return
 				}
