@@ -91,7 +91,8 @@ const reachEvery = 2 * time.Millisecond
 // lookTimeout bounds a look; its readers ask again after it.
 const lookTimeout = 10 * time.Second
 
-// reach waits until the window has come to the end of the log as a look has shown it.
+// reach waits until the window has come to the end of the log as a look has shown it. The error errBehind
+// says that the window is in another generation, and has not.
 func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 	for !l.window.Reached(state) {
 		select {
@@ -99,6 +100,9 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
 		case <-time.After(reachEvery):
 		}
+	}
+	if l.window.Stats().End < state.Last {
+		return errBehind
 	}
 	return nil
 }

@@ -432,9 +432,6 @@ func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.Stat
 	if err != nil {
 		return eventlog.State{}, err
 	}
-	if p.window.Stats().End < state.Last { // it was in between two generations
-		return eventlog.State{}, errBehind
-	}
 	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
 	return state, nil
 }

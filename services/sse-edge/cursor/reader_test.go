@@ -877,6 +877,18 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 	}
 }
 
+// A window that changed its generation during a look has not come to the end of the log.
+func TestLooks_WindowChangesItsGeneration(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	state, _ := f.Backend.Log.State(0)
+	l := looks{base: t.Context(), log: f.Backend.Log, window: caughtUp(1 << 20)}
+	defer l.work.Wait()
+	if _, err := l.after(waittest.Context(t), window.View{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errBehind) {
+		t.Errorf("the window is at %d: %v", l.window.Stats().End, err)
+	}
+}
+
 // The log may have an opening before the tail does. A client that waits for the session is
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
