@@ -63,6 +63,7 @@ type Log struct {
 	traces      *tracing.Traces
 	gathers     gathers
 	openLife    atomic.Pointer[OpenLife] // nil for none
+	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

@@ -141,6 +141,7 @@ func keepsGenerations(t *testing.T, servers string) {
 // compares does what an acting janitor does in a cluster, until the test ends.
 func compares(t *testing.T, l *eventlog.Log) {
 	t.Helper()
+	l.AwaitJanitor(waittest.Timeout)
 	ctx, stop := context.WithCancel(context.Background())
 	var comparing sync.WaitGroup
 	t.Cleanup(func() { stop(); comparing.Wait() })
@@ -214,6 +215,7 @@ func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
+	l.AwaitJanitor(waittest.Timeout) // which comes once the log takes events
 	publish(t, l, "s", "t", 1)
 	stopAll(c)
 	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() })
