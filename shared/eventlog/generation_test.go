@@ -11,6 +11,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -26,6 +27,26 @@ func beginOnce(t *testing.T, l *eventlog.Log) (began bool) {
 		return err
 	}, eventlog.ErrUnavailable)
 	return began || attempts > 1 && look(t, l).Generation() != before
+}
+
+// begin makes sure that partition 0 has a generation. Whether it had to begin one is not known when an attempt
+// was carried out and its answer came late.
+func begin(t *testing.T, l *eventlog.Log, looks ...cluster.Servers) {
+	t.Helper()
+	waittest.NoError(t, func() error {
+		_, err := l.BeginGeneration(waittest.Context(t), 0, looks...)
+		return err
+	}, eventlog.ErrUnavailable)
+}
+
+// listed returns the generations that the metadata of partition 0 lists.
+func listed(t *testing.T, l *eventlog.Log) string {
+	t.Helper()
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().Config.Metadata["rejoin.generations"]
 }
 
 func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {

@@ -114,9 +114,7 @@ func TestBeginGeneration_MetadataNotWritten(t *testing.T) {
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.BeginGeneration(waittest.Context(t), 0); err != nil {
-		t.Fatal(err)
-	}
+	begin(t, l)
 	before := look(t, l)
 	stop(t, srv, l)
 	start(t, srv, l)
