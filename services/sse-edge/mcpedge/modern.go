@@ -104,9 +104,8 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
-	started := false
 	defer func() {
-		if !started {
+		if err != nil {
 			st.Drop()
 		}
 	}()
@@ -121,15 +120,14 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
 		if answer.Status >= http.StatusBadRequest {
-			return postRefused, pass(c, answer)
+			return postRefused, s.pass(c, answer, st.Drop)
 		}
 		if answer.Status == http.StatusOK {
-			return direct(c, st.edited(answer.Data))
+			return s.direct(c, st.edited(answer.Data), st.Drop)
 		}
-		return postJSON, pass(c, answer)
+		return postJSON, s.pass(c, answer, st.Drop)
 	}
-	result, started, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
-	return result, err
+	return s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 }
 
 // maxTokenBytes bounds the progress token that an edge keeps of a request.
@@ -176,8 +174,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 	case err != nil:
 		return postRefused, err
 	}
-	result, started, err := s.reply(c, form, false)
-	if !started {
+	if result, err = s.reply(c, form, false); err != nil {
 		form.Drop()
 	}
 	return result, err
