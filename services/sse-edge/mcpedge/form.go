@@ -160,7 +160,7 @@ func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 func (m *streamForm) Heartbeat() []byte { return []byte(":\n\n") }
 
 func (m *streamForm) Begun() {
-	if len(m.call) > 0 {
+	if len(m.call) > 0 && m.checkAt.IsZero() {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
 	switch {

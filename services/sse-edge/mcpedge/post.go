@@ -167,8 +167,9 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 // dropped.
 func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, err error) {
 	patience := atOnce
+	st.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
 	if plain {
-		patience = s.subs.Config.Heartbeat
+		patience = min(s.subs.Config.Heartbeat, s.checkEvery)
 	}
 	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
