@@ -141,7 +141,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	if r.Method == eventsPoll {
 		return postJSON, s.subs.Page(c, req, eventsPage(r.ID))
 	}
-	st, err := s.openStream(c, req)
+	st, err := s.openStream(c, req, req.At.Session)
 	if err != nil {
 		return "", err
 	}

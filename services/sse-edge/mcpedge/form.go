@@ -40,6 +40,9 @@ type streamForm struct {
 	// modern says that it is of a revision without sessions: its events have IDs only where the
 	// client may come back, and the call is cancelled when it goes.
 	modern bool
+	// held says that the client names the call's session, and only the bridge can tell whether it may: the
+	// session does not have the connection counted.
+	held bool
 	// discovers says that the response is that to server/discover.
 	discovers bool
 	// open are the IDs of the requests of call to which the client has received no response. moved says
@@ -69,7 +72,11 @@ func newForm(who caller, stream string) *streamForm {
 // begin lets a client in and opens the stream that it asks for, which has to be
 // started or dropped.
 func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *streamForm) error {
-	st, err := s.openStream(c, req)
+	sessions := []string{req.At.Session}
+	if form.held {
+		sessions = nil
+	}
+	st, err := s.openStream(c, req, sessions...)
 	if err != nil {
 		return err
 	}
@@ -86,9 +93,9 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	return nil
 }
 
-// openStream lets a client in and opens a stream without a format.
-func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request) (*delivery.Stream, error) {
-	by, err := s.subs.LetIn(c, req.At.Session)
+// openStream lets a client in, as a connection of sessions, and opens a stream without a format.
+func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Stream, error) {
+	by, err := s.subs.LetIn(c, sessions...)
 	if err != nil {
 		return nil, err
 	}

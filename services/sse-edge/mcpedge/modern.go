@@ -97,7 +97,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)
-	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
+	st.modern, st.held, st.discovers = true, call.Held, r.Method == mcp.MethodDiscover
 	if !st.primed && mcp.CanHandOver(r.Method) {
 		st.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
 	}

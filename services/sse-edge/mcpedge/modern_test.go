@@ -16,7 +16,9 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/inspect"
 	"rejoin/shared/mcp"
+	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -253,6 +255,42 @@ func TestModern_RepeatedRequest(t *testing.T) {
 		if c := calls[len(calls)-1]; c.Held != held || (c.Session == state.Session) != held || (c.Life == state.Life) != held {
 			t.Errorf("%s: the bridge got %+v", text, c)
 		}
+	}
+}
+
+// Who names the session of a call has nothing counted for it: only the bridge knows whether the call is its
+// client's.
+func TestModern_StateOfAnotherClient(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	name := newTask(t, b, u, "").name // a session
+	waittest.Until(t, "the edge knows the session", func() bool {
+		_, ok := s.sessions.Session(name)
+		return ok
+	})
+	b.listen(rpc.Subject(name))
+	asked, over := make(chan rpc.Call, 1), make(chan struct{})
+	b.request = func(c rpc.Call) rpc.Answer {
+		asked <- c
+		<-over
+		return rpc.Answer{Status: http.StatusBadRequest, Data: rpc.ErrorMessage(nil, rpc.CodeInvalidParams, "no", nil)}
+	}
+	answered := make(chan edgetest.Answered, 1)
+	go func() {
+		state := mcp.State{Session: name, Life: "abc", Round: "1"}
+		answered <- u.read(u.post(statelessBody("7", "tools/call", `"name":"x","requestState":"`+state.String()+`",`)))
+	}()
+	waittest.Receive(t, "the bridge is asked", asked)
+	if all, of := s.subs.Admitted.Clients(inspect.Question{Sessions: []string{name}}); all != 1 || of[0] != 0 {
+		t.Errorf("%d connections, %d of them of the session", all, of[0])
+	}
+	close(over)
+	waittest.Receive(t, "the client is answered", answered)
+	idle := presence.Question{Sessions: []presence.Session{{Name: name, Within: 3600}}}
+	if a := s.subs.Admitted.Answerer()(idle); len(a.Present) > 0 {
+		t.Errorf("the session was used: %+v", a)
 	}
 }
 
