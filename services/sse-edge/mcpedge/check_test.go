@@ -21,8 +21,11 @@ import (
 func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
+	var once sync.Once
 	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
-		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		once.Do(func() {
+			b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		})
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	f.tune = func(s *edge) { s.checkEvery = 20 * time.Millisecond }

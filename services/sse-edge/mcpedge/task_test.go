@@ -252,7 +252,7 @@ func TestUnheard_Lost(t *testing.T) {
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.unheardFor = 10 * time.Millisecond }
+	f.tune = func(s *edge) { s.unheardFor = 250 * time.Millisecond } // a look that is as late again begins anew
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
 	k.state(t)
