@@ -7,12 +7,18 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
+	"rejoin/shared/inspect"
+	"rejoin/shared/mcp"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
 
@@ -104,5 +110,110 @@ func TestMCP_Share(t *testing.T) {
 		if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" {
 			t.Errorf("the bridge was told of %q", client)
 		}
+	}
+}
+
+// stalled is a listener whose connections write nothing while it is locked.
+type stalled struct {
+	net.Listener
+	sync.RWMutex
+}
+
+type stalledConn struct {
+	*net.TCPConn
+	all *stalled
+}
+
+func (l *stalled) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return stalledConn{conn.(*net.TCPConn), l}, nil //nolint:errcheck,forcetypeassert // it is one
+}
+
+func (c stalledConn) Write(b []byte) (int, error) {
+	c.all.RLock()
+	defer c.all.RUnlock()
+	return c.TCPConn.Write(b)
+}
+
+// An answer takes of the client's memory, and is a connection, until its last byte is written.
+func TestMCP_UnreadAnswers(t *testing.T) {
+	const size, budget = 64 << 10, 256 << 10
+	f := newFixture(t)
+	memory, stall := quota.NewPool(budget), &stalled{}
+	f.env = func(env *daemon.Env) {
+		env.Memory = memory
+		env.Listen = func(addr, flag string) (_ net.Listener, err error) {
+			stall.Listener, err = daemon.Listen(addr, flag)
+			return stall, err
+		}
+	}
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	modern := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	task := newTask(t, b, modern, "")
+	task.becomes(t, mcp.TaskCompleted, func(is *mcp.StoredTask) { is.Result = []byte(`"` + strings.Repeat("x", size) + `"`) })
+	u := join(t, s.url(), "2025-11-25")
+	large := func(id string) string {
+		return `{"jsonrpc":"2.0","id":` + id + `,"result":"` + strings.Repeat("x", size) + `"}`
+	}
+	b.post = func(c rpc.Call) rpc.Answer {
+		m, _ := rpc.ParseMessage(c.Data)
+		b.say(c.Session, c.Stream, true, large(string(m.ID)))
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	says := func(status int) func(rpc.Call) rpc.Answer {
+		return func(rpc.Call) rpc.Answer { return rpc.Answer{Status: status, Data: []byte(large("7"))} }
+	}
+	b.open = says(http.StatusOK)
+	connections := func() int {
+		all, _ := s.subs.Admitted.Clients(inspect.Question{})
+		return all
+	}
+	call := func(u *mcpUser, body string, headers ...string) func() reply {
+		return func() reply { return u.post(body, headers...) }
+	}
+	for name, tt := range map[string]struct {
+		request     func() reply
+		answer      int // of the bridge, at once
+		connections int
+		resumes     bool
+	}{
+		"response":          {call(u, toolList), 0, 1, true},
+		"whole stream":      {call(u, toolCall), 0, 1, true},
+		"initialize":        {call(u, `{"jsonrpc":"2.0","id":7,"method":"initialize"}`), 0, 0, false},
+		"without a session": {call(modern, statelessTool), http.StatusOK, 1, false},
+		"as a stream":       {call(modern, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, false},
+		"an error":          {call(modern, statelessTool), http.StatusBadRequest, 1, false},
+		"a task":            {func() reply { return task.send(mcp.MethodGetTask, "") }, 0, 1, false},
+	} {
+		b.request = says(tt.answer)
+		answered := make(chan reply, 1)
+		stall.Lock()
+		go func() { answered <- tt.request() }()
+		waittest.Until(t, name+" is counted", func() bool { return memory.Used() > size && connections() == tt.connections })
+		stall.Unlock()
+		if a := u.read(waittest.Receive(t, "the client is answered", answered)); len(a.Text) < size {
+			t.Errorf("%s: %d %s", name, a.StatusCode, a.Text)
+		}
+		waittest.Until(t, name+" is not counted any more", func() bool { return memory.Used() == 0 && connections() == 0 })
+
+		others := int64(budget - size)
+		memory.Take("", others)
+		resp := tt.request()
+		memory.Give("", others)
+		if tt.resumes { // the log has the response
+			c := u.follow(resp)
+			again := u.get(c.primed())
+			c.Over()
+			again.primed()
+			again.Next("message")
+			again.Over()
+		} else if a := u.read(resp); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s without memory for it: %d %.100s", name, a.StatusCode, a.Text)
+		}
+		waittest.Until(t, name+" has left nothing", func() bool { return memory.Used() == 0 && connections() == 0 })
 	}
 }

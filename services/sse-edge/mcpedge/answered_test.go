@@ -110,3 +110,29 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 		return len(all) == 1 && all[0].What == inspect.Connected && all[0].Stream == rpc.Standalone && all[0].Came == inspect.FromNow
 	})
 }
+
+// Of a batch that ends early, each request without a response receives an error, and no other one.
+func TestMCP_BatchEndsEarly(t *testing.T) {
+	for name, end := range map[string]func(*bridge, *mcpUser){
+		"no bridge": func(b *bridge, _ *mcpUser) { b.leave() },
+		"session ended": func(b *bridge, u *mcpUser) {
+			if err := b.f.Backend.Sessions.End(waittest.Context(t), u.session, "", false); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			b := f.bridge()
+			f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
+			u := join(t, f.mcpEdge(nil), "2025-11-25")
+			u.version = "" // 2025-03-26
+			c := u.follow(u.post(`[{"jsonrpc":"2.0","id":"ü","method":"x"},{"jsonrpc":"2.0","id":2,"method":"x"}]`))
+			b.say(u.session, b.sent(rpc.Post)[0].Stream, false, result(`"ü"`))
+			c.says(result(`"ü"`))
+			end(b, u)
+			c.fails("2")
+			c.Over()
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package mcpedge
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -17,8 +21,11 @@ import (
 func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
+	var once sync.Once
 	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
-		b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		once.Do(func() {
+			b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
+		})
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	f.tune = func(s *edge) { s.checkEvery = 20 * time.Millisecond }
@@ -56,6 +63,32 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	c.primed()
 	c.says(result(`"a"`))
 	c.Over()
+}
+
+// While an edge waits for a response that is answered as JSON, nobody asks about the call: it waits no
+// longer than until the first question is due.
+func TestMCP_AsksAboutCallThatWaitsForJSON(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	f.tune = func(s *edge) { s.checkEvery = 20 * time.Millisecond }
+	u := join(t, f.mcpEdge(func(c *config) { c.Heartbeat = time.Hour }), "2025-11-25")
+	list := make(chan *client, 1)
+	go func() { list <- u.follow(u.post(toolList)) }()
+	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
+	waittest.Receive(t, "the client receives a stream", list).primed()
+}
+
+// The first question about a call is due checkEvery after the bridge has taken it, however long the edge
+// waited for the response before the stream began.
+func TestBegun_KeepsFirstCheck(t *testing.T) {
+	due := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := cursor.InMemory(window.New(1<<10, func(string) {}), placeOf("s", "a"), 0)
+	r.Came = cursor.FromNow
+	m := &streamForm{service: &Service{checkEvery: checkEvery}, modern: true, call: []json.RawMessage{json.RawMessage("7")}, checkAt: due}
+	m.Stream = &delivery.Stream{Reader: r}
+	if m.Begun(); !m.checkAt.Equal(due) {
+		t.Errorf("it is due at %s", m.checkAt)
+	}
 }
 
 // A bridge that is paused answers nothing. What it is asked meanwhile leaves room for the calls of other

@@ -119,7 +119,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	}()
 	switch r.Method {
 	case eventsList:
-		return direct(c, response(r.ID, eventTypes))
+		return s.direct(c, response(r.ID, eventTypes), nil)
 	case eventsPoll, eventsStream:
 	default:
 		return "", &refusal.Error{Status: http.StatusNotFound, Code: rpc.CodeMethodNotFound, Message: "Method not found: " + r.Method}
@@ -141,7 +141,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	if r.Method == eventsPoll {
 		return postJSON, s.subs.Page(c, req, eventsPage(r.ID))
 	}
-	st, err := s.openStream(c, req)
+	st, err := s.openStream(c, req, req.At.Session)
 	if err != nil {
 		return "", err
 	}

@@ -19,8 +19,10 @@ import (
 // fixture is a log of one partition, and edges on it. The test is the janitor.
 type fixture struct {
 	*edgetest.Log
-	t    *testing.T
-	tune func(*edge) // before it runs; nil for nothing
+	t *testing.T
+	// env and tune change an edge before it is made, and before it runs; nil for nothing.
+	env  func(*daemon.Env)
+	tune func(*edge)
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -46,6 +48,9 @@ func (s *edge) url() string { return "http://" + s.ln.Addr().String() }
 func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
+	if f.env != nil {
+		f.env(&env)
+	}
 	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)

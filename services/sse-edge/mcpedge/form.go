@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,11 +40,15 @@ type streamForm struct {
 	// modern says that it is of a revision without sessions: its events have IDs only where the
 	// client may come back, and the call is cancelled when it goes.
 	modern bool
+	// held says that the client names the call's session, and only the bridge can tell whether it may: the
+	// session does not have the connection counted.
+	held bool
 	// discovers says that the response is that to server/discover.
 	discovers bool
-	// answered says that the last message that the client got is a response, or that
-	// another connection has gone on from here.
-	answered bool
+	// open are the IDs of the requests of call to which the client has received no response. moved says
+	// that another connection received messages meanwhile, perhaps responses.
+	open  []json.RawMessage
+	moved bool
 	// state is what the call is handed over with; nil for one that is not.
 	state *mcp.HandOver
 	// renamed is the client's newest request, of which it has the ID and the progress token; nil for a
@@ -67,11 +72,15 @@ func newForm(who caller, stream string) *streamForm {
 // begin lets a client in and opens the stream that it asks for, which has to be
 // started or dropped.
 func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *streamForm) error {
-	st, err := s.openStream(c, req)
+	sessions := []string{req.At.Session}
+	if form.held {
+		sessions = nil
+	}
+	st, err := s.openStream(c, req, sessions...)
 	if err != nil {
 		return err
 	}
-	form.Stream, form.service = st, s
+	form.Stream, form.service, form.open = st, s, form.call
 	st.Format, st.Companion = form, form
 	st.Expires, st.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
@@ -84,9 +93,9 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	return nil
 }
 
-// openStream lets a client in and opens a stream without a format.
-func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request) (*delivery.Stream, error) {
-	by, err := s.subs.LetIn(c, req.At.Session)
+// openStream lets a client in, as a connection of sessions, and opens a stream without a format.
+func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Stream, error) {
+	by, err := s.subs.LetIn(c, sessions...)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +169,7 @@ func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 func (m *streamForm) Heartbeat() []byte { return []byte(":\n\n") }
 
 func (m *streamForm) Begun() {
-	if len(m.call) > 0 {
+	if len(m.call) > 0 && m.checkAt.IsZero() {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
 	switch {
@@ -174,7 +183,7 @@ func (m *streamForm) Begun() {
 func (m *streamForm) Ended(begun bool) {
 	m.service.metrics.connections.Dec()
 	if m.modern {
-		if !m.answered && !m.handedOver { // one that is handed over ends when no edge asks about it
+		if len(m.open) > 0 && !m.handedOver { // one that is handed over ends when no edge asks about it
 			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}, m.primed)
 		}
 		return
@@ -185,7 +194,7 @@ func (m *streamForm) Ended(begun bool) {
 	m.service.attached.leave(&m.connection, m.At())
 }
 
-func (m *streamForm) Moved() { m.answered = true }
+func (m *streamForm) Moved() { m.moved = true }
 
 // prime appends a place and an empty event. The ID is another one each time: a client
 // that comes back with the one that it came with before takes that for no progress.
@@ -243,8 +252,8 @@ const noResponse = "The request has ended without a response."
 // Closing returns an error for each request of a call that ends without a response. With a gap that is
 // unsettled the client is asked to come again.
 func (m *streamForm) Closing(s cursor.Step) []byte {
-	last := len(s.Items) - 1
-	if last >= 0 && isResponse(messageOf(s.Items[last])) || last < 0 && m.answered && len(s.Gaps) == 0 && !m.lost {
+	open := m.openAfter(s.Items)
+	if len(open) == 0 || len(s.Items) == 0 && m.moved && len(s.Gaps) == 0 && !m.lost {
 		return nil
 	}
 	why := noResponse
@@ -259,14 +268,36 @@ func (m *streamForm) Closing(s cursor.Step) []byte {
 	case len(s.Gaps) > 0:
 		why = whyGap(s.Gaps[0])
 	}
-	return appendErrors(nil, m.call, why)
+	return appendErrors(nil, open, why)
 }
 
 // Told notes how much of a step the client of a call has got; see cut of delivery's outbox.
 func (m *streamForm) Told(s cursor.Step, told int) {
-	if len(m.call) > 0 && told > 0 {
-		m.answered = isResponse(messageOf(s.Items[told-1]))
+	m.open = m.openAfter(s.Items[:told])
+	m.moved = m.moved && told == 0
+}
+
+// openAfter returns the IDs of the requests that have no response once the client has received these
+// messages. The response to one request alone is the last message, whatever its ID: a call that was
+// handed over has another one.
+func (m *streamForm) openAfter(items []window.Item) []json.RawMessage {
+	switch n := len(items); {
+	case n == 0 || len(m.call) == 0:
+		return m.open
+	case len(m.call) == 1 && isResponse(messageOf(items[n-1])):
+		return nil
+	case len(m.call) == 1:
+		return m.call
 	}
+	open := m.open
+	for i := range items {
+		if id := responseID(messageOf(items[i])); id != "" {
+			if at := slices.IndexFunc(open, func(other json.RawMessage) bool { return plainID(other) == id }); at >= 0 {
+				open = slices.Concat(open[:at], open[at+1:])
+			}
+		}
+	}
+	return open
 }
 
 // Gaps returns the blocks of gaps in the flow of a session: an error for each request

@@ -151,5 +151,5 @@ func (s *Service) delete(c *fiber.Ctx, who caller) error {
 	case err != nil:
 		return err
 	}
-	return pass(c, answer)
+	return s.pass(c, answer, nil)
 }

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/metric"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -28,6 +29,7 @@ type Service struct {
 	logger   *slog.Logger
 	metrics  *metrics
 	traces   *tracing.Traces
+	memory   *quota.Pool
 
 	attached *attachments
 	unheard  unheard       // for tasks

@@ -30,6 +30,27 @@ func isResponse(message []byte) bool {
 	return rpc.Unmarshal(message, &m) == nil && m.Method == nil
 }
 
+// responseID returns [plainID] of what a message is the response to; empty for one that is none.
+func responseID(message []byte) string {
+	var m struct {
+		ID     json.RawMessage `json:"id"`
+		Method *string         `json:"method"`
+	}
+	if rpc.Unmarshal(message, &m) != nil || m.Method != nil {
+		return ""
+	}
+	return plainID(m.ID)
+}
+
+// plainID returns what all spellings of an ID have in common: a string may be escaped.
+func plainID(id json.RawMessage) string {
+	var text string
+	if len(id) > 0 && id[0] == '"' && json.Unmarshal(id, &text) == nil {
+		return `"` + text
+	}
+	return string(id)
+}
+
 // isError reports whether a message is an error.
 func isError(message []byte) bool {
 	var m rpc.Message

@@ -97,16 +97,15 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)
-	st.modern, st.discovers = true, r.Method == mcp.MethodDiscover
+	st.modern, st.held, st.discovers = true, call.Held, r.Method == mcp.MethodDiscover
 	if !st.primed && mcp.CanHandOver(r.Method) {
 		st.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
 	}
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
-	started := false
 	defer func() {
-		if !started {
+		if err != nil {
 			st.Drop()
 		}
 	}()
@@ -121,15 +120,14 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
 		if answer.Status >= http.StatusBadRequest {
-			return postRefused, pass(c, answer)
+			return postRefused, s.pass(c, answer, st.Drop)
 		}
 		if answer.Status == http.StatusOK {
-			return direct(c, st.edited(answer.Data))
+			return s.direct(c, st.edited(answer.Data), st.Drop)
 		}
-		return postJSON, pass(c, answer)
+		return postJSON, s.pass(c, answer, st.Drop)
 	}
-	result, started, err = s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
-	return result, err
+	return s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 }
 
 // maxTokenBytes bounds the progress token that an edge keeps of a request.
@@ -176,8 +174,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 	case err != nil:
 		return postRefused, err
 	}
-	result, started, err := s.reply(c, form, false)
-	if !started {
+	if result, err = s.reply(c, form, false); err != nil {
 		form.Drop()
 	}
 	return result, err

@@ -1,6 +1,7 @@
 package mcpedge
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"slices"
@@ -99,12 +100,11 @@ func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, er
 	if err != nil {
 		return postRefused, err
 	}
-	result = postRefused
-	if answer.Status == http.StatusOK && !isError(answer.Data) {
-		c.Set(headerSession, name)
-		result = postOpened
+	if err := s.pass(c, answer, nil); err != nil || answer.Status != http.StatusOK || isError(answer.Data) {
+		return postRefused, err
 	}
-	return result, pass(c, answer)
+	c.Set(headerSession, name)
+	return postOpened, nil
 }
 
 // initialize has a bridge make a session.
@@ -123,7 +123,7 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result strin
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, pass(c, answer)
+		return postRefused, s.pass(c, answer, nil)
 	}
 	c.Status(http.StatusAccepted)
 	return postAccepted, nil
@@ -141,9 +141,8 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p p
 	if err := s.begin(c, who, req, st); err != nil {
 		return postRefused, err
 	}
-	started := false
 	defer func() {
-		if !started {
+		if err != nil {
 			st.Drop()
 		}
 	}()
@@ -153,10 +152,9 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p p
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, pass(c, answer)
+		return postRefused, s.pass(c, answer, st.Drop)
 	}
-	result, started, err = s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
-	return result, err
+	return s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
 }
 
 // wantsPlain reports whether a request is answered with JSON when its response is all that there is.
@@ -165,11 +163,13 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 }
 
 // reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
-// first, else with the stream, which is started unless it has ended.
-func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, started bool, err error) {
+// first, else with the stream, which is started unless it has ended. With an error the stream has to be
+// dropped.
+func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, err error) {
 	patience := atOnce
+	st.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
 	if plain {
-		patience = s.subs.Config.Heartbeat
+		patience = min(s.subs.Config.Heartbeat, s.checkEvery)
 	}
 	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
@@ -179,33 +179,61 @@ func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string
 	}
 	switch {
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
-		response := st.edited(messageOf(st.Step.Items[0]))
-		s.subs.Streams.CountTold(st.Reader, st.Step, 1, st.Request)
-		if st.modern {
-			c.Status(mcp.StatusOf(response))
-		}
-		c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-		return postJSON, false, c.Send(response)
+		result, err = postJSON, st.sendResponse(c)
 	case st.Step.Ended:
-		return postStream, false, s.whole(c, st)
+		result, err = postStream, st.sendWhole(c)
+	default:
+		return postStream, st.start(c)
 	}
-	return postStream, true, st.start(c)
+	if err != nil && st.primed { // the log has the response: the client comes back for it
+		result, err = postStream, subscriber.SendBriefly(c, st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)}))
+		st.Drop()
+	}
+	return result, err
 }
 
-// whole answers with all of a stream that has ended already, and keeps the connection.
-func (s *Service) whole(c *fiber.Ctx, st *streamForm) error {
-	body := st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)})
-	step := st.Settle(st.Step)
-	s.subs.Streams.CountTold(st.Reader, step, len(step.Items), st.Request)
+// sendResponse answers with the response alone. It is copied: a client that does not read would hold its
+// segment of the window.
+func (m *streamForm) sendResponse(c *fiber.Ctx) error {
+	response := m.edited(bytes.Clone(messageOf(m.Step.Items[0])))
+	if err := m.send(c, response, m.Step, 1); err != nil {
+		return err
+	}
+	if m.modern {
+		c.Status(mcp.StatusOf(response))
+	}
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	return nil
+}
+
+// sendWhole answers with all of a stream that has ended already, and keeps the connection.
+func (m *streamForm) sendWhole(c *fiber.Ctx) error {
+	body := m.Opening(c.UserContext(), delivery.Beginning{Position: m.Reader.ResumesAt(m.Step)})
+	step := m.Settle(m.Step)
 	var room []byte
 	for i := range step.Items {
-		if st.Rewrites() {
-			body, room = st.Event(body, room, &step.Items[i])
+		if m.Rewrites() {
+			body, room = m.Event(body, room, &step.Items[i])
 		} else {
 			body = append(body, step.Items[i].Frame...)
 		}
 	}
-	body = append(body, st.Closing(step)...)
+	body = append(body, m.Closing(step)...)
+	if err := m.send(c, body, step, len(step.Items)); err != nil {
+		return err
+	}
 	subscriber.EventStream(&c.Response().Header)
-	return c.Send(body)
+	return nil
+}
+
+// send answers with a body that holds the first events of a step, in place of the stream; see
+// [Service.send].
+func (m *streamForm) send(c *fiber.Ctx, body []byte, step cursor.Step, events int) error {
+	if err := m.service.send(c, body, m.Drop); err != nil {
+		return err
+	}
+	m.service.subs.Streams.CountTold(m.Reader, step, events, m.Request)
+	m.Step = cursor.Step{} // it may hold segments of the window
+	m.Reader.Release()
+	return nil
 }

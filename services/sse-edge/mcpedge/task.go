@@ -26,15 +26,25 @@ import (
 // taskPost answers a request about the task of a session.
 func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
 	rec, err := s.sessionOf(c, call.Session, who.grants)
-	if errors.Is(err, refusal.ErrNoSession) && rec.Session != "" {
-		err = nil // the task is over
+	switch ended := errors.Is(err, refusal.ErrNoSession); {
+	case ended && rec.Session == "":
+		return postRefused, refusal.FromMCP(mcp.ErrTask, r.ID)
+	case err != nil && !ended: // in an ended session the task is over
+		return postRefused, err
 	}
-	var is mcp.Task
-	if err == nil {
-		is, err = s.taskOf(rec)
+	by, err := s.subs.LetIn(c, rec.Session)
+	if err != nil {
+		return postRefused, err
 	}
+	leave := func() { s.subs.Admitted.Leave(by.Visit) }
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
+	is, err := s.taskOf(rec)
 	switch {
-	case errors.Is(err, refusal.ErrNoSession), errors.Is(err, eventlog.ErrNotFound):
+	case errors.Is(err, eventlog.ErrNotFound):
 		return postRefused, refusal.FromMCP(mcp.ErrTask, r.ID)
 	case err != nil:
 		return postRefused, err
@@ -47,9 +57,9 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		if !is.Status.Over() && s.hasLost(rec.Session) {
 			is = is.Failed(mcp.TaskLost)
 		}
-		return direct(c, response(r.ID, is.GetResult()))
+		return s.direct(c, response(r.ID, is.GetResult()), leave)
 	case is.Status.Over():
-		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)))
+		return s.direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)), leave)
 	}
 	call.Life, call.Held = rec.Life, true
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
@@ -57,9 +67,9 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		return postRefused, err
 	}
 	if answer.Status != http.StatusOK {
-		return postRefused, pass(c, answer)
+		return postRefused, s.pass(c, answer, leave)
 	}
-	return direct(c, answer.Data)
+	return s.direct(c, answer.Data, leave)
 }
 
 // taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where

@@ -54,8 +54,12 @@ func (k *aTask) becomes(t *testing.T, status mcp.Status, change func(*mcp.Stored
 
 // ask makes a request about the task.
 func (k *aTask) ask(method, params string, headers ...string) edgetest.Answered {
-	return k.u.read(k.u.post(aboutTask(method, k.is.ID, params, `"extensions":{"io.modelcontextprotocol/tasks":{}}`),
-		append([]string{"Mcp-Method", method, "Mcp-Name", k.is.ID}, headers...)...))
+	return k.u.read(k.send(method, params, headers...))
+}
+
+func (k *aTask) send(method, params string, headers ...string) reply {
+	return k.u.post(aboutTask(method, k.is.ID, params, `"extensions":{"io.modelcontextprotocol/tasks":{}}`),
+		append([]string{"Mcp-Method", method, "Mcp-Name", k.is.ID}, headers...)...)
 }
 
 func aboutTask(method, id, params, capabilities string) string {
@@ -248,7 +252,7 @@ func TestUnheard_Lost(t *testing.T) {
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.unheardFor = 10 * time.Millisecond }
+	f.tune = func(s *edge) { s.unheardFor = 250 * time.Millisecond } // a look that is as late again begins anew
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
 	k.state(t)
