@@ -194,6 +194,20 @@ func (a *Account) end(s *stream) marker {
 	return end
 }
 
+// endedAfter reports whether the seal of a life, or the end of one of its streams, lies after a
+// sequence.
+func (a *Account) endedAfter(seq uint64) bool {
+	if a.markers.seal.seq > seq {
+		return true
+	}
+	for _, s := range a.Streams {
+		if s.markers.ended() && s.markers.end.seq > seq {
+			return true
+		}
+	}
+	return false
+}
+
 // recount counts a stream that changed among the open ones, or takes it off. The one that
 // changes a stream's events or markers calls it.
 func (a *Account) recount(s *stream) {
