@@ -95,6 +95,7 @@ type Opening struct {
 	Used    bool      // something of a life of the name was in the log, and the floor has passed it
 	Whole   bool      // the ledger has seen it as it was stored first, so all of its life
 	at      time.Time // when that was
+	last    uint32    // when the newest event was stored of the lives of the name that the ledger has forgotten, as in entry
 	// Life is what the opening says, when known is set: the tail brings no content, and so
 	// the log is asked when it matters.
 	Life  string
