@@ -31,6 +31,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
@@ -63,6 +64,7 @@ type Log struct {
 	traces      *tracing.Traces
 	gathers     gathers
 	openLife    atomic.Pointer[OpenLife] // nil for none
+	now         func() clocks.Instant
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup
