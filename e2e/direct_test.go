@@ -106,6 +106,24 @@ func TestDirectPublish(t *testing.T) {
 	}
 }
 
+// entriesOf returns how many entries of a subject the log has.
+func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
+	t.Helper()
+	js, err := jetstream.New(p.nats(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", s.Partition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(s.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Subjects[s.String()]
+}
+
 // The example refuses a session that does not exist. The fence of each event, and that of the
 // birth, let JetStream refuse what is published after the end.
 func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
@@ -126,6 +144,11 @@ func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 	p.close("/v1/sessions/shut/streams/one")
 	refused("shut", "one", "the stream or session has ended")
 	p.direct("shut", "two", numbered(2))
+	birth := place(t, p.nats(t), "shut", "two")
+	birth.Kind = event.Birth
+	if births := p.entriesOf(t, birth); births != 1 {
+		t.Errorf("the stream has %d births", births)
+	}
 	p.close("/v1/sessions/shut")
 	refused("shut", "two", "the stream or session has ended")
 	refused("shut", "three", "the stream or session has ended")

@@ -127,7 +127,7 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 	return ack, err
 }
 
-// begin finds out the session's life and stores the birth of the stream, once for each
+// begin finds out the session's life and sees to the birth of the stream, once for each
 // server that is connected: one that was restarted may have lost the birth.
 func (p *publisher) begin(ctx context.Context, e event) error {
 	server := p.nc.ConnectedServerId()
@@ -139,11 +139,27 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.send(ctx, e.birth(p.partitions, life), e); err != nil {
+	if err := p.bear(ctx, e, life); err != nil {
 		return err
 	}
 	p.server, p.life = server, life
 	return nil
+}
+
+// bear stores the birth of the stream, unless there is one: a second one would hide what the janitor
+// has noted in its copy of the first.
+func (p *publisher) bear(ctx context.Context, e event, life string) error {
+	birth := e.birth(p.partitions, life)
+	stream, err := p.js.Stream(ctx, log(partition(e.session, p.partitions)))
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(birth.Subject))
+	if err != nil || info.State.Subjects[birth.Subject] > 0 {
+		return err
+	}
+	_, err = p.send(ctx, birth, e)
+	return err
 }
 
 // lifeOf asks ingest for the life of the session, which is all that is needed of it.

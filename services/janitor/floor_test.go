@@ -196,6 +196,34 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	r.wantCounts(t)
 }
 
+// The floor of a full partition does not wait for its next step by age.
+func TestPartition_FullOfExpired(t *testing.T) {
+	t.Parallel()
+	var off atomic.Int64
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), func(s *Service) {
+		s.partitions[0].Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+		s.partitions[0].Alarmed = func() {}
+	})
+	r.acts(t)
+	data := []byte(`"` + strings.Repeat("x", 1<<10) + `"`)
+	last, err := eventlog.Ack{}, error(nil)
+	for ack := last; err == nil; ack, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: data}) {
+		last = ack
+	}
+	if !errors.Is(err, eventlog.ErrFull) {
+		t.Fatal(err)
+	}
+	r.followed(t, last)
+	off.Store(int64(2 * time.Hour))
+	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
+	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.First != last.Sequence+1 {
+		t.Errorf("the log begins at %d, want %d, %v", state.First, last.Sequence+1, err)
+	}
+}
+
 // Since when a partition has more room than it should was seen in another term, and may be the room
 // of a change that somebody makes now: it is watched again.
 func TestFloor_RoomOfAnotherTerm(t *testing.T) {

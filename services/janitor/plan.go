@@ -2,9 +2,11 @@ package janitor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"rejoin/services/janitor/ledger"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 )
 
@@ -30,9 +32,19 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 }
 
 // readLimits has the log's settings be those that it has now: another janitor may have raised a limit, and
-// what is announced by the one of before cannot be taken back.
+// what is announced by the one of before cannot be taken back. Partition 0 has them. While it does not
+// answer, nobody can change them, and the other partitions would fill up: those seen last hold, and the
+// rest of the sweep does not wait for it again.
 func (w *sweeper) readLimits(ctx context.Context) error {
+	if w.unanswered {
+		return nil
+	}
 	_, err := w.log.Look(ctx, 0)
+	if errors.Is(err, eventlog.ErrUnavailable) && ctx.Err() == nil {
+		w.unanswered = true
+		w.logger.Warn("partition 0, which has the limits of the log, does not answer; those seen last hold", "error", err)
+		return nil
+	}
 	return err
 }
 

@@ -22,7 +22,8 @@ const (
 	maxCopies = 16 * copiesAtOnce
 	// maxCopyRounds bounds what one sweep copies of a partition.
 	maxCopyRounds = 8
-	// floorSteps is how many steps the floor takes in the maximum age at most.
+	// floorSteps is how many steps the floor takes in the maximum age at most, unless the partition
+	// is full.
 	floorSteps = 64
 	// roomKept is how long a partition keeps the room that was made for it: a change of the
 	// limits by somebody looks the same while it is made.
@@ -55,7 +56,8 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	now := p.Now()
 	err = errors.Join(err, p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		before, why = l.Target(r, s.Bytes, now)
-		if before <= s.First || why == ledger.ByAge && now.Sub(at.moved) < r.MaxAge/floorSteps {
+		tooSoon := why == ledger.ByAge && r.Used(s.Bytes) <= ledger.FullShare && now.Sub(at.moved) < r.MaxAge/floorSteps
+		if before <= s.First || tooSoon {
 			before = 0
 			return
 		}

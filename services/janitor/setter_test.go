@@ -100,10 +100,7 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 40}, idle())
-	name := "s"
-	for n := 0; r.b.Log.Partition(name) != 1; n++ {
-		name = fmt.Sprint("s", n)
-	}
+	name := inPartitions(r.b.Log, "s")[1]
 	r.publish(t, name, "a", 41) // less than an eighth more
 	other, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "other", eventlog.Settings{}, r.env.Log)
 	if err != nil {
@@ -120,6 +117,32 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.wantTrimmed(t, name, "a", 0, "")
+	}
+}
+
+// Partition 0, which has the limits, has no leader. The others are trimmed by those seen last, and in
+// the rest of the sweep it is not asked again.
+func TestLimits_NotKnown(t *testing.T) {
+	t.Parallel()
+	network := newNetwork(t, natstest.Start(t))
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 1}, idle())
+	r.onlySweeps()
+	waittest.Until(t, "it acts", func() bool { return r.leases.Held(1) })
+	r.publish(t, inPartitions(r.b.Log, "s")[1], "a", 3)
+	term, p, removed := r.leases.Acting(1).Ctx, r.partitions[1], map[ledger.Reason]int{}
+	network.lose("$JS.API.STREAM.INFO.MCP_0")
+	for range 2 {
+		if err := errors.Join(r.sweeper.announce(term, p, nil, removed), r.sweeper.moveFloor(term, p)); err != nil {
+			t.Fatal(err)
+		}
+		p.CaughtUp(term)
+	}
+	if removed[ledger.StreamEvents] != 2 || !r.sweeper.unanswered {
+		t.Errorf("%v are trimmed; partition 0 did not answer: %t", removed, r.sweeper.unanswered)
+	}
+	network.lose("")
+	if r.sweepNow(t); r.sweeper.unanswered {
+		t.Error("the next sweep does not ask for the limits")
 	}
 }
 

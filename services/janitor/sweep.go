@@ -41,6 +41,7 @@ type sweeper struct {
 	asks       chan sweepRequest
 	early      map[ledger.Reason]int // announced since the last sweep, for its line in the log
 	delay      time.Duration         // from an alarm to the early trimming
+	unanswered bool                  // partition 0 did not say the limits in this sweep
 }
 
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
@@ -108,6 +109,7 @@ func (w *sweeper) run(ctx context.Context) {
 // sweep does what the policy says, and moves the floor. What fails is left for the next sweep.
 func (w *sweeper) sweep() swept {
 	begun := time.Now()
+	w.unanswered = false
 	removed := map[ledger.Reason]int{}
 	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, nil, removed) })
 	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
@@ -199,6 +201,7 @@ func (w *sweeper) trimEarly() {
 		return
 	}
 	begun := time.Now()
+	w.unanswered = false
 	err := w.each(func(ctx context.Context, p *follow.Partition) error {
 		var over []string
 		p.With(func(l *ledger.Ledger) {

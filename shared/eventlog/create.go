@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
@@ -106,7 +107,7 @@ func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}, nil
+	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator, now: clocks.New(time.Now)}, nil
 }
 
 // readSettings asks partition 0 for the settings of the log.

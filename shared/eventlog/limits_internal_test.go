@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/natstest"
 )
 
@@ -26,22 +27,36 @@ func TestChange_HeldUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(next.Close)
-	held := false
-	err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		if !held {
-			held = true
-			if err := next.MakeRoom(t.Context(), 0); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(lookWithin)
-		}
-		cfg.Metadata["rejoin.test"] = "late"
-		return true, nil
-	})
-	if err != nil {
-		t.Error(err)
+	clock, passed := l.now, clocks.Instant{}
+	l.now = func() clocks.Instant {
+		now := clock()
+		return clocks.Instant{Mono: now.Mono + passed.Mono, Wall: now.Wall + passed.Wall}
 	}
-	if state, err := next.Look(t.Context(), 0); err != nil || state.Limits.MaxBytes <= 1<<20 {
-		t.Errorf("%+v, %v", state, err)
+	for name, pause := range map[string]clocks.Instant{
+		"suspended":      {Wall: 2 * lookWithin},
+		"clock set back": {Mono: 2 * lookWithin, Wall: -time.Hour},
+		"held up":        {Mono: 2 * lookWithin, Wall: 2 * lookWithin},
+	} {
+		before, err := next.Look(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		passed = clocks.Instant{}
+		err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+			if passed == (clocks.Instant{}) {
+				passed = pause
+				if err := next.MakeRoom(t.Context(), 0); err != nil {
+					t.Error(err)
+				}
+			}
+			cfg.Metadata["rejoin.test"] = name
+			return true, nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if state, err := next.Look(t.Context(), 0); err != nil || state.Limits.MaxBytes <= before.Limits.MaxBytes {
+			t.Errorf("%s: %+v, %v", name, state, err)
+		}
 	}
 }

@@ -350,7 +350,7 @@ func TestOpening_CannotBeRead(t *testing.T) {
 	}
 }
 
-// A server that was restarted may have lost the births, so they are written again.
+// A server that was restarted may have lost the births. One that is lost is written again.
 func TestBirth_AgainInEachGeneration(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -359,15 +359,17 @@ func TestBirth_AgainInEachGeneration(t *testing.T) {
 	birth, message := "mcp.0.s.l.=birth.t", "mcp.0.s.l.t"
 	mustPublish(t, l, of("s", "t", 0))
 	mustPublish(t, l, of("s", "t", 1))
-	want := []string{birth, message, message}
-	for n := range 2 {
+	again := func() {
+		t.Helper()
 		stop(t, srv, l)
 		start(t, srv, l)
-		mustPublish(t, l, of("s", "t", n))
-		mustPublish(t, l, of("s", "t", n))
-		want = append(want, birth, message, message)
+		mustPublish(t, l, of("s", "t", 2))
 	}
-	wantSubjects(t, l, want...)
+	again()
+	wantSubjects(t, l, birth, message, message, message)
+	must(t, l.Delete(waittest.Context(t), 0, 1))
+	again()
+	wantSubjects(t, l, message, message, message, birth, message)
 }
 
 // The same without a janitor: the first event begins the generation.
@@ -376,11 +378,12 @@ func TestBirth_AgainWithoutAJanitor(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
 	mustPublish(t, l, of("s", "t", 0))
+	must(t, l.Delete(waittest.Context(t), 0, 1)) // the birth
 	stop(t, srv, l)
 	start(t, srv, l)
 	mustPublish(t, l, of("s", "t", 1))
 	begun := event.GenerationSubject(0, look(t, l).Generation().ID)
-	wantSubjects(t, l, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t", begun, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
+	wantSubjects(t, l, "mcp.0.s.l.t", begun, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
 }
 
 // Of a life that ended long ago the log has no seal any more, but an opening that followed.
@@ -394,6 +397,22 @@ func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 		wantSubjects(t, l, "mcp.0.s.=open")
 		must(t, l.Delete(waittest.Context(t), 0, o.Sequence))
 		mustPublish(t, other, of("s", "t", 0)) // nothing says that it has ended
+	})
+}
+
+// A publisher that does not know the birth of a stream leaves it at that. The end of the session, which
+// lists it after the seal, refuses the events of that publisher as well.
+func TestBirth_OnceForAllPublishers(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		mustPublish(t, l, of("s", "t", 0))
+		mustPublish(t, other, of("s", "t", 1))
+		wantSubjects(t, l, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t", "mcp.0.s.l.t")
+		must(t, l.EndSession(waittest.Context(t), "s", "l"))
+		for _, at := range []*eventlog.Log{l, other, openAt(t, l.Conn().ConnectedUrl())} {
+			if _, err := at.Publish(waittest.Context(t), of("s", "t", 2)); !errors.Is(err, eventlog.ErrClosed) {
+				t.Errorf("an event after the end: %v", err)
+			}
+		}
 	})
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
@@ -64,6 +65,7 @@ type Log struct {
 	gathers     gathers
 	openLife    atomic.Pointer[OpenLife] // nil for none
 	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
+	now         func() clocks.Instant
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup

@@ -108,7 +108,7 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 	}
 	defer release()
 	for range changeAttempts {
-		read := time.Now()
+		read := l.now()
 		_, info, err := l.info(ctx, p)
 		if err != nil {
 			return err
@@ -118,7 +118,7 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 		if store, err := edit(info, &cfg); err != nil || !store && !part.unwritten {
 			return err
 		}
-		if time.Since(read) <= lookWithin {
+		if read.Until(l.now()) <= lookWithin {
 			err := l.update(ctx, cfg)
 			part.unwritten = err != nil
 			return err
@@ -293,7 +293,7 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 	if l.parts != nil { // the log is open, and its caller owns the partition
 		defer func() { l.parts[p].unwritten = err != nil }()
 	}
-	read := time.Now()
+	read := l.now()
 	stream, err := l.find(ctx, p)
 	if err != nil {
 		return apiError(err)
@@ -306,7 +306,7 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 		delete(cfg.Metadata, metadata.KeyServer)
 	}
-	if time.Since(read) > lookWithin { // they may have changed since: see change
+	if read.Until(l.now()) > lookWithin { // they may have changed since: see change
 		return fmt.Errorf("%w: this program stood still", ErrUnavailable)
 	}
 	return l.update(ctx, cfg)

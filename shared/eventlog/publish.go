@@ -219,8 +219,12 @@ func (l *Log) bear(ctx context.Context, p int, e Event) error {
 	}
 }
 
-// publishBirth stores the birth of an event's stream, in the life that its session has: of a life that
-// ended long ago the log has neither a seal nor an opening any more.
+// publishBirth stores the birth of an event's stream, unless there is one, in the life that its session has:
+// of a life that ended long ago the log has neither a seal nor an opening any more.
+//
+// One that is there does, whether or not the life is sealed: the end of the life also ends the streams that
+// were born before the seal, and keeps these ends as long as its own. A second one would hide what the
+// janitor's copy says of the stream (see [Log.RemovedAfter]).
 func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 	o, err := l.Opening(ctx, e.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
@@ -232,7 +236,14 @@ func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	msg := nats.NewMsg(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}.String())
+	birth := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}
+	if _, err = l.Last(ctx, birth); err == nil {
+		return nil
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	msg := nats.NewMsg(birth.String())
 	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
 	_, err = l.publish(ctx, p, msg)
 	if errors.Is(err, ErrUnknown) {

@@ -161,6 +161,10 @@ func TestRemovedAfter_Floor(t *testing.T) {
 		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: lookAt(t, l, 0).Last})
 	must(t, err)
 	want("busy", floor-2, "busy expired to "+up+", false")
+	// A publisher that does not know the births stores none in front of what they say.
+	late := openAt(t, l.Conn().ConnectedUrl())
+	mustPublish(t, late, of("s", "quiet", 9))
+	want("quiet", last["quiet"], "")
 	// What the birth says does not reach to the floor any more.
 	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
 	purge(last["busy"])

@@ -1,6 +1,10 @@
 package lease
 
-import "time"
+import (
+	"time"
+
+	"rejoin/shared/clocks"
+)
 
 // The shares of a lease. A server forgets it a whole lease after the last write; its
 // holder has stepped down a third of a lease before, by its own clocks.
@@ -14,15 +18,8 @@ const (
 // tenable returns how long a lease is good without another write, for its holder.
 func tenable(lease time.Duration) time.Duration { return lease * 2 / 3 }
 
-// Instant is a moment by two clocks: one that stands still while the machine sleeps,
-// and one that somebody may set.
-type Instant struct{ Mono, Wall time.Duration }
-
-// until returns how much time has passed, by the clock that says more.
-//
-// A term ends by the clock that says more: one stands still while the machine sleeps, the other
-// may be set.
-func (a Instant) until(b Instant) time.Duration { return max(b.Mono-a.Mono, b.Wall-a.Wall) }
+// Instant is a moment by two clocks: a term ends by the one that says more.
+type Instant = clocks.Instant
 
 // candidacy is how one janitor stands to the lease: a state machine without clock or
 // network. Its driver asks next, does the write that it says, one at a time,
@@ -68,12 +65,12 @@ type outcome struct {
 
 // over reports whether an acting janitor has to step down.
 func (c *candidacy) over(now Instant, link uint64) bool {
-	return link != c.link || c.begun.until(now) >= tenable(c.lease)
+	return link != c.link || c.begun.Until(now) >= tenable(c.lease)
 }
 
 // left returns how long it may go on, if nothing is written.
 func (c *candidacy) left(now Instant) time.Duration {
-	return tenable(c.lease) - c.begun.until(now)
+	return tenable(c.lease) - c.begun.Until(now)
 }
 
 // stepDown makes a candidate of an acting janitor. Its record may still be there.
@@ -82,7 +79,7 @@ func (c *candidacy) stepDown() {
 }
 
 // due returns how long to wait until next.
-func (c *candidacy) due(now Instant) time.Duration { return c.pause - c.tried.until(now) }
+func (c *candidacy) due(now Instant) time.Duration { return c.pause - c.tried.Until(now) }
 
 // next returns what to write now.
 func (c *candidacy) next(now Instant, link uint64) write {

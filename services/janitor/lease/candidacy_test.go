@@ -13,7 +13,7 @@ import (
 const testLease = 12 * time.Second
 
 // moment is one at which both clocks agree.
-func moment(d time.Duration) Instant { return Instant{d, d + time.Hour} }
+func moment(d time.Duration) Instant { return Instant{Mono: d, Wall: d + time.Hour} }
 
 func TestCandidacy(t *testing.T) {
 	const me, other = "me", "other"
@@ -65,9 +65,9 @@ func TestCandidacy(t *testing.T) {
 		{"at once", moment(0), 1, false},
 		{"before two thirds", moment(8*time.Second - 1), 1, false},
 		{"after two thirds", moment(8 * time.Second), 1, true},
-		{"after two thirds asleep, by the wall clock", Instant{time.Second, time.Hour + 8*time.Second}, 1, true},
-		{"somebody set the clock back", Instant{time.Second, 0}, 1, false},
-		{"somebody set the clock back, and time has passed", Instant{8 * time.Second, 0}, 1, true},
+		{"after two thirds asleep, by the wall clock", Instant{Mono: time.Second, Wall: time.Hour + 8*time.Second}, 1, true},
+		{"somebody set the clock back", Instant{Mono: time.Second, Wall: 0}, 1, false},
+		{"somebody set the clock back, and time has passed", Instant{Mono: 8 * time.Second, Wall: 0}, 1, true},
 		{"another connection", moment(0), 2, true},
 	} {
 		t.Run("over "+test.name, func(t *testing.T) {
@@ -111,7 +111,7 @@ type asked struct {
 }
 
 func (m *member) clock() Instant {
-	return Instant{time.Duration(m.mono), time.Duration(m.wall)}
+	return Instant{Mono: time.Duration(m.mono), Wall: time.Duration(m.wall)}
 }
 
 // believes reports whether a janitor holds the lease, by its own clock, over a

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/inbox"
 	"rejoin/shared/natsconn"
 )
@@ -32,10 +33,10 @@ func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock fu
 	if err != nil {
 		return nil, err
 	}
-	start, id := time.Now(), rand.Text()
+	id := rand.Text()
 	s := &Leases{
 		nc: nc, js: js, replicas: replicas, id: id, logger: logger, Elsewhere: func(int) {},
-		now:     func() Instant { return Instant{time.Since(start), time.Duration(clock().UnixNano())} },
+		now:     clocks.New(clock),
 		sharing: newSharing(id, partitions, length),
 	}
 	for p := range partitions {

@@ -76,12 +76,12 @@ func (s *sharing) held(p int, by string, now Instant) {
 // expire forgets janitors that were not heard of for a lease.
 func (s *sharing) expire(now Instant) {
 	for id, m := range s.peers {
-		if m.last.until(now) >= s.lease {
+		if m.last.Until(now) >= s.lease {
 			delete(s.peers, id)
 		}
 	}
 	for p, h := range s.holders {
-		if h.by != "" && h.at.until(now) >= s.lease {
+		if h.by != "" && h.at.Until(now) >= s.lease {
 			s.holders[p] = holding{at: now}
 		}
 	}
@@ -102,7 +102,7 @@ func (s *sharing) leave(id string, now Instant) {
 func (s *sharing) counts(mine int, now Instant, atLeast time.Duration) (others []int, free int) {
 	free = len(s.holders) - mine
 	for id, m := range s.peers {
-		if m.first.until(now) < atLeast {
+		if m.first.Until(now) < atLeast {
 			continue
 		}
 		n := 0
@@ -123,7 +123,7 @@ const orphaned = 3
 // wants reports whether this janitor, which holds so many partitions, should try to get another. What
 // is left over when all have their least share is anybody's.
 func (s *sharing) wants(p, mine int, now Instant) bool {
-	if s.back != (Instant{}) && !s.kept[p] && s.back.until(now) < s.returning {
+	if s.back != (Instant{}) && !s.kept[p] && s.back.Until(now) < s.returning {
 		return false
 	}
 	s.expire(now)
@@ -133,7 +133,7 @@ func (s *sharing) wants(p, mine int, now Instant) bool {
 		return true
 	}
 	h := s.holders[p]
-	return h.by == "" && h.at.until(now) >= orphaned*s.lease
+	return h.by == "" && h.at.Until(now) >= orphaned*s.lease
 }
 
 // shares returns how many partitions each of n janitors should hold at least and at most.

@@ -105,8 +105,9 @@ func (k *Keeper) leave() {
 //   - the opening of a name whose life is open, or has ended for less than the TTL;
 //   - seal and end of such a life, and as long as its opening lies after them: without them
 //     the opening would open it again;
-//   - of a life that has not ended, the birth of each stream that has no end, and the end of
-//     each stream that has.
+//   - of a life that has not ended, the birth of each stream that has no end;
+//   - the end of each stream, as long as that of its life: a publisher that remembers the birth
+//     publishes on this fence alone. The end of the life stays until the floor has passed them.
 //
 // Nothing is known of a life without an opening and a seal, nor of the empty one, whose ends
 // go after their events.
@@ -126,9 +127,9 @@ func (k Keeper) live(c control) bool {
 	case event.End:
 		if s := c.stream; s != nil {
 			end, ended := s.markers.endAfter(s.last)
-			return ended && end.seq == c.seq && k.lasts(a)
+			return ended && end.seq == c.seq && (k.lasts(a) || a.markers.ended() && !k.forgotten(a))
 		}
-		return a.markers.end.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq) || a.markers.seal.seq > c.seq)
+		return a.markers.end.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq) || a.endedAfter(c.seq))
 	case event.Seal:
 		return a.markers.seal.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq))
 	default:

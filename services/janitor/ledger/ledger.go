@@ -31,9 +31,8 @@ type Ledger struct {
 	Complete bool   // the tail has caught up once
 	Newest   stamp  // of the newest entry that came
 	reading  reading
-	// since is when the ledger was complete at first, or the last event of a life that
-	// it does not know any more, if that is later: of what was published before it may
-	// know nothing.
+	// since is when the ledger was complete at first: of what was published before it may know
+	// nothing.
 	since time.Time
 
 	Accounts map[string]*Account // by life, as event.LifeKey has it
@@ -295,22 +294,26 @@ func (l *Ledger) tidy(a *Account, s *stream) {
 	case s != nil && s.idle():
 		delete(a.Streams, s.name)
 	case s == nil && a.empty():
-		l.since = l.LastEvent(a.key())
 		if o := l.openings[a.Session]; o != nil {
-			o.Used = true
+			o.Used, o.last = true, max(o.last, a.last)
 		}
 		delete(l.Accounts, a.key())
 	}
 }
 
-// LastEvent returns when the last event of a life may have been stored.
+// LastEvent returns when the last event of a life may have been stored. Of a life of which nothing
+// is in the log it is known as long as its name has an opening, as every open session has that no
+// power cut took it from.
 func (l *Ledger) LastEvent(key string) time.Time {
+	var last entry
 	if a := l.Accounts[key]; a != nil {
-		if last := (entry{unix: a.last}).time(); last.After(l.since) {
-			return last
-		}
+		last.unix = a.last
 	}
-	return l.since
+	name, _ := event.ParseLifeKey(key)
+	if o := l.openings[name]; o != nil {
+		last.unix = max(last.unix, o.last)
+	}
+	return Later(l.since, last.time())
 }
 
 // account returns the account of a life.

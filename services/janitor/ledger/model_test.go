@@ -260,13 +260,14 @@ func (m *model) checkLives(t *rapid.T, ttl time.Duration) {
 			want(event.Seal, "")
 			want(event.End, "")
 		}
-		if !over {
-			for stream, ended := range life.born {
-				if ended {
-					want(event.End, stream)
-				} else {
-					want(event.Birth, stream)
-				}
+		if over && m.now.Sub(life.ended) >= ttl {
+			continue
+		}
+		for stream, ended := range life.born {
+			if ended {
+				want(event.End, stream)
+			} else {
+				want(event.Birth, stream)
 			}
 		}
 	}

@@ -51,11 +51,28 @@ func TestLedger_LastEvent(t *testing.T) {
 	if got := l.LastEvent(unopened("s")); got.Before(noon) || last == 0 {
 		t.Errorf("%s, %d", got, last)
 	}
-	l.Accounts[unopened("s")].last = uint32(noon.Add(time.Hour).Unix()) //nolint:gosec // 2026
-	l.Advance(4, 0)
+}
+
+// What the ledger has of a life goes with its last entry but the opening. When its last event was
+// stored is known on, and says nothing of the other sessions.
+func TestLedger_LastEventOfExpired(t *testing.T) {
+	l := New()
+	l.Reach(0, noon)
+	store := func(e eventlog.Entry) {
+		e.Valid, e.Sequence, e.Time = true, l.Through+1, noon.Add(time.Duration(l.Through)*time.Hour)
+		l.Apply(e, noon)
+	}
+	store(eventlog.Entry{Subject: event.Subject{Session: "busy", Life: "l"}}) // 1
+	store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "l"}})    // 2
+	for _, name := range []string{"busy", "s", "quiet"} {
+		store(eventlog.Entry{Subject: event.Subject{Session: name, Kind: event.Open}, Again: true}) // up to 5
+	}
+	l.Advance(3, 5)
 	l.expireAll()
-	if got := l.LastEvent(unopened("s")); !got.Equal(noon.Add(time.Hour)) {
-		t.Errorf("when it is forgotten: %s", got)
+	for name, want := range map[string]time.Time{"busy": noon, "s": noon.Add(time.Hour), "quiet": noon} {
+		if got := l.LastEvent(event.LifeKey(name, "l")); !got.Equal(want) {
+			t.Errorf("the last event of %s was stored at %s, want %s", name, got, want)
+		}
 	}
 }
 

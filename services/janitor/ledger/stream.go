@@ -95,6 +95,7 @@ type Opening struct {
 	Used    bool      // something of a life of the name was in the log, and the floor has passed it
 	Whole   bool      // the ledger has seen it as it was stored first, so all of its life
 	at      time.Time // when that was
+	last    uint32    // when the newest event was stored of the lives of the name that the ledger has forgotten, as in entry
 	// Life is what the opening says, when known is set: the tail brings no content, and so
 	// the log is asked when it matters.
 	Life  string
@@ -192,6 +193,20 @@ func (a *Account) end(s *stream) marker {
 	}
 	end, _ := a.markers.endAfter(s.last)
 	return end
+}
+
+// endedAfter reports whether the seal of a life, or the end of one of its streams, lies after a
+// sequence.
+func (a *Account) endedAfter(seq uint64) bool {
+	if a.markers.seal.seq > seq {
+		return true
+	}
+	for _, s := range a.Streams {
+		if s.markers.ended() && s.markers.end.seq > seq {
+			return true
+		}
+	}
+	return false
 }
 
 // recount counts a stream that changed among the open ones, or takes it off. The one that

@@ -1,5 +1,5 @@
 // Package births remembers which streams of a partition have a birth in the log, so that a publisher
-// stores one for each stream and not for each event. It does no I/O.
+// asks for it once for each stream and not for each event. It does no I/O.
 package births
 
 import (
@@ -12,7 +12,7 @@ import (
 const maxStreams = 1 << 15
 
 // Births are the streams of a partition that are known to have a birth. What is forgotten is
-// born again, which costs one entry. A birth stays in the log as long as the life does, but a
+// asked of the log, which costs two requests. A birth stays in the log as long as the life does, but a
 // server that was restarted may have lost it, and the life may be over, and forgotten, when a connection
 // has come back: so another [Epoch] makes all of them forgotten.
 // The zero Births knows none. It is safe for concurrent use.
