@@ -71,6 +71,36 @@ func (s *edge) left(t *testing.T, name window.Place) {
 	})
 }
 
+// shownCursor waits until an edge was shown the cursor of the connection before its own, and returns the
+// record's revision.
+func (s *edge) shownCursor(t *testing.T, key string) (revision uint64) {
+	t.Helper()
+	waittest.Until(t, "the edge was shown the cursor of the other one", func() bool {
+		r, now, err := s.attached.records.read(t.Context(), key)
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		revision = now
+		return err == nil && r.From != "" && s.attached.places[key].revision == revision
+	})
+	return revision
+}
+
+// claimedElsewhere has another edge, which is only heard once, claim a stream of an edge.
+func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
+	t.Helper()
+	waittest.Until(t, "the other edge was heard", func() bool {
+		s.attached.records.beat(t.Context(), "other")
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return !s.attached.heard["other"].IsZero()
+	})
+	if _, _, err := s.attached.records.claim(waittest.Context(t), attachKey(stream), "other"); err != nil {
+		t.Fatal(err)
+	}
+	s.rests(t, stream)
+	s.attached.work.Wait() // the cursor is sent
+}
+
 // claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
 // does: a claim that is given up leaves the messages to a connection at another edge, and
 // what is not released or sent stays where it is.
@@ -145,7 +175,8 @@ func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
 	busy := make(chan struct{})
 	holder.Do(func() { <-busy })
 	rested := make(chan string, 1)
-	go func() { rested <- s.attached.rest(holder) }()
+	where := s.attached.rest(holder)
+	go func() { rested <- where() }()
 	select {
 	case where := <-rested:
 		close(busy)
@@ -207,18 +238,9 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 	s := edges[0]
 	c := u.attach(s, 1)
 	key := attachKey(u.standalone())
-	waittest.Until(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
-	s.attached.records.beat(t.Context(), "other")
-	if _, _, err := s.attached.records.claim(waittest.Context(t), key, "other"); err != nil {
-		t.Fatal(err)
-	}
-	s.rests(t, u.standalone())
-	waittest.Until(t, "the other edge was heard", func() bool {
-		s.attached.mu.Lock()
-		defer s.attached.mu.Unlock()
-		return !s.attached.heard["other"].IsZero()
-	})
+	claimedElsewhere(t, s, u.standalone())
 	s.attached.tend(time.Now())
+	s.attached.work.Wait()
 	s.rests(t, u.standalone())
 	waittest.Until(t, "the connection takes over", func() bool {
 		s.attached.tend(time.Now().Add(time.Minute)) // again, if the cursor was sent meanwhile
@@ -329,8 +351,8 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	one.work.Wait()
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if now := one.places[key]; now.holder != nil || now.other != two.edge {
-		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.other)
+	if now := one.places[key]; now.holder != nil || now.record.Edge != two.edge {
+		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.record.Edge)
 	}
 	if len(one.coming)+len(one.latest) != 0 {
 		t.Errorf("%d claims and %d records are kept", len(one.coming), len(one.latest))
@@ -400,12 +422,7 @@ func TestAttach_LostRecords(t *testing.T) {
 func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
-	waittest.Until(t, "the edge was shown the cursor of the other one", func() bool { // no record before it comes after it
-		r, revision, err := two.attached.records.read(t.Context(), key)
-		two.attached.mu.Lock()
-		defer two.attached.mu.Unlock()
-		return err == nil && r.From != "" && two.attached.places[key].revision == revision
-	})
+	two.shownCursor(t, key) // no record before it comes after it
 	two.attached.forget()
 	young.Close()
 	two.left(t, u.standalone())
@@ -459,13 +476,26 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 	for _, written := range []bool{false, true} {
 		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
 			t.Parallel()
-			u, one, _, young := newMovedMCP(t)
+			u, one, two, young := newMovedMCP(t)
 			var kv jetstream.KeyValue = &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
 			one.attached.records.kv.Store(&kv)
 			young.Close()
-			waittest.Until(t, "the record is taken over again", func() bool {
+			key := attachKey(u.standalone())
+			two.left(t, u.standalone())
+			var r attachRecord
+			var revision uint64
+			waittest.Until(t, "the record was released, and is taken over without an answer", func() (ok bool) {
+				var err error
+				r, revision, err = two.attached.records.read(t.Context(), key)
+				return err == nil && kv.(*unanswered).updates.Load() > 0 && r.Released != written
+			})
+			one.attached.forget() // as after a cut
+			one.attached.show(key, r, revision)
+			waittest.Until(t, "the connection takes over", func() bool {
 				one.attached.tend(time.Now())
-				return kv.(*unanswered).updates.Load() > 1
+				one.attached.mu.Lock()
+				defer one.attached.mu.Unlock()
+				return one.attached.places[key].holder != nil
 			})
 			one.holds(t, u.standalone(), 1)
 		})
@@ -491,4 +521,85 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 		return err == nil && r.Edge == one.attached.edge && now > revision
 	})
 	one.holds(t, u.standalone(), 1)
+}
+
+// updating is a bucket with something to do after its first update is written, before the answer.
+type updating struct {
+	jetstream.KeyValue
+	then    func(revision uint64)
+	updates atomic.Int32
+}
+
+func (u *updating) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
+	revision, err = u.KeyValue.Update(ctx, key, value, last)
+	if err == nil && u.updates.Add(1) == 1 {
+		u.then(revision)
+	}
+	return revision, err
+}
+
+// A record that is left may be claimed for a new connection at the same edge before that has joined.
+func TestAttach_ClaimedWhileLeft(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	u.attach(s, 1)
+	claimedElsewhere(t, s, u.standalone())
+	var kv jetstream.KeyValue = &updating{KeyValue: *s.attached.records.kv.Load(), then: func(uint64) {
+		s.attached.tend(time.Now().Add(time.Minute))
+		s.attached.work.Wait()
+	}}
+	s.attached.records.kv.Store(&kv)
+	s.attached.cursorWithin = 0 // the other edge sends none
+	u.attach(s, 2)
+}
+
+// NATS may be away when a connection claims its stream.
+func TestAttach_ClaimFails(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	kv := two.attached.records.kv.Swap(nil)
+	u.attach(two, 1)
+	two.attached.records.kv.Store(kv)
+	two.attached.tend(time.Now())
+	one.rests(t, u.standalone())
+	two.holds(t, u.standalone(), 1)
+}
+
+// A claim may be written, and no answer comes.
+func TestAttach_ClaimUnanswered(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), written: true}
+	two.attached.records.kv.Store(&kv)
+	u.attach(two, 1)
+	one.rests(t, u.standalone())
+	key := attachKey(u.standalone())
+	written := two.shownCursor(t, key)
+	two.attached.tend(time.Now().Add(attachRenewal + time.Minute))
+	waittest.Until(t, "the record is renewed", func() bool {
+		r, revision, err := one.attached.records.read(t.Context(), key)
+		return err == nil && r.Edge == two.attached.edge && revision > written
+	})
+}
+
+// A connection may get its turn again right after it was to be quiet.
+func TestAttach_TurnAfterRest(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	s, a := edges[0], edges[0].attached
+	u.attach(s, 1)
+	key := attachKey(u.standalone())
+	a.mu.Lock()
+	at := a.places[key]
+	st, revision := at.holder, at.revision
+	a.mu.Unlock()
+	a.show(key, attachRecord{Edge: "other"}, revision+10)
+	a.mu.Lock()
+	a.turn(at, st, "")
+	a.mu.Unlock()
+	a.work.Wait()
+	s.holds(t, u.standalone(), 1)
 }
