@@ -69,6 +69,10 @@ type connection struct {
 	claim claim
 }
 
+// endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
+// connection claims nothing: its client may have made the ID up, and each name would make a record.
+func (st *connection) endsInGap() bool { return st.EndsAtGap && len(st.Reader.Pending) > 0 }
+
 // attached are the connections to one stream that this edge has.
 type attached struct {
 	streams []*connection // oldest first
@@ -145,6 +149,9 @@ func attachKey(at window.Place) string {
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
 func (a *attachments) join(st *connection) {
+	if st.endsInGap() {
+		return
+	}
 	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,6 +2,7 @@ package mcpedge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -230,6 +231,19 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	resumed.primed()
 	resumed.says(progress(2), result(`"a"`))
 	resumed.Over()
+}
+
+// Who makes up the names of calls makes no records.
+func TestAttach_UnknownCall(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	a := edges[0].attached
+	c := u.get("abcdefabcdef-7_0000000_1")
+	c.primed()
+	c.fails("7")
+	c.Over()
+	if _, _, err := a.records.read(waittest.Context(t), attachKey(placeOf(u.session, "abcdefabcdef-7"))); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("its record was read with %v", err)
+	}
 }
 
 // An edge that is killed releases nothing.
