@@ -52,6 +52,7 @@ type attachments struct {
 	// claimWithin is how long a client waits for its claim, askWithin how long others wait
 	// for NATS, and cursorWithin for the cursor of a connection at another edge.
 	claimWithin, askWithin, cursorWithin time.Duration
+	beatEvery                            time.Duration // between two signs of life
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -132,7 +133,7 @@ const (
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
-		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
+		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
 		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 		unreleased: map[string]string{},
 	}
@@ -516,7 +517,7 @@ func (a *attachments) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { a.records.follow(ctx, a.edge, a) })
-	ticker := time.NewTicker(attachBeat)
+	ticker := time.NewTicker(a.beatEvery)
 	defer ticker.Stop()
 	for last := time.Now(); ; last = time.Now() {
 		a.records.beat(ctx, a.edge)
@@ -532,7 +533,7 @@ func (a *attachments) run(ctx context.Context) {
 // tick is what is done between two signs of life. While NATS was away, or the process was paused
 // (SIGSTOP, a frozen container), no other edge was heard, and none is silent for that.
 func (a *attachments) tick(now, last time.Time, connected bool) {
-	if !connected || now.Sub(last) > 2*attachBeat {
+	if !connected || now.Sub(last) > 2*a.beatEvery {
 		a.mu.Lock()
 		for edge := range a.heard {
 			a.heard[edge] = now

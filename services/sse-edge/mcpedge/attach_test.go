@@ -110,29 +110,39 @@ func claimsForLong(s *edge) {
 	a.claimWithin, a.askWithin, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
 }
 
+// meet waits until edges have heard each other: no cursor is sent before.
+func meet(t *testing.T, edges ...*edge) {
+	t.Helper()
+	for _, s := range edges {
+		waittest.Until(t, "the edge has heard the others", func() bool {
+			for _, other := range edges {
+				s.attached.mu.Lock()
+				heard := !s.attached.heard[other.attached.edge].IsZero()
+				s.attached.mu.Unlock()
+				if !heard {
+					other.attached.records.beat(t.Context(), other.attached.edge)
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
 // newMCPs is newMCP with so many edges; the session is begun at the first.
 func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
 	t.Helper()
 	f := newFixture(t)
-	f.tune = claimsForLong
+	f.tune = func(s *edge) {
+		claimsForLong(s)
+		s.attached.beatEvery = time.Hour // or an edge tends what the test does
+	}
 	b = f.bridge()
 	for range n {
 		s, _ := f.mcpService(nil)
 		edges = append(edges, s)
 	}
-	for _, s := range edges {
-		waittest.Until(t, "the edge has heard the others", func() bool { // or no cursor is sent to it
-			s.attached.mu.Lock()
-			defer s.attached.mu.Unlock()
-			heard := 0
-			for edge := range s.attached.heard {
-				if edge != s.attached.edge {
-					heard++
-				}
-			}
-			return heard >= n-1
-		})
-	}
+	meet(t, edges...)
 	return b, join(t, edges[0].url(), "2025-11-25"), edges
 }
 
@@ -211,12 +221,13 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	f.tune = claimsForLong
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
-	two := f.mcpEdge(nil)
+	two, _ := f.mcpService(nil)
+	meet(t, one, two)
 	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	id := c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
-	resumed := u.at(two).get(id)
+	resumed := u.at(two.url()).get(id)
 	resumed.primed()
 	one.rests(t, placeOf(u.session, stream))
 	b.say(u.session, stream, false, progress(1))
@@ -227,7 +238,7 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	c.says(progress(2))
 	stop()
 	b.say(u.session, stream, true, result(`"a"`))
-	resumed = u.at(two).get(id)
+	resumed = u.at(two.url()).get(id)
 	resumed.primed()
 	resumed.says(progress(2), result(`"a"`))
 	resumed.Over()
@@ -270,9 +281,9 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 // edge that has the newest connection.
 func TestAttach_AfterAPause(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pause     time.Duration
+		beats     time.Duration // that the edge did not make
 		connected bool
-	}{"paused": {time.Minute, true}, "without NATS": {attachBeat, false}} {
+	}{"paused": {3, true}, "without NATS": {1, false}} {
 		u, one, two, _ := newMovedMCP(t)
 		a, now := one.attached, time.Now()
 		a.mu.Lock()
@@ -280,7 +291,7 @@ func TestAttach_AfterAPause(t *testing.T) {
 			a.heard[edge] = now.Add(-time.Minute)
 		}
 		a.mu.Unlock()
-		a.tick(now, now.Add(-tt.pause), tt.connected)
+		a.tick(now, now.Add(-tt.beats*a.beatEvery), tt.connected)
 		a.work.Wait()
 		if r, _, err := a.records.read(waittest.Context(t), attachKey(u.standalone())); err != nil || r.Edge != two.attached.edge {
 			t.Errorf("%s: the record is %+v, %v", name, r, err)
@@ -373,44 +384,28 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	}
 }
 
-// claimedMeanwhile has an edge take over the record of a revision, and another claim it before the
-// first one knows; false when the record has another revision by then.
-func claimedMeanwhile(t *testing.T, one, two *attachments, key string, revision uint64) bool {
-	t.Helper()
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	over := make(chan struct{})
-	go func() { defer close(over); one.takeOver(key, revision, "") }()
-	for {
-		r, now, err := two.records.read(t.Context(), key)
-		if err == nil && r.Edge == one.edge {
-			one.places[key].revision = now + 1
-			one.mu.Unlock()
-			<-over
-			one.mu.Lock()
-			return true
-		}
-		select {
-		case <-over:
-			return false
-		default:
-		}
-	}
-}
-
 // An edge that takes over a record may find that it was claimed meanwhile.
 func TestAttach_LateTakeOver(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	// The record may change once more: the edge that it was taken from says where it stood.
-	waittest.Until(t, "the record is taken over", func() bool {
-		_, revision, err := two.records.read(t.Context(), key)
-		return err == nil && claimedMeanwhile(t, one, two, key, revision)
-	})
+	revision := young.shownCursor(t, key) // it does not change any more
+	var kv jetstream.KeyValue = &updating{KeyValue: *one.records.kv.Load(), then: func() {
+		_, claimed, err := two.records.claim(t.Context(), key, two.edge)
+		if err != nil {
+			t.Error(err)
+		}
+		waittest.Until(t, "the edge was shown the claim", func() bool {
+			one.mu.Lock()
+			defer one.mu.Unlock()
+			return one.places[key].revision >= claimed
+		})
+	}}
+	one.records.kv.Store(&kv)
+	one.takeOver(key, revision, "")
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if one.places[key].holder != nil {
+	if one.places[key].holder != nil || one.places[key].record.Edge != two.edge {
 		t.Error("a connection gets the messages that another edge has claimed")
 	}
 }
@@ -540,14 +535,14 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 // updating is a bucket with something to do after its first update is written, before the answer.
 type updating struct {
 	jetstream.KeyValue
-	then    func(revision uint64)
+	then    func()
 	updates atomic.Int32
 }
 
 func (u *updating) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
 	revision, err = u.KeyValue.Update(ctx, key, value, last)
 	if err == nil && u.updates.Add(1) == 1 {
-		u.then(revision)
+		u.then()
 	}
 	return revision, err
 }
@@ -558,7 +553,7 @@ func TestAttach_ClaimedWhileLeft(t *testing.T) {
 	s := edges[0]
 	u.attach(s, 1)
 	claimedElsewhere(t, s, u.standalone())
-	var kv jetstream.KeyValue = &updating{KeyValue: *s.attached.records.kv.Load(), then: func(uint64) {
+	var kv jetstream.KeyValue = &updating{KeyValue: *s.attached.records.kv.Load(), then: func() {
 		s.attached.tend(time.Now().Add(time.Minute))
 		s.attached.work.Wait()
 	}}
