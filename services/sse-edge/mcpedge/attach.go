@@ -34,8 +34,8 @@ import (
 //	record         | one of them gets the messages     | all are quiet
 //	of this edge   | it does until a newer one joins   | the newest gets them, unless a newer one is coming
 //	of another one | it is quiet, and sends its cursor | they are until that edge has gone
-//	released       | it does, and claims again         | the newest takes over
-//	not known      | it does, and claims again         | they are
+//	released       | it does, and claims again (a GET) | the newest takes over
+//	not known      | it does, and claims again (a GET) | they are
 //
 // Workers call join and leave, and never wait for it: what takes a request to NATS goes
 // on in a goroutine of its own.
@@ -61,6 +61,8 @@ type attachments struct {
 	heard  map[string]time.Time // when other edges were, last
 	// unreleased are where connections stood whose records may not have been released, by the same.
 	unreleased map[string]string
+	// unclaimed says that the newest claim failed, and that it was logged.
+	unclaimed bool
 }
 
 // connection is a stream of a client that may have several.
@@ -212,8 +214,14 @@ func (a *attachments) claim(at window.Place) claim {
 	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
 	before, revision, err := a.records.claim(ctx, key, a.edge)
+	a.mu.Lock()
+	logged := a.unclaimed
+	a.unclaimed = err != nil
+	a.mu.Unlock()
 	if err != nil {
-		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
+		if !logged { // clients make as many as they like while NATS is away
+			a.logger.Warn("MCP connections are not known to other edges", "error", err)
+		}
 		return claim{tried: true}
 	}
 	return claim{true, before, revision}

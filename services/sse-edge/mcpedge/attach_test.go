@@ -1,10 +1,13 @@
 package mcpedge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -574,6 +577,19 @@ func TestAttach_ClaimFails(t *testing.T) {
 	two.attached.tend(time.Now())
 	one.rests(t, u.standalone())
 	two.holds(t, u.standalone(), 1)
+}
+
+// Clients do not decide how much is logged while NATS is away.
+func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := newAttachments(t.Context(), &attachRecords{}, slog.New(slog.NewTextHandler(&out, nil)))
+	for range 3 {
+		a.claim(placeOf("s", rpc.Standalone))
+	}
+	if got := strings.Count(out.String(), "\n"); got != 1 {
+		t.Errorf("%d lines: %s", got, &out)
+	}
 }
 
 // A claim may be written, and no answer comes.
