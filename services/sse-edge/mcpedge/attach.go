@@ -34,7 +34,7 @@ import (
 //	record         | one of them gets the messages     | all are quiet
 //	of this edge   | it does until a newer one joins   | the newest gets them, unless a newer one is coming
 //	of another one | it is quiet, and sends its cursor | they are until that edge has gone
-//	released       | it does, and claims again (a GET) | the newest takes over
+//	released       | it does, and takes it over        | the newest takes over
 //	not known      | it does, and claims again (a GET) | they are
 //
 // Workers call join and leave, and never wait for it: what takes a request to NATS goes
@@ -437,9 +437,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 			a.work.Go(func() { a.sendCursor(key, cursor, r.Edge, revision) })
 		}
 	case released:
-		if old == nil {
-			a.work.Go(func() { a.takeOver(key, revision, r.From) })
-		}
+		a.work.Go(func() { a.takeOver(key, revision, r.From) })
 	case unknown:
 	}
 }
@@ -469,10 +467,9 @@ func (a *attachments) tend(now time.Time) {
 	for key, at := range a.places {
 		known, revision := at.record, at.revision
 		switch owner := a.owner(known); {
+		case owner == released, owner == otherEdge && at.holder == nil && now.Sub(a.heard[known.Edge]) > attachSilence:
+			a.work.Go(func() { a.takeLeft(key, known) })
 		case at.holder == nil:
-			if owner == released || owner == otherEdge && now.Sub(a.heard[known.Edge]) > attachSilence {
-				a.work.Go(func() { a.takeLeft(key, known) })
-			}
 		case owner != thisEdge:
 			if st := at.holder; st.claim.tried {
 				a.work.Go(func() { a.miss(key, a.claim(st.Reader.Place)) })

@@ -89,15 +89,22 @@ func (s *edge) shownCursor(t *testing.T, key string) (revision uint64) {
 	return revision
 }
 
+// hears gives a sign of life of another edge, and waits until an edge was shown that, and all records before
+// it.
+func (s *edge) hears(t *testing.T, other string) {
+	t.Helper()
+	waittest.Until(t, "the other edge was heard", func() bool {
+		s.attached.records.beat(t.Context(), other)
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return !s.attached.heard[other].IsZero()
+	})
+}
+
 // claimedElsewhere has another edge, which is only heard once, claim a stream of an edge.
 func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
 	t.Helper()
-	waittest.Until(t, "the other edge was heard", func() bool {
-		s.attached.records.beat(t.Context(), "other")
-		s.attached.mu.Lock()
-		defer s.attached.mu.Unlock()
-		return !s.attached.heard["other"].IsZero()
-	})
+	s.hears(t, "other")
 	if _, _, err := s.attached.records.claim(waittest.Context(t), attachKey(stream), "other"); err != nil {
 		t.Fatal(err)
 	}
@@ -571,6 +578,7 @@ func TestAttach_ClaimFails(t *testing.T) {
 	_, u, edges := newMCPs(t, 2)
 	one, two := edges[0], edges[1]
 	u.attach(one, 1)
+	two.hears(t, "other") // after the claim at the first edge
 	kv := two.attached.records.kv.Swap(nil)
 	u.attach(two, 1)
 	two.attached.records.kv.Store(kv)
@@ -626,5 +634,26 @@ func TestAttach_TurnAfterRest(t *testing.T) {
 	a.turn(at, st, "")
 	a.mu.Unlock()
 	a.work.Wait()
+	s.holds(t, u.standalone(), 1)
+}
+
+// An edge may be shown a release, and not the claim before it.
+func TestAttach_ReleaseWithoutClaim(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 1)
+	s, a := edges[0], edges[0].attached
+	u.attach(s, 1)
+	key := attachKey(u.standalone())
+	_, revision, err := a.records.read(waittest.Context(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.records.update(waittest.Context(t), key, attachRecord{Edge: "other", Released: true}, revision); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the record is the edge's again", func() bool {
+		r, _, err := a.records.read(t.Context(), key)
+		return err == nil && r.Edge == a.edge && !r.Released
+	})
 	s.holds(t, u.standalone(), 1)
 }
