@@ -28,6 +28,15 @@ import (
 // stream needs none: no other connection can exist before. An edge that has gone is known
 // by its silence. Without NATS every edge is by itself.
 //
+// The newest record that an edge knows says what its connections do; what fails is tried again with the
+// next sign of life:
+//
+//	record         | one of them gets the messages     | all are quiet
+//	of this edge   | it does until a newer one joins   | the newest gets them, unless a newer one is coming
+//	of another one | it is quiet, and sends its cursor | they are until that edge has gone
+//	released       | it does, and takes it over        | the newest takes over
+//	not known      | it does, and claims again (a GET) | they are
+//
 // Workers call join and leave, and never wait for it: what takes a request to NATS goes
 // on in a goroutine of its own.
 //
@@ -43,6 +52,7 @@ type attachments struct {
 	// claimWithin is how long a client waits for its claim, askWithin how long others wait
 	// for NATS, and cursorWithin for the cursor of a connection at another edge.
 	claimWithin, askWithin, cursorWithin time.Duration
+	beatEvery                            time.Duration // between two signs of life
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -51,6 +61,8 @@ type attachments struct {
 	heard  map[string]time.Time // when other edges were, last
 	// unreleased are where connections stood whose records may not have been released, by the same.
 	unreleased map[string]string
+	// unclaimed says that the newest claim failed, and that it was logged.
+	unclaimed bool
 }
 
 // connection is a stream of a client that may have several.
@@ -60,18 +72,20 @@ type connection struct {
 	claim claim
 }
 
+// endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
+// connection claims nothing: its client may have made the ID up, and each name would make a record.
+func (st *connection) endsInGap() bool { return st.EndsAtGap && len(st.Reader.Pending) > 0 }
+
 // attached are the connections to one stream that this edge has.
 type attached struct {
 	streams []*connection // oldest first
 	// holder gets the messages; nil while no connection here does.
 	holder *connection
-	// revision is that of the newest record known of, 0 for none; written is when this
-	// edge wrote it, and other is whose it is otherwise.
+	// record is the newest that is known of, and revision its revision; 0 for one that may be another one
+	// by now. written is when this edge wrote it.
+	record   attachRecord
 	revision uint64
 	written  time.Time
-	other    string
-	// free says that the record was released, and has not been taken over as far as is known.
-	free bool
 	// incoming takes the cursor that another edge sends; nil without a waiter.
 	incoming chan string
 }
@@ -86,6 +100,29 @@ func (at *attached) add(st *connection) {
 
 func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] }
 
+// owner is whose a record is.
+type owner uint8
+
+const (
+	unknown owner = iota
+	thisEdge
+	otherEdge
+	released
+)
+
+func (a *attachments) owner(r attachRecord) owner {
+	switch {
+	case r.Edge == "":
+		return unknown
+	case r.Released:
+		return released
+	case r.Edge == a.edge:
+		return thisEdge
+	default:
+		return otherEdge
+	}
+}
+
 const (
 	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
 	cursorTimeout = time.Second            // to wait for the cursor of a connection at another edge
@@ -98,7 +135,7 @@ const (
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
-		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout,
+		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
 		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 		unreleased: map[string]string{},
 	}
@@ -115,6 +152,9 @@ func attachKey(at window.Place) string {
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
 func (a *attachments) join(st *connection) {
+	if st.endsInGap() {
+		return
+	}
 	key := attachKey(st.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,7 +172,7 @@ func (a *attachments) join(st *connection) {
 		a.apply(key, at, s)
 	}
 	a.came(key)
-	a.work.Go(func() { a.begin(key, st.claim) })
+	a.begin(key, at, st.claim)
 }
 
 // came notes that the connection of a claim has joined, or never will. The caller
@@ -149,7 +189,12 @@ func (a *attachments) miss(key string, c claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.came(key)
-	a.work.Go(func() { a.begin(key, c) })
+	switch at := a.places[key]; {
+	case at == nil: // it closed before its turn: release the record, so that the connection that it silenced resumes at once
+		a.work.Go(func() { a.release(key, "") })
+	case c.revision > 0 || a.owner(at.record) == thisEdge:
+		a.begin(key, at, c)
+	}
 }
 
 // claim is what came of claiming a stream's record, which is done before the client
@@ -169,8 +214,14 @@ func (a *attachments) claim(at window.Place) claim {
 	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
 	before, revision, err := a.records.claim(ctx, key, a.edge)
+	a.mu.Lock()
+	logged := a.unclaimed
+	a.unclaimed = err != nil
+	a.mu.Unlock()
 	if err != nil {
-		a.logger.Warn("an MCP connection is not known to other edges", "error", err)
+		if !logged { // clients make as many as they like while NATS is away
+			a.logger.Warn("MCP connections are not known to other edges", "error", err)
+		}
 		return claim{tried: true}
 	}
 	return claim{true, before, revision}
@@ -188,10 +239,11 @@ func (a *attachments) leave(st *connection, where string) {
 	at.streams = slices.DeleteFunc(at.streams, func(other *connection) bool { return other == st })
 	if at.holder == st {
 		at.holder = nil
-		if len(at.streams) > 0 {
-			a.turn(at, at.newest(), where)
-		} else if at.revision > 0 || st.claim.tried {
+		switch {
+		case len(at.streams) == 0 && (at.revision > 0 || st.claim.tried):
 			a.work.Go(func() { a.release(key, where) })
+		case len(at.streams) > 0 && a.owner(at.record) != otherEdge: // it is where the claim of this one failed
+			a.turn(at, at.newest(), where)
 		}
 	}
 	if len(at.streams) == 0 {
@@ -205,42 +257,39 @@ func (a *attachments) turn(at *attached, st *connection, where string) {
 	st.Turn(where)
 }
 
-// begin has the newest connection get the messages, after a claim.
-func (a *attachments) begin(key string, c claim) {
-	a.mu.Lock()
-	at := a.places[key]
-	if at == nil { // it closed before its turn: release the record, so that the connection that it silenced resumes at once
-		a.mu.Unlock()
-		a.release(key, "")
-		return
-	}
-	if at.holder == at.newest() || c.revision != 0 && c.revision < at.revision {
-		a.mu.Unlock() // another claim was later, here or elsewhere
-		return
+// begin has the newest connection get the messages, after a claim. The caller holds the lock.
+func (a *attachments) begin(key string, at *attached, c claim) {
+	if c.revision > at.revision {
+		at.record, at.revision, at.written = attachRecord{Edge: a.edge}, c.revision, time.Now()
 	}
 	old, st := at.holder, at.newest()
-	at.holder = st
-	var incoming chan string
-	if c.revision > at.revision {
-		at.revision, at.written, at.other = c.revision, time.Now(), ""
-		if old == nil && st.Turns.Behind && a.alive(c.before) {
-			incoming = make(chan string, 1)
-			at.incoming = incoming
-		}
+	if old == st || c.revision > 0 && a.owner(at.record) != thisEdge {
+		return // another claim was later, here or elsewhere
 	}
-	a.mu.Unlock()
-	where := ""
+	at.holder = st
+	var cursor func() string
 	switch {
 	case old != nil:
-		where = a.rest(old)
-	case incoming != nil:
-		where = a.awaitCursor(key, c.revision, incoming)
+		cursor = a.rest(old)
+	case c.revision == 0 || !st.Turns.Behind || !a.alive(c.before):
+		a.turn(at, st, "")
+		return
+	case at.record.From != "": // before anybody waited for it
+		a.turn(at, st, at.record.From)
+		return
+	default:
+		incoming := make(chan string, 1)
+		at.incoming = incoming
+		cursor = func() string { return a.awaitCursor(incoming) }
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.places[key] == at && at.holder == st {
-		a.turn(at, st, where)
-	}
+	a.work.Go(func() {
+		where := cursor()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.places[key] == at && at.holder == st {
+			a.turn(at, st, where)
+		}
+	})
 }
 
 // alive reports whether a record is of an edge that can send its cursor. The caller holds the lock.
@@ -248,27 +297,25 @@ func (a *attachments) alive(r attachRecord) bool {
 	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
 }
 
-// rest has a connection be quiet, and returns where it stands then: at the latest when the log has been
-// read for it. Who took over before would leave out what it had yet to send.
-func (a *attachments) rest(st *connection) string {
+// rest has a connection be quiet, before what it is to do later, and returns how to wait for where it
+// stands then: at the latest when the log has been read for it. Who took over before would leave out what it
+// had yet to send. The caller holds the lock.
+func (a *attachments) rest(st *connection) (where func() string) {
 	rested := make(chan string, 1)
 	st.Rest(rested)
-	select {
-	case where := <-rested:
-		return where
-	case <-a.base.Done():
-		return ""
+	return func() string {
+		select {
+		case where := <-rested:
+			return where
+		case <-a.base.Done():
+			return ""
+		}
 	}
 }
 
 // awaitCursor returns the cursor of another edge's connection, once that edge has written it into
 // the record that this one has claimed; empty when it does not come in time.
-func (a *attachments) awaitCursor(key string, claimed uint64, incoming <-chan string) string {
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
-	if r, revision, err := a.records.read(ctx, key); err == nil && revision > claimed && r.Edge == a.edge && r.From != "" {
-		return r.From // before anybody waited for it
-	}
+func (a *attachments) awaitCursor(incoming <-chan string) string {
 	timer := time.NewTimer(a.cursorWithin)
 	defer timer.Stop()
 	select {
@@ -303,7 +350,8 @@ func (a *attachments) release(key, where string) {
 func (a *attachments) takeOver(key string, revision uint64, where string) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
-	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	r := attachRecord{Edge: a.edge, From: where}
+	now, err := a.records.update(ctx, key, r, revision)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -312,23 +360,22 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 		return
 	}
 	if err != nil || now < at.revision {
-		return // another edge was faster, or has claimed it since
+		return // another edge was faster, or has claimed it since; or it is written and will be shown
 	}
-	at.revision, at.written, at.other, at.free = now, time.Now(), "", false
+	at.record, at.revision, at.written = r, now, time.Now()
 	if at.holder == nil {
 		a.turn(at, at.newest(), where)
 	}
 }
 
-// takeLeft takes over a record that is free, or of an edge that has gone. It may also be this edge's:
-// written, but no answer came.
-func (a *attachments) takeLeft(key, gone string) {
+// takeLeft takes over a record that is free, or still the same edge's that has gone.
+func (a *attachments) takeLeft(key string, known attachRecord) {
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	r, revision, err := a.records.read(ctx, key)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound): // NATS has lost or forgotten it
-	case err != nil || !r.Released && r.Edge != a.edge && r.Edge != gone:
+	case err != nil || !r.Released && (known.Released || r.Edge != known.Edge):
 		return
 	case !r.Released:
 		r.From = "" // where another connection stood before it
@@ -338,8 +385,8 @@ func (a *attachments) takeLeft(key, gone string) {
 
 // sendCursor sends the cursor of the connection here to the edge that has claimed its stream, in the
 // record.
-func (a *attachments) sendCursor(key string, st *connection, to string, revision uint64) {
-	where := a.rest(st)
+func (a *attachments) sendCursor(key string, cursor func() string, to string, revision uint64) {
+	where := cursor()
 	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
 	defer cancel()
 	_, _ = a.records.update(ctx, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
@@ -370,24 +417,28 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 	if revision <= at.revision {
 		return
 	}
-	if r.Edge == a.edge && !r.Released {
-		if at.holder != nil {
-			at.revision = revision
+	at.record, at.revision = r, revision
+	switch old := at.holder; a.owner(r) {
+	case thisEdge:
+		if at.written.IsZero() { // the claim was not answered
+			at.written = time.Now()
 		}
 		if r.From != "" && at.incoming != nil {
 			at.incoming <- r.From // there is room for one, and only one comes
 			at.incoming = nil
 		}
-		return
-	}
-	at.revision, at.other, at.free = revision, r.Edge, false
-	switch old := at.holder; {
-	case r.Released && old == nil:
-		at.free = true
+		if old == nil && a.coming[key] == 0 { // nor was a take-over
+			a.turn(at, at.newest(), r.From)
+		}
+	case otherEdge:
+		if old != nil {
+			at.holder = nil
+			cursor := a.rest(old)
+			a.work.Go(func() { a.sendCursor(key, cursor, r.Edge, revision) })
+		}
+	case released:
 		a.work.Go(func() { a.takeOver(key, revision, r.From) })
-	case !r.Released && old != nil:
-		at.holder = nil
-		a.work.Go(func() { a.sendCursor(key, old, r.Edge, revision) })
+	case unknown:
 	}
 }
 
@@ -396,7 +447,7 @@ func (a *attachments) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.places {
-		at.revision, at.free = 0, false
+		at.revision = 0
 	}
 	clear(a.latest)
 }
@@ -414,14 +465,15 @@ func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for key, at := range a.places {
-		revision := at.revision
-		switch {
-		case at.holder == nil && at.free:
-			a.work.Go(func() { a.takeLeft(key, "") })
-		case at.holder == nil && at.other != "" && now.Sub(a.heard[at.other]) > attachSilence:
-			gone := at.other
-			a.work.Go(func() { a.takeLeft(key, gone) })
-		case at.written.IsZero() || at.holder == nil || at.other != "":
+		known, revision := at.record, at.revision
+		switch owner := a.owner(known); {
+		case owner == released, owner == otherEdge && at.holder == nil && now.Sub(a.heard[known.Edge]) > attachSilence:
+			a.work.Go(func() { a.takeLeft(key, known) })
+		case at.holder == nil:
+		case owner != thisEdge:
+			if st := at.holder; st.claim.tried {
+				a.work.Go(func() { a.miss(key, a.claim(st.Reader.Place)) })
+			}
 		case revision == 0 || now.Sub(at.written) > attachRenewal:
 			at.written = now
 			a.work.Go(func() { a.renew(key, revision) })
@@ -470,7 +522,7 @@ func (a *attachments) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { a.records.follow(ctx, a.edge, a) })
-	ticker := time.NewTicker(attachBeat)
+	ticker := time.NewTicker(a.beatEvery)
 	defer ticker.Stop()
 	for last := time.Now(); ; last = time.Now() {
 		a.records.beat(ctx, a.edge)
@@ -486,7 +538,7 @@ func (a *attachments) run(ctx context.Context) {
 // tick is what is done between two signs of life. While NATS was away, or the process was paused
 // (SIGSTOP, a frozen container), no other edge was heard, and none is silent for that.
 func (a *attachments) tick(now, last time.Time, connected bool) {
-	if !connected || now.Sub(last) > 2*attachBeat {
+	if !connected || now.Sub(last) > 2*a.beatEvery {
 		a.mu.Lock()
 		for edge := range a.heard {
 			a.heard[edge] = now

@@ -1,9 +1,13 @@
 package mcpedge
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -71,6 +75,43 @@ func (s *edge) left(t *testing.T, name window.Place) {
 	})
 }
 
+// shownCursor waits until an edge was shown the cursor of the connection before its own, and returns the
+// record's revision.
+func (s *edge) shownCursor(t *testing.T, key string) (revision uint64) {
+	t.Helper()
+	waittest.Until(t, "the edge was shown the cursor of the other one", func() bool {
+		r, now, err := s.attached.records.read(t.Context(), key)
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		revision = now
+		return err == nil && r.From != "" && s.attached.places[key].revision == revision
+	})
+	return revision
+}
+
+// hears gives a sign of life of another edge, and waits until an edge was shown that, and all records before
+// it.
+func (s *edge) hears(t *testing.T, other string) {
+	t.Helper()
+	waittest.Until(t, "the other edge was heard", func() bool {
+		s.attached.records.beat(t.Context(), other)
+		s.attached.mu.Lock()
+		defer s.attached.mu.Unlock()
+		return !s.attached.heard[other].IsZero()
+	})
+}
+
+// claimedElsewhere has another edge, which is only heard once, claim a stream of an edge.
+func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
+	t.Helper()
+	s.hears(t, "other")
+	if _, _, err := s.attached.records.claim(waittest.Context(t), attachKey(stream), "other"); err != nil {
+		t.Fatal(err)
+	}
+	s.rests(t, stream)
+	s.attached.work.Wait() // the cursor is sent
+}
+
 // claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
 // does: a claim that is given up leaves the messages to a connection at another edge, and
 // what is not released or sent stays where it is.
@@ -79,29 +120,39 @@ func claimsForLong(s *edge) {
 	a.claimWithin, a.askWithin, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
 }
 
+// meet waits until edges have heard each other: no cursor is sent before.
+func meet(t *testing.T, edges ...*edge) {
+	t.Helper()
+	for _, s := range edges {
+		waittest.Until(t, "the edge has heard the others", func() bool {
+			for _, other := range edges {
+				s.attached.mu.Lock()
+				heard := !s.attached.heard[other.attached.edge].IsZero()
+				s.attached.mu.Unlock()
+				if !heard {
+					other.attached.records.beat(t.Context(), other.attached.edge)
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
 // newMCPs is newMCP with so many edges; the session is begun at the first.
 func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
 	t.Helper()
 	f := newFixture(t)
-	f.tune = claimsForLong
+	f.tune = func(s *edge) {
+		claimsForLong(s)
+		s.attached.beatEvery = time.Hour // or an edge tends what the test does
+	}
 	b = f.bridge()
 	for range n {
 		s, _ := f.mcpService(nil)
 		edges = append(edges, s)
 	}
-	for _, s := range edges {
-		waittest.Until(t, "the edge has heard the others", func() bool { // or no cursor is sent to it
-			s.attached.mu.Lock()
-			defer s.attached.mu.Unlock()
-			heard := 0
-			for edge := range s.attached.heard {
-				if edge != s.attached.edge {
-					heard++
-				}
-			}
-			return heard >= n-1
-		})
-	}
+	meet(t, edges...)
 	return b, join(t, edges[0].url(), "2025-11-25"), edges
 }
 
@@ -145,7 +196,8 @@ func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
 	busy := make(chan struct{})
 	holder.Do(func() { <-busy })
 	rested := make(chan string, 1)
-	go func() { rested <- s.attached.rest(holder) }()
+	where := s.attached.rest(holder)
+	go func() { rested <- where() }()
 	select {
 	case where := <-rested:
 		close(busy)
@@ -179,12 +231,13 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	f.tune = claimsForLong
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
-	two := f.mcpEdge(nil)
+	two, _ := f.mcpService(nil)
+	meet(t, one, two)
 	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
 	id := c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
-	resumed := u.at(two).get(id)
+	resumed := u.at(two.url()).get(id)
 	resumed.primed()
 	one.rests(t, placeOf(u.session, stream))
 	b.say(u.session, stream, false, progress(1))
@@ -195,10 +248,23 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	c.says(progress(2))
 	stop()
 	b.say(u.session, stream, true, result(`"a"`))
-	resumed = u.at(two).get(id)
+	resumed = u.at(two.url()).get(id)
 	resumed.primed()
 	resumed.says(progress(2), result(`"a"`))
 	resumed.Over()
+}
+
+// Who makes up the names of calls makes no records.
+func TestAttach_UnknownCall(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	a := edges[0].attached
+	c := u.get("abcdefabcdef-7_0000000_1")
+	c.primed()
+	c.fails("7")
+	c.Over()
+	if _, _, err := a.records.read(waittest.Context(t), attachKey(placeOf(u.session, "abcdefabcdef-7"))); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("its record was read with %v", err)
+	}
 }
 
 // An edge that is killed releases nothing.
@@ -207,18 +273,9 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 	s := edges[0]
 	c := u.attach(s, 1)
 	key := attachKey(u.standalone())
-	waittest.Until(t, "the records are there", func() bool { return s.attached.records.kv.Load() != nil })
-	s.attached.records.beat(t.Context(), "other")
-	if _, _, err := s.attached.records.claim(waittest.Context(t), key, "other"); err != nil {
-		t.Fatal(err)
-	}
-	s.rests(t, u.standalone())
-	waittest.Until(t, "the other edge was heard", func() bool {
-		s.attached.mu.Lock()
-		defer s.attached.mu.Unlock()
-		return !s.attached.heard["other"].IsZero()
-	})
+	claimedElsewhere(t, s, u.standalone())
 	s.attached.tend(time.Now())
+	s.attached.work.Wait()
 	s.rests(t, u.standalone())
 	waittest.Until(t, "the connection takes over", func() bool {
 		s.attached.tend(time.Now().Add(time.Minute)) // again, if the cursor was sent meanwhile
@@ -234,9 +291,9 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 // edge that has the newest connection.
 func TestAttach_AfterAPause(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pause     time.Duration
+		beats     time.Duration // that the edge did not make
 		connected bool
-	}{"paused": {time.Minute, true}, "without NATS": {attachBeat, false}} {
+	}{"paused": {3, true}, "without NATS": {1, false}} {
 		u, one, two, _ := newMovedMCP(t)
 		a, now := one.attached, time.Now()
 		a.mu.Lock()
@@ -244,7 +301,7 @@ func TestAttach_AfterAPause(t *testing.T) {
 			a.heard[edge] = now.Add(-time.Minute)
 		}
 		a.mu.Unlock()
-		a.tick(now, now.Add(-tt.pause), tt.connected)
+		a.tick(now, now.Add(-tt.beats*a.beatEvery), tt.connected)
 		a.work.Wait()
 		if r, _, err := a.records.read(waittest.Context(t), attachKey(u.standalone())); err != nil || r.Edge != two.attached.edge {
 			t.Errorf("%s: the record is %+v, %v", name, r, err)
@@ -329,36 +386,11 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	one.work.Wait()
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if now := one.places[key]; now.holder != nil || now.other != two.edge {
-		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.other)
+	if now := one.places[key]; now.holder != nil || now.record.Edge != two.edge {
+		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.record.Edge)
 	}
 	if len(one.coming)+len(one.latest) != 0 {
 		t.Errorf("%d claims and %d records are kept", len(one.coming), len(one.latest))
-	}
-}
-
-// claimedMeanwhile has an edge take over the record of a revision, and another claim it before the
-// first one knows; false when the record has another revision by then.
-func claimedMeanwhile(t *testing.T, one, two *attachments, key string, revision uint64) bool {
-	t.Helper()
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	over := make(chan struct{})
-	go func() { defer close(over); one.takeOver(key, revision, "") }()
-	for {
-		r, now, err := two.records.read(t.Context(), key)
-		if err == nil && r.Edge == one.edge {
-			one.places[key].revision = now + 1
-			one.mu.Unlock()
-			<-over
-			one.mu.Lock()
-			return true
-		}
-		select {
-		case <-over:
-			return false
-		default:
-		}
 	}
 }
 
@@ -367,14 +399,23 @@ func TestAttach_LateTakeOver(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	// The record may change once more: the edge that it was taken from says where it stood.
-	waittest.Until(t, "the record is taken over", func() bool {
-		_, revision, err := two.records.read(t.Context(), key)
-		return err == nil && claimedMeanwhile(t, one, two, key, revision)
-	})
+	revision := young.shownCursor(t, key) // it does not change any more
+	var kv jetstream.KeyValue = &updating{KeyValue: *one.records.kv.Load(), then: func() {
+		_, claimed, err := two.records.claim(t.Context(), key, two.edge)
+		if err != nil {
+			t.Error(err)
+		}
+		waittest.Until(t, "the edge was shown the claim", func() bool {
+			one.mu.Lock()
+			defer one.mu.Unlock()
+			return one.places[key].revision >= claimed
+		})
+	}}
+	one.records.kv.Store(&kv)
+	one.takeOver(key, revision, "")
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if one.places[key].holder != nil {
+	if one.places[key].holder != nil || one.places[key].record.Edge != two.edge {
 		t.Error("a connection gets the messages that another edge has claimed")
 	}
 }
@@ -400,12 +441,7 @@ func TestAttach_LostRecords(t *testing.T) {
 func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
-	waittest.Until(t, "the edge was shown the cursor of the other one", func() bool { // no record before it comes after it
-		r, revision, err := two.attached.records.read(t.Context(), key)
-		two.attached.mu.Lock()
-		defer two.attached.mu.Unlock()
-		return err == nil && r.From != "" && two.attached.places[key].revision == revision
-	})
+	two.shownCursor(t, key) // no record before it comes after it
 	two.attached.forget()
 	young.Close()
 	two.left(t, u.standalone())
@@ -459,13 +495,26 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 	for _, written := range []bool{false, true} {
 		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
 			t.Parallel()
-			u, one, _, young := newMovedMCP(t)
+			u, one, two, young := newMovedMCP(t)
 			var kv jetstream.KeyValue = &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
 			one.attached.records.kv.Store(&kv)
 			young.Close()
-			waittest.Until(t, "the record is taken over again", func() bool {
+			key := attachKey(u.standalone())
+			two.left(t, u.standalone())
+			var r attachRecord
+			var revision uint64
+			waittest.Until(t, "the record was released, and is taken over without an answer", func() (ok bool) {
+				var err error
+				r, revision, err = two.attached.records.read(t.Context(), key)
+				return err == nil && kv.(*unanswered).updates.Load() > 0 && r.Released != written
+			})
+			one.attached.forget() // as after a cut
+			one.attached.show(key, r, revision)
+			waittest.Until(t, "the connection takes over", func() bool {
 				one.attached.tend(time.Now())
-				return kv.(*unanswered).updates.Load() > 1
+				one.attached.mu.Lock()
+				defer one.attached.mu.Unlock()
+				return one.attached.places[key].holder != nil
 			})
 			one.holds(t, u.standalone(), 1)
 		})
@@ -491,4 +540,120 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 		return err == nil && r.Edge == one.attached.edge && now > revision
 	})
 	one.holds(t, u.standalone(), 1)
+}
+
+// updating is a bucket with something to do after its first update is written, before the answer.
+type updating struct {
+	jetstream.KeyValue
+	then    func()
+	updates atomic.Int32
+}
+
+func (u *updating) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
+	revision, err = u.KeyValue.Update(ctx, key, value, last)
+	if err == nil && u.updates.Add(1) == 1 {
+		u.then()
+	}
+	return revision, err
+}
+
+// A record that is left may be claimed for a new connection at the same edge before that has joined.
+func TestAttach_ClaimedWhileLeft(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	s := edges[0]
+	u.attach(s, 1)
+	claimedElsewhere(t, s, u.standalone())
+	var kv jetstream.KeyValue = &updating{KeyValue: *s.attached.records.kv.Load(), then: func() {
+		s.attached.tend(time.Now().Add(time.Minute))
+		s.attached.work.Wait()
+	}}
+	s.attached.records.kv.Store(&kv)
+	s.attached.cursorWithin = 0 // the other edge sends none
+	u.attach(s, 2)
+}
+
+// NATS may be away when a connection claims its stream.
+func TestAttach_ClaimFails(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	two.hears(t, "other") // after the claim at the first edge
+	kv := two.attached.records.kv.Swap(nil)
+	u.attach(two, 1)
+	two.attached.records.kv.Store(kv)
+	two.attached.tend(time.Now())
+	one.rests(t, u.standalone())
+	two.holds(t, u.standalone(), 1)
+}
+
+// Clients do not decide how much is logged while NATS is away.
+func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := newAttachments(t.Context(), &attachRecords{}, slog.New(slog.NewTextHandler(&out, nil)))
+	for range 3 {
+		a.claim(placeOf("s", rpc.Standalone))
+	}
+	if got := strings.Count(out.String(), "\n"); got != 1 {
+		t.Errorf("%d lines: %s", got, &out)
+	}
+}
+
+// A claim may be written, and no answer comes.
+func TestAttach_ClaimUnanswered(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 2)
+	one, two := edges[0], edges[1]
+	u.attach(one, 1)
+	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), written: true}
+	two.attached.records.kv.Store(&kv)
+	u.attach(two, 1)
+	one.rests(t, u.standalone())
+	key := attachKey(u.standalone())
+	written := two.shownCursor(t, key)
+	two.attached.tend(time.Now().Add(attachRenewal + time.Minute))
+	waittest.Until(t, "the record is renewed", func() bool {
+		r, revision, err := one.attached.records.read(t.Context(), key)
+		return err == nil && r.Edge == two.attached.edge && revision > written
+	})
+}
+
+// A connection may get its turn again right after it was to be quiet.
+func TestAttach_TurnAfterRest(t *testing.T) {
+	_, u, edges := newMCPs(t, 1)
+	s, a := edges[0], edges[0].attached
+	u.attach(s, 1)
+	key := attachKey(u.standalone())
+	a.mu.Lock()
+	at := a.places[key]
+	st, revision := at.holder, at.revision
+	a.mu.Unlock()
+	a.show(key, attachRecord{Edge: "other"}, revision+10)
+	a.mu.Lock()
+	a.turn(at, st, "")
+	a.mu.Unlock()
+	a.work.Wait()
+	s.holds(t, u.standalone(), 1)
+}
+
+// An edge may be shown a release, and not the claim before it.
+func TestAttach_ReleaseWithoutClaim(t *testing.T) {
+	t.Parallel()
+	_, u, edges := newMCPs(t, 1)
+	s, a := edges[0], edges[0].attached
+	u.attach(s, 1)
+	key := attachKey(u.standalone())
+	_, revision, err := a.records.read(waittest.Context(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.records.update(waittest.Context(t), key, attachRecord{Edge: "other", Released: true}, revision); err != nil {
+		t.Fatal(err)
+	}
+	waittest.Until(t, "the record is the edge's again", func() bool {
+		r, _, err := a.records.read(t.Context(), key)
+		return err == nil && r.Edge == a.edge && !r.Released
+	})
+	s.holds(t, u.standalone(), 1)
 }

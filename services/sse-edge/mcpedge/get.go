@@ -38,7 +38,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	}
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
-	if last != "" && (idErr != nil || id.Stream == "") {
+	if last != "" && (idErr != nil || !sessionStream(id.Stream)) {
 		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
@@ -58,7 +58,6 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	if err := s.begin(c, who, req, form); err != nil {
 		return err
 	}
-	form.WaitTurn(req.Start.Now)
 	if len(form.call) > 0 {
 		over, err := s.isOver(req)
 		switch {
@@ -72,8 +71,17 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 			return err
 		}
 	}
-	form.claim = s.attached.claim(req.At)
+	if !form.endsInGap() {
+		form.WaitTurn(req.Start.Now)
+		form.claim = s.attached.claim(req.At)
+	}
 	return form.start(c)
+}
+
+// sessionStream reports whether a session of MCP may have a stream of this name.
+func sessionStream(stream string) bool {
+	ids, _ := rpc.RequestIDs(stream)
+	return len(ids) > 0 || stream == rpc.Standalone
 }
 
 // postOnly refuses what the revision without sessions does not have.

@@ -322,7 +322,7 @@ func TestMCP_ResumeInEndedSession(t *testing.T) {
 
 func TestMCP_InvalidEventID(t *testing.T) {
 	_, u := newMCP(t, nil)
-	for _, id := range []string{"x", "_1", "*_aaaaaaa_1"} {
+	for _, id := range []string{"x", "_1", "*_aaaaaaa_1", "made-up_aaaaaaa_1"} {
 		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.Text, `"code":-32600`) {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
 		}
