@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
@@ -177,4 +178,38 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 		}
 		in.stop()
 	}
+}
+
+// soon has what waits for a while wait for a millisecond.
+func soon(s *Service) {
+	s.host.Times.After = func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
+}
+
+// The bridge listens on before a server that has forgotten the event that it asks for: the Go SDK answers 400. The
+// server replays nothing then, so a message that the log has already is a new one.
+func TestListen_EventIsForgotten(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") != "" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		w.stream()
+		w.send(uuid.NewString(), note(1))
+		<-r.Context().Done()
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	noted := func(n int) {
+		t.Helper()
+		waittest.Until(t, "the note is stored again", func() bool { all, _ := s.read(t, name, rpc.Standalone); return len(all) == n })
+	}
+	noted(1)
+	first.stop()
+	// As if the bridge had died before it wrote down its event ID.
+	if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Stream: rpc.Standalone, Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, testConfig(up.URL), soon)
+	noted(3)
 }

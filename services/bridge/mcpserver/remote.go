@@ -317,7 +317,11 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 			c.Session.Finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrNoStream):
-			return
+			if c.Cursor().ID == "" {
+				return
+			}
+			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Session.Name, "error", err)
+			c.Restart()
 		case err == nil:
 			b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 			began := time.Now()
