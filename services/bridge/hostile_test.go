@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -212,4 +213,28 @@ func TestListen_EventIsForgotten(t *testing.T) {
 	}
 	s.start(t, testConfig(up.URL), soon)
 	noted(3)
+}
+
+// Some servers have no route for GET, which their framework answers with 404; MCP wants 405. The session has ended
+// when the server does not know a stream any more that was open.
+func TestListen_NotFound(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL), soon)
+	h := in.table.Session(s.open(t))
+	open := false
+	up.onGet(func(w *writing, _ *http.Request) {
+		if open {
+			w.stream()
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		open = false
+	})
+	for _, open = range []bool{false, true} {
+		was := open
+		h.Up.Listen(t.Context(), call.NewStandalone(h.Session, nil), func() http.Header { return nil })
+		if h.HasEnded() != was {
+			t.Errorf("with a stream %t, the session has ended %t", was, h.HasEnded())
+		}
+	}
 }

@@ -308,14 +308,17 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 	ctx, p := upstream.NewIdleTimer(ctx, 0)
 	defer p.Over()
 	pause := listenPause
+	opened := c.Cursor().ID != "" // by the bridge before, else by this one
 	for {
 		resp, err := r.get(ctx, client(), c.Cursor().ID)
 		c.WasTried()
 		next := pause
 		switch {
-		case errors.Is(err, upstream.ErrGone):
+		case errors.Is(err, upstream.ErrGone) && opened:
 			c.Session.Finish(upstream.ErrGone)
 			return
+		case errors.Is(err, upstream.ErrGone):
+			return // the server may have no route for GET, though MCP wants 405 then; else it answers a POST with 404
 		case errors.Is(err, upstream.ErrNoStream):
 			if c.Cursor().ID == "" {
 				return
@@ -323,6 +326,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Session.Name, "error", err)
 			c.Restart()
 		case err == nil:
+			opened = true
 			b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 			began := time.Now()
 			var came bool
