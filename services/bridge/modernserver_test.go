@@ -75,12 +75,8 @@ func TestModernServer_Call(t *testing.T) {
 	}
 }
 
-// What the server asks goes to the client on the stream of its request, and the request is made
-// again with the answers.
-func TestModernServer_ServerAsks(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	in := s.start(t, testConfig(up.URL))
+// requiresInput has a server without sessions ask the client of a tool call.
+func requiresInput(up *server) {
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		switch {
 		case m.Param("inputResponses") == nil:
@@ -89,19 +85,35 @@ func TestModernServer_ServerAsks(t *testing.T) {
 			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","got":` + string(m.Param("inputResponses")) + `,"state":` + string(m.Param("requestState")) + `}}`)
 		}
 	})
-	name := s.begin(t)
-	stream := newStream(t, "1")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	var question rpc.Message
+}
+
+// question waits for the question that begins a stream, and returns its ID.
+func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage) {
+	t.Helper()
 	waittest.Until(t, "the client is asked", func() bool {
 		all, _ := s.read(t, name, stream)
 		if len(all) == 0 {
 			return false
 		}
-		question, _ = rpc.ParseMessage([]byte(all[0]))
-		return question.Is(translate.MethodElicit)
+		m, err := rpc.ParseMessage([]byte(all[0]))
+		id = m.ID
+		return err == nil && m.Is(translate.MethodElicit)
 	})
-	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question.ID)); a.Status != http.StatusAccepted {
+	return id
+}
+
+// What the server asks goes to the client on the stream of its request, and the request is made
+// again with the answers.
+func TestModernServer_ServerAsks(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	requiresInput(up)
+	name := s.begin(t)
+	stream := newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	question := s.question(t, name, stream)
+	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question)); a.Status != http.StatusAccepted {
 		t.Errorf("the answer is answered %d", a.Status)
 	}
 	all := s.finished(t, name, stream)
@@ -117,6 +129,23 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":2`) || up.posted(`"elicitation":{}`) < 3 {
 		t.Errorf("the next bridge answers %q", all)
 	}
+}
+
+// What is no request counts in a batch with requests too, which revision 2025-03-26 has.
+func TestModernServer_Batch(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	requiresInput(up)
+	name, stream, batch := s.begin(t), newStream(t, "1"), newStream(t, "2", "3")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	s.post(t, name, batch, fmt.Sprintf(`[{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, s.question(t, name, stream)))
+	if all := s.finished(t, name, batch); len(all) != 2 {
+		t.Errorf("the requests are answered %q", all)
+	}
+	if all := s.finished(t, name, stream); !strings.Contains(all[len(all)-1], `"got":{"a":{"action":"accept"}}`) {
+		t.Errorf("the response is %s", all[len(all)-1])
+	}
+	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) == 1 })
 }
 
 // A 404 of a server that has no sessions does not say that the client's session has ended.
