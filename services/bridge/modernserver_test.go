@@ -309,6 +309,28 @@ func (s *system) set(t testing.TB, name, id, method, params string) string {
 	return strings.Join(s.finished(t, name, stream), " ")
 }
 
+// updated waits until a client is told for the nth time that a resource may have changed.
+func (s *system) updated(t testing.TB, name, uri string, n int) {
+	t.Helper()
+	waittest.Until(t, fmt.Sprintf("%s may have changed, %d times", uri, n), func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return strings.Count(strings.Join(all, ""), fmt.Sprintf(`"method":%q,"params":{"uri":%q}`, translate.ResourceUpdated, uri)) == n
+	})
+}
+
+// A resource may change before the server has the subscription that the client has the answer to. What it
+// subscribed to before has not been missed.
+func TestModernServer_NewSubscription(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), withSubscriptions(t)
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	for _, uri := range []string{"file:///a", "file:///b"} {
+		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
+		s.updated(t, name, uri, 1)
+	}
+	s.updated(t, name, "file:///a", 1)
+}
+
 // Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
 // the client receives one notification for each subscription.
 func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
@@ -326,23 +348,26 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 		}
 	}
 	s.set(t, name, "3", "logging/setLevel", `{"level":"debug"}`)
+	s.updated(t, name, "file:///b", 1)
 	in.stop()
 	s.start(t, testConfig(up.URL))
-	waittest.Until(t, "the client is told that the resource may have changed", func() bool {
-		all, _ := s.read(t, name, rpc.Standalone)
-		return len(all) == 1 && strings.Contains(all[0], translate.ResourceUpdated) && strings.Contains(all[0], "file:///b")
-	})
+	s.updated(t, name, "file:///b", 2)
 	s.set(t, name, "4", "prompts/list", `{}`)
 	if up.posted(`"io.modelcontextprotocol/logLevel":"debug"`) != 1 {
 		t.Error("the level of log messages is lost")
 	}
 }
 
-// A server that never acknowledges a subscription learns of the next one all the same.
+// A server that does not acknowledge a subscription learns of the next one all the same. With that the client is
+// told of what it may have missed.
 func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, _ rpc.Message) {
+	acknowledges := up.on[mcp.MethodListen]
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		if strings.Contains(string(m.Params), "file:///b") {
+			acknowledges(w, r, m)
+		}
 		w.stream()
 		<-r.Context().Done()
 	})
@@ -360,6 +385,7 @@ func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
 		waittest.Until(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
 	}
+	s.updated(t, name, "file:///a", 1)
 }
 
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
