@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -157,6 +158,36 @@ func TestSessionID_Invalid(t *testing.T) {
 			t.Errorf("it was answered %d", a.Status)
 		}
 		in.stop()
+	}
+}
+
+// A response on the server's own stream is none to the call of a client without sessions.
+func TestListen_Response(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	in := s.start(t, testConfig(up.URL))
+	taken := make(chan struct{})
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		w.send("", response(`"other"`))
+		w.send("", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
+		w.send("", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+		<-r.Context().Done()
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.IsResponse() {
+			close(taken)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		<-taken
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
+	})
+	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"content":[]`) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
+		t.Errorf("%v responses are counted", n)
 	}
 }
 
