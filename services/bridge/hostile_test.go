@@ -191,6 +191,20 @@ func TestListen_Response(t *testing.T) {
 	}
 }
 
+// Some servers send the header of their own stream with its first message: a call whose client can be asked, and a
+// request to listen, do not wait for that.
+func TestListen_NoHeader(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s.start(t, testConfig(up.URL), soon)
+	up.onGet(func(_ *writing, r *http.Request) { <-r.Context().Done() })
+	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"result"`) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	l := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
+	s.do(t, l)
+	s.listenedTo(t, l, 1)
+}
+
 // A server that cannot read a request has no ID to give its error: the one request of the POST is the one
 // that it is about (JSON-RPC 2.0, section 5).
 func TestResponse_ErrorWithoutID(t *testing.T) {
