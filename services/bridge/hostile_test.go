@@ -226,6 +226,37 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 	}
 }
 
+// The same for initialize, and for a process.
+func TestResponse_ErrorWithoutIDElsewhere(t *testing.T) {
+	const parseError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", parseError)
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL))
+	want := `{"error":{"code":-32700,"message":"Parse error"},"id":0,"jsonrpc":"2.0"}`
+	if a := s.opening(t); string(a.Data) != want {
+		t.Errorf("the server's error is %d %s", a.Status, a.Data)
+	}
+	in.stop()
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+parseError+`'; read x`)
+	in = s.start(t, cfg)
+	if a := s.opening(t); string(a.Data) != want {
+		t.Errorf("the process's error is %d %s", a.Status, a.Data)
+	}
+	in.stop()
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1)+`'; read x; echo '`+parseError+`'; read x`)
+	s.start(t, cfg)
+	name := s.open(t)
+	stream, _ := s.request(t, name, "1", "bad")
+	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != strings.Replace(want, `"id":0`, `"id":1`, 1) {
+		t.Errorf("a request of a process is answered %q", all)
+	}
+}
+
 // soon has what waits for a while wait for a millisecond.
 func soon(s *Service) {
 	s.host.Times.After = func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }

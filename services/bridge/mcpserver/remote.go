@@ -82,7 +82,7 @@ func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message,
 			return rpc.Message{}, nil, err
 		}
 		for _, data := range in.Messages {
-			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && upstream.IDKey(m.ID) == upstream.IDKey(id) {
+			if m, data, ok := responseTo(id, data); ok {
 				return m, data, nil
 			}
 		}
