@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -158,6 +161,50 @@ func TestSessionID_Invalid(t *testing.T) {
 	}
 }
 
+// A response on the server's own stream is none to the call of a client without sessions.
+func TestListen_Response(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	in := s.start(t, testConfig(up.URL))
+	taken := make(chan struct{})
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		w.send("", response(`"other"`))
+		w.send("", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
+		w.send("", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)
+		<-r.Context().Done()
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.IsResponse() {
+			close(taken)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		<-taken
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
+	})
+	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"content":[]`) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
+		t.Errorf("%v responses are counted", n)
+	}
+}
+
+// Some servers send the header of their own stream with its first message: a call whose client can be asked, and a
+// request to listen, do not wait for that.
+func TestListen_NoHeader(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s.start(t, testConfig(up.URL), soon)
+	up.onGet(func(_ *writing, r *http.Request) { <-r.Context().Done() })
+	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"result"`) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	l := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
+	s.do(t, l)
+	s.listenedTo(t, l, 1)
+}
+
 // A server that cannot read a request has no ID to give its error: the one request of the POST is the one
 // that it is about (JSON-RPC 2.0, section 5).
 func TestResponse_ErrorWithoutID(t *testing.T) {
@@ -176,5 +223,94 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 			t.Errorf("the client receives %v", all)
 		}
 		in.stop()
+	}
+}
+
+// The same for initialize, and for a process.
+func TestResponse_ErrorWithoutIDElsewhere(t *testing.T) {
+	const parseError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", parseError)
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL))
+	want := `{"error":{"code":-32700,"message":"Parse error"},"id":0,"jsonrpc":"2.0"}`
+	if a := s.opening(t); string(a.Data) != want {
+		t.Errorf("the server's error is %d %s", a.Status, a.Data)
+	}
+	in.stop()
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+parseError+`'; read x`)
+	in = s.start(t, cfg)
+	if a := s.opening(t); string(a.Data) != want {
+		t.Errorf("the process's error is %d %s", a.Status, a.Data)
+	}
+	in.stop()
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1)+`'; read x; echo '`+parseError+`'; read x`)
+	s.start(t, cfg)
+	name := s.open(t)
+	stream, _ := s.request(t, name, "1", "bad")
+	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != strings.Replace(want, `"id":0`, `"id":1`, 1) {
+		t.Errorf("a request of a process is answered %q", all)
+	}
+}
+
+// soon has what waits for a while wait for a millisecond.
+func soon(s *Service) {
+	s.host.Times.After = func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
+}
+
+// The bridge listens on before a server that has forgotten the event that it asks for: the Go SDK answers 400. The
+// server replays nothing then, so a message that the log has already is a new one.
+func TestListen_EventIsForgotten(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	up.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") != "" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		w.stream()
+		w.send(uuid.NewString(), note(1))
+		<-r.Context().Done()
+	})
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	noted := func(n int) {
+		t.Helper()
+		waittest.Until(t, "the note is stored again", func() bool { all, _ := s.read(t, name, rpc.Standalone); return len(all) == n })
+	}
+	noted(1)
+	first.stop()
+	// As if the bridge had died before it wrote down its event ID.
+	if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Stream: rpc.Standalone, Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, testConfig(up.URL), soon)
+	noted(3)
+}
+
+// Some servers have no route for GET, which their framework answers with 404; MCP wants 405. The session has ended
+// when the server does not know a stream any more that was open.
+func TestListen_NotFound(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL), soon)
+	h := in.table.Session(s.open(t))
+	open := false
+	up.onGet(func(w *writing, _ *http.Request) {
+		if open {
+			w.stream()
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		open = false
+	})
+	for _, open = range []bool{false, true} {
+		was := open
+		h.Up.Listen(t.Context(), call.NewStandalone(h.Session, nil), func() http.Header { return nil })
+		if h.HasEnded() != was {
+			t.Errorf("with a stream %t, the session has ended %t", was, h.HasEnded())
+		}
 	}
 }

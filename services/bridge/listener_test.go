@@ -133,7 +133,7 @@ func TestListen_Again(t *testing.T) {
 			const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
 			first := listen("1", "alice", all)
 			b.stop()
-			s.start(t, cfg, signals)
+			b = s.start(t, cfg, signals)
 			for id, tt := range map[string]struct {
 				owner, filter string
 				want          []string
@@ -157,6 +157,7 @@ func TestListen_Again(t *testing.T) {
 			if len(got) != 2 || !strings.Contains(got[1], `"id":1`) {
 				t.Errorf("the first request received %q", got)
 			}
+			b.stop() // who was acknowledged has signalled by then
 			if len(hasMissed) > 0 {
 				t.Error("a listener is acknowledged twice")
 			}

@@ -75,12 +75,8 @@ func TestModernServer_Call(t *testing.T) {
 	}
 }
 
-// What the server asks goes to the client on the stream of its request, and the request is made
-// again with the answers.
-func TestModernServer_ServerAsks(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	in := s.start(t, testConfig(up.URL))
+// requiresInput has a server without sessions ask the client of a tool call.
+func requiresInput(up *server) {
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		switch {
 		case m.Param("inputResponses") == nil:
@@ -89,19 +85,35 @@ func TestModernServer_ServerAsks(t *testing.T) {
 			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","got":` + string(m.Param("inputResponses")) + `,"state":` + string(m.Param("requestState")) + `}}`)
 		}
 	})
-	name := s.begin(t)
-	stream := newStream(t, "1")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	var question rpc.Message
+}
+
+// question waits for the question that begins a stream, and returns its ID.
+func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage) {
+	t.Helper()
 	waittest.Until(t, "the client is asked", func() bool {
 		all, _ := s.read(t, name, stream)
 		if len(all) == 0 {
 			return false
 		}
-		question, _ = rpc.ParseMessage([]byte(all[0]))
-		return question.Is(translate.MethodElicit)
+		m, err := rpc.ParseMessage([]byte(all[0]))
+		id = m.ID
+		return err == nil && m.Is(translate.MethodElicit)
 	})
-	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question.ID)); a.Status != http.StatusAccepted {
+	return id
+}
+
+// What the server asks goes to the client on the stream of its request, and the request is made
+// again with the answers.
+func TestModernServer_ServerAsks(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	requiresInput(up)
+	name := s.begin(t)
+	stream := newStream(t, "1")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	question := s.question(t, name, stream)
+	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question)); a.Status != http.StatusAccepted {
 		t.Errorf("the answer is answered %d", a.Status)
 	}
 	all := s.finished(t, name, stream)
@@ -117,6 +129,23 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":2`) || up.posted(`"elicitation":{}`) < 3 {
 		t.Errorf("the next bridge answers %q", all)
 	}
+}
+
+// What is no request counts in a batch with requests too, which revision 2025-03-26 has.
+func TestModernServer_Batch(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	requiresInput(up)
+	name, stream, batch := s.begin(t), newStream(t, "1"), newStream(t, "2", "3")
+	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	s.post(t, name, batch, fmt.Sprintf(`[{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, s.question(t, name, stream)))
+	if all := s.finished(t, name, batch); len(all) != 2 {
+		t.Errorf("the requests are answered %q", all)
+	}
+	if all := s.finished(t, name, stream); !strings.Contains(all[len(all)-1], `"got":{"a":{"action":"accept"}}`) {
+		t.Errorf("the response is %s", all[len(all)-1])
+	}
+	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) == 1 })
 }
 
 // A 404 of a server that has no sessions does not say that the client's session has ended.
@@ -280,6 +309,28 @@ func (s *system) set(t testing.TB, name, id, method, params string) string {
 	return strings.Join(s.finished(t, name, stream), " ")
 }
 
+// updated waits until a client is told for the nth time that a resource may have changed.
+func (s *system) updated(t testing.TB, name, uri string, n int) {
+	t.Helper()
+	waittest.Until(t, fmt.Sprintf("%s may have changed, %d times", uri, n), func() bool {
+		all, _ := s.read(t, name, rpc.Standalone)
+		return strings.Count(strings.Join(all, ""), fmt.Sprintf(`"method":%q,"params":{"uri":%q}`, translate.ResourceUpdated, uri)) == n
+	})
+}
+
+// A resource may change before the server has the subscription that the client has the answer to. What it
+// subscribed to before has not been missed.
+func TestModernServer_NewSubscription(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), withSubscriptions(t)
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	for _, uri := range []string{"file:///a", "file:///b"} {
+		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
+		s.updated(t, name, uri, 1)
+	}
+	s.updated(t, name, "file:///a", 1)
+}
+
 // Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
 // the client receives one notification for each subscription.
 func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
@@ -297,23 +348,26 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 		}
 	}
 	s.set(t, name, "3", "logging/setLevel", `{"level":"debug"}`)
+	s.updated(t, name, "file:///b", 1)
 	in.stop()
 	s.start(t, testConfig(up.URL))
-	waittest.Until(t, "the client is told that the resource may have changed", func() bool {
-		all, _ := s.read(t, name, rpc.Standalone)
-		return len(all) == 1 && strings.Contains(all[0], translate.ResourceUpdated) && strings.Contains(all[0], "file:///b")
-	})
+	s.updated(t, name, "file:///b", 2)
 	s.set(t, name, "4", "prompts/list", `{}`)
 	if up.posted(`"io.modelcontextprotocol/logLevel":"debug"`) != 1 {
 		t.Error("the level of log messages is lost")
 	}
 }
 
-// A server that never acknowledges a subscription learns of the next one all the same.
+// A server that does not acknowledge a subscription learns of the next one all the same. With that the client is
+// told of what it may have missed.
 func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, _ rpc.Message) {
+	acknowledges := up.on[mcp.MethodListen]
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		if strings.Contains(string(m.Params), "file:///b") {
+			acknowledges(w, r, m)
+		}
 		w.stream()
 		<-r.Context().Done()
 	})
@@ -331,6 +385,7 @@ func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
 		waittest.Until(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
 	}
+	s.updated(t, name, "file:///a", 1)
 }
 
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.

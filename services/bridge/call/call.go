@@ -252,11 +252,11 @@ func (c *Call) Moved(id string) {
 	c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
 }
 
-// Restart forgets how far the upstream's stream has been stored.
+// Restart forgets how far the upstream's stream has been stored: it replays nothing then.
 func (c *Call) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.ID = ""
+	c.at.ID, c.again = "", nil
 }
 
 // MaxIDBytes bounds an event ID of the upstream, which goes into a header field.

@@ -33,7 +33,7 @@ func (c *Call) Take(it Item) error {
 		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
 		return nil
 	}
-	if m.IsResponse() && !c.Standalone() && string(m.ID) != "null" && !c.waitsFor(m.ID) {
+	if m.IsResponse() && !c.waitsFor(m.ID) && (c.To != nil || !c.Standalone() && string(m.ID) != "null") {
 		c.Drop(host.DropLate, ErrUnknownRequest)
 		return nil
 	}

@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 
 	"rejoin/services/bridge/call"
@@ -73,6 +74,19 @@ func speaksOthers(answer []byte) (supported []string, others bool) {
 		return nil, false
 	}
 	return e.Data.Supported, true
+}
+
+// responseTo reads the response to the one open request, which has an ID. An error without an ID is about that
+// request, and gets it: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
+func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte, ok bool) {
+	m, err := rpc.ParseMessage(data)
+	if err != nil || !m.IsResponse() {
+		return m, nil, false
+	}
+	if m.Error != nil && string(m.ID) == "null" {
+		m.ID, data = id, translate.WithID(data, id)
+	}
+	return m, data, upstream.IDKey(m.ID) == upstream.IDKey(id)
 }
 
 // Restore returns the server's side of a session of another bridge. A process has ended with that.

@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -57,6 +58,7 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 
 // listening is a subscription at the server.
 type listening struct {
+	uris   []string // of the resources
 	cancel context.CancelFunc
 	acked  chan struct{} // closed when it has been acknowledged
 	ended  chan struct{} // closed when it is over
@@ -67,22 +69,40 @@ func (l *listening) end() {
 	<-l.ended
 }
 
+// missed returns what may have changed unheard when f is listened to after l. A client counts on hearing
+// of a resource from the answer to its request on, which is before the server has the subscription.
+func (l *listening) missed(f translate.Filter) translate.Filter {
+	if l == nil {
+		return translate.Filter{URIs: f.URIs}
+	}
+	select {
+	case <-l.ended:
+		return f
+	default:
+	}
+	select {
+	case <-l.acked:
+	default:
+		return f
+	}
+	heard := map[string]bool{}
+	for _, uri := range l.uris {
+		heard[uri] = true
+	}
+	return translate.Filter{URIs: slices.DeleteFunc(slices.Clone(f.URIs), func(uri string) bool { return heard[uri] })}
+}
+
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it, or has
 // said neither for --open-timeout: then it may hear of changes all the same.
-// After another one, of this bridge or the one before, changes in between are not known, and the
-// client receives one of each kind.
+// The client receives one of each kind of change that it may have missed before.
 func (u *modernServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &listening{cancel, make(chan struct{}), make(chan struct{})}
-	missed := u.missed
-	u.missed = false
-	if last != nil {
-		select {
-		case <-last.ended:
-			missed = true
-		default:
-		}
+	l := &listening{f.URIs, cancel, make(chan struct{}), make(chan struct{})}
+	missed := f
+	if !u.missed {
+		missed = last.missed(f)
 	}
+	u.missed = false
 	if !c.Session.Go(func() {
 		defer close(l.ended)
 		u.read(ctx, c, client, f, missed, l)
@@ -98,7 +118,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 }
 
 // read stores what the server sends to who listens.
-func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed bool, l *listening) {
+func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f, missed translate.Filter, l *listening) {
 	method := mcp.MethodListen
 	header := u.repeat(client, rpc.Message{Method: &method})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
@@ -126,11 +146,9 @@ func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Heade
 				}
 				acked = true
 				close(l.acked)
-				if missed {
-					for _, change := range f.Changes() {
-						if u.store(c, change) != nil {
-							return
-						}
+				for _, change := range missed.Changes() {
+					if u.store(c, change) != nil {
+						return
 					}
 				}
 			case m.Method != nil && !m.IsRequest():

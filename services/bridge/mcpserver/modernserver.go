@@ -212,8 +212,10 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 	u.tools = tools
 }
 
-// Serve hands over requests, one after the other, and stores what the server sends for them.
+// Serve hands over requests, one after the other, and stores what the server sends for them. A batch may have the
+// client's answers too.
 func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+	u.Send(ctx, client, data)
 	c.CancelAtOnce = true
 	ctx, p := c.Wait(ctx)
 	defer p.Over()

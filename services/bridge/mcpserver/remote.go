@@ -82,7 +82,7 @@ func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message,
 			return rpc.Message{}, nil, err
 		}
 		for _, data := range in.Messages {
-			if m, err := rpc.ParseMessage(data); err == nil && m.IsResponse() && upstream.IDKey(m.ID) == upstream.IDKey(id) {
+			if m, data, ok := responseTo(id, data); ok {
 				return m, data, nil
 			}
 		}
@@ -308,17 +308,25 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 	ctx, p := upstream.NewIdleTimer(ctx, 0)
 	defer p.Over()
 	pause := listenPause
+	opened := c.Cursor().ID != "" // by the bridge before, else by this one
 	for {
 		resp, err := r.get(ctx, client(), c.Cursor().ID)
 		c.WasTried()
 		next := pause
 		switch {
-		case errors.Is(err, upstream.ErrGone):
+		case errors.Is(err, upstream.ErrGone) && opened:
 			c.Session.Finish(upstream.ErrGone)
 			return
+		case errors.Is(err, upstream.ErrGone):
+			return // the server may have no route for GET, though MCP wants 405 then; else it answers a POST with 404
 		case errors.Is(err, upstream.ErrNoStream):
-			return
+			if c.Cursor().ID == "" {
+				return
+			}
+			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Session.Name, "error", err)
+			c.Restart()
 		case err == nil:
+			opened = true
 			b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 			began := time.Now()
 			var came bool

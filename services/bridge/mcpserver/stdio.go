@@ -28,12 +28,12 @@ import (
 type stdio struct {
 	host    *host.Host
 	process *upstream.Process
-	writing chan struct{} // holds a token while somebody writes
-	first   chan []byte   // the response to initialize
-	opening string        // [upstream.IDKey] of initialize
-	session *call.Session // set before attached is closed
-	ready   chan struct{} // closed when session is set
-	closing chan struct{} // closed when there is no session, or not any more
+	writing chan struct{}   // holds a token while somebody writes
+	first   chan []byte     // the response to initialize
+	opening json.RawMessage // the ID of initialize, until that is answered
+	session *call.Session   // set before attached is closed
+	ready   chan struct{}   // closed when session is set
+	closing chan struct{}   // closed when there is no session, or not any more
 	closed  sync.Once
 	over    chan struct{} // closed when nothing more will be read
 	// answered says that initialize was answered; read alone uses it.
@@ -123,7 +123,7 @@ func (u *stdio) attach(h *call.Session) {
 // [upstream.ErrExited], and ctx's cause.
 func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
 	u.mu.Lock()
-	u.opening = upstream.IDKey(id)
+	u.opening = id
 	u.mu.Unlock()
 	if err := u.write(ctx, data); err != nil {
 		return nil, err
@@ -396,12 +396,15 @@ func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
 	u.mu.Unlock()
-	m, err := rpc.ParseMessage(data)
-	if opening == "" || err != nil || !m.IsResponse() || upstream.IDKey(m.ID) != opening {
+	if opening == nil {
+		return false
+	}
+	_, data, ok := responseTo(opening, data)
+	if !ok {
 		return false
 	}
 	u.mu.Lock()
-	u.opening = ""
+	u.opening = nil
 	u.mu.Unlock()
 	u.answered = true
 	u.first <- data
@@ -446,11 +449,11 @@ func continueAfter(err error) error {
 }
 
 // route returns the call that a message belongs to; nil when it is about none, or about
-// one that is over.
+// one that is over. An error without an ID belongs to the only call that is open: see [call.Call.Take].
 func (u *stdio) route(m rpc.Message) *stdioCall {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if m.IsResponse() {
+	if m.IsResponse() && string(m.ID) != "null" {
 		for _, s := range u.calls {
 			if s.keys[upstream.IDKey(m.ID)] {
 				return s

@@ -54,7 +54,11 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 	if c.Stream == "" || c.Stream == rpc.Standalone {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
 	}
-	return h.Request(c, ids)
+	a := h.Request(c, ids)
+	if a.Status == http.StatusAccepted && initialized {
+		h.Listen(call.Cursor{})
+	}
+	return a
 }
 
 // Request begins a call and waits until the upstream has taken or refused it, or

@@ -134,10 +134,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	}
 	id := t.takes(c)
 	if t.mayAsk() {
-		select { // some servers ask there, and questions before that are lost
-		case <-t.session.Listen(call.Cursor{}):
-		case <-ctx.Done():
-		}
+		t.listen(ctx) // some servers ask there, and questions before that are lost
 	}
 	if !translate.Known(t.request.Method) {
 		c.RefuseAs = unknownMethod
@@ -169,6 +166,19 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 		}
 	}
 	t.linger(ctx)
+}
+
+// listenWithin is how long the server's own stream is waited for: some servers send its header with its first
+// message.
+const listenWithin = 5 * time.Second
+
+// listen begins to listen to the server's own stream.
+func (t *translated) listen(ctx context.Context) {
+	select {
+	case <-t.session.Listen(call.Cursor{}):
+	case <-t.session.Host.Times.After(listenWithin):
+	case <-ctx.Done():
+	}
 }
 
 // takes makes a call the one that the server has the request of, and returns its ID there: no other
@@ -564,10 +574,7 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: notifications is missing."))
 		return
 	}
-	select {
-	case <-t.session.Listen(call.Cursor{}):
-	case <-ctx.Done():
-	}
+	t.listen(ctx)
 	filter = filter.Of(t.server)
 	uris := slices.Compact(slices.Sorted(slices.Values(filter.URIs)))
 	subscribed := []string{}
