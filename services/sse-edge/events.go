@@ -26,7 +26,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 			s.subs.Admitted.Leave(by.Visit)
 		}
 	}()
-	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
+	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
 		s.subs.Streams.Reconnects(by.Ctx, req.At, err)
 		return s.later(c, "unavailable")

@@ -217,7 +217,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+	ctx, cancel := context.WithTimeout(cursor.WithClient(s.subs.Base, client), subscriber.OpenTimeout)
 	defer cancel()
 	g, err := s.subs.Parts.OpenGroup(ctx, req.places, req.start, cfg)
 	if errors.Is(err, cursor.ErrTooManySessions) {
