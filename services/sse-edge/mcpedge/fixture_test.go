@@ -2,6 +2,7 @@ package mcpedge
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -20,7 +21,8 @@ import (
 type fixture struct {
 	*edgetest.Log
 	t    *testing.T
-	tune func(*edge) // before it runs; nil for nothing
+	tune func(*edge)  // before it runs; nil for nothing
+	log  *slog.Logger // nil for none
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -45,7 +47,7 @@ func (s *edge) url() string { return "http://" + s.ln.Addr().String() }
 // mcpService starts an edge, until the test or stop ends it.
 func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	f.t.Helper()
-	env := daemon.NewEnv(nil)
+	env := daemon.NewEnv(f.log)
 	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)
@@ -74,7 +76,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	if f.tune != nil {
 		f.tune(s)
 	}
-	app := web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
+	app := web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	app.Server().KeepHijackedConns = true
 	cfg.Access.Protect(app, "--edge-hosts", nil, cfg.MCP.PublicURL)
 	web.Mount(app, append(s.Routes(), s.ResourceRoutes()...)...)

@@ -104,7 +104,7 @@ func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 	case http.StatusTooManyRequests:
 		reason = "address_rate"
 	case http.StatusServiceUnavailable:
-		s.logger.WarnContext(c.UserContext(), "an MCP client is sent away with a retry", "session", sessionNamed(c), "error", err)
+		s.warn(c, web.CodeUnavailable, "an MCP client is sent away with a retry", err)
 	default:
 		return err
 	}

@@ -1,7 +1,9 @@
 package mcpedge
 
 import (
+	"bytes"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -218,6 +220,43 @@ func TestMCP_NoBridge(t *testing.T) {
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
 			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
 		}
+	}
+}
+
+// Clients do not decide how much is logged.
+func TestMCP_FailuresAreSummedUp(t *testing.T) {
+	f := newFixture(t)
+	var out bytes.Buffer
+	f.log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	b := f.bridge()
+	s, stop := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	b.leave()
+	const requests = 10
+	for range requests {
+		if a := u.read(u.post(toolList)); a.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%d %s", a.StatusCode, a.Text)
+		}
+	}
+	stop() // now all is logged
+	lines, n := 0, 0
+	for line := range strings.Lines(out.String()) {
+		var is struct {
+			Msg   string
+			Count int
+		}
+		if err := json.Unmarshal([]byte(line), &is); err != nil {
+			t.Fatal(err)
+		}
+		if is.Msg == "an MCP client is refused" {
+			is.Count = 1
+		}
+		if is.Count > 0 {
+			lines, n = lines+1, n+is.Count
+		}
+	}
+	if n != requests || lines == requests { // two in ten seconds
+		t.Errorf("%d refusals in %d lines:\n%s", n, lines, out.String())
 	}
 }
 
