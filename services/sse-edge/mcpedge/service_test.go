@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -272,8 +273,17 @@ func TestMCP_ServerIsFull(t *testing.T) {
 			u := join(t, f.mcpEdge(change), "2025-11-25")
 			c := u.get("")
 			id := c.primed()
+			crowd := func() (wait func()) { // or one at a time may be slow enough
+				var others sync.WaitGroup
+				for range 20 {
+					others.Go(func() { u.read(u.do(http.MethodGet, "", "Last-Event-ID", "x", "Content-Type", "")) })
+				}
+				return others.Wait
+			}
 			for refused := false; !refused; {
+				wait := crowd()
 				again := u.get(id)
+				wait()
 				next := again.primed()
 				if edgetest.SequenceOf(t, next) != edgetest.SequenceOf(t, id) || next == id || again.Decoder.Retry() < time.Second {
 					t.Errorf("%s, was %s", next, id)
@@ -283,6 +293,7 @@ func TestMCP_ServerIsFull(t *testing.T) {
 			}
 			var call edgetest.Answered
 			waittest.Until(t, "a call is refused", func() bool {
+				defer crowd()()
 				resp := u.post(toolCall)
 				if resp.StatusCode == http.StatusOK { // it took long enough for one more
 					_ = resp.Body.Close()
