@@ -314,24 +314,25 @@ func (k *killing) kill(victims ...string) {
 	for _, c := range k.calls {
 		c.young = c.young || !c.old
 	}
-	var start []func()
+	// The others need NATS, and edges end the calls of a bridge that is down for long.
+	var nats, bridges, edges []func()
 	for _, victim := range victims {
 		kind, name, _ := strings.Cut(victim, " ")
 		switch kind {
 		case "edge":
 			i, _ := strconv.Atoi(name)
 			k.edges[i].kill()
-			start = append(start, func() { k.edges[i] = k.startEdge(k.edges[i].host()) })
+			edges = append(edges, func() { k.edges[i] = k.startEdge(k.edges[i].host()) })
 		case "bridge":
 			k.lose(name)
 			k.bridges[name].kill()
-			start = append(start, func() { k.startBridge(name) })
+			bridges = append(bridges, func() { k.startBridge(name) })
 		case "NATS":
 			k.nats.kill()
-			start = slices.Insert(start, 0, k.nats.start) // the others need it
+			nats = append(nats, k.nats.start)
 		}
 	}
-	for _, again := range start {
+	for _, again := range slices.Concat(nats, bridges, edges) {
 		again()
 	}
 }

@@ -301,7 +301,7 @@ func TestPrivileges_Services(t *testing.T) {
 		return p
 	}
 	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms", "--max-events-per-session=20")
-	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
+	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", "--ack-timeout=30s")
 	edge := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s")
 	other := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms")
 

@@ -91,7 +91,7 @@ func startWalled(t *testing.T) *walled {
 	}
 	// The victim in the bucket of the lease must outlive the test.
 	run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=1", "--lease=10m")
-	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0")
+	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", "--ack-timeout=30s")
 	run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0")
 	run("bridge", "bridge is open", "--bridge-name=test", "--upstream="+echoServer(t))
 	for _, user := range w.users {

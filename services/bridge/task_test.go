@@ -766,7 +766,9 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 func TestTask_Refreshed(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	up := slow(newModern(t), release, outcome)
-	b := s.start(t, taskConfig(up.URL))
+	cfg := taskConfig(up.URL)
+	cfg.AckTimeout = waittest.Timeout // of the look, which is not tried again
+	b := s.start(t, cfg)
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 	s.created(t, c)
 	work, now := b.table.Session(c.Session), time.Now()

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,5 +272,43 @@ func TestPublish_PlacesAreShared(t *testing.T) {
 		if a := <-alices; a.status != http.StatusCreated {
 			a.expect(t, http.StatusServiceUnavailable, "unavailable")
 		}
+	}
+}
+
+// So does one that closes sessions and changes members, though there are no such sessions.
+func TestClose_PlacesAreShared(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := guardedConfig(t)
+	cfg.MaxInFlight = 8
+	var held atomic.Bool
+	release := make(chan struct{})
+	l := natstest.Link{After: func() {
+		if held.Load() {
+			<-release
+		}
+	}}
+	in := s.start(t, cfg, nats.SetCustomDialer(&l))
+	heal := sync.OnceFunc(func() { held.Store(false); close(release) })
+	t.Cleanup(heal)
+	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+	in.as(t, bob, http.MethodPost, "/v1/sessions", `{"session":"b"}`).got(t, http.StatusCreated)
+	held.Store(true) // NATS is not heard
+	const many = 10  // of each
+	alices, bobs := make(chan answer, 2*many), make(chan answer, 1)
+	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight")) }
+	for range many {
+		go func() { alices <- in.as(t, alice, http.MethodDelete, "/v1/sessions/none", "") }()
+		go func() { alices <- in.as(t, alice, http.MethodPut, "/v1/sessions/none/members", `{"members":[]}`) }()
+	}
+	waittest.Until(t, "she has three quarters", func() bool { return underWay() >= 6 })
+	go func() { bobs <- in.as(t, bob, http.MethodPost, eventsOf("b", "t"), string(ping("1"))) }()
+	waittest.Until(t, "another client is under way, or answered", func() bool { return len(bobs)+underWay() >= 7 })
+	if n := underWay(); n != 7 {
+		t.Errorf("%d are under way", n)
+	}
+	heal()
+	(<-bobs).stored(t, false)
+	for range 2 * many {
+		(<-alices).expect(t, http.StatusNotFound, "not_found")
 	}
 }

@@ -158,7 +158,7 @@ type closeRequest struct {
 	session, stream string // no stream: the whole session
 	clear           bool
 	grants          auth.Grants // of who asks for it
-	closer          string      // in whose rate it counts
+	closer          string      // in whose rate and share it counts
 }
 
 func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
@@ -187,10 +187,10 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
-	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
+	if err := s.takeShared(ctx, sharerOf(req.closer), s.cfg.AckTimeout); err != nil {
 		return err
 	}
-	defer s.givePlace()
+	defer s.giveShared(sharerOf(req.closer))
 	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
 		return err
 	}

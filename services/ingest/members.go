@@ -51,10 +51,10 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
 	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())
 	defer cancel()
-	if err := s.takePlace(ctx, s.cfg.AckTimeout); err != nil {
+	if err := s.takeShared(ctx, sharerOf(creator), s.cfg.AckTimeout); err != nil {
 		return session.Record{}, err
 	}
-	defer s.givePlace()
+	defer s.giveShared(sharerOf(creator))
 	if err := s.checkOwner(ctx, name, grants); err != nil {
 		return session.Record{}, err
 	}

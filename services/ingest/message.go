@@ -37,8 +37,11 @@ func (m message) sharer() string {
 	if m.trusted {
 		return "session " + m.session
 	}
-	return "publisher " + m.publisher
+	return sharerOf(m.publisher)
 }
+
+// sharerOf returns whose share what a publisher asks for over HTTP takes.
+func sharerOf(publisher string) string { return "publisher " + publisher }
 
 // stored is a publisher's answer for an event in the log.
 type stored struct {

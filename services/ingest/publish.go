@@ -184,15 +184,6 @@ func (u *inFlight) whyEnded() error {
 	}
 }
 
-// takePlace takes a place for a close or a change of members, in no client's share. The error is
-// problem.ErrBusy.
-func (s *Service) takePlace(ctx context.Context, patience time.Duration) error {
-	return s.takeShared(ctx, "", patience)
-}
-
-// givePlace gives back what takePlace took.
-func (s *Service) givePlace() { s.giveShared("") }
-
 // takeShared takes a place among the publishes and closes under way, in the share of a client.
 // patience is how long it waits for one. The error is problem.ErrBusy.
 func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {

@@ -26,13 +26,14 @@ const (
 type edges struct {
 	nc     *nats.Conn
 	asking chan struct{} // holds a token for each question under way
+	within time.Duration // answerWithin
 
 	mu    sync.Mutex
 	heard map[string]time.Time // when each answered last
 }
 
 func newEdges(nc *nats.Conn) *edges {
-	return &edges{nc: nc, asking: make(chan struct{}, maxAsking), heard: map[string]time.Time{}}
+	return &edges{nc: nc, asking: make(chan struct{}, maxAsking), within: answerWithin, heard: map[string]time.Time{}}
 }
 
 // edgesInfo says which edges an answer is of.
@@ -52,7 +53,7 @@ func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, 
 	default:
 		return nil, edgesInfo{}, web.New(web.CodeUnavailable, "Too many requests wait for the edges.")
 	}
-	answers, err := inspect.Ask(ctx, e.nc, q, e.known(time.Now()), answerWithin)
+	answers, err := inspect.Ask(ctx, e.nc, q, e.known(time.Now()), e.within)
 	info := e.roll(answers, time.Now())
 	info.Reachable = err == nil
 	return answers, info, nil // the error is in info

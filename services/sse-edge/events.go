@@ -26,9 +26,9 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 			s.subs.Admitted.Leave(by.Visit)
 		}
 	}()
-	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
+	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.subs.Streams.Reconnects(by.Ctx, req.At, err)
+		s.subs.Streams.Reconnects(by, req.At, err)
 		return s.later(c, "unavailable")
 	}
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
 		if st.Step, err = s.subs.Poll(s.subs.Base, r, 0); err != nil {
-			s.subs.Streams.Reconnects(by.Ctx, req.At, err)
+			s.subs.Streams.Reconnects(by, req.At, err)
 			return s.later(c, "unavailable")
 		}
 		if len(st.Step.Gaps) > 0 {

@@ -147,7 +147,7 @@ func (s *Service) group(c *fiber.Ctx) error {
 	if err != nil {
 		s.subs.Admitted.Leave(by.Visit)
 		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
-			s.subs.Streams.Reconnects(by.Ctx, window.Place{Session: req.places[0].Session}, err)
+			s.subs.Streams.Reconnects(by, window.Place{Session: req.places[0].Session}, err)
 			return s.later(c, "unavailable")
 		}
 		return err
@@ -218,7 +218,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}
 	}
-	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+	ctx, cancel := context.WithTimeout(cursor.WithClient(s.subs.Base, client), subscriber.OpenTimeout)
 	defer cancel()
 	g, err := s.subs.Parts.OpenGroup(ctx, req.places, req.start, cfg)
 	if errors.Is(err, cursor.ErrTooManySessions) {

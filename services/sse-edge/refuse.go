@@ -3,6 +3,7 @@ package edge
 import (
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
@@ -19,7 +20,8 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 		return err
 	}
 	session, stream := web.Place(c)
-	s.subs.Streams.Reconnects(c.UserContext(), window.Place{Session: session, Stream: stream}, err)
+	by := delivery.Request{Visit: admission.Visit{Address: s.subs.ClientAddress(c)}, Ctx: c.UserContext()}
+	s.subs.Streams.Reconnects(by, window.Place{Session: session, Stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 

@@ -87,7 +87,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			return nil, err
 		}
 	}
-	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
+	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: s.subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.MCP.PublicURL)
 	web.Mount(s.app, s.Routes()...)

@@ -12,6 +12,9 @@ import (
 type Link struct {
 	// Before is called with what is about to be sent to the server; nil for nothing.
 	Before func(data []byte)
+	// After is called when something has come from the server, before its reader gets it; nil for
+	// nothing.
+	After func()
 
 	mu    sync.Mutex
 	cut   bool
@@ -46,6 +49,14 @@ func (c *linkConn) Write(data []byte) (int, error) {
 		c.link.Before(data)
 	}
 	return c.Conn.Write(data)
+}
+
+func (c *linkConn) Read(data []byte) (int, error) {
+	n, err := c.Conn.Read(data)
+	if c.link.After != nil {
+		c.link.After()
+	}
+	return n, err
 }
 
 // Cut ends all connections, and refuses others until Heal.

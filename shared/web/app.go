@@ -41,6 +41,9 @@ type Config struct {
 	// their clients. Default: nothing is logged.
 	Log *slog.Logger
 
+	// Refusals does that, and is closed when the application stops. Default: one of its own.
+	Refusals *Refusals
+
 	// Metrics takes the request metrics. Default: none are kept.
 	Metrics prometheus.Registerer
 
@@ -78,6 +81,9 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Clients == nil {
 		cfg.Clients = &Clients{alike: true}
 	}
+	if cfg.Refusals == nil {
+		cfg.Refusals = NewRefusals(cfg.Log, cfg.Clients)
+	}
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 30 * time.Second
 	}
@@ -97,7 +103,7 @@ func (cfg Config) withDefaults() Config {
 func NewApp(cfg Config) *fiber.App {
 	cfg = cfg.withDefaults()
 	m := newMetrics(cfg.Service, cfg.Metrics)
-	refused := newRefusals(cfg.Log, cfg.Clients)
+	refused := cfg.Refusals
 	app := fiber.New(fiber.Config{
 		AppName:                      "Rejoin",
 		CaseSensitive:                true,
@@ -144,7 +150,7 @@ func NewApp(cfg Config) *fiber.App {
 // frame is around everything else: it measures, recovers from panics, answers errors,
 // so that the measured status is the one sent, and sees to it that no rest of a body is
 // taken for the next request.
-func frame(m *metrics, cfg Config, refused *refusals) fiber.Handler {
+func frame(m *metrics, cfg Config, refused *Refusals) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()
 		method := methodLabel(c.Method())

@@ -122,7 +122,7 @@ func fiberProblem(e *fiber.Error) *Problem {
 }
 
 // answer sends the problem of err to the client, and logs what the problem leaves out.
-func answer(c *fiber.Ctx, refused *refusals, err error) error {
+func answer(c *fiber.Ctx, refused *Refusals, err error) error {
 	if errors.Is(err, fiber.ErrMethodNotAllowed) {
 		c.Set(fiber.HeaderAllow, allow(c))
 		if c.Method() == fiber.MethodOptions {

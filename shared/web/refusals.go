@@ -29,11 +29,11 @@ const (
 	shownClients   = 5
 )
 
-// refusals logs the requests that are answered with a problem. The first of a kind has a line of
+// Refusals logs the requests that are answered with a problem. The first of a kind has a line of
 // its own at once; those that follow within 10 s are counted and have one line together, so that
-// clients do not decide how much is logged. It holds some 0.5 MB at most. It is safe for
-// concurrent use.
-type refusals struct {
+// clients do not decide how much is logged. It holds some 0.5 MB at most. [NewApp] closes that of
+// its application. It is safe for concurrent use.
+type Refusals struct {
 	log     *slog.Logger
 	clients *Clients
 
@@ -59,8 +59,9 @@ type refused struct {
 	timer   *time.Timer
 }
 
-func newRefusals(log *slog.Logger, clients *Clients) *refusals {
-	return &refusals{log: log, clients: clients, counted: map[refusal]*refused{}}
+// NewRefusals returns a Refusals that writes to a log. It says of which clients requests are.
+func NewRefusals(log *slog.Logger, clients *Clients) *Refusals {
+	return &Refusals{log: log, clients: clients, counted: map[refusal]*refused{}}
 }
 
 // levelOf returns at which level a problem is logged.
@@ -77,8 +78,16 @@ func levelOf(p *Problem) slog.Level {
 	}
 }
 
+// Warn logs or counts a failed request that is not answered with a problem: at level warn, and as a
+// kind together with the problems of a code.
+func (r *Refusals) Warn(ctx context.Context, code Code, client netip.Addr, message string, err error, attrs ...any) {
+	if r.first(code, slog.LevelWarn, err.Error(), client) {
+		r.log.WarnContext(ctx, message, append([]any{"code", string(code), "client", client.String(), "error", err.Error()}, attrs...)...) //nolint:sloglint // the caller's constant
+	}
+}
+
 // report logs or counts an error that a client is answered with.
-func (r *refusals) report(c *fiber.Ctx, p *Problem, err error) {
+func (r *Refusals) report(c *fiber.Ctx, p *Problem, err error) {
 	ctx, level := c.UserContext(), levelOf(p)
 	if !r.log.Enabled(ctx, level) {
 		return
@@ -107,7 +116,7 @@ func (r *refusals) report(c *fiber.Ctx, p *Problem, err error) {
 
 // first reports whether a request is to be logged by itself, and counts it otherwise. cause
 // matters at levels above debug.
-func (r *refusals) first(code Code, level slog.Level, cause string, client netip.Addr) bool {
+func (r *Refusals) first(code Code, level slog.Level, cause string, client netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -145,7 +154,7 @@ func (r *refusals) first(code Code, level slog.Level, cause string, client netip
 }
 
 // causes returns how many causes of a code are kinds of their own. The caller holds the lock.
-func (r *refusals) causes(code Code) (n int) {
+func (r *Refusals) causes(code Code) (n int) {
 	for kind := range r.counted {
 		if kind.code == code && kind.cause != "" {
 			n++
@@ -155,7 +164,7 @@ func (r *refusals) causes(code Code) (n int) {
 }
 
 // end logs what was counted of a kind. Its next request is a first one again.
-func (r *refusals) end(kind refusal) {
+func (r *Refusals) end(kind refusal) {
 	r.mu.Lock()
 	w := r.counted[kind]
 	delete(r.counted, kind)
@@ -166,7 +175,7 @@ func (r *refusals) end(kind refusal) {
 }
 
 // close logs what is counted, and returns when no timer is left. What follows is logged at once.
-func (r *refusals) close() {
+func (r *Refusals) close() {
 	r.mu.Lock()
 	r.closed = true
 	counted := r.counted

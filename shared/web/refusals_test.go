@@ -57,7 +57,7 @@ func addrOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(n
 func TestRefusals_FurtherOnesAreSummedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out logged
-		r := newRefusals(out.logger(), nil)
+		r := NewRefusals(out.logger(), nil)
 		refuse := func(n int, code Code, client int) (first int) {
 			for range n {
 				if r.first(code, slog.LevelDebug, "x", addrOf(client)) {
@@ -112,7 +112,7 @@ func TestRefusals_FurtherOnesAreSummedUp(t *testing.T) {
 func TestRefusals_ManyClientsAndCauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out logged
-		r := newRefusals(out.logger(), nil)
+		r := NewRefusals(out.logger(), nil)
 		long := strings.Repeat("x", 10*refusalCauseBytes)
 		const each = 5
 		first := 0
@@ -169,7 +169,7 @@ func TestRefusals_CloseWhileAWindowEnds(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
 			var out logged
-			r := newRefusals(out.logger(), nil)
+			r := NewRefusals(out.logger(), nil)
 			for range 2 {
 				r.first(CodeGap, slog.LevelDebug, "", addrOf(1))
 			}

@@ -229,10 +229,11 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, err
 	}
-	if err := takeToken(ctx, p.of.whole); err != nil { // its newest entry may be an event
+	give, err := p.of.takeWhole(ctx) // its newest entry may be an event
+	if err != nil {
 		return life{}, err
 	}
-	defer func() { <-p.of.whole }()
+	defer give()
 	of, _, err := p.log.LifeOf(ctx, name)
 	switch {
 	case err == nil:

@@ -17,6 +17,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
 )
 
 // Config configures the partitions of an edge.
@@ -54,8 +55,8 @@ type Partitions struct {
 	metrics  *metrics
 	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
-	whole    chan struct{}   // a token for each request that is answered with a whole event
-	compares chan struct{}   // likewise, for one that a tail waits for, and not behind clients
+	whole    *quota.Pool     // a place for each request that is answered with a whole event, by client
+	compares chan struct{}   // a token for one that a tail waits for, and not behind clients
 	trims    chan struct{}   // a token for each read of a session's trims
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
@@ -71,12 +72,37 @@ type Partitions struct {
 // connection for which 64 MiB wait.
 const wholeAtOnce = 4
 
+// clientKey is the key of a context's client.
+type clientKey struct{}
+
+// WithClient returns a context for what a client asks for, which counts in the client's share of the
+// requests that are answered with whole events. Without a client there is no share.
+func WithClient(ctx context.Context, client string) context.Context {
+	return context.WithValue(ctx, clientKey{}, client)
+}
+
+// clientOf returns the client of a context; empty without one.
+func clientOf(ctx context.Context) string {
+	client, _ := ctx.Value(clientKey{}).(string)
+	return client
+}
+
+// takeWhole waits until a request may be made that is answered with a whole event. Then give has to be called.
+func (ps *Partitions) takeWhole(ctx context.Context) (give func(), err error) {
+	client := clientOf(ctx)
+	if err := ps.whole.Wait(ctx, client, 1); err != nil {
+		return nil, err
+	}
+	return func() { ps.whole.Give(client, 1) }, nil
+}
+
 // Newest is [eventlog.Log.Newest], which is answered with a whole event.
 func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
-	if err := takeToken(ctx, ps.whole); err != nil {
+	give, err := ps.takeWhole(ctx)
+	if err != nil {
 		return eventlog.Entry{}, err
 	}
-	defer func() { <-ps.whole }()
+	defer give()
 	return ps.log.Newest(ctx, s)
 }
 
@@ -85,7 +111,7 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), whole: make(chan struct{}, wholeAtOnce), compares: make(chan struct{}, 1), trims: make(chan struct{}, cfg.LogReads),
+		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: make(chan struct{}, 1), trims: make(chan struct{}, cfg.LogReads),
 		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {

@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
 
@@ -278,4 +280,38 @@ func TestPartitions_ReadersComeAndGo(t *testing.T) {
 		}
 		all.Wait()
 	}
+}
+
+// One client does not have all requests that are answered with whole events, and others do not wait
+// behind it.
+func TestPartitions_WholeEventsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ps := &Partitions{whole: quota.NewPool(wholeAtOnce)}
+		release := make(chan struct{})
+		var greedy sync.WaitGroup
+		for range 2 * wholeAtOnce {
+			greedy.Go(func() {
+				give, err := ps.takeWhole(WithClient(t.Context(), "greedy"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				<-release
+				give()
+			})
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // of the bubble
+		defer cancel()
+		give, err := ps.takeWhole(WithClient(ctx, "modest"))
+		close(release)
+		greedy.Wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		give()
+		if n := ps.whole.Used(); n != 0 {
+			t.Errorf("%d are still taken", n)
+		}
+	})
 }

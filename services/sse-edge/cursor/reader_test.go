@@ -26,6 +26,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
 
@@ -608,7 +609,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	link := natstest.Link{Before: func(data []byte) {
 		if part := needle.Load(); part != nil && bytes.Contains(data, []byte(*part)) {
 			requests.Add(1)
-			held.Add(int64(len(ps.whole) + len(ps.compares)))
+			held.Add(ps.whole.Used() + int64(len(ps.compares)))
 		}
 	}}
 	env := daemon.NewEnv(nil)
@@ -666,7 +667,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			t.Errorf("%s: %d requests with %d tokens, %v", tt.name, requests.Load(), held.Load(), err)
 		}
 		needle.Store(nil)
-		if n := len(ps.whole); n != 0 {
+		if n := ps.whole.Used(); n != 0 {
 			t.Errorf("%s: %d tokens are still taken", tt.name, n)
 		}
 	}
@@ -675,9 +676,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer back.Close()
-	for range wholeAtOnce {
-		ps.whole <- struct{}{}
-	}
+	ps.whole.Take("", wholeAtOnce)
 	if exists, oldest := back.About(waittest.Context(t)); !exists || oldest != nil { // it does not wait
 		t.Errorf("a client that comes back: %t, %v", exists, oldest)
 	}
@@ -893,7 +892,7 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
-	p := &Partition{of: &Partitions{whole: make(chan struct{}, 1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
+	p := &Partition{of: &Partitions{whole: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
 		of, err := p.lifeOf(waittest.Context(t), "s")
 		if err != nil {

@@ -132,10 +132,11 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 // startAt returns the sequence after which everything was stored at a time or later. The search reads
 // events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
-	if err := takeToken(ctx, p.of.whole); err != nil {
+	give, err := p.of.takeWhole(ctx)
+	if err != nil {
 		return 0, err
 	}
-	defer func() { <-p.of.whole }()
+	defer give()
 	at, err := p.log.SequenceAt(ctx, p.number, since)
 	return at - min(at, 1), err
 }
@@ -257,16 +258,15 @@ var errManyAsk = errors.New("others ask for whole events now")
 // with an ID does not wait behind others: many come back at once, and read together then. Errors are those
 // of the log.
 func (r *Reader) first(ctx context.Context) (uint64, error) {
+	whole, client := r.part.of.whole, clientOf(ctx)
 	if r.Came == FromWindow || r.Came == FromLog {
-		select {
-		case r.part.of.whole <- struct{}{}:
-		default:
+		if !whole.Take(client, 1) {
 			return 0, errManyAsk
 		}
-	} else if err := takeToken(ctx, r.part.of.whole); err != nil {
+	} else if err := whole.Wait(ctx, client, 1); err != nil {
 		return 0, err
 	}
-	defer func() { <-r.part.of.whole }()
+	defer whole.Give(client, 1)
 	return r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
 }
 

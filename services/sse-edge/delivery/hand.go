@@ -27,7 +27,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 	s.cfg.Admission.Hold() // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
-			s.Reconnects(st.Request.Ctx, st.Reader.Place, err)
+			s.Reconnects(st.Request, st.Reader.Place, err)
 			s.CountRefused("unavailable")
 			var out outbox
 			out.only(st, st.Format.Farewell(), true)
@@ -52,7 +52,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 // with a cursor continues there once what follows was read.
 func (st *Stream) open(from Beginning) (err error) {
 	r := st.Reader
-	ctx, cancel := context.WithTimeout(st.streams.base, openingTimeout)
+	ctx, cancel := context.WithTimeout(cursor.WithClient(st.streams.base, st.Request.Client), openingTimeout)
 	defer cancel()
 	if st.raw, err = RawOf(st.conn); err != nil {
 		return err

@@ -202,6 +202,9 @@ type Config struct {
 	// Heartbeat, Retry, MaxAge, WriteTimeout and Drain are the flags of these names, RequestLimit
 	// is --proxy-request-limit.
 	Heartbeat, Retry, MaxAge, RequestLimit, WriteTimeout, Drain time.Duration
+	// SentAway reports why a client is sent away with a reconnection time. It must not let clients decide how
+	// much is logged.
+	SentAway func(by Request, at window.Place, why error)
 	// Retention says how long events are retained now; not positive: for as long as there is
 	// room.
 	Retention func() time.Duration
@@ -227,10 +230,8 @@ func (s *Streams) nextWorker() *worker {
 	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }
 
-// Reconnects logs why a subscriber is sent away with a reconnection time.
-func (s *Streams) Reconnects(ctx context.Context, at window.Place, why error) {
-	s.logger.WarnContext(ctx, "a subscriber is sent away with a retry", "session", at.Session, "stream", at.Stream, "error", why)
-}
+// Reconnects reports why a subscriber is sent away with a reconnection time.
+func (s *Streams) Reconnects(by Request, at window.Place, why error) { s.cfg.SentAway(by, at, why) }
 
 // turns are what a stream has to know while several connections take turns: the newest one receives
 // the messages. It belongs to the stream's worker, but for quiet.

@@ -358,7 +358,7 @@ func (w *worker) write(st *Stream, block []byte) {
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
 // at the window.
 func (w *worker) read(st *Stream) {
-	ctx, cancel := context.WithCancel(w.streams.base)
+	ctx, cancel := context.WithCancel(cursor.WithClient(w.streams.base, st.Request.Client))
 	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.Reader.Cursor
 	go func() {
 		defer cancel()

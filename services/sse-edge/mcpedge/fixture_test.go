@@ -79,7 +79,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	if f.tune != nil {
 		f.tune(s)
 	}
-	app := web.NewApp(web.Config{Service: "edge", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
+	app := web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	app.Server().KeepHijackedConns = true
 	cfg.Access.Protect(app, "--edge-hosts", nil, cfg.MCP.PublicURL)
 	web.Mount(app, append(s.Routes(), s.ResourceRoutes()...)...)

@@ -99,7 +99,7 @@ func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...s
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.subs.Open(req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
+	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if err != nil {
 		s.subs.Admitted.Leave(by.Visit)
 		return nil, err

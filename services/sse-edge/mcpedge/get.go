@@ -59,7 +59,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 		return err
 	}
 	if len(form.call) > 0 {
-		over, err := s.isOver(req)
+		over, err := s.isOver(c, req)
 		switch {
 		case err == nil && over && ended:
 			err = refusal.ErrNoSession // the rest of the answer was all that could be had of it
@@ -91,13 +91,14 @@ func postOnly(c *fiber.Ctx) error {
 }
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
-func (s *Service) isOver(req subscriber.Request) (bool, error) {
-	r, err := s.subs.Open(req, window.Limits{Events: 1, Bytes: subscriber.StepBytes})
+func (s *Service) isOver(c *fiber.Ctx, req subscriber.Request) (bool, error) {
+	client := s.subs.Config.Clients.Client(c)
+	r, err := s.subs.Open(client, req, window.Limits{Events: 1, Bytes: subscriber.StepBytes})
 	if err != nil {
 		return false, err
 	}
 	defer r.Close()
-	step, err := s.subs.Poll(s.subs.Base, r, 0)
+	step, err := s.subs.Poll(cursor.WithClient(s.subs.Base, client), r, 0)
 	return err == nil && step.Ended && len(step.Items)+len(step.Gaps) == 0, err
 }
 
@@ -111,7 +112,7 @@ func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 	case http.StatusTooManyRequests:
 		reason = "address_rate"
 	case http.StatusServiceUnavailable:
-		s.logger.WarnContext(c.UserContext(), "an MCP client is sent away with a retry", "session", sessionNamed(c), "error", err)
+		s.warn(c, web.CodeUnavailable, "an MCP client is sent away with a retry", err)
 	default:
 		return err
 	}

@@ -154,7 +154,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 		return postRefused, err
 	}
 	req := subscriber.Request{At: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: state.After}}
-	over, err := s.isOver(req)
+	over, err := s.isOver(c, req)
 	switch {
 	case err != nil:
 		return postRefused, err
@@ -217,7 +217,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 		return err
 	}
 	req := subscriber.Request{At: window.Place{Session: name, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: text}}
-	over, err := s.isOver(req)
+	over, err := s.isOver(c, req)
 	switch {
 	case err != nil:
 		return err
@@ -237,7 +237,7 @@ func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessag
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
-	e, err := s.subs.Parts.Newest(ctx, last)
+	e, err := s.subs.Parts.Newest(cursor.WithClient(ctx, s.subs.Config.Clients.Client(c)), last)
 	switch {
 	case err == nil && isResponse(e.Data):
 		return c.SendStatus(http.StatusNoContent)

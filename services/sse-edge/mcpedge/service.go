@@ -2,7 +2,6 @@ package mcpedge
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -74,11 +73,15 @@ func (s *Service) handler(h func(*fiber.Ctx, caller) error) fiber.Handler {
 // refuse answers with a JSON-RPC error.
 func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	r := refusal.From(err)
-	level := slog.LevelDebug
-	if r.Status >= http.StatusInternalServerError {
-		level = slog.LevelWarn
+	const message = "an MCP client is refused"
+	switch {
+	case r.Status < http.StatusInternalServerError:
+		s.logger.DebugContext(c.UserContext(), message, "method", strings.Clone(c.Method()), "session", sessionNamed(c), "error", err)
+	case r.Status == http.StatusInternalServerError:
+		s.warn(c, web.CodeInternal, message, err)
+	default:
+		s.warn(c, web.CodeUnavailable, message, err)
 	}
-	s.logger.Log(c.UserContext(), level, "an MCP client is refused", "method", strings.Clone(c.Method()), "session", sessionNamed(c), "error", err)
 	if r.RetryAfter > 0 {
 		c.Set(fiber.HeaderRetryAfter, strconv.Itoa(int(r.RetryAfter/time.Second)))
 	}
@@ -86,4 +89,9 @@ func (s *Service) refuse(c *fiber.Ctx, err error) error {
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	c.Status(r.Status)
 	return c.Send(r.Body())
+}
+
+// warn logs or counts a failed request. Clients do not decide how much is logged.
+func (s *Service) warn(c *fiber.Ctx, code web.Code, message string, err error) {
+	s.subs.Refusals.Warn(c.UserContext(), code, s.subs.ClientAddress(c), message, err, "method", strings.Clone(c.Method()), "session", sessionNamed(c))
 }

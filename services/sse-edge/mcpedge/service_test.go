@@ -1,15 +1,19 @@
 package mcpedge
 
 import (
+	"bytes"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/mcpedge/refusal"
+	"rejoin/shared/daemon"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -221,6 +225,45 @@ func TestMCP_NoBridge(t *testing.T) {
 	}
 }
 
+// Clients do not decide how much is logged.
+func TestMCP_FailuresAreSummedUp(t *testing.T) {
+	f := newFixture(t)
+	var out bytes.Buffer
+	f.env = func(env *daemon.Env) {
+		env.Log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	b := f.bridge()
+	s, stop := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	b.leave()
+	const requests = 10
+	for range requests {
+		if a := u.read(u.post(toolList)); a.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%d %s", a.StatusCode, a.Text)
+		}
+	}
+	stop() // now all is logged
+	lines, n := 0, 0
+	for line := range strings.Lines(out.String()) {
+		var is struct {
+			Msg   string
+			Count int
+		}
+		if err := json.Unmarshal([]byte(line), &is); err != nil {
+			t.Fatal(err)
+		}
+		if is.Msg == "an MCP client is refused" {
+			is.Count = 1
+		}
+		if is.Count > 0 {
+			lines, n = lines+1, n+is.Count
+		}
+	}
+	if n != requests || lines == requests { // two in ten seconds
+		t.Errorf("%d refusals in %d lines:\n%s", n, lines, out.String())
+	}
+}
+
 // The SDKs give a call up after anything but a 200, and one of them its session.
 func TestMCP_ServerIsFull(t *testing.T) {
 	f := newFixture(t)
@@ -233,8 +276,17 @@ func TestMCP_ServerIsFull(t *testing.T) {
 			u := join(t, f.mcpEdge(change), "2025-11-25")
 			c := u.get("")
 			id := c.primed()
+			crowd := func() (wait func()) { // or one at a time may be slow enough
+				var others sync.WaitGroup
+				for range 20 {
+					others.Go(func() { u.read(u.do(http.MethodGet, "", "Last-Event-ID", "x", "Content-Type", "")) })
+				}
+				return others.Wait
+			}
 			for refused := false; !refused; {
+				wait := crowd()
 				again := u.get(id)
+				wait()
 				next := again.primed()
 				if edgetest.SequenceOf(t, next) != edgetest.SequenceOf(t, id) || next == id || again.Decoder.Retry() < time.Second {
 					t.Errorf("%s, was %s", next, id)
@@ -244,6 +296,7 @@ func TestMCP_ServerIsFull(t *testing.T) {
 			}
 			var call edgetest.Answered
 			waittest.Until(t, "a call is refused", func() bool {
+				defer crowd()()
 				resp := u.post(toolCall)
 				if resp.StatusCode == http.StatusOK { // it took long enough for one more
 					_ = resp.Body.Close()

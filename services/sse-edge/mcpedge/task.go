@@ -42,7 +42,7 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 			leave()
 		}
 	}()
-	is, err := s.taskOf(rec)
+	is, err := s.taskOf(by.Client, rec)
 	switch {
 	case errors.Is(err, eventlog.ErrNotFound):
 		return postRefused, refusal.FromMCP(mcp.ErrTask, r.ID)
@@ -72,13 +72,13 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 	return s.direct(c, answer.Data, leave)
 }
 
-// taskOf returns the newest state of a session's task. The error wraps [eventlog.ErrNotFound] where
+// taskOf returns the newest state of a session's task, for a client. The error wraps [eventlog.ErrNotFound] where
 // there is none.
-func (s *Service) taskOf(rec session.Record) (mcp.Task, error) {
+func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 	defer cancel()
 	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
-	e, err := s.subs.Parts.Newest(ctx, at)
+	e, err := s.subs.Parts.Newest(cursor.WithClient(ctx, client), at)
 	if err != nil {
 		if cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
 			err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")

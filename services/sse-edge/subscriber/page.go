@@ -54,7 +54,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	if req.Filter != nil {
 		limit.Events = MaxLimit // most of them may be hidden
 	}
-	r, err := s.Open(req, limit)
+	r, err := s.Open(by.Client, req, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +70,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	}
 	ctx, stop := s.listening(c.Context().Conn())
 	defer stop()
+	ctx = cursor.WithClient(ctx, by.Client)
 	var step cursor.Step
 	if req.Filter == nil {
 		step, err = s.Poll(ctx, r, req.Wait)

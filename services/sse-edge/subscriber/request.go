@@ -43,11 +43,11 @@ const (
 // OpenTimeout bounds what a subscriber may wait for before its first answer.
 const OpenTimeout = 10 * time.Second
 
-// Open returns the reader of a request, or a problem.
-func (s *Service) Open(req Request, limit window.Limits) (*cursor.Reader, error) {
+// Open returns the reader of a client's request, or a problem.
+func (s *Service) Open(client string, req Request, limit window.Limits) (*cursor.Reader, error) {
 	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
-	r, err := s.Parts.Open(ctx, req.At, req.Start, limit)
+	r, err := s.Parts.Open(cursor.WithClient(ctx, client), req.At, req.Start, limit)
 	if err != nil {
 		if cursor.Transient(err) {
 			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/metric"
@@ -27,6 +28,8 @@ type Service struct {
 	Parts    *cursor.Partitions
 	Streams  *delivery.Streams
 	Admitted *admission.Admission
+	// Refusals logs what goes wrong for clients. The application closes it.
+	Refusals *web.Refusals
 
 	// Config is not to be changed.
 	Config Config
@@ -58,7 +61,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 	base, end := context.WithCancel(context.Background())
 	s := &Service{
 		Config: cfg, Base: base, end: end, sessions: b.Sessions, memory: env.Memory,
-		connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate), metrics: newMetrics(env.Metrics),
+		Refusals: web.NewRefusals(env.Log, cfg.Clients), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate), metrics: newMetrics(env.Metrics),
 	}
 	s.Admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
 		_, ok := b.Sessions.Session(name)
@@ -67,6 +70,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 	s.Streams = delivery.New(delivery.Config{
 		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
+		SentAway:  s.sentAway,
 		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
 	})
 	s.Parts = cursor.New(cursor.Config{
@@ -74,6 +78,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 		WindowBytes: int(cfg.WindowBytes), Backfill: int(cfg.WindowBackfill), Linger: time.Duration(cfg.PartitionLinger), LogReads: cfg.LogReads, Patience: cfg.LedgerPatience,
 	})
 	return s
+}
+
+// sentAway logs or counts why a client is sent away with a reconnection time.
+func (s *Service) sentAway(by delivery.Request, at window.Place, why error) {
+	s.Refusals.Warn(by.Ctx, web.CodeUnavailable, by.Address, "a subscriber is sent away with a retry", why, "session", at.Session, "stream", at.Stream)
 }
 
 // Run follows partitions and moves cursors until ctx ends. Streams that are open then stay where
