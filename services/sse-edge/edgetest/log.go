@@ -94,9 +94,19 @@ func (l *Log) Restart() {
 	l.t.Helper()
 	l.Server.Stop()
 	l.Server.Start()
-	waittest.Until(l.t, "a generation has begun", func() bool {
-		begun, err := l.Backend.Log.BeginGeneration(waittest.Context(l.t), 0)
-		return err == nil && begun
+	l.Server.AwaitConn(l.Backend.Log.Conn())
+	l.Begin()
+}
+
+// Begin begins a generation for the server that is connected, as the janitor does.
+func (l *Log) Begin() {
+	l.t.Helper()
+	waittest.NoError(l.t, func() error {
+		_, err := l.Backend.Log.BeginGeneration(waittest.Context(l.t), 0)
+		if err == nil {
+			_, err = l.Backend.Log.Look(waittest.Context(l.t), 0) // after an error that came when it was stored
+		}
+		return err
 	})
 }
 
