@@ -428,9 +428,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	check("an edge that was there when it happened", stayed, begun.Generation())
 	check("an edge that ran", running, begun.Generation())
 	check("an edge that starts later", followLog(t, f, 0), begun.Generation())
-	if _, err := f.Backend.Log.BeginGeneration(waittest.Context(t), 0); err != nil {
-		t.Fatal(err)
-	}
+	f.Begin()
 	now, err := f.Backend.Log.Look(waittest.Context(t), 0)
 	if err != nil || !slices.Equal(now.Generations, begun.Generations) {
 		t.Errorf("a janitor that comes back makes %+v of %+v, %v", now.Generations, begun.Generations, err)
