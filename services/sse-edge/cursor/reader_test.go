@@ -395,6 +395,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	had := event.ID{Stream: "a", Tag: place.Tag(), Sequence: lost}.String()
 
 	f.Server.Start()
+	f.Server.AwaitConn(f.Backend.Log.Conn())
 	running := followLog(t, f, 0)
 	last := f.Publish("a", 4)
 	if last < lost {
