@@ -68,7 +68,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
 		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
+		MaxAge: 10 * time.Minute, WriteTimeout: time.Minute, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
 		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
 	}}
 	if change != nil {
