@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,10 +24,17 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/leaktest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
+
+func TestMain(m *testing.M) {
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
+}
 
 // fixture is a log of one partition, and edges on it. The test is the janitor.
 type fixture struct {
@@ -546,5 +554,17 @@ func TestProxyRequestLimit(t *testing.T) {
 	c.Over()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the subscriber comes back after %s", c.Decoder.Retry())
+	}
+}
+
+func TestJavaScriptClient_WithoutPlayground(t *testing.T) {
+	for _, playground := range []bool{false, true} {
+		var paths []string
+		for _, route := range (&Service{cfg: Config{Playground: playground}}).Routes() {
+			paths = append(paths, route.Path)
+		}
+		if !slices.Contains(paths, "/rejoin.js") || slices.Contains(paths, "/") != playground {
+			t.Errorf("with the playground %v, the edge serves %q", playground, paths)
+		}
 	}
 }

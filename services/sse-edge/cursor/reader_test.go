@@ -25,9 +25,14 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
+
+func TestMain(m *testing.M) {
+	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
+}
 
 // followLog follows the partitions of a log until the test ends.
 func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
