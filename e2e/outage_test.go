@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -273,11 +275,18 @@ type program struct {
 }
 
 // startProgram starts a program, which ends with the test, and waits until it is ready and
-// its log says something: with the address, if it has one.
+// its log says something: with the address, if it has one. A flag with port 0 is given a port that
+// nobody else listens on until the test ends, also after the program was killed.
 func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Helper()
 	log := &procLog{}
-	cmd := exec.Command(built(t, pkg), append(args, "--log-format=json", "--admin-addr=127.0.0.1:0")...) //nolint:noctx // it is killed by the test's cleanup
+	args = append(slices.Clone(args), "--log-format=json", "--admin-addr=127.0.0.1:0")
+	for i, arg := range args {
+		if addr, ok := strings.CutSuffix(arg, ":0"); ok {
+			args[i] = fmt.Sprintf("%s:%d", addr, natstest.FreePort(t))
+		}
+	}
+	cmd := exec.Command(built(t, pkg), args...) //nolint:noctx // it is killed by the test's cleanup
 	cmd.Env = withoutRejoin(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = log

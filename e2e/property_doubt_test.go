@@ -19,11 +19,15 @@ type doubt struct {
 	unread []time.Time // by partition: when it was last seen not to be read
 }
 
-// watchUnread looks all the time whether a janitor has read the partitions.
+// watchUnread looks all the time whether a janitor has read the partitions. One that was not looked at
+// for a second, on a machine that pauses, may have been unread meanwhile.
 func (w *world) watchUnread() {
+	looked := make([]time.Time, w.sc.settings.Partitions)
 	for w.ctx.Err() == nil {
-		for p := range w.sc.settings.Partitions {
-			if w.checked(p) {
+		for p := range looked {
+			checked := w.checked(p)
+			paused := time.Since(looked[p]) > time.Second
+			if looked[p] = time.Now(); checked && !paused {
 				continue
 			}
 			w.mu.Lock()
@@ -45,15 +49,15 @@ func (w *world) checked(p int) bool {
 	return err == nil && state.Checked()
 }
 
-// unreadFor is for how long after a partition was last seen unread an edge may still say so.
+// unreadFor is for how long after a partition was last seen unread an edge may still report that.
 func (w *world) unreadFor() time.Duration { return w.sc.patience + 3*time.Second }
 
-// doubtful says why a gap may be uncertain at this moment, or returns "" when it may not,
-// but for the floor.
-func (w *world) doubtful(p int) string {
+// doubtful says why a gap that an edge has decided on since a moment may be uncertain, or returns ""
+// when it may not, but for the floor. The subscriber may have received the gap long after.
+func (w *world) doubtful(p int, since time.Time) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if time.Since(w.doubt.unread[p]) < w.unreadFor() {
+	if w.doubt.unread[p].After(since.Add(-w.unreadFor())) {
 		return "unread"
 	}
 	return ""

@@ -33,7 +33,7 @@ func (c *connection) refuse(ctx context.Context, body io.Reader, edge int) bool 
 	if err != nil || problem.Code != "gap" || problem.Status != 410 {
 		c.w.violate("%s: the answer to on_gap=error is %+v: %v", c, problem, err)
 	}
-	c.refused = &refusal{edge: edge, life: c.life, cursor: c.asked, position: c.position, doubt: c.w.doubtful(c.w.truth.partition(c.plan.session))}
+	c.refused = &refusal{edge: edge, life: c.life, cursor: c.asked, position: c.position, doubt: c.w.doubtful(c.w.truth.partition(c.plan.session), c.opened)}
 	c.note(received{what: "410", edge: c.life, note: c.asked})
 	c.w.count("on_gap=error: 410")
 	return true

@@ -235,7 +235,7 @@ func (s *subscriber) connect(n int) bool {
 	if s.cursor == "" && s.plan.from == "now" {
 		q.Set("from", "now")
 	}
-	this := &connection{subscriber: s, life: life, asked: s.cursor, cleared: s.w.sent(life), refusal: s.refused}
+	this := &connection{subscriber: s, life: life, opened: time.Now(), asked: s.cursor, cleared: s.w.sent(life), refusal: s.refused}
 	if this.strict = s.plan.strict && s.cursor != "" && s.refused == nil; this.strict {
 		q.Set("on_gap", "error")
 	}
@@ -293,6 +293,7 @@ func (s *subscriber) connect(n int) bool {
 type connection struct {
 	*subscriber
 	life      string
+	opened    time.Time
 	asked     string // the cursor that it began with
 	connected bool
 	cleared   map[int]uint64 // how far this edge is known to have been when the request was made
@@ -474,7 +475,7 @@ func (c *connection) told(g *toldGap) {
 		if g.Reason == "rolled_back" {
 			c.position = g.resumesAt
 		}
-		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session))
+		g.why = c.w.doubtful(c.w.truth.partition(c.plan.session), c.opened)
 		return
 	}
 	if g.Reason == "rolled_back" && (c.w.unattended() || c.w.disowned(c.place(), g.Requested)) {
@@ -483,7 +484,7 @@ func (c *connection) told(g *toldGap) {
 		maps.DeleteFunc(c.delivered, func(sequence uint64, _ string) bool { return sequence > g.resumesAt })
 		return
 	}
-	had, why := maps.Clone(c.delivered), c.w.doubtful(c.w.truth.partition(c.plan.session))
+	had, why := maps.Clone(c.delivered), c.w.doubtful(c.w.truth.partition(c.plan.session), c.opened)
 	c.w.tasks.Go(func() { c.w.checkGap(s, g, had, why) })
 }
 

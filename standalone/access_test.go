@@ -38,7 +38,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 func TestAccess_TokenOnEveryAddress(t *testing.T) {
 	t.Parallel()
 	cfg := authtest.Config(t)
-	r := start(t, filepath.Join(t.TempDir(), "data"), append(patientAcks, "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)...)
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)
 	api := "http://" + r.addrs["--edge-addr"]
 	routes := map[string][][2]string{
 		"--ingest-addr": {

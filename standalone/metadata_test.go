@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rejoin/shared/waittest"
 )
 
 // A kill may come between the two files that hold a stream's metadata.
@@ -33,6 +35,7 @@ func TestKill_BetweenFilesOfMetadata(t *testing.T) {
 		t.Fatalf("published: %d %s", status, answer)
 	}
 	before := events(r, "")
+	waittest.Until(t, "the edge has the event", func() bool { before = events(r, ""); return len(before.Events) > 0 })
 	r.stop()
 	sums, err := filepath.Glob(filepath.Join(data, "jetstream", "*", "streams", "*", "meta.sum"))
 	if err != nil || len(sums) == 0 {

@@ -158,7 +158,7 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 func TestRefusal_DataFolderIsInUse(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	r := start(t, data, patientAcks...)
+	r := start(t, data)
 	if got, want := refuses(t, data), data+" is in use by another rejoin; stop that one, or choose another folder with --data"; !strings.Contains(got, want) {
 		t.Errorf("it said %q, want %q", got, want)
 	}
@@ -176,7 +176,7 @@ func TestRefusal_DataFolderIsInUse(t *testing.T) {
 func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	r := start(t, data, append(patientAcks, "--max-bytes=1000000000")...) // which fits into the server that changes the version
+	r := start(t, data, "--max-bytes=1000000000") // which fits into the server that changes the version
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
 	r.stop()
 	setVersion := func(version string) {

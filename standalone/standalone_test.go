@@ -51,9 +51,10 @@ func TestMain(m *testing.M) {
 
 var addrFlags = []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr", "--admin-addr"}
 
-// command is the real program on free ports; the last of two equal flags counts.
+// command is the real program on free ports; the last of two equal flags counts. A publish waits for
+// JetStream as long as a slow machine takes.
 func command(t *testing.T, data string, args ...string) *exec.Cmd {
-	all := []string{"--data=" + data, "--log-format=json"}
+	all := []string{"--data=" + data, "--log-format=json", "--ack-timeout=1m"}
 	for _, flag := range addrFlags {
 		all = append(all, flag+"=127.0.0.1:0")
 	}
@@ -118,9 +119,6 @@ func start(t *testing.T, data string, args ...string) *running {
 	return r
 }
 
-// patientAcks have a publish wait for JetStream as long as a slow machine takes.
-var patientAcks = []string{"--ack-timeout=20s"}
-
 func (r *running) readAddrs() {
 	told := map[string]string{
 		"edge open": "--edge-addr", "ingest listens": "--ingest-addr", "janitor listens": "--janitor-addr",
@@ -177,7 +175,7 @@ func TestHosts_AllowedNames(t *testing.T) {
 func TestPublish_LargestMessage(t *testing.T) {
 	t.Parallel()
 	const largest = 31 << 20
-	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1", "--ack-timeout=1m")
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--max-message-bytes="+strconv.Itoa(largest), "--max-bytes-per-session=-1")
 	const head, tail = `{"jsonrpc":"2.0","method":"`, `"}`
 	body := head + strings.Repeat("m", largest-len(head)-len(tail)) + tail
 	for _, flag := range []string{"--edge-addr", "--ingest-addr"} {
@@ -213,7 +211,7 @@ func announce(t *testing.T, addr, path string, length int) (status int) {
 
 func TestAddresses_WholeAPIAndEachService(t *testing.T) {
 	t.Parallel()
-	r := start(t, filepath.Join(t.TempDir(), "data"), patientAcks...)
+	r := start(t, filepath.Join(t.TempDir(), "data"))
 	url := func(flag string) string { return "http://" + r.addrs[flag] }
 	for i, flag := range []string{"--edge-addr", "--ingest-addr"} {
 		if status, body := request(t, http.MethodPost, url(flag)+eventPath, message); status != http.StatusCreated {

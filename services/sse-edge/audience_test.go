@@ -122,7 +122,7 @@ func (c *client) trimmed(t *testing.T) {
 func TestConnections_SlowClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	url := f.edge(func(c *Config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
+	url := f.edge(func(c *Config) { c.WindowBytes = 64 << 20 })
 	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,10 +24,17 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/leaktest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
+
+func TestMain(m *testing.M) {
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
+}
 
 // fixture is a log of one partition, and edges on it. The test is the janitor.
 type fixture struct {
@@ -68,7 +76,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	}
 	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
 		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
-		MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
+		MaxAge: 10 * time.Minute, WriteTimeout: time.Minute, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
 		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
 	}}
 	if change != nil {
@@ -247,8 +255,8 @@ func TestResume_BelowWindow(t *testing.T) {
 	for _, flow := range []bool{false, true} {
 		t.Run(fmt.Sprint("flow_", flow), func(t *testing.T) {
 			f := newFixture(t)
-			url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
-			path := streamPath
+			s, _ := f.startService(func(c *Config) { c.WindowBytes = 4 << 10 })
+			url, path := s.url(), streamPath
 			if flow {
 				path = "/v1/sessions/s/events"
 			}
@@ -258,6 +266,7 @@ func TestResume_BelowWindow(t *testing.T) {
 			tenth := c.Messages(10)
 			c.Close()
 			last := f.Publish("a", 2500)
+			s.has(t, last) // or the edge waits for its window, and not for ever
 			c = subscribe(t, url+path+"?after="+tenth)
 			c.Next("connect")
 			for n := uint64(11); n <= last; n++ {
@@ -545,5 +554,17 @@ func TestProxyRequestLimit(t *testing.T) {
 	c.Over()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the subscriber comes back after %s", c.Decoder.Retry())
+	}
+}
+
+func TestJavaScriptClient_WithoutPlayground(t *testing.T) {
+	for _, playground := range []bool{false, true} {
+		var paths []string
+		for _, route := range (&Service{cfg: Config{Playground: playground}}).Routes() {
+			paths = append(paths, route.Path)
+		}
+		if !slices.Contains(paths, "/rejoin.js") || slices.Contains(paths, "/") != playground {
+			t.Errorf("with the playground %v, the edge serves %q", playground, paths)
+		}
 	}
 }

@@ -140,7 +140,7 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 		t.Error("it follows without a connection")
 	}
 	srv.Start()
-	waittest.Until(t, "the connection is back", js.Conn().IsConnected)
+	srv.AwaitConn(js.Conn())
 	if err := bucket.Follow(t.Context(), js, "NONE", func(bucket.Entry) {}, func() {}); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("a bucket that is not there: %v", err)
 	}

@@ -79,6 +79,7 @@ func (w *world) restart() {
 func (w *world) start() {
 	w.t.Helper()
 	w.server.Start()
+	w.server.AwaitConn(w.creator.Log.Conn())
 	for p := range w.creator.Log.Settings().Partitions {
 		waittest.NoError(w.t, func() error {
 			_, err := w.creator.Log.BeginGeneration(w.t.Context(), p)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/waittest"
 )
 
 // Server is a NATS server with JetStream that a test can stop and start again.
@@ -206,6 +208,13 @@ func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	}
 	s.t.Cleanup(nc.Close)
 	return nc
+}
+
+// AwaitConn waits until a connection has noticed that the server was restarted: until then it is one
+// to the server before.
+func (s *Server) AwaitConn(nc *nats.Conn) {
+	s.t.Helper()
+	waittest.Until(s.t, "the connection is one to this run of the server", func() bool { return nc.ConnectedServerId() == s.srv.ID() })
 }
 
 // options are those of a server on a free port of the loopback interface.

@@ -318,11 +318,15 @@ func TestServe_SlowRequest(t *testing.T) {
 // The time is for a part of the body, however its bytes come.
 func TestServe_TricklingBody(t *testing.T) {
 	t.Parallel()
-	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: 6 * time.Second}}})
+	const patient = 5 // parts
+	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{BodyTimeout: waittest.Timeout}}})
 	parts := make(chan error, 100)
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		body := StreamedBody(c)
-		for {
+		for n := 0; ; n++ {
+			if n == patient {
+				body.timeout, body.extended = 100*time.Millisecond, time.Time{}
+			}
 			body.Part()
 			_, err := io.ReadFull(body, make([]byte, 10))
 			if parts <- err; err != nil {
@@ -332,7 +336,7 @@ func TestServe_TricklingBody(t *testing.T) {
 	}})
 	c := dial(t, serve(t, app))
 	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n")
-	for range 5 { // each part has the whole time
+	for range patient {
 		c.send(t, "a\r\n0123456789\r\n")
 		if err := <-parts; err != nil {
 			t.Fatal(err)
@@ -345,7 +349,7 @@ func TestServe_TricklingBody(t *testing.T) {
 			select {
 			case <-over:
 				return
-			case <-time.After(time.Second): // less than a part may take
+			case <-time.After(20 * time.Millisecond): // less than a part may take
 				_, _ = io.WriteString(c, "1\r\nx\r\n") // fails once it is cut off
 			}
 		}

@@ -108,7 +108,7 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 
 	f.Restart()
 	f.Check(0)
-	waittest.Until(t, "the connection is back", ps.log.Conn().IsConnected)
+	f.Server.AwaitConn(ps.log.Conn())
 	f.Purge(8)
 	last := f.Publish("a", 2)
 	r = opens(t, ps, "s", Start{After: five})

@@ -25,10 +25,15 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
+
+func TestMain(m *testing.M) {
+	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
+}
 
 // followLog follows the partitions of a log until the test ends.
 func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
@@ -396,6 +401,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	had := event.ID{Stream: "a", Tag: place.Tag(), Sequence: lost}.String()
 
 	f.Server.Start()
+	f.Server.AwaitConn(f.Backend.Log.Conn())
 	running := followLog(t, f, 0)
 	last := f.Publish("a", 4)
 	if last < lost {
@@ -429,9 +435,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	check("an edge that was there when it happened", stayed, begun.Generation())
 	check("an edge that ran", running, begun.Generation())
 	check("an edge that starts later", followLog(t, f, 0), begun.Generation())
-	if _, err := f.Backend.Log.BeginGeneration(waittest.Context(t), 0); err != nil {
-		t.Fatal(err)
-	}
+	f.Begin()
 	now, err := f.Backend.Log.Look(waittest.Context(t), 0)
 	if err != nil || !slices.Equal(now.Generations, begun.Generations) {
 		t.Errorf("a janitor that comes back makes %+v of %+v, %v", now.Generations, begun.Generations, err)

@@ -94,22 +94,32 @@ func (l *Log) Restart() {
 	l.t.Helper()
 	l.Server.Stop()
 	l.Server.Start()
-	waittest.Until(l.t, "a generation has begun", func() bool {
-		begun, err := l.Backend.Log.BeginGeneration(waittest.Context(l.t), 0)
-		return err == nil && begun
+	l.Server.AwaitConn(l.Backend.Log.Conn())
+	l.Begin()
+}
+
+// Begin begins a generation for the server that is connected, as the janitor does.
+func (l *Log) Begin() {
+	l.t.Helper()
+	waittest.NoError(l.t, func() error {
+		_, err := l.Backend.Log.BeginGeneration(waittest.Context(l.t), 0)
+		if err == nil {
+			_, err = l.Backend.Log.Look(waittest.Context(l.t), 0) // after an error that came when it was stored
+		}
+		return err
 	})
 }
 
 // Check notes that the partition was read, and up to where entries are missing.
 func (l *Log) Check(damaged uint64) {
 	l.t.Helper()
-	state, err := l.Backend.Log.Look(waittest.Context(l.t), 0)
-	if err == nil {
-		err = l.Backend.Log.SetChecked(waittest.Context(l.t), 0, state, damaged)
-	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	waittest.NoError(l.t, func() error {
+		state, err := l.Backend.Log.Look(waittest.Context(l.t), 0)
+		if err == nil {
+			err = l.Backend.Log.SetChecked(waittest.Context(l.t), 0, state, damaged)
+		}
+		return err
+	}, eventlog.ErrUnavailable)
 }
 
 // Publish publishes n events to a stream of session s, and returns the last sequence.
