@@ -27,7 +27,7 @@ type Config struct {
 	// MaxInFlight is how many publishes and closes may be under way at once; more are
 	// answered 503. Once three quarters of the places are taken, a publisher (over HTTP, as for
 	// MaxPublishRate) or session (on NATS) has no more than a quarter. Default: 4096.
-	MaxInFlight int `default:"4096" help:"Maximum number of concurrent publishes and closes." placeholder:"N"`
+	MaxInFlight int `default:"4096" help:"Maximum number of concurrent publishes, closes and changes of members." placeholder:"N"`
 
 	// MaxPublishRate bounds the messages of a publisher over HTTP, which is a token's
 	// subject, or without access control a client address; MaxSessionPublishRate those
