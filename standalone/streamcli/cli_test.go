@@ -2,6 +2,7 @@ package streamcli
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"rejoin/shared/leaktest"
 	"rejoin/shared/waittest"
+	"rejoin/standalone/remote"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -336,4 +338,59 @@ func (in idle) Read([]byte) (int, error) {
 	close(in.read)
 	<-in.end
 	return 0, io.EOF
+}
+
+// Lines that were stored before the interruption count, although they were not reported yet.
+func TestPublish_InterruptedBeforeItReportsOutcomes(t *testing.T) {
+	asked := make(chan string, 3)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- string(body)
+		switch line := string(body); {
+		case strings.Contains(line, "[1]"):
+			_, _ = io.WriteString(w, `{"index":0,"code":"body_too_large"}`+"\n"+`{"accepted":0,"stopped":null}`+"\n")
+		case strings.Contains(line, "[2]"):
+			_, _ = io.WriteString(w, `{"index":0,"id":"t_tag_2"}`+"\n"+`{"accepted":1,"stopped":null}`+"\n")
+		default:
+			<-r.Context().Done()
+		}
+	}))
+	defer s.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	third := make(chan struct{})
+	in := &afterEach{lines: []string{"[1]\n", "[2]\n", "[3]\n"}, asked: asked, end: third}
+	status := &noticed{seen: "line 1: ", then: func() {
+		<-third // so the second one is stored
+		interrupt()
+	}}
+	cli := PublishCLI{Flags: remote.Flags{URL: s.URL}, Session: "s", Stream: "t"}
+	err := cli.publish(ctx, in, status)
+	if err == nil || err.Error() != "interrupted; line 3 and later may not have been stored" || !strings.HasSuffix(status.String(), "\n1 stored (0 duplicates), 1 rejected\n") {
+		t.Errorf("%v, %q", err, status)
+	}
+}
+
+// afterEach is an input whose next line comes when the server has got the one before.
+type afterEach struct {
+	lines []string
+	asked <-chan string
+	begun bool
+	end   chan<- struct{} // closed when the server has got the last one
+}
+
+func (in *afterEach) Read(p []byte) (int, error) {
+	if in.begun {
+		<-in.asked
+	}
+	in.begun = true
+	if len(in.lines) == 0 {
+		close(in.end)
+		return 0, io.EOF
+	}
+	n := copy(p, in.lines[0])
+	in.lines = in.lines[1:]
+	return n, nil
 }

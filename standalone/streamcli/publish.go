@@ -3,6 +3,7 @@ package streamcli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,12 +41,24 @@ type pending struct {
 	result *client.Result
 }
 
-// tally counts what became of the lines. It belongs to the goroutine of settle until
+// tally counts what became of the lines. It belongs to the goroutine of collect until
 // that has ended.
 type tally struct {
 	stored, duplicates, refused int
-	err                         error    // why the rest was not awaited
-	rest                        *pending // the first one that was not
+	rest                        int  // the first line that the interruption left without an outcome, or 0
+	doubt                       bool // that line or a later one may be stored
+}
+
+// err returns what became of the lines after an interruption.
+func (t tally) err() error {
+	switch {
+	case t.rest == 0:
+		return nil
+	case t.doubt:
+		return fmt.Errorf("interrupted; line %d and later may not have been stored", t.rest)
+	default:
+		return fmt.Errorf("interrupted; line %d and later were not stored", t.rest)
+	}
 }
 
 func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {
@@ -60,8 +73,8 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 		return err
 	}
 	queue := make(chan pending, client.DefaultMaxBufferedMessages)
-	settled := make(chan tally, 1)
-	go func() { settled <- settle(ctx, queue, status, server, daemon.IsTerminal(status)) }()
+	collected := make(chan tally, 1)
+	go func() { collected <- collect(ctx, publisher, queue, status, server) }()
 	if len(cli.Message) > 0 {
 		in = strings.NewReader(strings.Join(oneLine(cli.Message), "\n"))
 	} else {
@@ -69,19 +82,13 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	refused, readErr := cli.read(ctx, in, publisher, queue, status)
 	close(queue)
-	t := <-settled
+	t := <-collected
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
-	if t.rest != nil { // which is known now
-		t.err = fmt.Errorf("interrupted; line %d and later were not stored", t.rest.line)
-		if _, err := t.rest.result.Wait(context.WithoutCancel(ctx)); errors.Is(err, client.ErrUnknown) {
-			t.err = fmt.Errorf("interrupted; line %d and later may not have been stored", t.rest.line)
-		}
-	}
 	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
 	switch {
-	case t.err != nil:
-		return t.err
+	case t.err() != nil:
+		return t.err()
 	case readErr != nil:
 		return readErr
 	case closeErr != nil:
@@ -160,23 +167,27 @@ func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() er
 	}
 }
 
-// settle waits for what was published, in order.
-func settle(ctx context.Context, queue <-chan pending, status io.Writer, server *report, progress bool) (t tally) {
-	begun, told := time.Now(), time.Now()
+// collect waits for the outcomes of what was published, in order. When ctx ends, it closes the
+// publisher, so that each line has an outcome and read is not held up by a full queue.
+func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pending, status io.Writer, server *report) (t tally) {
+	begun, told, progress := time.Now(), time.Now(), daemon.IsTerminal(status)
 	for p := range queue {
-		if t.rest != nil {
-			continue
-		}
 		stored, err := p.result.Wait(ctx)
+		if ctx.Err() != nil {
+			_ = publisher.Close(ctx) // ctx's end, which publish reports
+			stored, err = p.result.Wait(context.WithoutCancel(ctx))
+		}
 		switch {
-		case ctx.Err() != nil:
-			t.rest = &p
+		case errors.Is(err, client.ErrClosed):
+			t.rest = cmp.Or(t.rest, p.line)
+			t.doubt = t.doubt || errors.Is(err, client.ErrUnknown)
 		case err != nil:
 			t.refused++
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
 		default:
 			server.answers()
 			t.stored++
+			t.doubt = t.doubt || t.rest > 0
 			if stored.Duplicate {
 				t.duplicates++
 			}
