@@ -510,6 +510,20 @@ func TestExamples_EmptyMessage(t *testing.T) {
 	}
 }
 
+// A place that cannot be saved ends a subscriber: it is no failure of the connection.
+func TestExamples_PlaceCannotBeSaved(t *testing.T) {
+	t.Parallel()
+	for _, e := range subscribingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			r := emptyMessages(t).example(e.program, "demo", "main", filepath.Join(t.TempDir(), "missing", "place"))
+			if code := r.end(); code == 0 || !strings.Contains(r.errors(), "missing") {
+				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+			}
+		})
+	}
+}
+
 func secretFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "jwt.secret")
