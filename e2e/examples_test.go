@@ -524,6 +524,15 @@ func TestExamples_PlaceCannotBeSaved(t *testing.T) {
 	}
 }
 
+// A handler's TypeError is no failure of the connection, which fetch reports as one as well.
+func TestExamples_HandlerThrows(t *testing.T) {
+	t.Parallel()
+	r := emptyMessages(t).example("../e2e/testdata/throws.ts")
+	if code := r.end(); code != 1 || !strings.Contains(r.errors(), "of the handler") {
+		t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+	}
+}
+
 func secretFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "jwt.secret")
