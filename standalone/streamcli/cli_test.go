@@ -107,11 +107,11 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 		_, _ = io.WriteString(w, stream)
 	}))
 	defer s.Close()
-	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_tag_0")
+	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_abcdefg_0")
 	if code != 0 || out != `t_tag_1 {"jsonrpc":"2.0","method":"a<b"}`+"\n" || status != "gap: events may be missing after t_tag_1 (trimmed)\nstream t of session s is closed\n" {
 		t.Errorf("code %d, output %q, status %q", code, out, status)
 	}
-	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_tag_0" {
+	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_abcdefg_0" {
 		t.Errorf("it began behind %q", got)
 	}
 	if _, _, _ = run(t, "", "tail", "s", "--url="+s.URL, "--from=now"); requests[len(requests)-1].URL.Query().Get("from") != "now" {
@@ -183,9 +183,27 @@ func TestTail_Options(t *testing.T) {
 			t.Errorf("%s: asked for %s", n, requests[len(requests)-1].URL.RawQuery)
 		}
 	}
-	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--count=-1", "--format={{.X}}", "--format={{"} {
+	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--format={{.X}}", "--format={{"} {
 		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
+		}
+	}
+}
+
+// In the flow of a session, an event's own ID is no cursor: tail prints the one that --from takes.
+func TestTail_CursorOfAFlow(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "id: *_abcdefg_7\ndata: {\"id\":\"t_1234567_7\",\"stream\":\"t\",\"message\":[1]}\n\nevent: close\ndata: {}\n\n")
+	}))
+	defer s.Close()
+	for flag, want := range map[string]string{
+		"--count=0":            "*_abcdefg_7 t [1]\n",
+		"--format={{.Cursor}}": "*_abcdefg_7\n",
+		"--json":               `{"id":"t_1234567_7","cursor":"*_abcdefg_7","stream":"t","type":"message","time":"0001-01-01T00:00:00Z","message":[1]}` + "\n",
+	} {
+		if code, out, status := run(t, "", "tail", "s", "--url="+s.URL, flag); code != 0 || out != want {
+			t.Errorf("%s: code %d, %q, %q", flag, code, out, status)
 		}
 	}
 }
@@ -280,7 +298,7 @@ func TestTail_Colours(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	var b bytes.Buffer
-	if err := dimIDs.Execute(&b, printed{ID: "t_1", Message: "{}"}); err != nil || b.String() != "\x1b[2mt_1\x1b[0m {}\n" {
+	if err := dimmed(new(TailCLI).defaultFormat()).Execute(&b, printed{Cursor: "*_1", Stream: "t", Message: "{}"}); err != nil || b.String() != "\x1b[2m*_1\x1b[0m t {}\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	if red(&b, "gone") != "gone" {
