@@ -679,7 +679,7 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   const limit = attemptSignal(signal)
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
-    if (response.ok) return { answer: await response.json() }
+    if (response.status === 201) return { answer: await response.json() } // any other may be a proxy's
     const error = await problemOf(response)
     error.unknown = mayBeStored(error)
     return { error, asked: retryAfter(response) }
