@@ -80,6 +80,22 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 	}
 }
 
+// An outcome that nobody knows is no rejection: the server did not answer, and the session was closed
+// before the line could be sent again.
+func TestPublish_UnknownOutcome(t *testing.T) {
+	codes := make(chan string, 2)
+	codes <- "publish_unknown"
+	codes <- "session_closed"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"index":0,"code":%q}`+"\n"+`{"accepted":0,"stopped":null}`+"\n", <-codes)
+	}))
+	defer s.Close()
+	code, _, status := run(t, "", "publish", "s", "t", "[1]", "--url="+s.URL)
+	if code != 1 || !strings.HasSuffix(status, "\n0 stored (0 duplicates), 0 rejected, 1 unknown\nrejoin publish: unknown outcome: 1\n") {
+		t.Errorf("code %d, %q", code, status)
+	}
+}
+
 const stream = `retry: 10
 event: connect
 id: t_tag_0

@@ -45,8 +45,18 @@ type pending struct {
 // that has ended.
 type tally struct {
 	stored, duplicates, refused int
+	unknown                     int  // lines whose outcome is unknown
 	rest                        int  // the first line that the interruption left without an outcome, or 0
 	doubt                       bool // that line or a later one may be stored
+}
+
+// String returns the counts.
+func (t tally) String() string {
+	s := fmt.Sprintf("%d stored (%d duplicates), %d rejected", t.stored, t.duplicates, t.refused)
+	if t.unknown > 0 {
+		s += fmt.Sprintf(", %d unknown", t.unknown)
+	}
+	return s
 }
 
 // err returns what became of the lines after an interruption.
@@ -85,7 +95,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	t := <-collected
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
-	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
+	_, _ = fmt.Fprintln(status, t)
 	switch {
 	case t.err() != nil:
 		return t.err()
@@ -95,6 +105,8 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 		return closeErr
 	case t.refused > 0:
 		return fmt.Errorf("rejected: %d", t.refused)
+	case t.unknown > 0:
+		return fmt.Errorf("unknown outcome: %d", t.unknown)
 	}
 	return nil
 }
@@ -182,7 +194,11 @@ func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pend
 			t.rest = cmp.Or(t.rest, p.line)
 			t.doubt = t.doubt || errors.Is(err, client.ErrUnknown)
 		case err != nil:
-			t.refused++
+			if errors.Is(err, client.ErrUnknown) {
+				t.unknown++
+			} else {
+				t.refused++
+			}
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
 		default:
 			server.answers()
