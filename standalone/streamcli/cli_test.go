@@ -163,6 +163,7 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad session":  {2, []string{"tail", "a b", "--url=http://127.0.0.1:1"}},
 		"bad stream":   {2, []string{"publish", "s", ".."}},
 		"no token":     {1, []string{"publish", "s", "t", "--token-file=" + missing}},
+		"no message":   {2, []string{"publish", "s", "t", "[1]", " "}},
 		"unknown flag": {2, []string{"tail", "s", "--follow"}},
 	} {
 		t.Run(name, func(t *testing.T) {

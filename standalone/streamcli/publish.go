@@ -28,6 +28,17 @@ type PublishCLI struct {
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
+// Validate returns an error for an argument that is no message. Of standard input, empty lines
+// are left out.
+func (cli *PublishCLI) Validate() error {
+	for i, message := range cli.Message {
+		if strings.TrimSpace(message) == "" {
+			return fmt.Errorf("message %d is empty", i+1)
+		}
+	}
+	return nil
+}
+
 const (
 	// maxLine is the longest line, in bytes: a log may take messages of 31 MiB.
 	maxLine = 32 << 20
