@@ -225,10 +225,10 @@ func TestTail_CursorOfAFlow(t *testing.T) {
 	}
 }
 
-// A server that does not answer is reported, and that it answers again.
-func TestTail_ServerComesLate(t *testing.T) {
+// A server that refuses for now is reported as one that answers, and that it accepts again.
+func TestTail_ServerRefusesFirst(t *testing.T) {
 	answers := make(chan int, 3)
-	for _, status := range []int{503, 503, 200} {
+	for _, status := range []int{503, 200} {
 		answers <- status
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -239,7 +239,20 @@ func TestTail_ServerComesLate(t *testing.T) {
 	defer s.Close()
 	code, _, status := run(t, "", "tail", "s", "t", "--url="+s.URL)
 	lines := strings.Split(status, "\n")
-	if code != 0 || !strings.HasPrefix(lines[0], s.URL+" does not answer (") || lines[1] != s.URL+" answers" {
+	if code != 0 || lines[0] != s.URL+": refused with status 503: Service Unavailable; trying again" || lines[1] != s.URL+" answers" {
+		t.Errorf("code %d, %q", code, status)
+	}
+}
+
+// A server that refuses has answered, so an interruption is no failure.
+func TestTail_InterruptedWhileRefused(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }))
+	defer s.Close()
+	signals := make(chan os.Signal, 1)
+	status := &noticed{seen: "; trying again", then: func() { signals <- os.Interrupt }}
+	a := tailApp([]string{"s", "--url=" + s.URL}, status)
+	a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
+	if code := a.Main(); code != 0 {
 		t.Errorf("code %d, %q", code, status)
 	}
 }
