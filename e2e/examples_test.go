@@ -285,6 +285,21 @@ func TestExamples_Usage(t *testing.T) {
 	}
 }
 
+// A 408 says no more than no response: a proxy may have passed the message on.
+func TestExamples_LastStatusIs408(t *testing.T) {
+	t.Parallel()
+	tools := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf 408\n"), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish.sh", "demo", "main")
+	cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 75 || !strings.Contains(string(out), "it may be stored or not") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Every attempt to store many messages ends within the two minutes for which the log knows their key.
 func TestExamples_ManyEndInTime(t *testing.T) {
 	t.Parallel()
