@@ -344,6 +344,23 @@ func TestTail_Colours(t *testing.T) {
 	}
 }
 
+// What is wrong says what to do.
+func TestPublish_Hints(t *testing.T) {
+	var got []string
+	url := ingest(t, &got)
+	if _, _, status := run(t, "[1]\n\n"+strings.Repeat("x", maxLine+1), "publish", "s", "t", "--url="+url); !strings.HasSuffix(status, "rejoin publish: line 3 is longer than 32 MiB\n") {
+		t.Errorf("of a long line it says %q", status)
+	}
+	if _, _, status := run(t, "", "publish", "s", "t", "hello", "--url="+url); !strings.Contains(status, `'"hello"'`) {
+		t.Errorf("of a text without quotes it says %q", status)
+	}
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	if _, _, status := run(t, "", "tail", "s", "--url="+s.URL); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin?") {
+		t.Errorf("of another server it says %q", status)
+	}
+}
+
 // A log may allow messages of 31 MiB.
 func TestPublish_LargestMessage(t *testing.T) {
 	var got []string

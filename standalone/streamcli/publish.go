@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/standalone/remote"
 )
 
@@ -147,6 +148,9 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			return refused, fmt.Errorf("interrupted at line %d", n)
 		}
 		if !more {
+			if err := readErr(); errors.Is(err, bufio.ErrTooLong) {
+				return refused, fmt.Errorf("line %d is longer than %d MiB", n, maxLine>>20)
+			}
 			return refused, readErr()
 		}
 		if len(line) == 0 {
@@ -158,7 +162,11 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			return refused, fmt.Errorf("interrupted at line %d", n)
 		case err != nil:
 			refused++
-			_, _ = fmt.Fprintf(status, "line %d: %v\n", n, err)
+			hint := ""
+			if errors.Is(err, event.ErrInvalidJSON) && len(cli.Message) > 0 {
+				hint = `; a string needs quotes that the shell keeps: '"hello"'`
+			}
+			_, _ = fmt.Fprintf(status, "line %d: %v%s\n", n, err, hint)
 		default:
 			queue <- pending{n, result}
 		}
