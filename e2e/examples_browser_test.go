@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -89,6 +91,31 @@ func TestExamples_PageWithEmptyMessage(t *testing.T) {
 			b.says("the end")
 			b.lists("1")
 		})
+	}
+}
+
+// A page that asks why its EventSource gave up shows the last messages before it says that nothing follows.
+func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
+	t.Parallel()
+	var streams atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		switch {
+		case r.Header.Get("Accept") != "text/event-stream":
+			_, _ = io.WriteString(w, `{"events":[{"id":"main_abcdefg_2","message":`+numbered(1)+`}],"cursor":"main_abcdefg_2","gap":null,"closed":true}`)
+		case streams.Add(1) == 1:
+			w.WriteHeader(http.StatusBadGateway)
+		default:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "id: main_abcdefg_2\ndata: "+numbered(1)+"\n\nevent: close\ndata: {}\n\n")
+		}
+	}))
+	t.Cleanup(s.Close)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(pages(t).URL + "/eventsource.html?base=" + url.QueryEscape(s.URL)))
+	b.says("the end")
+	if got := script[string](b, itemsJS); got != "1" {
+		t.Errorf("it shows %q", got)
 	}
 }
 

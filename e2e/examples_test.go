@@ -285,6 +285,21 @@ func TestExamples_Usage(t *testing.T) {
 	}
 }
 
+// A 408 says no more than no response: a proxy may have passed the message on.
+func TestExamples_LastStatusIs408(t *testing.T) {
+	t.Parallel()
+	tools := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf 408\n"), 0o700); err != nil { //nolint:gosec // it is a program
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish.sh", "demo", "main")
+	cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 75 || !strings.Contains(string(out), "it may be stored or not") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Every attempt to store many messages ends within the two minutes for which the log knows their key.
 func TestExamples_ManyEndInTime(t *testing.T) {
 	t.Parallel()
@@ -507,6 +522,51 @@ func TestExamples_EmptyMessage(t *testing.T) {
 				t.Errorf("the place is %q, %v", place, err)
 			}
 		})
+	}
+}
+
+// A place that cannot be saved ends a subscriber: it is no failure of the connection.
+func TestExamples_PlaceCannotBeSaved(t *testing.T) {
+	t.Parallel()
+	for _, e := range subscribingExamples {
+		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
+			r := emptyMessages(t).example(e.program, "demo", "main", filepath.Join(t.TempDir(), "missing", "place"))
+			if code := r.end(); code == 0 || !strings.Contains(r.errors(), "missing") {
+				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+			}
+		})
+	}
+}
+
+// A handler's TypeError is no failure of the connection, which fetch reports as one as well.
+func TestExamples_HandlerThrows(t *testing.T) {
+	t.Parallel()
+	r := emptyMessages(t).example("../e2e/testdata/throws.ts")
+	if code := r.end(); code != 1 || !strings.Contains(r.errors(), "of the handler") {
+		t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+	}
+}
+
+// An interrupted publisher says that a message without an answer may be stored.
+func TestExamples_PublishInterrupted(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // it breaks off with the client
+		close(asked)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
+	r := p.example("rejoin/examples/go/publish", "demo", "main")
+	r.write("[1]\n")
+	<-asked
+	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.end(); code != 1 || !strings.Contains(r.errors(), "it may be stored or not") || strings.Contains(r.errors(), "not stored:") {
+		t.Errorf("exit code %d\n%s", code, r.errors())
 	}
 }
 

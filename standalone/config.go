@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
 	}
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate()} {
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr")} {
 		if err != nil {
 			return err
 		}

@@ -20,24 +20,33 @@ import urllib.request
 SILENCE = 45  # seconds without a byte after which a connection is dead: three heartbeats
 
 
-def events(response):
-    """Yields (type, id or None, data) of an event stream. One that was cut off is left out."""
-    kind, place, data = "message", None, []
-    for line in response:
-        name, _, value = line.decode().rstrip("\r\n").partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "id":
-            place = value
-        elif name == "data":
-            data.append(value)
-        elif name == "retry":
-            yield "retry", None, value
-        elif line in (b"\n", b"\r\n"):
-            if data:
-                yield kind, place, "\n".join(data)
+def events(request):
+    """Yields (type, id or None, data) until the connection ends. An event that was cut off is left out."""
+    try:
+        with urllib.request.urlopen(request, timeout=SILENCE) as response:
+            if response.status == 204:  # closed, and there is nothing after the place
+                yield "close", None, ""
             kind, place, data = "message", None, []
+            for line in response:
+                name, _, value = line.decode().rstrip("\r\n").partition(":")
+                value = value.removeprefix(" ")
+                if name == "event":
+                    kind = value
+                elif name == "id":
+                    place = value
+                elif name == "data":
+                    data.append(value)
+                elif name == "retry":
+                    yield "retry", None, value
+                elif line in (b"\n", b"\r\n"):
+                    if data:
+                        yield kind, place, "\n".join(data)
+                    kind, place, data = "message", None, []
+    except urllib.error.HTTPError as error:
+        if error.code < 500 and error.code not in (408, 425, 429):
+            raise
+    except (OSError, http.client.HTTPException):
+        pass  # it is down, or the connection broke: connect again
 
 
 def follow(url, load, save, on_message, on_gap, token=None):
@@ -49,26 +58,18 @@ def follow(url, load, save, on_message, on_gap, token=None):
             headers["Last-Event-ID"] = place
         if token:
             headers["Authorization"] = "Bearer " + token
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SILENCE) as response:
-                if response.status == 204:  # closed, and there is nothing behind the place
-                    return
-                for kind, place, data in events(response):
-                    if kind == "retry":
-                        pause = int(data) / 1000
-                    elif kind == "gap":
-                        on_gap(json.loads(data))
-                    elif data and kind not in ("connect", "cursor", "close", "expiring"):  # empty: a proxy's
-                        on_message(kind, place, json.loads(data))
-                    if place:
-                        save(place)  # behind what was dealt with, never before it
-                    if kind == "close":
-                        return
-        except urllib.error.HTTPError as error:
-            if error.code < 500 and error.code not in (408, 425, 429):
-                raise
-        except (OSError, http.client.HTTPException):
-            pass  # it is away, or the connection broke: come back
+        # What load, save and the callbacks raise ends the program; only events connects again.
+        for kind, place, data in events(urllib.request.Request(url, headers=headers)):
+            if kind == "retry":
+                pause = int(data) / 1000
+            elif kind == "gap":
+                on_gap(json.loads(data))
+            elif data and kind not in ("connect", "cursor", "close", "expiring"):  # empty: a proxy's
+                on_message(kind, place, json.loads(data))
+            if place:
+                save(place)  # after what was dealt with, never before it
+            if kind == "close":
+                return
         time.sleep(pause * random.uniform(1, 1.5))
 
 

@@ -12,25 +12,41 @@ const SILENCE = 45_000 // milliseconds without a byte after which a connection i
 
 type Event = { type: string; id?: string; data: string }
 
-/** The events of an event stream. One that was cut off is left out. */
-async function* events(body: AsyncIterable<Uint8Array>): AsyncGenerator<Event> {
-  const decoder = new TextDecoder()
-  let rest = ''
-  let event: Event = { type: 'message', data: '' }
-  for await (const chunk of body) {
-    const lines = (rest + decoder.decode(chunk, { stream: true })).split('\n')
-    rest = lines.pop()!
-    for (const line of lines.map((line) => line.replace(/\r$/, ''))) {
-      const [, name, value] = /^([^:]*)(?:: ?(.*))?$/s.exec(line)!
-      if (name === 'event') event.type = value
-      else if (name === 'id') event.id = value
-      else if (name === 'data') event.data += value + '\n'
-      else if (name === 'retry') yield { type: 'retry', data: value }
-      else if (line === '') {
-        if (event.data) yield { ...event, data: event.data.slice(0, -1) }
-        event = { type: 'message', data: '' }
+/** Yields the events of a connection until it ends. An event that was cut off is left out. */
+async function* events(url: string, headers: Record<string, string>): AsyncGenerator<Event> {
+  const connection = new AbortController()
+  const silence = setTimeout(() => connection.abort(), SILENCE)
+  try {
+    const response = await fetch(url, { headers, signal: connection.signal })
+    if (response.status === 204) yield { type: 'close', data: '' } // closed, and there is nothing after the place
+    if (!response.ok && response.status < 500 && ![408, 425, 429].includes(response.status)) throw new Refused(await response.text())
+    if (response.status !== 200) return
+    const decoder = new TextDecoder()
+    let rest = ''
+    let event: Event = { type: 'message', data: '' }
+    for await (const chunk of response.body!) {
+      silence.refresh()
+      const lines = decoder.decode(chunk, { stream: true }).split('\n')
+      lines[0] = rest + lines[0]
+      rest = lines.pop()!
+      for (const line of lines.map((line) => line.replace(/\r$/, ''))) {
+        const [, name, value] = /^([^:]*)(?:: ?(.*))?$/s.exec(line)!
+        if (name === 'event') event.type = value
+        else if (name === 'id') event.id = value
+        else if (name === 'data') event.data += value + '\n'
+        else if (name === 'retry') yield { type: 'retry', data: value }
+        else if (line === '') {
+          if (event.data) yield { ...event, data: event.data.slice(0, -1) }
+          event = { type: 'message', data: '' }
+        }
       }
     }
+  } catch (error) {
+    // fetch throws a TypeError for every failure of the network.
+    if (!connection.signal.aborted && !(error instanceof TypeError)) throw error
+  } finally {
+    clearTimeout(silence)
+    connection.abort()
   }
 }
 
@@ -46,33 +62,17 @@ export type Options = {
 /** Resolves when the stream is closed and everything in it was dealt with. */
 export async function follow({ url, token, load, save, onMessage, onGap }: Options): Promise<void> {
   for (let pause = 3000; ; await sleep(pause * (1 + Math.random() / 2))) {
-    const connection = new AbortController()
-    const silence = setTimeout(() => connection.abort(), SILENCE)
-    try {
-      const headers: Record<string, string> = { Accept: 'text/event-stream' }
-      const place = load()
-      if (place) headers['Last-Event-ID'] = place
-      if (token) headers['Authorization'] = 'Bearer ' + token
-      const response = await fetch(url, { headers, signal: connection.signal })
-      if (response.status === 204) return // closed, and there is nothing behind the place
-      if (!response.ok) {
-        if (response.status >= 500 || [408, 425, 429].includes(response.status)) continue
-        throw new Refused(await response.text())
-      }
-      for await (const event of events(response.body!)) {
-        silence.refresh()
-        if (event.type === 'retry') pause = Number(event.data)
-        else if (event.type === 'gap') onGap(JSON.parse(event.data))
-        else if (event.data && !['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event) // empty: a proxy's
-        if (event.id) save(event.id) // behind what was dealt with, never before it
-        if (event.type === 'close') return
-      }
-    } catch (error) {
-      // fetch throws a TypeError for every failure of the network.
-      if (!connection.signal.aborted && !(error instanceof TypeError)) throw error
-    } finally {
-      clearTimeout(silence)
-      connection.abort()
+    const headers: Record<string, string> = { Accept: 'text/event-stream' }
+    const place = load()
+    if (place) headers['Last-Event-ID'] = place
+    if (token) headers['Authorization'] = 'Bearer ' + token
+    // What load, save and the callbacks throw ends the program; only events connects again.
+    for await (const event of events(url, headers)) {
+      if (event.type === 'retry') pause = Number(event.data)
+      else if (event.type === 'gap') onGap(JSON.parse(event.data))
+      else if (event.data && !['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event) // empty: a proxy's
+      if (event.id) save(event.id) // after what was dealt with, never before it
+      if (event.type === 'close') return
     }
   }
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -79,6 +80,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--max-in-flight must be at least 1, not %d", c.MaxInFlight)
 	}
 	return cmp.Or(
+		daemon.CheckAddr(c.IngestAddr, "--ingest-addr"),
 		web.CheckLimit(c.MaxPublishRate, "--max-publish-rate"),
 		web.CheckLimit(c.MaxSessionPublishRate, "--max-session-publish-rate"),
 		web.CheckLimit(c.MaxSessionRate, "--max-session-rate"),

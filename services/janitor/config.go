@@ -1,9 +1,11 @@
 package janitor
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -102,7 +104,7 @@ func (c Config) Validate() error {
 	case c.MaxBytesOverride < -1:
 		return fmt.Errorf("--max-bytes-override must be -1 or more, not %d", c.MaxBytesOverride)
 	}
-	return c.Streams.Validate()
+	return cmp.Or(daemon.CheckAddr(c.JanitorAddr, "--janitor-addr"), c.Streams.Validate())
 }
 
 // eventsKept returns how long the events of a closed session are kept, by what it asks for.

@@ -153,7 +153,7 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	case a.Silent:
 		return web.New(web.CodeUnavailable, "The registry of sessions does not answer.")
 	}
-	return web.New(web.CodeNotFound, "Neither the registry nor the log has this session.")
+	return web.New(web.CodeNotFound, "There is no such session.")
 }
 
 // sweep sweeps, or says what a sweep would do.

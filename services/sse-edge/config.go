@@ -1,11 +1,13 @@
 package edge
 
 import (
+	"cmp"
 	"errors"
 
 	"rejoin/services/sse-edge/front"
 	"rejoin/services/sse-edge/mcpedge"
 	"rejoin/services/sse-edge/subscriber"
+	"rejoin/shared/daemon"
 	"rejoin/shared/web"
 )
 
@@ -31,7 +33,7 @@ type Config struct {
 
 // Validate reports the first setting that makes no sense.
 func (c Config) Validate() error {
-	if err := c.Config.Validate(); err != nil {
+	if err := cmp.Or(c.Config.Validate(), daemon.CheckAddr(c.EdgeAddr, "--edge-addr")); err != nil {
 		return err
 	}
 	return errors.Join(c.MCP.Validate(c.Heartbeat), c.TLS.Validate())

@@ -185,7 +185,7 @@ func TestListen_ErrorNamesTheFlag(t *testing.T) {
 		"port taken":  {"127.0.0.1:" + port, "port " + port + " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr", syscall.EADDRINUSE},
 		"not ours":    {"192.0.2.1:0", "this machine has no address 192.0.2.1; choose another with --edge-addr", syscall.EADDRNOTAVAIL},
 		"no port":     {"localhost", `--edge-addr must be HOST:PORT, not "localhost": address localhost: missing port in address`, nil},
-		"port no one": {"127.0.0.1:http!", "cannot listen on 127.0.0.1:http! (--edge-addr): listen tcp: lookup tcp/http!: unknown port", nil},
+		"port no one": {"127.0.0.1:http!", `--edge-addr must be HOST:PORT, not "127.0.0.1:http!": lookup tcp/http!: unknown port`, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (c *Config) Validate() error {
 	if c.MemoryBudget < -1 {
 		return fmt.Errorf("--memory-budget must be -1 or more, not %d", c.MemoryBudget)
 	}
-	return nil
+	return CheckAddr(c.AdminAddr, "--admin-addr")
 }
 
 // memory returns the pool that MemoryBudget describes, and registers its metrics.

@@ -140,7 +140,8 @@ type checker interface{ Check() error }
 var flagName = regexp.MustCompile(`--[a-z][a-z0-9-]*`)
 
 // CheckConfig checks the file of --config, the environment and the arguments, without running the
-// program. It prints that they are valid, or each problem in a line; the error counts these.
+// program. It prints the unknown variables, and then that all is valid, or each problem in a line;
+// the error counts these.
 //
 // Parsing and validation end with the first problem. CheckConfig finds the others by repeating
 // both without the settings that problems named. A later problem that names one of these
@@ -171,6 +172,9 @@ func (a App) CheckConfig() error {
 		if len(ignored) == len(before) {
 			break
 		}
+	}
+	if err := a.printVariables(); err != nil {
+		return err
 	}
 	if len(problems) == 0 {
 		_, err := fmt.Fprintln(a.Stdout, "configuration is valid")

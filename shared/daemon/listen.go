@@ -17,9 +17,9 @@ func Listen(addr, flag string) (net.Listener, error) {
 
 // ListenWith is [Listen] with options for the socket.
 func ListenWith(lc net.ListenConfig, addr, flag string) (net.Listener, error) {
-	host, port, err := net.SplitHostPort(addr)
+	host, port, err := splitAddr(addr, flag)
 	if err != nil {
-		return nil, fmt.Errorf("%s must be HOST:PORT, not %q: %w", flag, addr, err)
+		return nil, err
 	}
 	if host == "" {
 		host = "all addresses"
@@ -37,6 +37,26 @@ func ListenWith(lc net.ListenConfig, addr, flag string) (net.Listener, error) {
 	default:
 		return nil, fmt.Errorf("cannot listen on %s (%s): %w", addr, flag, err)
 	}
+}
+
+// CheckAddr returns an error that names the flag for an address that [Listen] would refuse on
+// every machine. Empty is none, which not every program refuses.
+func CheckAddr(addr, flag string) error {
+	if addr == "" {
+		return nil
+	}
+	_, _, err := splitAddr(addr, flag)
+	return err
+}
+
+func splitAddr(addr, flag string) (host, port string, err error) {
+	if host, port, err = net.SplitHostPort(addr); err == nil {
+		_, err = net.LookupPort("tcp", port) //nolint:noctx // it asks nobody
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("%s must be HOST:PORT, not %q: %w", flag, addr, err)
+	}
+	return host, port, nil
 }
 
 // listenError shows only its sentence; the cause is there for errors.Is.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -27,9 +28,9 @@ func (a App) Variables() ([]string, error) {
 	return names, err
 }
 
-// warnOfVariables logs each variable of the environment that looks like a setting and is none:
-// a misspelt one would be without effect and without a word.
-func (a App) warnOfVariables(log *slog.Logger) error {
+// unknownVariables calls report with each variable of the environment that looks like a setting and
+// is none, and with the one that was perhaps meant, or "".
+func (a App) unknownVariables(report func(name, meant string)) error {
 	known, err := a.Variables()
 	if err != nil {
 		return err
@@ -41,13 +42,36 @@ func (a App) warnOfVariables(log *slog.Logger) error {
 		if !strings.HasPrefix(name, variablePrefix) || value == "" || slices.Contains(known, name) {
 			continue
 		}
-		attrs := []any{"name", name}
+		meant := ""
 		if i := slices.IndexFunc(known, func(other string) bool { return IsTypo(name, other) }); i >= 0 {
-			attrs = append(attrs, "did_you_mean", known[i])
+			meant = known[i]
 		}
-		log.Warn("unknown environment variable, ignored", attrs...)
+		report(name, meant)
 	}
 	return nil
+}
+
+// warnOfVariables logs the unknown variables: a misspelt one would be without effect and without a
+// word.
+func (a App) warnOfVariables(log *slog.Logger) error {
+	return a.unknownVariables(func(name, meant string) {
+		attrs := []any{"name", name}
+		if meant != "" {
+			attrs = append(attrs, "did_you_mean", meant)
+		}
+		log.Warn("unknown environment variable, ignored", attrs...)
+	})
+}
+
+// printVariables prints the unknown variables, which are no problem that keeps the program from
+// starting.
+func (a App) printVariables() error {
+	return a.unknownVariables(func(name, meant string) {
+		if meant != "" {
+			meant = "; did you mean " + meant + "?"
+		}
+		_, _ = fmt.Fprintf(a.Stdout, "unknown environment variable %s, ignored%s\n", name, meant) // nowhere left to report to
+	})
 }
 
 // IsTypo reports whether two names differ in one place: in a letter or two.

@@ -28,6 +28,12 @@ func TestConfigCheck(t *testing.T) {
 		}
 	}
 
+	t.Setenv("REJOIN_MAX_AG", "3")
+	if code, out, _ := runs(t, "config", "check"); code != 0 || out != "unknown environment variable REJOIN_MAX_AG, ignored; did you mean REJOIN_MAX_AGE?\nconfiguration is valid\n" {
+		t.Errorf("%d %q", code, out)
+	}
+	t.Setenv("REJOIN_MAX_AG", "")
+
 	t.Setenv("REJOIN_CONFIG", file)
 	t.Setenv("REJOIN_LOG_LEVEL", "loud")
 	t.Setenv("REJOIN_ACK_TIMEOUT", "soon")
@@ -40,6 +46,20 @@ func TestConfigCheck(t *testing.T) {
 	}
 	if code != 1 || strings.Count(out, "\n") != 10 || errs != "rejoin config: problems: 10\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+}
+
+// An address that is none is a wrong flag: the data folder is not created.
+func TestServe_WrongAddresses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, arg := range []string{"--edge-addr=8080", "--ingest-addr=foo", "--janitor-addr=a:b:c", "--nats-addr=4222", "--admin-addr=:99999"} {
+		flag, _, _ := strings.Cut(arg, "=")
+		if code, _, errs := runs(t, arg); code != daemon.ExitUsage || !strings.Contains(errs, flag+" must be HOST:PORT") {
+			t.Errorf("%s: %d %q", arg, code, errs)
+		}
+	}
+	if entries, err := os.ReadDir("."); err != nil || len(entries) > 0 {
+		t.Errorf("the folder holds %v, %v", entries, err)
 	}
 }
 

@@ -70,7 +70,7 @@ func open(ctx context.Context, cfg backend.Config) (*eventlog.Log, func(), error
 	quiet := slog.New(slog.DiscardHandler)
 	nc, err := cfg.Connect("rejoin log", quiet, nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or set the address of NATS with --nats-url", withoutSecrets(cfg.NATSURL), err)
+		return nil, nil, fmt.Errorf("cannot connect to NATS at %s (%w); start rejoin, or set the address of NATS with --nats-url (with --auth=jwt, rejoin needs --nats-addr, and this command --nats-nkey=data/nats.nk)", withoutSecrets(cfg.NATSURL), err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, openWithin)
 	defer cancel()

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 )
 
 // ShowFlags are the flags of "rejoin log show".
@@ -72,24 +72,17 @@ func countText(n int64) string {
 }
 
 func bytesText(n int64) string {
-	if n < 1<<20 {
-		return countText(n)
+	if n < 0 {
+		return noLimit
 	}
-	return fmt.Sprintf("%d (%.1f MiB)", n, float64(n)/(1<<20))
+	return flagtype.FormatBytes(n)
 }
 
 func ageText(n int64) string {
 	if n < 0 {
 		return noLimit
 	}
-	s := time.Duration(n).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return flagtype.FormatDuration(time.Duration(n))
 }
 
 // shownLog is what --json prints. -1 is no limit.

@@ -24,7 +24,7 @@ type Flags struct {
 func (f Flags) Validate() error {
 	cfg := client.PublisherConfig{URL: f.URL}
 	if err := cfg.Validate(); err != nil {
-		return fmt.Errorf("--url: %w", err)
+		return fmt.Errorf("--url %q: %w", f.URL, err)
 	}
 	return nil
 }

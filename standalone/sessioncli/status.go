@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 	"rejoin/standalone/remote"
 )
 
@@ -207,13 +208,13 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 		}
 		return printLines(out, body)
 	}
-	size := fmt.Sprintf("%d bytes", l.Retained.Bytes)
+	size := flagtype.FormatBytes(l.Retained.Bytes) + " bytes"
 	if l.LogBytes > 0 {
-		size += fmt.Sprintf(" of %d (%d %%)", l.LogBytes, l.Retained.Bytes*100/l.LogBytes)
+		size += fmt.Sprintf(" of %s, %d %%", flagtype.FormatBytes(l.LogBytes), l.Retained.Bytes*100/l.LogBytes)
 	}
 	age := "unlimited"
 	if l.MaxAge > 0 {
-		age = time.Duration(l.MaxAge * float64(time.Second)).String()
+		age = flagtype.FormatDuration(time.Duration(l.MaxAge * float64(time.Second)))
 	}
 	facts := table{head: []string{"server", plain(a.base)}}
 	for _, fact := range [][2]string{

@@ -20,7 +20,7 @@ func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code i
 }
 
 const (
-	limitsAnswer = `{"acting":true,"partitions":16,"limits":{"events":10000},"maxAge":3600,"logBytes":1000000,"closedGrace":300,"version":"v1.2.3","stored":99,"retained":{"sessions":1,"streams":2,"events":12,"bytes":34567},"total":1,"sessions":[{"session":"demo","events":9000,"bytes":34567,"openStreams":2,"limits":{"events":10000},"limit":"events","share":0.9}]}`
+	limitsAnswer = `{"acting":true,"partitions":16,"limits":{"events":10000},"maxAge":3600,"logBytes":2097152,"closedGrace":300,"version":"v1.2.3","stored":99,"retained":{"sessions":1,"streams":2,"events":12,"bytes":34567},"total":1,"sessions":[{"session":"demo","events":9000,"bytes":34567,"openStreams":2,"limits":{"events":10000},"limit":"events","share":0.9}]}`
 	gapsAnswer   = `{"edges":{"answered":1,"silent":1,"reachable":true},"since":"2026-11-21T20:00:00Z","clients":3,"total":2,"reasons":{"trimmed":1,"expired":1},"gaps":[` +
 		`{"edge":"e","host":"h","time":"2026-11-21T21:00:00Z","what":"gap","session":"demo","stream":"main","reason":"expired","certain":true,"requested":"main_a\u001b_1","address":"127.0.0.1"},` +
 		`{"edge":"e","time":"2026-11-21T20:30:00Z","what":"gap","session":"7","reason":"trimmed","certain":false}]}`
@@ -36,8 +36,8 @@ edges       1, and 1 that did not answer
 clients     3
 sessions    5 (1 with events, in 2 streams)
 events      12
-size        34567 bytes of 1000000 (3 %)
-retention   1h0m0s
+size        34567 bytes of 2097152 (2.0 MiB), 1 %
+retention   1h
 entries     99 stored in all
 gaps        2 within the last hour
 near limit  sessions: 1

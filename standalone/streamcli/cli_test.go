@@ -2,6 +2,7 @@ package streamcli
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"rejoin/shared/leaktest"
 	"rejoin/shared/waittest"
+	"rejoin/standalone/remote"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -78,6 +80,22 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 	}
 }
 
+// An outcome that nobody knows is no rejection: the server did not answer, and the session was closed
+// before the line could be sent again.
+func TestPublish_UnknownOutcome(t *testing.T) {
+	codes := make(chan string, 2)
+	codes <- "publish_unknown"
+	codes <- "session_closed"
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"index":0,"code":%q}`+"\n"+`{"accepted":0,"stopped":null}`+"\n", <-codes)
+	}))
+	defer s.Close()
+	code, _, status := run(t, "", "publish", "s", "t", "[1]", "--url="+s.URL)
+	if code != 1 || !strings.HasSuffix(status, "\n0 stored (0 duplicates), 0 rejected, 1 unknown\nrejoin publish: unknown outcome: 1\n") {
+		t.Errorf("code %d, %q", code, status)
+	}
+}
+
 const stream = `retry: 10
 event: connect
 id: t_tag_0
@@ -105,11 +123,11 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 		_, _ = io.WriteString(w, stream)
 	}))
 	defer s.Close()
-	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_tag_0")
+	code, out, status := run(t, "", "tail", "s", "t", "--url="+s.URL, "--from=t_abcdefg_0")
 	if code != 0 || out != `t_tag_1 {"jsonrpc":"2.0","method":"a<b"}`+"\n" || status != "gap: events may be missing after t_tag_1 (trimmed)\nstream t of session s is closed\n" {
 		t.Errorf("code %d, output %q, status %q", code, out, status)
 	}
-	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_tag_0" {
+	if got := requests[0].Header.Get("Last-Event-ID"); got != "t_abcdefg_0" {
 		t.Errorf("it began behind %q", got)
 	}
 	if _, _, _ = run(t, "", "tail", "s", "--url="+s.URL, "--from=now"); requests[len(requests)-1].URL.Query().Get("from") != "now" {
@@ -145,6 +163,7 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad session":  {2, []string{"tail", "a b", "--url=http://127.0.0.1:1"}},
 		"bad stream":   {2, []string{"publish", "s", ".."}},
 		"no token":     {1, []string{"publish", "s", "t", "--token-file=" + missing}},
+		"no message":   {2, []string{"publish", "s", "t", "[1]", " "}},
 		"unknown flag": {2, []string{"tail", "s", "--follow"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,17 +200,35 @@ func TestTail_Options(t *testing.T) {
 			t.Errorf("%s: asked for %s", n, requests[len(requests)-1].URL.RawQuery)
 		}
 	}
-	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--count=-1", "--format={{.X}}", "--format={{"} {
+	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--format={{.X}}", "--format={{"} {
 		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
 		}
 	}
 }
 
-// A server that does not answer is reported, and that it answers again.
-func TestTail_ServerComesLate(t *testing.T) {
+// In the flow of a session, an event's own ID is no cursor: tail prints the one that --from takes.
+func TestTail_CursorOfAFlow(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "id: *_abcdefg_7\ndata: {\"id\":\"t_1234567_7\",\"stream\":\"t\",\"message\":[1]}\n\nevent: close\ndata: {}\n\n")
+	}))
+	defer s.Close()
+	for flag, want := range map[string]string{
+		"--count=0":            "*_abcdefg_7 t [1]\n",
+		"--format={{.Cursor}}": "*_abcdefg_7\n",
+		"--json":               `{"id":"t_1234567_7","cursor":"*_abcdefg_7","stream":"t","type":"message","time":"0001-01-01T00:00:00Z","message":[1]}` + "\n",
+	} {
+		if code, out, status := run(t, "", "tail", "s", "--url="+s.URL, flag); code != 0 || out != want {
+			t.Errorf("%s: code %d, %q, %q", flag, code, out, status)
+		}
+	}
+}
+
+// A server that refuses for now is reported as one that answers, and that it accepts again.
+func TestTail_ServerRefusesFirst(t *testing.T) {
 	answers := make(chan int, 3)
-	for _, status := range []int{503, 503, 200} {
+	for _, status := range []int{503, 200} {
 		answers <- status
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -202,7 +239,20 @@ func TestTail_ServerComesLate(t *testing.T) {
 	defer s.Close()
 	code, _, status := run(t, "", "tail", "s", "t", "--url="+s.URL)
 	lines := strings.Split(status, "\n")
-	if code != 0 || !strings.HasPrefix(lines[0], s.URL+" does not answer (") || lines[1] != s.URL+" answers" {
+	if code != 0 || lines[0] != s.URL+": refused with status 503: Service Unavailable; trying again" || lines[1] != s.URL+" answers" {
+		t.Errorf("code %d, %q", code, status)
+	}
+}
+
+// A server that refuses has answered, so an interruption is no failure.
+func TestTail_InterruptedWhileRefused(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }))
+	defer s.Close()
+	signals := make(chan os.Signal, 1)
+	status := &noticed{seen: "; trying again", then: func() { signals <- os.Interrupt }}
+	a := tailApp([]string{"s", "--url=" + s.URL}, status)
+	a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
+	if code := a.Main(); code != 0 {
 		t.Errorf("code %d, %q", code, status)
 	}
 }
@@ -278,7 +328,7 @@ func TestTail_Colours(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	var b bytes.Buffer
-	if err := dimIDs.Execute(&b, printed{ID: "t_1", Message: "{}"}); err != nil || b.String() != "\x1b[2mt_1\x1b[0m {}\n" {
+	if err := dimmed(new(TailCLI).defaultFormat()).Execute(&b, printed{Cursor: "*_1", Stream: "t", Message: "{}"}); err != nil || b.String() != "\x1b[2m*_1\x1b[0m t {}\n" {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 	if red(&b, "gone") != "gone" {
@@ -291,6 +341,23 @@ func TestTail_Colours(t *testing.T) {
 				t.Error("there are colours")
 			}
 		})
+	}
+}
+
+// What is wrong says what to do.
+func TestPublish_Hints(t *testing.T) {
+	var got []string
+	url := ingest(t, &got)
+	if _, _, status := run(t, "[1]\n\n"+strings.Repeat("x", maxLine+1), "publish", "s", "t", "--url="+url); !strings.HasSuffix(status, "rejoin publish: line 3 is longer than 32 MiB\n") {
+		t.Errorf("of a long line it says %q", status)
+	}
+	if _, _, status := run(t, "", "publish", "s", "t", "hello", "--url="+url); !strings.Contains(status, `'"hello"'`) {
+		t.Errorf("of a text without quotes it says %q", status)
+	}
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	if _, _, status := run(t, "", "tail", "s", "--url="+s.URL); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin?") {
+		t.Errorf("of another server it says %q", status)
 	}
 }
 
@@ -336,4 +403,59 @@ func (in idle) Read([]byte) (int, error) {
 	close(in.read)
 	<-in.end
 	return 0, io.EOF
+}
+
+// Lines that were stored before the interruption count, although they were not reported yet.
+func TestPublish_InterruptedBeforeItReportsOutcomes(t *testing.T) {
+	asked := make(chan string, 3)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- string(body)
+		switch line := string(body); {
+		case strings.Contains(line, "[1]"):
+			_, _ = io.WriteString(w, `{"index":0,"code":"body_too_large"}`+"\n"+`{"accepted":0,"stopped":null}`+"\n")
+		case strings.Contains(line, "[2]"):
+			_, _ = io.WriteString(w, `{"index":0,"id":"t_tag_2"}`+"\n"+`{"accepted":1,"stopped":null}`+"\n")
+		default:
+			<-r.Context().Done()
+		}
+	}))
+	defer s.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	third := make(chan struct{})
+	in := &afterEach{lines: []string{"[1]\n", "[2]\n", "[3]\n"}, asked: asked, end: third}
+	status := &noticed{seen: "line 1: ", then: func() {
+		<-third // so the second one is stored
+		interrupt()
+	}}
+	cli := PublishCLI{Flags: remote.Flags{URL: s.URL}, Session: "s", Stream: "t"}
+	err := cli.publish(ctx, in, status)
+	if err == nil || err.Error() != "interrupted; line 3 and later may not have been stored" || !strings.HasSuffix(status.String(), "\n1 stored (0 duplicates), 1 rejected\n") {
+		t.Errorf("%v, %q", err, status)
+	}
+}
+
+// afterEach is an input whose next line comes when the server has got the one before.
+type afterEach struct {
+	lines []string
+	asked <-chan string
+	begun bool
+	end   chan<- struct{} // closed when the server has got the last one
+}
+
+func (in *afterEach) Read(p []byte) (int, error) {
+	if in.begun {
+		<-in.asked
+	}
+	in.begun = true
+	if len(in.lines) == 0 {
+		close(in.end)
+		return 0, io.EOF
+	}
+	n := copy(p, in.lines[0])
+	in.lines = in.lines[1:]
+	return n, nil
 }

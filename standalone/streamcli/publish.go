@@ -3,6 +3,7 @@ package streamcli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/standalone/remote"
 )
 
@@ -25,6 +27,17 @@ type PublishCLI struct {
 	Stream  remote.Stream  `arg:"" help:"The stream."`
 	Message []string       `arg:"" optional:"" help:"Messages to publish; without one, each line of standard input is a message."`
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
+}
+
+// Validate returns an error for an argument that is no message. Of standard input, empty lines
+// are left out.
+func (cli *PublishCLI) Validate() error {
+	for i, message := range cli.Message {
+		if strings.TrimSpace(message) == "" {
+			return fmt.Errorf("message %d is empty", i+1)
+		}
+	}
+	return nil
 }
 
 const (
@@ -40,12 +53,34 @@ type pending struct {
 	result *client.Result
 }
 
-// tally counts what became of the lines. It belongs to the goroutine of settle until
+// tally counts what became of the lines. It belongs to the goroutine of collect until
 // that has ended.
 type tally struct {
 	stored, duplicates, refused int
-	err                         error    // why the rest was not awaited
-	rest                        *pending // the first one that was not
+	unknown                     int  // lines whose outcome is unknown
+	rest                        int  // the first line that the interruption left without an outcome, or 0
+	doubt                       bool // that line or a later one may be stored
+}
+
+// String returns the counts.
+func (t tally) String() string {
+	s := fmt.Sprintf("%d stored (%d duplicates), %d rejected", t.stored, t.duplicates, t.refused)
+	if t.unknown > 0 {
+		s += fmt.Sprintf(", %d unknown", t.unknown)
+	}
+	return s
+}
+
+// err returns what became of the lines after an interruption.
+func (t tally) err() error {
+	switch {
+	case t.rest == 0:
+		return nil
+	case t.doubt:
+		return fmt.Errorf("interrupted; line %d and later may not have been stored", t.rest)
+	default:
+		return fmt.Errorf("interrupted; line %d and later were not stored", t.rest)
+	}
 }
 
 func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writer) error {
@@ -60,8 +95,8 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 		return err
 	}
 	queue := make(chan pending, client.DefaultMaxBufferedMessages)
-	settled := make(chan tally, 1)
-	go func() { settled <- settle(ctx, queue, status, server, daemon.IsTerminal(status)) }()
+	collected := make(chan tally, 1)
+	go func() { collected <- collect(ctx, publisher, queue, status, server) }()
 	if len(cli.Message) > 0 {
 		in = strings.NewReader(strings.Join(oneLine(cli.Message), "\n"))
 	} else {
@@ -69,25 +104,21 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	refused, readErr := cli.read(ctx, in, publisher, queue, status)
 	close(queue)
-	t := <-settled
+	t := <-collected
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
-	if t.rest != nil { // which is known now
-		t.err = fmt.Errorf("interrupted; line %d and later were not stored", t.rest.line)
-		if _, err := t.rest.result.Wait(context.WithoutCancel(ctx)); errors.Is(err, client.ErrUnknown) {
-			t.err = fmt.Errorf("interrupted; line %d and later may not have been stored", t.rest.line)
-		}
-	}
-	_, _ = fmt.Fprintf(status, "%d stored (%d duplicates), %d rejected\n", t.stored, t.duplicates, t.refused)
+	_, _ = fmt.Fprintln(status, t)
 	switch {
-	case t.err != nil:
-		return t.err
+	case t.err() != nil:
+		return t.err()
 	case readErr != nil:
 		return readErr
 	case closeErr != nil:
 		return closeErr
 	case t.refused > 0:
 		return fmt.Errorf("rejected: %d", t.refused)
+	case t.unknown > 0:
+		return fmt.Errorf("unknown outcome: %d", t.unknown)
 	}
 	return nil
 }
@@ -117,6 +148,9 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			return refused, fmt.Errorf("interrupted at line %d", n)
 		}
 		if !more {
+			if err := readErr(); errors.Is(err, bufio.ErrTooLong) {
+				return refused, fmt.Errorf("line %d is longer than %d MiB", n, maxLine>>20)
+			}
 			return refused, readErr()
 		}
 		if len(line) == 0 {
@@ -128,7 +162,11 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			return refused, fmt.Errorf("interrupted at line %d", n)
 		case err != nil:
 			refused++
-			_, _ = fmt.Fprintf(status, "line %d: %v\n", n, err)
+			hint := ""
+			if errors.Is(err, event.ErrInvalidJSON) && len(cli.Message) > 0 {
+				hint = `; a string needs quotes that the shell keeps: '"hello"'`
+			}
+			_, _ = fmt.Fprintf(status, "line %d: %v%s\n", n, err, hint)
 		default:
 			queue <- pending{n, result}
 		}
@@ -160,23 +198,31 @@ func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() er
 	}
 }
 
-// settle waits for what was published, in order.
-func settle(ctx context.Context, queue <-chan pending, status io.Writer, server *report, progress bool) (t tally) {
-	begun, told := time.Now(), time.Now()
+// collect waits for the outcomes of what was published, in order. When ctx ends, it closes the
+// publisher, so that each line has an outcome and read is not held up by a full queue.
+func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pending, status io.Writer, server *report) (t tally) {
+	begun, told, progress := time.Now(), time.Now(), daemon.IsTerminal(status)
 	for p := range queue {
-		if t.rest != nil {
-			continue
-		}
 		stored, err := p.result.Wait(ctx)
+		if ctx.Err() != nil {
+			_ = publisher.Close(ctx) // ctx's end, which publish reports
+			stored, err = p.result.Wait(context.WithoutCancel(ctx))
+		}
 		switch {
-		case ctx.Err() != nil:
-			t.rest = &p
+		case errors.Is(err, client.ErrClosed):
+			t.rest = cmp.Or(t.rest, p.line)
+			t.doubt = t.doubt || errors.Is(err, client.ErrUnknown)
 		case err != nil:
-			t.refused++
+			if errors.Is(err, client.ErrUnknown) {
+				t.unknown++
+			} else {
+				t.refused++
+			}
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
 		default:
 			server.answers()
 			t.stored++
+			t.doubt = t.doubt || t.rest > 0
 			if stored.Duplicate {
 				t.duplicates++
 			}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/shared/client"
 	"rejoin/shared/daemon"
 )
 
@@ -23,8 +24,8 @@ type report struct {
 
 	mu       sync.Mutex
 	timer    *time.Timer
-	answered bool // at least once
-	down     bool
+	answered bool // at least once, if only with a refusal
+	down     bool // the last attempt failed
 }
 
 // newReport reports a server that says nothing for a second; stop ends that.
@@ -36,13 +37,18 @@ func newReport(status io.Writer, url string) *report {
 
 func (r *report) stop() { r.timer.Stop() }
 
-// failed takes why an attempt failed. Only the first one since the last answer is printed.
+// failed takes why an attempt failed: without a response, or refused. Only the first one since the last answer is printed.
 func (r *report) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer.Stop()
+	text := fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		r.answered = true
+		text = fmt.Sprintf("%s: %v; trying again", r.url, refused)
+	}
 	if !r.down {
-		r.say("%s", red(r.status, fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))))
+		r.say("%s", red(r.status, text))
 	}
 	r.down = true
 }

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 	"text/template"
 	"time"
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/flagtype"
 	"rejoin/standalone/remote"
 )
@@ -24,14 +27,14 @@ type TailCLI struct {
 
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
-	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the event ID to resume after." placeholder:"PLACE"`
+	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the cursor to resume after; of a stream, that is an event ID." placeholder:"PLACE"`
 	Last    *int           `short:"n" env:"-" help:"Begin with the newest N events, at most 1000, or with all if there are fewer." placeholder:"N"`
 	Since   sinceFlag      `env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
 	Count   int            `env:"-" help:"End after N events." placeholder:"N"`
 	Method  []string       `env:"-" help:"Only JSON-RPC messages with these methods; a trailing * matches any suffix." placeholder:"METHOD"`
 	Level   string         `env:"-" help:"Leave out log messages below a level, from debug to emergency." placeholder:"LEVEL"`
-	JSON    bool           `name:"json" xor:"form" env:"-" help:"Print JSON objects with id, stream, type, time and message, and gaps as objects too."`
-	Format  string         `xor:"form" env:"-" help:"Print each event by a Go template with .ID, .Stream, .Type, .Time and .Message (default: {{.ID}} {{.Message}})." placeholder:"TEMPLATE"`
+	JSON    bool           `name:"json" xor:"form" env:"-" help:"Print JSON objects with id, cursor, stream, type, time and message, and gaps as objects too."`
+	Format  string         `xor:"form" env:"-" help:"Print each event by a Go template with .ID, .Cursor, .Stream, .Type, .Time and .Message (default: {{.ID}} {{.Message}}, of a session {{.Cursor}} {{.Stream}} {{.Message}})." placeholder:"TEMPLATE"`
 
 	format *template.Template
 }
@@ -39,8 +42,20 @@ type TailCLI struct {
 // maxLast is how many of the newest events an edge looks for.
 const maxLast = 1000
 
-// dimIDs is the default format for a terminal with colours.
-var dimIDs = template.Must(template.New("event").Parse("\x1b[2m{{.ID}}\x1b[0m {{.Message}}\n"))
+// defaultFormat begins with what --from resumes after. Of a session that is no event ID, so its
+// events name their stream.
+func (cli *TailCLI) defaultFormat() string {
+	if cli.Stream == "" {
+		return "{{.Cursor}} {{.Stream}} {{.Message}}"
+	}
+	return "{{.ID}} {{.Message}}"
+}
+
+// dimmed returns a format whose first field is dim, for a terminal with colours.
+func dimmed(format string) *template.Template {
+	first, rest, _ := strings.Cut(format, " ")
+	return template.Must(template.New("event").Parse("\x1b[2m" + first + "\x1b[0m " + rest + "\n"))
+}
 
 // sinceFlag is a time, given as one or as how long ago it was; zero is none.
 type sinceFlag time.Time
@@ -76,7 +91,10 @@ func (cli *TailCLI) Validate() (err error) {
 	if places > 1 {
 		return errors.New("--from, --last and --since are places to begin at: give one")
 	}
-	text := cmp.Or(cli.Format, "{{.ID}} {{.Message}}")
+	if err := cli.checkFrom(); err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
+	text := cmp.Or(cli.Format, cli.defaultFormat())
 	cli.format, err = template.New("event").Parse(text + "\n")
 	if err == nil {
 		err = cli.format.Execute(io.Discard, printed{})
@@ -87,14 +105,34 @@ func (cli *TailCLI) Validate() (err error) {
 	return nil
 }
 
+// checkFrom returns an error for a cursor that cannot belong to what is followed: the server would
+// report a gap and begin at the start.
+func (cli *TailCLI) checkFrom() error {
+	if cli.From == "start" || cli.From == "now" {
+		return nil
+	}
+	id, err := event.ParseID(cli.From)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is neither start, now nor an event ID (%w); a time goes to --since", cli.From, err)
+	case id.Stream == string(cli.Stream):
+		return nil
+	case cli.Stream == "":
+		return fmt.Errorf("%q belongs to stream %s; give that stream, or a cursor of the session, which begins with *", cli.From, id.Stream)
+	default:
+		return fmt.Errorf("%q does not belong to stream %s", cli.From, cli.Stream)
+	}
+}
+
 // printed is what a template prints of an event.
 type printed struct {
-	ID, Stream, Type, Time, Message string
+	ID, Cursor, Stream, Type, Time, Message string
 }
 
 // line is what --json prints of an event.
 type line struct {
 	ID      string          `json:"id"`
+	Cursor  string          `json:"cursor"`
 	Stream  string          `json:"stream"`
 	Type    string          `json:"type"`
 	Time    time.Time       `json:"time"`
@@ -109,7 +147,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	server := newReport(status, cli.URL)
 	defer server.stop()
 	if cli.Format == "" && coloured(out) {
-		cli.format = dimIDs
+		cli.format = dimmed(cli.defaultFormat())
 	}
 	exists := true
 	cfg := client.SubscriberConfig{
@@ -154,6 +192,9 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		case ctx.Err() != nil:
 			return nil // told to stop
 		case err != nil:
+			if refused, ok := errors.AsType[*client.Error](err); ok && refused.Status == http.StatusNotFound && refused.Code == "" {
+				return fmt.Errorf("%w; is --url=%s the address of Rejoin?", err, cli.URL)
+			}
 			return err
 		case cli.Count > 0 && count == cli.Count:
 			return nil
@@ -189,7 +230,7 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 	case cli.JSON:
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode(line{e.ID, e.Stream, e.Type, e.Time, e.Message}); err != nil {
+		if err := enc.Encode(line{e.ID, e.Cursor, e.Stream, e.Type, e.Time, e.Message}); err != nil {
 			return err
 		}
 	default:
@@ -197,7 +238,7 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 		if err := json.Compact(&message, e.Message); err != nil {
 			return err
 		}
-		if err := cli.format.Execute(&b, printed{e.ID, e.Stream, e.Type, e.Time.Format(time.RFC3339Nano), message.String()}); err != nil {
+		if err := cli.format.Execute(&b, printed{e.ID, e.Cursor, e.Stream, e.Type, e.Time.Format(time.RFC3339Nano), message.String()}); err != nil {
 			return err
 		}
 	}

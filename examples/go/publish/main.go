@@ -45,11 +45,13 @@ func run(ctx context.Context, session, stream, key string, in io.Reader, out io.
 	if err != nil {
 		return err
 	}
+	// After an interruption Close gives each message an outcome, so that tell waits for no other.
+	defer context.AfterFunc(ctx, func() { _ = publisher.Close(ctx) })()
 	// It repeats under the same keys what got no answer, in the order of the calls of
 	// Publish. Publish itself waits only while the publisher's buffer is full.
 	results := make(chan *client.Result, 1000)
 	told := make(chan error, 1)
-	go func() { told <- tell(ctx, results, out) }()
+	go func() { told <- tell(results, out) }()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 4<<20)
 	for n := 0; err == nil && lines.Scan(); {
@@ -67,9 +69,9 @@ func run(ctx context.Context, session, stream, key string, in io.Reader, out io.
 }
 
 // tell prints what became of each message.
-func tell(ctx context.Context, results <-chan *client.Result, out io.Writer) (err error) {
+func tell(results <-chan *client.Result, out io.Writer) (err error) {
 	for result := range results {
-		stored, failure := result.Wait(ctx)
+		stored, failure := result.Wait(context.Background())
 		switch {
 		case errors.Is(failure, client.ErrUnknown):
 			err = errors.Join(err, fmt.Errorf("it may be stored or not: %w", failure))

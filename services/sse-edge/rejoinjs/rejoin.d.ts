@@ -147,7 +147,7 @@ export interface SubscribeOptions<Message = unknown> {
   token?: Token
   /** Takes fetch. */
   headers?: RequestInit['headers']
-  /** For pages that log in with a cookie: is called after a 401, to log in anew. False, or a rejection, gives up. */
+  /** For pages that log in with a cookie: is called after a 401, to log in again. False gives up; after a rejection it is called again later. */
   renew?(): unknown
   /** As of fetch; with EventSource, `include` is `withCredentials`. Default: `same-origin`. */
   credentials?: RequestInit['credentials']

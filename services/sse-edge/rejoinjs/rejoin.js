@@ -53,16 +53,17 @@ export class EventStreamParser {
     if (text === '') return events
     if (this.#skipLF && text[0] === '\n') text = text.slice(1)
     this.#skipLF = text.endsWith('\r')
-    LINE_END.lastIndex = this.#text.length // of a line that is cut often, nothing is searched twice
-    text = this.#text + text
+    // Only the chunk is searched: to search this.#text copies it, so a line in many chunks takes quadratic time.
+    LINE_END.lastIndex = 0
     let start = 0
     for (let end = LINE_END.exec(text); end !== null; end = LINE_END.exec(text)) {
-      const line = text.slice(start, end.index)
+      const line = this.#text + text.slice(start, end.index)
+      this.#text = ''
       start = LINE_END.lastIndex
       if (line !== '') this.#field(line)
       else this.#dispatch(events)
     }
-    this.#text = text.slice(start)
+    this.#text += text.slice(start)
     return events
   }
 
@@ -678,7 +679,7 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   const limit = attemptSignal(signal)
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
-    if (response.ok) return { answer: await response.json() }
+    if (response.status === 201) return { answer: await response.json() } // any other may be a proxy's
     const error = await problemOf(response)
     error.unknown = mayBeStored(error)
     return { error, asked: retryAfter(response) }

@@ -67,3 +67,15 @@ test('it does not matter where a stream is cut', () => {
     }
   }
 })
+
+test('a line in many chunks is searched once', (t) => {
+  let searched = 0
+  const { exec } = RegExp.prototype
+  t.mock.method(RegExp.prototype, 'exec', function (text) {
+    searched += text.length
+    return exec.call(this, text)
+  })
+  const { events } = parse('data: ', ...Array(100).fill('x'.repeat(100)), '\n\n')
+  assert.equal(events[0].data.length, 10_000)
+  assert.ok(searched < 20_000, `${searched} characters`)
+})

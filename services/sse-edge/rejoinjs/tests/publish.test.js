@@ -139,3 +139,10 @@ test('a token that never comes ends with the signal, and after the time of an at
   await assert.rejects(send(server, { token }), { name: 'RejoinError', unknown: false, message: 'the token did not come in time' })
   assert.equal(server.requests.length, 0)
 })
+
+test('only 201 says that a message is stored', async (t) => {
+  hurry(t)
+  await assert.rejects(send(serve(json({ login: 'required' }))), { name: 'RejoinError', status: 200, code: 'http_200', unknown: true })
+  const server = serve(json({ login: 'required' }), json(stored, 201))
+  assert.deepEqual(await send(server), stored)
+})

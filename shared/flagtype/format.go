@@ -1,0 +1,27 @@
+package flagtype
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// FormatBytes returns a number of bytes, from a MiB on also in that unit.
+func FormatBytes(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d (%.1f MiB)", n, float64(n)/(1<<20))
+}
+
+// FormatDuration returns a duration without units that are zero at its end, such as 1h.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
