@@ -246,7 +246,7 @@ func TestTail_ServerRefusesFirst(t *testing.T) {
 
 // A server that refuses has answered, so an interruption is no failure.
 func TestTail_InterruptedWhileRefused(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }))
 	defer s.Close()
 	signals := make(chan os.Signal, 1)
 	status := &noticed{seen: "; trying again", then: func() { signals <- os.Interrupt }}

@@ -291,7 +291,7 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 // edge that has the newest connection.
 func TestAttach_AfterAPause(t *testing.T) {
 	for name, tt := range map[string]struct {
-		beats     time.Duration // that the edge did not make
+		beats     int // that the edge did not make
 		connected bool
 	}{"paused": {3, true}, "without NATS": {1, false}} {
 		u, one, two, _ := newMovedMCP(t)
@@ -301,7 +301,7 @@ func TestAttach_AfterAPause(t *testing.T) {
 			a.heard[edge] = now.Add(-time.Minute)
 		}
 		a.mu.Unlock()
-		a.tick(now, now.Add(-tt.beats*a.beatEvery), tt.connected)
+		a.tick(now, now.Add(-time.Duration(tt.beats)*a.beatEvery), tt.connected)
 		a.work.Wait()
 		if r, _, err := a.records.read(waittest.Context(t), attachKey(u.standalone())); err != nil || r.Edge != two.attached.edge {
 			t.Errorf("%s: the record is %+v, %v", name, r, err)
@@ -496,7 +496,8 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
 			t.Parallel()
 			u, one, two, young := newMovedMCP(t)
-			var kv jetstream.KeyValue = &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
+			takes := &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
+			var kv jetstream.KeyValue = takes
 			one.attached.records.kv.Store(&kv)
 			young.Close()
 			key := attachKey(u.standalone())
@@ -506,7 +507,7 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 			waittest.Until(t, "the record was released, and is taken over without an answer", func() (ok bool) {
 				var err error
 				r, revision, err = two.attached.records.read(t.Context(), key)
-				return err == nil && kv.(*unanswered).updates.Load() > 0 && r.Released != written
+				return err == nil && takes.updates.Load() > 0 && r.Released != written
 			})
 			one.attached.forget() // as after a cut
 			one.attached.show(key, r, revision)
