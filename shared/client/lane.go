@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"rejoin/shared/clocks"
 )
 
 // entry is a message that has no outcome yet.
@@ -13,10 +15,14 @@ type entry struct {
 	line   []byte
 	result *Result
 	// doubt is when the first attempt began whose outcome is unknown, or zero. It
-	// stays, whatever later attempts say: that one may still have stored it.
-	doubt instant
+	// stays, whatever later attempts say: that one may still have stored it. The log forgets keys also
+	// while this machine is suspended, so it counts by two clocks.
+	doubt clocks.Instant
 	err   error // of that attempt
 }
+
+// isDoubtful reports whether an attempt may have stored the message.
+func (e *entry) isDoubtful() bool { return e.doubt != clocks.Instant{} }
 
 // lane is the queue of a stream. It exists while it is not empty, and has one
 // goroutine, which alone takes entries out: so one request at a time is under way
@@ -75,7 +81,7 @@ func (l *lane) step() (least time.Duration, err error) {
 	verdicts := make([]verdict, len(batch))
 	err = p.post(l.address, batch, verdicts)
 	for i, v := range verdicts {
-		if e := batch[i]; v.kind == unknown && e.doubt.isZero() {
+		if e := batch[i]; v.kind == unknown && !e.isDoubtful() {
 			e.doubt, e.err = begin, v.err
 		}
 	}
@@ -90,14 +96,14 @@ func (l *lane) step() (least time.Duration, err error) {
 
 // expire gives up the messages for which it is too late to find out by repetition
 // whether they were stored. Only what was in a batch can be one of them.
-func (l *lane) expire(now instant) {
+func (l *lane) expire(now clocks.Instant) {
 	p := l.publisher
 	var gone []*entry
 	p.mu.Lock()
 	tried := l.queue[:min(len(l.queue), p.cfg.MaxBatchMessages)]
 	left := make([]*entry, 0, len(tried))
 	for _, e := range tried {
-		if !e.doubt.isZero() && e.doubt.until(now) >= p.cfg.RepeatWithin {
+		if e.isDoubtful() && e.doubt.Until(now) >= p.cfg.RepeatWithin {
 			gone = append(gone, e)
 		} else {
 			left = append(left, e)
@@ -153,7 +159,7 @@ func (l *lane) takeOut(batch []*entry, verdicts []verdict) bool {
 // doubtful returns an outcome of a message that is not known to be stored: an
 // earlier attempt may have stored it.
 func (e *entry) doubtful(err error) error {
-	if e.doubt.isZero() {
+	if !e.isDoubtful() {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)

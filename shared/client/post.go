@@ -69,8 +69,8 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 func (p *Publisher) untilExpiry(batch []*entry) (context.Context, context.CancelFunc) {
 	now, oldest := p.now(), time.Duration(-1)
 	for _, e := range batch {
-		if !e.doubt.isZero() {
-			oldest = max(oldest, e.doubt.until(now))
+		if e.isDoubtful() {
+			oldest = max(oldest, e.doubt.Until(now))
 		}
 	}
 	if oldest < 0 {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"rejoin/shared/clocks"
 )
 
 // Publisher stores messages. All its methods are safe for concurrent use.
@@ -26,7 +28,7 @@ type Publisher struct {
 	keys     string        // what all keys of this publisher begin with
 	keyed    atomic.Uint64 // keys made
 	slots    chan struct{} // one for each request under way
-	now      func() instant
+	now      func() clocks.Instant
 
 	ctx    context.Context // of the goroutines, which outlive every call
 	cancel context.CancelCauseFunc
@@ -53,32 +55,12 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		buffer:   newBuffer(cfg.MaxBufferedMessages, cfg.MaxBufferedBytes),
 		keys:     rand.Text(),
 		slots:    make(chan struct{}, cfg.MaxRequests),
-		now:      clocks(),
+		now:      clocks.New(time.Now),
 		lanes:    map[address]*lane{},
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p, nil
 }
-
-// instant is a moment by two clocks: the monotonic one stands still while the machine is suspended,
-// and the wall clock may be set. The log forgets keys meanwhile, so the one that says more counts.
-type instant struct {
-	mono time.Duration
-	wall time.Time
-}
-
-// clocks returns what reads both clocks.
-func clocks() func() instant {
-	start := time.Now()
-	return func() instant { return instant{time.Since(start), time.Now().Round(0)} }
-}
-
-// until returns how much time has passed, by the clock that says more.
-func (i instant) until(later instant) time.Duration {
-	return max(later.mono-i.mono, later.wall.Sub(i.wall))
-}
-
-func (i instant) isZero() bool { return i.wall.IsZero() }
 
 // Publish puts a message into the buffer and returns its result, which is there
 // later. It waits while the buffer is full, and no longer than ctx; afterwards ctx

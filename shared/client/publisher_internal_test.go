@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"rejoin/shared/clocks"
 )
 
 // roundTrip is a transport that is a function.
@@ -41,12 +43,7 @@ func TestPublisher_ClockJumps(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				clocks := p.now
-				p.now = func() instant {
-					now := clocks()
-					now.wall = now.wall.Add(time.Duration(set.Load()))
-					return now
-				}
+				p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(set.Load())) })
 				begun := time.Now()
 				_, err = p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")})
 				if took := time.Since(begun); !errors.Is(err, ErrUnknown) || !tt.attempts(attempts) || took > 2*time.Minute {

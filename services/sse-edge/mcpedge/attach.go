@@ -70,6 +70,8 @@ type connection struct {
 	*delivery.Stream
 	// claim is that of a GET.
 	claim claim
+	// behind says that it came without a cursor: it continues where the connection before it stands.
+	behind bool
 }
 
 // endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
@@ -156,6 +158,7 @@ func (a *attachments) join(st *connection) {
 		return
 	}
 	key := attachKey(st.Reader.Place)
+	st.behind = st.Turns.Behind // which belongs to its worker
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -240,7 +243,7 @@ func (a *attachments) leave(st *connection, where string) {
 	if at.holder == st {
 		at.holder = nil
 		switch {
-		case len(at.streams) == 0 && (at.revision > 0 || st.claim.tried):
+		case len(at.streams) == 0 && (a.owner(at.record) != unknown || st.claim.tried):
 			a.work.Go(func() { a.release(key, where) })
 		case len(at.streams) > 0 && a.owner(at.record) != otherEdge: // it is where the claim of this one failed
 			a.turn(at, at.newest(), where)
@@ -271,7 +274,7 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 	switch {
 	case old != nil:
 		cursor = a.rest(old)
-	case c.revision == 0 || !st.Turns.Behind || !a.alive(c.before):
+	case c.revision == 0 || !st.behind || !a.alive(c.before):
 		a.turn(at, st, "")
 		return
 	case at.record.From != "": // before anybody waited for it
