@@ -21,9 +21,12 @@ const (
 	answerWithin = 2 * time.Second
 	// pause is how long to wait before the next attempt.
 	pause = 250 * time.Millisecond
-	// settleWithin is how long a server's generation is waited for once the log answers:
+	// generationWithin is how long a server's generation is waited for once the log answers:
 	// without a janitor there will be none.
-	settleWithin = 10 * time.Second
+	generationWithin = 10 * time.Second
+	// askEvery is how often the session's life is asked for: the log forgets a session that was closed
+	// --tombstone-ttl ago (24 h), and then refuses nothing any more that is sent to its life.
+	askEvery = time.Hour
 )
 
 var (
@@ -37,8 +40,9 @@ type publisher struct {
 	nc         *nats.Conn
 	js         jetstream.JetStream
 	partitions int
-	server     string // on which the stream was begun
-	life       string // of the session
+	server     string    // on which the stream was begun
+	life       string    // of the session
+	asked      time.Time // when its life was asked for
 }
 
 // connect opens a log that is there. How many partitions it has never changes.
@@ -127,14 +131,14 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 	return ack, err
 }
 
-// begin finds out the session's life and sees to the birth of the stream, once for each
-// server that is connected: one that was restarted may have lost the birth.
+// begin finds out the session's life and sees to the birth of the stream, once for each server that is
+// connected, since one that was restarted may have lost the birth, and every askEvery.
 func (p *publisher) begin(ctx context.Context, e event) error {
-	server := p.nc.ConnectedServerId()
-	if p.server == server {
+	server, now := p.nc.ConnectedServerId(), time.Now()
+	if p.server == server && now.Sub(p.asked) < askEvery {
 		return nil
 	}
-	p.settle(ctx, partition(e.session, p.partitions), server)
+	p.awaitGeneration(ctx, partition(e.session, p.partitions), server)
 	life, err := p.lifeOf(ctx, e)
 	if err != nil {
 		return err
@@ -142,7 +146,7 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 	if err := p.bear(ctx, e, life); err != nil {
 		return err
 	}
-	p.server, p.life = server, life
+	p.server, p.life, p.asked = server, life, now
 	return nil
 }
 
@@ -184,10 +188,10 @@ func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 	return session.Life, nil
 }
 
-// settle waits until the janitor has begun a generation for the server that is connected
+// awaitGeneration waits until the janitor has begun a generation for the server that is connected
 // now: after a power cut, an event that is stored before may get the ID of one that was
 // lost. In a cluster the janitor writes down which servers there are.
-func (p *publisher) settle(ctx context.Context, partition int, server string) {
+func (p *publisher) awaitGeneration(ctx context.Context, partition int, server string) {
 	var deadline time.Time
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		meta, err := p.metadata(ctx, partition)
@@ -197,7 +201,7 @@ func (p *publisher) settle(ctx context.Context, partition int, server string) {
 			p.nc.ConnectedClusterName() != "" && knows(meta["rejoin.servers"], p.nc.ConnectedServerName(), server):
 			return
 		case deadline.IsZero():
-			deadline = time.Now().Add(settleWithin)
+			deadline = time.Now().Add(generationWithin)
 		case time.Now().After(deadline):
 			return
 		}
