@@ -134,7 +134,7 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 // begin finds out the session's life and sees to the birth of the stream, once for each server that is
 // connected, since one that was restarted may have lost the birth, and every askEvery.
 func (p *publisher) begin(ctx context.Context, e event) error {
-	server, now := p.nc.ConnectedServerId(), time.Now()
+	server, now := p.nc.ConnectedServerId(), time.Now().Round(0) // the machine may have been suspended
 	if p.server == server && now.Sub(p.asked) < askEvery {
 		return nil
 	}

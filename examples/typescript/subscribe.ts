@@ -3,7 +3,7 @@
 //
 //   node subscribe.ts demo main place.txt
 //
-// The file holds the place behind the last event that was dealt with. REJOIN_URL says where
+// The file holds the place after the last event that was dealt with. REJOIN_URL says where
 // Rejoin is, REJOIN_TOKEN is a bearer token. With rejoin.js it is a few lines: follow.ts.
 import { existsSync, readFileSync, realpathSync, renameSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'

@@ -181,8 +181,8 @@ func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
 }
 
 // close ends a session or stream in the log. After it has returned nil JetStream stores
-// nothing more of it, from any publisher. The end of a stream stays in the log as long as its session is
-// open, so it counts in the rate of new sessions. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
+// nothing more of it, from any publisher. The end of a stream stays in the log until its session is
+// forgotten, so it counts in the rate of new sessions. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
 // [session.ErrUnavailable] or [problem.ErrCloseFailed], or are a [*problem.RateError].
 func (s *Service) close(req closeRequest) error {
 	ctx, cancel := s.limit(context.Background(), s.cfg.closeTimeout())

@@ -46,7 +46,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
-		if st.Step, err = s.subs.Poll(s.subs.Base, r, 0); err != nil {
+		if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {
 			s.subs.Streams.Reconnects(by, req.At, err)
 			return s.later(c, "unavailable")
 		}

@@ -351,7 +351,7 @@ func TestOpening_CannotBeRead(t *testing.T) {
 }
 
 // A server that was restarted may have lost the births. One that is lost is written again.
-func TestBirth_AgainInEachGeneration(t *testing.T) {
+func TestBirth_LostWithTheGeneration(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())

@@ -136,3 +136,20 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 		})
 	}
 }
+
+// A connection that continues a batch does not know which responses the client has.
+func TestMCP_BatchIsResumed(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	u.version = "" // 2025-03-26
+	c := u.follow(u.post(`[{"jsonrpc":"2.0","id":"a","method":"x"},{"jsonrpc":"2.0","id":2,"method":"x"}]`))
+	stream := b.sent(rpc.Post)[0].Stream
+	b.say(u.session, stream, false, result(`"a"`))
+	received := c.says(result(`"a"`))
+	c.Close()
+	b.say(u.session, stream, true, result("2"))
+	again := u.get(received)
+	again.says(result("2"))
+	again.Over()
+}

@@ -222,7 +222,7 @@ func (a *attachments) claim(at window.Place) claim {
 	a.unclaimed = err != nil
 	a.mu.Unlock()
 	if err != nil {
-		if !logged { // clients make as many as they like while NATS is away
+		if !logged { // clients make as many as they like while NATS is unavailable
 			a.logger.Warn("MCP connections are not known to other edges", "error", err)
 		}
 		return claim{tried: true}
@@ -478,7 +478,6 @@ func (a *attachments) tend(now time.Time) {
 				a.work.Go(func() { a.miss(key, a.claim(st.Reader.Place)) })
 			}
 		case revision == 0 || now.Sub(at.written) > attachRenewal:
-			at.written = now
 			a.work.Go(func() { a.renew(key, revision) })
 		}
 	}
@@ -507,7 +506,7 @@ func (a *attachments) renew(key string, revision uint64) {
 	case at == nil: // it has gone meanwhile, and did not know of the record, which may be written all the same
 		a.work.Go(func() { a.release(key, "") })
 	case err == nil && at.revision == revision:
-		at.revision = now
+		at.revision, at.written = now, time.Now()
 	}
 }
 
@@ -538,7 +537,7 @@ func (a *attachments) run(ctx context.Context) {
 	}
 }
 
-// tick is what is done between two signs of life. While NATS was away, or the process was paused
+// tick is what is done between two signs of life. While NATS was down, or the process was paused
 // (SIGSTOP, a frozen container), no other edge was heard, and none is silent for that.
 func (a *attachments) tick(now, last time.Time, connected bool) {
 	if !connected || now.Sub(last) > 2*a.beatEvery {

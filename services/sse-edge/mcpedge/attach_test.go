@@ -453,7 +453,7 @@ func TestAttach_LateRecord(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
-// NATS may be away when a record is to be released.
+// NATS may be down when a record is to be released.
 func TestAttach_ReleaseFails(t *testing.T) {
 	t.Parallel()
 	u, one, two, young := newMovedMCP(t)
@@ -573,7 +573,7 @@ func TestAttach_ClaimedWhileLeft(t *testing.T) {
 	u.attach(s, 2)
 }
 
-// NATS may be away when a connection claims its stream.
+// NATS may be down when a connection claims its stream.
 func TestAttach_ClaimFails(t *testing.T) {
 	t.Parallel()
 	_, u, edges := newMCPs(t, 2)
@@ -588,7 +588,7 @@ func TestAttach_ClaimFails(t *testing.T) {
 	two.holds(t, u.standalone(), 1)
 }
 
-// Clients do not decide how much is logged while NATS is away.
+// Clients do not decide how much is logged while NATS is down.
 func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -45,10 +45,11 @@ type streamForm struct {
 	held bool
 	// discovers says that the response is that to server/discover.
 	discovers bool
-	// open are the IDs of the requests of call to which the client has received no response. moved says
-	// that another connection received messages meanwhile, perhaps responses.
-	open  []json.RawMessage
-	moved bool
+	// open are the IDs of the requests of call to which the client has received no response, as far as this
+	// connection knows: partly says that others received messages, perhaps responses, and moved that they
+	// did since this one did.
+	open          []json.RawMessage
+	partly, moved bool
 	// state is what the call is handed over with; nil for one that is not.
 	state *mcp.HandOver
 	// renamed is the client's newest request, of which it has the ID and the progress token; nil for a
@@ -89,7 +90,8 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	st.HandsOver = form.state != nil
 	st.Continues = form.primed || st.HandsOver
 	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !st.Continues
-	st.Routine = call && st.Reader.Came == cursor.FromNow
+	form.partly = st.Reader.Came != cursor.FromNow
+	st.Routine = call && !form.partly
 	return nil
 }
 
@@ -194,7 +196,7 @@ func (m *streamForm) Ended(begun bool) {
 	m.service.attached.leave(&m.connection, m.At())
 }
 
-func (m *streamForm) Moved() { m.moved = true }
+func (m *streamForm) Moved() { m.partly, m.moved = true, true }
 
 // prime appends a place and an empty event. The ID is another one each time: a client
 // that comes back with the one that it came with before takes that for no progress.
@@ -279,14 +281,15 @@ func (m *streamForm) Told(s cursor.Step, told int) {
 
 // openAfter returns the IDs of the requests that have no response once the client has received these
 // messages. The response to one request alone is the last message, whatever its ID: a call that was
-// handed over has another one.
+// handed over has another one. So is the last response to a batch, of which this connection does not know
+// which ones others received.
 func (m *streamForm) openAfter(items []window.Item) []json.RawMessage {
 	switch n := len(items); {
 	case n == 0 || len(m.call) == 0:
 		return m.open
-	case len(m.call) == 1 && isResponse(messageOf(items[n-1])):
+	case (len(m.call) == 1 || m.partly) && isResponse(messageOf(items[n-1])):
 		return nil
-	case len(m.call) == 1:
+	case len(m.call) == 1 || m.partly:
 		return m.call
 	}
 	open := m.open

@@ -174,7 +174,7 @@ func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string
 	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
 	}
-	if st.Step, err = s.subs.Poll(s.subs.Base, st.Reader, patience); err != nil {
+	if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, st.Request.Client), st.Reader, patience); err != nil {
 		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
 	}
 	switch {
