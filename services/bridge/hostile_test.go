@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,6 +258,23 @@ func TestResponse_ErrorWithoutIDElsewhere(t *testing.T) {
 	}
 }
 
+// An error without an ID may be about a notification.
+func TestResponse_ErrorAboutANotification(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1)+
+		`'; read x; read x; echo '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'; echo '`+response("1")+`'; read x`)
+	s.start(t, cfg)
+	name := s.open(t)
+	stream, _ := s.request(t, name, "1", "long")
+	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/x"}`); a.Status != http.StatusAccepted {
+		t.Fatalf("the notification is answered %d %s", a.Status, a.Data)
+	}
+	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != response("1") {
+		t.Errorf("the request is answered %q", all)
+	}
+}
+
 // soon has what waits for a while wait for a millisecond.
 func soon(s *Service) {
 	s.host.Times.After = func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
@@ -297,20 +315,18 @@ func TestListen_NotFound(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL), soon)
 	h := in.table.Session(s.open(t))
-	open := false
+	var gets atomic.Int32
+	var early atomic.Bool // the session had ended before there was a stream
 	up.onGet(func(w *writing, _ *http.Request) {
-		if open {
+		if gets.Add(1) == 2 {
+			early.Store(h.HasEnded())
 			w.stream()
 		} else {
 			w.WriteHeader(http.StatusNotFound)
 		}
-		open = false
 	})
-	for _, open = range []bool{false, true} {
-		was := open
-		h.Up.Listen(t.Context(), call.NewStandalone(h.Session, nil), func() http.Header { return nil })
-		if h.HasEnded() != was {
-			t.Errorf("with a stream %t, the session has ended %t", was, h.HasEnded())
-		}
+	h.Up.Listen(t.Context(), call.NewStandalone(h.Session, nil), func() http.Header { return nil })
+	if early.Load() || !h.HasEnded() || gets.Load() != 3 {
+		t.Errorf("ended before there was a stream: %t, after it: %t, with %d requests", early.Load(), h.HasEnded(), gets.Load())
 	}
 }

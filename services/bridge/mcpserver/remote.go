@@ -317,8 +317,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		case errors.Is(err, upstream.ErrGone) && opened:
 			c.Session.Finish(upstream.ErrGone)
 			return
-		case errors.Is(err, upstream.ErrGone):
-			return // the server may have no route for GET, though MCP wants 405 then; else it answers a POST with 404
+		case errors.Is(err, upstream.ErrGone): // the server may have no route for GET, though MCP wants 405 then
 		case errors.Is(err, upstream.ErrNoStream):
 			if c.Cursor().ID == "" {
 				return

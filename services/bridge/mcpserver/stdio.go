@@ -43,6 +43,9 @@ type stdio struct {
 	name  string // of the session
 	gone  bool   // the process has ended
 	calls []*stdioCall
+	// spoke says that something that is no request was sent since the newest call began: an error without an
+	// ID may be about that.
+	spoke bool
 }
 
 // stdioCall is an open call of a process.
@@ -167,6 +170,9 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 
 // Send hands over messages that are no requests.
 func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
+	u.mu.Lock()
+	u.spoke = true
+	u.mu.Unlock()
 	if err := u.write(ctx, data); err != nil {
 		return upstream.Unreachable(err)
 	}
@@ -263,7 +269,7 @@ func (u *stdio) begin(c *call.Call, p *upstream.IdleTimer, data []byte) (*stdioC
 			s.tokens[upstream.IDKey(token)] = true
 		}
 	}
-	u.calls = append(u.calls, s)
+	u.calls, u.spoke = append(u.calls, s), false
 	return s, true
 }
 
@@ -449,7 +455,8 @@ func continueAfter(err error) error {
 }
 
 // route returns the call that a message belongs to; nil when it is about none, or about
-// one that is over. An error without an ID belongs to the only call that is open: see [call.Call.Take].
+// one that is over. An error without an ID belongs to the only call that is open (see [call.Call.Take]), unless it
+// may be about something else.
 func (u *stdio) route(m rpc.Message) *stdioCall {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -467,6 +474,9 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 				return s
 			}
 		}
+	}
+	if m.IsResponse() && u.spoke {
+		return nil
 	}
 	var only *stdioCall
 	for _, s := range u.calls {
