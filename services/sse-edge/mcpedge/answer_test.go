@@ -162,6 +162,11 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	b.post = func(c rpc.Call) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, large(string(m.ID)))
+		state, err := f.Backend.Log.Look(waittest.Context(t), 0)
+		if err != nil {
+			t.Error(err)
+		}
+		s.has(t, state.Last) // or the answer is a stream
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	says := func(status int) func(rpc.Call) rpc.Answer {

@@ -209,8 +209,9 @@ type claim struct {
 }
 
 // claim makes a stream's record this edge's. The connection must join, or be missed.
-func (a *attachments) claim(at window.Place) claim {
-	key := attachKey(at)
+func (a *attachments) claim(at window.Place) claim { return a.claimRecord(attachKey(at)) }
+
+func (a *attachments) claimRecord(key string) claim {
 	a.mu.Lock()
 	a.coming[key]++ // or who ends meanwhile would release the record
 	a.mu.Unlock()
@@ -474,8 +475,8 @@ func (a *attachments) tend(now time.Time) {
 			a.work.Go(func() { a.takeLeft(key, known) })
 		case at.holder == nil:
 		case owner != thisEdge:
-			if st := at.holder; st.claim.tried {
-				a.work.Go(func() { a.miss(key, a.claim(st.Reader.Place)) })
+			if at.holder.claim.tried {
+				a.work.Go(func() { a.miss(key, a.claimRecord(key)) })
 			}
 		case revision == 0 || now.Sub(at.written) > attachRenewal:
 			a.work.Go(func() { a.renew(key, revision) })

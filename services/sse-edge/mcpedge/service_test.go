@@ -1,7 +1,6 @@
 package mcpedge
 
 import (
-	"bytes"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -228,7 +227,7 @@ func TestMCP_NoBridge(t *testing.T) {
 // Clients do not decide how much is logged.
 func TestMCP_FailuresAreSummedUp(t *testing.T) {
 	f := newFixture(t)
-	var out bytes.Buffer
+	var out waittest.Buffer
 	f.env = func(env *daemon.Env) {
 		env.Log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
