@@ -210,7 +210,7 @@ func TestCall_CancelledBeforeItWaits(t *testing.T) {
 		c := call.New(in.table.Session(s.begin(t)).Session, newStream(t, "1", "2"), ids)
 		c.CancelAtOnce = true
 		for _, id := range ids[:n] {
-			c.Cancel(upstream.IDKey(id))
+			c.Cancel(rpc.IDKey(id))
 		}
 		ctx, p := c.Wait(t.Context())
 		if err := context.Cause(ctx); !errors.Is(err, want) {

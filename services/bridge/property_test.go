@@ -201,7 +201,7 @@ func FuzzBody(f *testing.F) {
 				}
 				if m, err := rpc.ParseMessage(data); err == nil {
 					_ = m.Param("_meta", "progressToken")
-					_ = upstream.IDKey(m.ID)
+					_ = rpc.IDKey(m.ID)
 				}
 			}
 		}

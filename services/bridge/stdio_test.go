@@ -338,9 +338,9 @@ func FuzzSkimmer(f *testing.F) {
 		}
 		want := ""
 		if m.IsResponse() && string(m.ID) != "null" {
-			want = upstream.IDKey(m.ID)
+			want = rpc.IDKey(m.ID)
 		}
-		if got == nil && want != "" || got != nil && upstream.IDKey(got) != want {
+		if got == nil && want != "" || got != nil && rpc.IDKey(got) != want {
 			t.Errorf("%q is taken for the response to %q", data, got)
 		}
 	})

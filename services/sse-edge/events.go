@@ -28,7 +28,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	}()
 	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
-		s.subs.Streams.Reconnects(by, req.At, err)
+		s.subs.SentAway(by, req.At, err)
 		return s.later(c, "unavailable")
 	}
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
 		if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {
-			s.subs.Streams.Reconnects(by, req.At, err)
+			s.subs.SentAway(by, req.At, err)
 			return s.later(c, "unavailable")
 		}
 		if len(st.Step.Gaps) > 0 {

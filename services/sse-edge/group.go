@@ -147,7 +147,7 @@ func (s *Service) group(c *fiber.Ctx) error {
 	if err != nil {
 		s.subs.Admitted.Leave(by.Visit)
 		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
-			s.subs.Streams.Reconnects(by, window.Place{Session: req.places[0].Session}, err)
+			s.subs.SentAway(by, window.Place{Session: req.places[0].Session}, err)
 			return s.later(c, "unavailable")
 		}
 		return err

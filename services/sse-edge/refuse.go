@@ -21,7 +21,7 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 	}
 	session, stream := web.Place(c)
 	by := delivery.Request{Visit: admission.Visit{Address: s.subs.ClientAddress(c)}, Ctx: c.UserContext()}
-	s.subs.Streams.Reconnects(by, window.Place{Session: session, Stream: stream}, err)
+	s.subs.SentAway(by, window.Place{Session: session, Stream: stream}, err)
 	return s.later(c, "unavailable")
 }
 

@@ -222,9 +222,9 @@ func (l *Log) bear(ctx context.Context, p int, e Event) error {
 // publishBirth stores the birth of an event's stream, unless there is one, in the life that its session has:
 // of a life that ended long ago the log has neither a seal nor an opening any more.
 //
-// One that is there does, whether or not the life is sealed: the end of the life also ends the streams that
-// were born before the seal, and keeps these ends as long as its own. A second one would hide what the
-// janitor's copy says of the stream (see [Log.RemovedAfter]).
+// A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
+// end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
+// copy of the first one says of the stream (see [Log.RemovedAfter]).
 func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 	o, err := l.Opening(ctx, e.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening

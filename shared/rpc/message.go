@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -185,4 +186,16 @@ func ErrorMessage(id json.RawMessage, code int, message string, data any) []byte
 		ID      json.RawMessage `json:"id"`
 		Error   rpcError        `json:"error"`
 	}{"2.0", id, rpcError{code, message, data}})
+}
+
+// IDKey returns a text that is equal for equal IDs: 1 and 1.0 are, 1 and "1" are not.
+func IDKey(id []byte) string {
+	var text string
+	if len(id) > 0 && id[0] == '"' && json.Unmarshal(id, &text) == nil {
+		return `"` + text
+	}
+	if f, err := strconv.ParseFloat(string(id), 64); err == nil && f == float64(int64(f)) && f < 1<<53 && f > -1<<53 {
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return string(bytes.TrimSpace(id))
 }

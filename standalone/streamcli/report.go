@@ -37,7 +37,8 @@ func newReport(status io.Writer, url string) *report {
 
 func (r *report) stop() { r.timer.Stop() }
 
-// failed takes why an attempt failed: without a response, or refused. Only the first one since the last answer is printed.
+// failed takes why an attempt failed: without a response, or refused. Only the first one since the last
+// answer is printed.
 func (r *report) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,9 +24,8 @@ func (c *Call) Take(it Item) error {
 		c.Drop(host.DropInvalid, err)
 		return nil
 	}
-	if id := c.only(); m.Error != nil && string(m.ID) == "null" && id != nil {
-		// A server that cannot read a request gives its error no ID (JSON-RPC 2.0, section 5).
-		m.ID, it.Data = id, translate.WithID(it.Data, id)
+	if id := c.only(); id != nil {
+		m, it.Data = translate.OwnError(m, it.Data, id)
 	}
 	c.Session.Host.NoteChange(m) // before the client can learn of it
 	if c.To == nil && c.Repeated(it.Data) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"rejoin/services/bridge/upstream"
+	"rejoin/shared/rpc"
 )
 
 // requests are those of a call that have no response yet. They are safe for concurrent use.
@@ -18,14 +18,14 @@ type requests struct {
 type openRequest struct {
 	ID        json.RawMessage // the client's
 	Sent      json.RawMessage // what the upstream has
-	key       string          // its [upstream.IDKey]
+	key       string          // its [rpc.IDKey]
 	cancelled bool
 }
 
 func newRequests(ids []json.RawMessage) *requests {
 	r := &requests{}
 	for _, id := range ids {
-		r.open = append(r.open, openRequest{ID: id, Sent: id, key: upstream.IDKey(id)})
+		r.open = append(r.open, openRequest{ID: id, Sent: id, key: rpc.IDKey(id)})
 	}
 	return r
 }
@@ -42,18 +42,18 @@ func (r *requests) IDs() []json.RawMessage {
 
 // Answered notes that the response to a request is stored.
 func (r *requests) Answered(id []byte) {
-	r.answeredKey(upstream.IDKey(id))
+	r.answeredKey(rpc.IDKey(id))
 }
 
 // answeredTo is answered for the ID that the client has given.
 func (r *requests) answeredTo(id []byte) {
-	key := upstream.IDKey(id)
+	key := rpc.IDKey(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = slices.DeleteFunc(r.open, func(o openRequest) bool { return upstream.IDKey(o.ID) == key })
+	r.open = slices.DeleteFunc(r.open, func(o openRequest) bool { return rpc.IDKey(o.ID) == key })
 }
 
-// answeredKey is answered for the [upstream.IDKey] of what the upstream has.
+// answeredKey is answered for the [rpc.IDKey] of what the upstream has.
 func (r *requests) answeredKey(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (r *requests) answeredKey(key string) {
 
 // waitsFor reports whether the response to this request is missing.
 func (r *requests) waitsFor(id []byte) bool {
-	key := upstream.IDKey(id)
+	key := rpc.IDKey(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.open, func(a openRequest) bool { return a.key == key })
@@ -77,7 +77,7 @@ func (r *requests) waitsFor(id []byte) bool {
 func (r *requests) last(id []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.open) == 1 && r.open[0].key == upstream.IDKey(id)
+	return len(r.open) == 1 && r.open[0].key == rpc.IDKey(id)
 }
 
 // only returns the ID that the upstream has of the one request that has no response; nil for none, and
@@ -114,7 +114,7 @@ func (r *requests) Done() bool {
 func (r *requests) SentAs(id json.RawMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open[0].Sent, r.open[0].key = id, upstream.IDKey(id)
+	r.open[0].Sent, r.open[0].key = id, rpc.IDKey(id)
 }
 
 // cancelOne notes that the client has cancelled a request, and reports whether it has cancelled all.

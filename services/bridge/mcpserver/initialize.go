@@ -76,17 +76,14 @@ func speaksOthers(answer []byte) (supported []string, others bool) {
 	return e.Data.Supported, true
 }
 
-// responseTo reads the response to the one open request, which has an ID. An error without an ID is about that
-// request, and gets it: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
+// responseTo reads the response to the one open request, which has an ID; see [translate.OwnError].
 func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte, ok bool) {
 	m, err := rpc.ParseMessage(data)
 	if err != nil || !m.IsResponse() {
 		return m, nil, false
 	}
-	if m.Error != nil && string(m.ID) == "null" {
-		m.ID, data = id, translate.WithID(data, id)
-	}
-	return m, data, upstream.IDKey(m.ID) == upstream.IDKey(id)
+	m, data = translate.OwnError(m, data, id)
+	return m, data, rpc.IDKey(m.ID) == rpc.IDKey(id)
 }
 
 // Restore returns the server's side of a session of another bridge. A process has ended with that.

@@ -44,7 +44,7 @@ type modernServer struct {
 	level   string                         // of log messages; empty for none
 	uris    []string                       // of the resources that the client subscribed to
 	changed chan struct{}                  // closed when uris change
-	waiting map[string]chan rpc.Message    // for the client's answers, by [upstream.IDKey]
+	waiting map[string]chan rpc.Message    // for the client's answers, by [rpc.IDKey]
 	tools   map[string]map[string][]string // what arguments of which tools are repeated; nil: not known yet
 
 	storing sync.Mutex // of the standalone stream
@@ -125,7 +125,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 			got, err := rpc.ParseMessage(data)
 			switch {
 			case err != nil:
-			case got.IsResponse() && upstream.IDKey(got.ID) == upstream.IDKey(m.ID):
+			case got.IsResponse() && rpc.IDKey(got.ID) == rpc.IDKey(m.ID):
 				return got, nil
 			case take != nil:
 				if err := take(data); err != nil {
@@ -438,7 +438,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Req
 
 // expect has the client's answer to a request of an ID kept, until forget is called.
 func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()) {
-	key := upstream.IDKey([]byte(id))
+	key := rpc.IDKey([]byte(id))
 	answer = make(chan rpc.Message, 1)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -463,8 +463,8 @@ func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.A
 			continue
 		}
 		u.mu.Lock()
-		answer := u.waiting[upstream.IDKey(m.ID)]
-		delete(u.waiting, upstream.IDKey(m.ID))
+		answer := u.waiting[rpc.IDKey(m.ID)]
+		delete(u.waiting, rpc.IDKey(m.ID))
 		u.mu.Unlock()
 		if answer != nil {
 			answer <- m

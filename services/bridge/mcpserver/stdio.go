@@ -55,7 +55,7 @@ type stdioCall struct {
 	ended    bool            // nothing more is stored
 	done     chan struct{}   // closed when all is answered
 	keys     map[string]bool // of its requests
-	tokens   map[string]bool // [upstream.IDKey] of the progress tokens that they carried
+	tokens   map[string]bool // [rpc.IDKey] of the progress tokens that they carried
 	patience *upstream.IdleTimer
 }
 
@@ -260,13 +260,13 @@ func (u *stdio) begin(c *call.Call, p *upstream.IdleTimer, data []byte) (*stdioC
 		if err != nil || !m.IsRequest() {
 			continue
 		}
-		key := upstream.IDKey(m.ID)
+		key := rpc.IDKey(m.ID)
 		if slices.ContainsFunc(u.calls, func(other *stdioCall) bool { return other.keys[key] }) {
 			return nil, false
 		}
 		s.keys[key] = true
 		if token := m.Param("_meta", "progressToken"); token != nil {
-			s.tokens[upstream.IDKey(token)] = true
+			s.tokens[rpc.IDKey(token)] = true
 		}
 	}
 	u.calls, u.spoke = append(u.calls, s), false
@@ -462,7 +462,7 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 	defer u.mu.Unlock()
 	if m.IsResponse() && string(m.ID) != "null" {
 		for _, s := range u.calls {
-			if s.keys[upstream.IDKey(m.ID)] {
+			if s.keys[rpc.IDKey(m.ID)] {
 				return s
 			}
 		}
@@ -470,7 +470,7 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 	}
 	if token := m.Param("progressToken"); token != nil {
 		for _, s := range u.calls {
-			if s.tokens[upstream.IDKey(token)] {
+			if s.tokens[rpc.IDKey(token)] {
 				return s
 			}
 		}

@@ -29,7 +29,7 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 		case m.IsRequest():
 			ids = append(ids, m.ID)
 		case m.Is(upstream.MethodCancelled):
-			cancel = append(cancel, upstream.IDKey(m.Param("requestId")))
+			cancel = append(cancel, rpc.IDKey(m.Param("requestId")))
 		case m.Is(upstream.MethodInitialized):
 			initialized, answers = true, false
 		case m.Method != nil:

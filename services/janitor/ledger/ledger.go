@@ -301,9 +301,9 @@ func (l *Ledger) tidy(a *Account, s *stream) {
 	}
 }
 
-// LastEvent returns when the last event of a life may have been stored. Of a life of which nothing
-// is in the log it is known as long as its name has an opening, as every open session has that no
-// power cut took it from.
+// LastEvent returns when the last event of a life may have been stored. When nothing of the life is in
+// the log any more, the opening of its name still says so. An open session has one, unless a power cut
+// has taken it.
 func (l *Ledger) LastEvent(key string) time.Time {
 	var last entry
 	if a := l.Accounts[key]; a != nil {

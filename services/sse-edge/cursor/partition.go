@@ -349,22 +349,12 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 	return common, fork >= end, nil
 }
 
-// takeToken waits for a token, to be given back by receiving one.
-func takeToken(ctx context.Context, tokens chan struct{}) error {
-	select {
-	case tokens <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // at returns an entry of the log, which may be a whole event. Errors are those of the log.
 func (p *Partition) at(ctx context.Context, sequence uint64) (eventlog.Entry, error) {
-	if err := takeToken(ctx, p.of.compares); err != nil {
+	if err := p.of.compares.Wait(ctx, "", 1); err != nil {
 		return eventlog.Entry{}, err
 	}
-	defer func() { <-p.of.compares }()
+	defer p.of.compares.Give("", 1)
 	return p.log.At(ctx, p.number, sequence)
 }
 

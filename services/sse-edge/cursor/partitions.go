@@ -56,8 +56,8 @@ type Partitions struct {
 	backfill int             // bytes of a partition
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
 	whole    *quota.Pool     // a place for each request that is answered with a whole event, by client
-	compares chan struct{}   // a token for one that a tail waits for, and not behind clients
-	trims    chan struct{}   // a token for each read of a session's trims
+	compares *quota.Pool     // likewise, for one that a tail waits for, and not behind clients
+	trims    *quota.Pool     // a place for each read of a session's trims
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
 	end      context.CancelFunc
@@ -111,7 +111,7 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: make(chan struct{}, 1), trims: make(chan struct{}, cfg.LogReads),
+		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), trims: quota.NewPool(int64(cfg.LogReads)),
 		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {

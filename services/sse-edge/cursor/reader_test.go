@@ -360,7 +360,7 @@ func TestPartition_ComparesControlEntries(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"as it is": true, "replaced": false} {
-		p := &Partition{of: &Partitions{compares: make(chan struct{}, 1)}, log: log, window: caughtUp(1 << 20)}
+		p := &Partition{of: &Partitions{compares: quota.NewPool(1)}, log: log, window: caughtUp(1 << 20)}
 		p.window.GoOn(state)
 		for sequence := range state.Last {
 			e, err := log.At(waittest.Context(t), 0, sequence+1)
@@ -568,9 +568,8 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
 	ps := followLog(t, f, -1)
-	for range cap(ps.trims) {
-		ps.trims <- struct{}{}
-	}
+	all := int64(ps.cfg.LogReads)
+	ps.trims.Take("", all)
 	next := func(stream string) error {
 		r, err := ps.Open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 		if err != nil {
@@ -595,9 +594,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 		return
 	default:
 	}
-	for range cap(ps.trims) {
-		<-ps.trims
-	}
+	ps.trims.Give("", all)
 	if err := waittest.Receive(t, "the flow has read", flow); err != nil {
 		t.Error(err)
 	}
@@ -613,7 +610,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	link := natstest.Link{Before: func(data []byte) {
 		if part := needle.Load(); part != nil && bytes.Contains(data, []byte(*part)) {
 			requests.Add(1)
-			held.Add(ps.whole.Used() + int64(len(ps.compares)))
+			held.Add(ps.whole.Used() + ps.compares.Used())
 		}
 	}}
 	env := daemon.NewEnv(nil)

@@ -27,7 +27,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 	s.cfg.Admission.Hold() // before anything can end the stream
 	go func() {
 		if err := st.open(from); err != nil {
-			s.Reconnects(st.Request, st.Reader.Place, err)
+			s.cfg.SentAway(st.Request, st.Reader.Place, err)
 			s.CountRefused("unavailable")
 			var out outbox
 			out.only(st, st.Format.Farewell(), true)

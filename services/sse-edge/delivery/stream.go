@@ -230,9 +230,6 @@ func (s *Streams) nextWorker() *worker {
 	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }
 
-// Reconnects reports why a subscriber is sent away with a reconnection time.
-func (s *Streams) Reconnects(by Request, at window.Place, why error) { s.cfg.SentAway(by, at, why) }
-
 // turns are what a stream has to know while several connections take turns: the newest one receives
 // the messages. It belongs to the stream's worker, but for quiet.
 type turns struct {

@@ -246,7 +246,7 @@ func (a *attachments) leave(st *connection, where string) {
 		switch {
 		case len(at.streams) == 0 && (a.owner(at.record) != unknown || st.claim.tried):
 			a.work.Go(func() { a.release(key, where) })
-		case len(at.streams) > 0 && a.owner(at.record) != otherEdge: // it is where the claim of this one failed
+		case len(at.streams) > 0 && a.owner(at.record) != otherEdge: // else the claim of this one failed, and that edge has the newest
 			a.turn(at, at.newest(), where)
 		}
 	}
@@ -431,7 +431,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 			at.incoming <- r.From // there is room for one, and only one comes
 			at.incoming = nil
 		}
-		if old == nil && a.coming[key] == 0 { // nor was a take-over
+		if old == nil && a.coming[key] == 0 { // a take-over was written, but not answered
 			a.turn(at, at.newest(), r.From)
 		}
 	case otherEdge:

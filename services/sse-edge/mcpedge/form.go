@@ -295,7 +295,7 @@ func (m *streamForm) openAfter(items []window.Item) []json.RawMessage {
 	open := m.open
 	for i := range items {
 		if id := responseID(messageOf(items[i])); id != "" {
-			if at := slices.IndexFunc(open, func(other json.RawMessage) bool { return plainID(other) == id }); at >= 0 {
+			if at := slices.IndexFunc(open, func(other json.RawMessage) bool { return rpc.IDKey(other) == id }); at >= 0 {
 				open = slices.Concat(open[:at], open[at+1:])
 			}
 		}

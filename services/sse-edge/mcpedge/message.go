@@ -30,7 +30,7 @@ func isResponse(message []byte) bool {
 	return rpc.Unmarshal(message, &m) == nil && m.Method == nil
 }
 
-// responseID returns [plainID] of what a message is the response to; empty for one that is none.
+// responseID returns [rpc.IDKey] of what a message is the response to; empty for one that is none.
 func responseID(message []byte) string {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -39,16 +39,7 @@ func responseID(message []byte) string {
 	if rpc.Unmarshal(message, &m) != nil || m.Method != nil {
 		return ""
 	}
-	return plainID(m.ID)
-}
-
-// plainID returns what all spellings of an ID have in common: a string may be escaped.
-func plainID(id json.RawMessage) string {
-	var text string
-	if len(id) > 0 && id[0] == '"' && json.Unmarshal(id, &text) == nil {
-		return `"` + text
-	}
-	return string(id)
+	return rpc.IDKey(m.ID)
 }
 
 // isError reports whether a message is an error.

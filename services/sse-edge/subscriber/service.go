@@ -70,7 +70,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 	s.Streams = delivery.New(delivery.Config{
 		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
-		SentAway:  s.sentAway,
+		SentAway:  s.SentAway,
 		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
 	})
 	s.Parts = cursor.New(cursor.Config{
@@ -80,8 +80,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 	return s
 }
 
-// sentAway logs or counts why a client is sent away with a reconnection time.
-func (s *Service) sentAway(by delivery.Request, at window.Place, why error) {
+// SentAway logs or counts why a client is sent away with a reconnection time.
+func (s *Service) SentAway(by delivery.Request, at window.Place, why error) {
 	s.Refusals.Warn(by.Ctx, web.CodeUnavailable, by.Address, "a subscriber is sent away with a retry", why, "session", at.Session, "stream", at.Stream)
 }
 

@@ -14,9 +14,9 @@ type Place struct{ Session, Life, Stream string }
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
 	session string
-	// life is the newest one, if known, or was before a roll-back; opened is the sequence of its newest opening, 0 when the
-	// window did not see that. began is that of its first one, 0 when that is unknown and lies below the
-	// window.
+	// life is the newest one, if known, or was that before a roll-back. opened is the sequence of its newest
+	// opening, 0 when the window did not see that. began is that of its first one, 0 when that is unknown and
+	// lies below the window.
 	life          string
 	known         bool
 	opened, began uint64
