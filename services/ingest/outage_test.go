@@ -3,6 +3,7 @@ package ingest_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -82,6 +83,21 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, true)
 	in.close(t, "s").got(t, http.StatusNoContent)
 	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
+}
+
+func TestCreateSession_UnknownOutcome(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	in.create(t, `{"session":"first"}`).got(t, http.StatusCreated)
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	a := s.unacknowledged(t, in, func() answer { return in.create(t, `{"session":"s"}`) })
+	a.expect(t, http.StatusServiceUnavailable, "unavailable")
+	if !strings.Contains(string(a.body), "may have been created") {
+		t.Errorf("the answer says %s", a.body)
+	}
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+	in.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 }
 
 func TestMetrics_EachMoves(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/ingest/problem"
 	"rejoin/services/ingest/request"
 	"rejoin/shared/auth"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -78,7 +79,11 @@ func (s *Service) createSession(c *fiber.Ctx) error {
 	if !s.cfg.Access.On() {
 		rec.Client = s.cfg.Clients.Client(c)
 	}
-	if rec, err = s.create(ctx, rec, creator); err != nil {
+	rec, err = s.create(ctx, rec, creator)
+	switch {
+	case errors.Is(err, eventlog.ErrUnknown):
+		return web.Wrap(err, web.CodeUnavailable, "The session may have been created; repeat the request. Code session_exists then means that it was, or that its name was taken.")
+	case err != nil:
 		return problem.Of(s.endedBefore(ctx, req.Name, grants, err))
 	}
 	c.Location("/v1/sessions/" + url.PathEscape(rec.Session))
