@@ -16,8 +16,9 @@ const publishDescription = `Publish messages: the arguments, or standard input, 
   echo '{"order":17}' | rejoin publish demo main
   rejoin publish demo main --type=tick <messages.ndjson
 
-It reconnects when a connection breaks, and sends unanswered messages again under the same
-key: none is lost or stored twice.`
+It reconnects when a connection breaks, and sends unanswered messages again under the same key, so
+that none is stored twice. A line that was sent and has no answer for 110 s is reported as unknown,
+and the exit code is 1.`
 
 const tailDescription = `Print the events of a stream, or of a whole session, as they arrive.
 
@@ -27,8 +28,8 @@ const tailDescription = `Print the events of a stream, or of a whole session, as
   rejoin tail demo main --since=5m --count=10
   rejoin tail demo main --json --from=main_e08tnxp_3
 
-It reconnects when a connection breaks and resumes after the last event ID: no event is
-lost or repeated.`
+It reconnects when a connection breaks and resumes after the last event ID: each event comes once and in
+order, or a line says which events are missing.`
 
 // PublishApp is "rejoin publish" with the arguments that follow it.
 func PublishApp(args []string) daemon.App { return publishApp(args, os.Stdin, os.Stderr) }

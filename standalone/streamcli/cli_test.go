@@ -282,6 +282,32 @@ func TestInterrupted_WithoutAServer(t *testing.T) {
 	}
 }
 
+// A server that takes connections and says nothing is reported, also when the messages come from standard
+// input, where nobody knows when the first one will come.
+func TestSilentServer_IsReported(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(s.Close)
+	for name, args := range map[string][]string{"tail": nil, "publish": nil, "publish an argument": {`{"n":1}`}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			signals := make(chan os.Signal, 1)
+			status := &noticed{seen: "(no answer yet)", then: func() { signals <- os.Interrupt }}
+			args := append([]string{"s", "t", "--url=" + s.URL}, args...)
+			a := tailApp(args, status)
+			if name != "tail" {
+				a = publishApp(args, strings.NewReader("1\n"), status)
+			}
+			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
+			if code := a.Main(); code != 1 {
+				t.Errorf("code %d, %q", code, status)
+			}
+		})
+	}
+}
+
 // noticed calls then when something is written for the first time.
 type noticed struct {
 	mu   sync.Mutex

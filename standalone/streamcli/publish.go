@@ -99,10 +99,8 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	go func() { collected <- collect(ctx, publisher, queue, status, server) }()
 	if len(cli.Message) > 0 {
 		in = strings.NewReader(strings.Join(oneLine(cli.Message), "\n"))
-	} else {
-		server.stop() // it is asked when there is a line
 	}
-	refused, readErr := cli.read(ctx, in, publisher, queue, status)
+	refused, readErr := cli.read(ctx, in, publisher, queue, server)
 	close(queue)
 	t := <-collected
 	closeErr := publisher.Close(ctx)
@@ -137,7 +135,7 @@ func oneLine(messages []string) []string {
 }
 
 // read publishes the lines, and returns how many were refused before they were sent.
-func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client.Publisher, queue chan<- pending, status io.Writer) (refused int, err error) {
+func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client.Publisher, queue chan<- pending, server *report) (refused int, err error) {
 	lines, readErr := scan(ctx, in)
 	for n := 1; ; n++ {
 		var line []byte
@@ -156,6 +154,7 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 		if len(line) == 0 {
 			continue
 		}
+		server.asked()
 		result, err := publisher.Publish(ctx, client.Message{Session: string(cli.Session), Stream: string(cli.Stream), Type: cli.Type, Data: line})
 		switch {
 		case ctx.Err() != nil:
@@ -166,7 +165,7 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			if errors.Is(err, event.ErrInvalidJSON) && len(cli.Message) > 0 {
 				hint = `; a string needs quotes that the shell keeps: '"hello"'`
 			}
-			_, _ = fmt.Fprintf(status, "line %d: %v%s\n", n, err, hint)
+			server.say("line %d: %v%s", n, err, hint)
 		default:
 			queue <- pending{n, result}
 		}

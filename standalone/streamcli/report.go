@@ -23,17 +23,22 @@ type report struct {
 	url    string
 
 	mu       sync.Mutex
+	first    sync.Once
 	timer    *time.Timer
 	answered bool // at least once, if only with a refusal
 	down     bool // the last attempt failed
 }
 
-// newReport reports a server that says nothing for a second; stop ends that.
 func newReport(status io.Writer, url string) *report {
 	r := &report{status: status, url: url}
 	r.timer = time.AfterFunc(silence, func() { r.failed(errors.New("no answer yet")) })
+	r.timer.Stop()
 	return r
 }
+
+// asked takes that the server is asked. It reports one that says nothing for a second after the first
+// time; stop ends that.
+func (r *report) asked() { r.first.Do(func() { r.timer.Reset(silence) }) }
 
 func (r *report) stop() { r.timer.Stop() }
 

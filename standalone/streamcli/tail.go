@@ -146,6 +146,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	}
 	server := newReport(status, cli.URL)
 	defer server.stop()
+	server.asked()
 	if cli.Format == "" && coloured(out) {
 		cli.format = dimmed(cli.defaultFormat())
 	}
