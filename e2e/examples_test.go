@@ -252,6 +252,12 @@ func TestExamples_Publishing(t *testing.T) {
 			if code := r.end(); code != 1 || !invalidMessage.MatchString(r.text()+r.errors()) {
 				t.Errorf("of a message that is none it says %d\n%s%s", code, r.text(), r.errors())
 			}
+			if many := e.file || len(e.args) > 0; many { // a repeat would stop at the same line
+				r = begin("main", "invalid", strings.Repeat("{\n", 1500))
+				if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "invalid_body") {
+					t.Errorf("of 1,500 invalid lines it says %d\n%s%s", code, r.text(), r.errors())
+				}
+			}
 			p.close("/v1/sessions/demo/streams/main")
 			r = begin("main", "third", numbered(7)+"\n")
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {

@@ -27,6 +27,10 @@ while [ "$SECONDS" -lt 100 ]; do
 			grep -q '"refused":0,' "$answer"
 			exit
 		fi
+		# A repeat would stop at the same place.
+		if grep -qE '"stopped":\{[^}]*"code":"(session_closed|stream_closed|invalid_body)"' "$answer"; then
+			echo "stopped: $(cat "$answer")" >&2 && exit 1
+		fi
 		;;
 	000 | 408 | 429 | 5*) ;;
 	*) echo "refused: $(cat "$answer")" >&2 && exit 1 ;;

@@ -22,7 +22,7 @@ import uuid
 REPEAT_WITHIN = 100
 TIMEOUT = 15
 # Codes for which a request that was stopped is not repeated.
-ENDED = ("session_closed", "stream_closed")
+ENDED = ("session_closed", "stream_closed", "invalid_body")
 
 
 class PublishError(Exception):

@@ -18,7 +18,7 @@ export type Target = { base: string; session: string; stream: string; token?: st
 const REPEAT_WITHIN = 100_000
 const TIMEOUT = 15_000
 // Codes for which a request that was stopped is not repeated.
-const ENDED = ['session_closed', 'stream_closed']
+const ENDED = ['session_closed', 'stream_closed', 'invalid_body']
 
 /** Not stored for sure. `unknown` says whether it may be stored all the same. */
 export class PublishError extends Error {
