@@ -20,7 +20,7 @@ type Message struct {
 	// message. It is stored as it is, but for line ends between its tokens, which become spaces.
 	Data []byte
 	// Type is the SSE event type: up to 128 bytes of UTF-8 without control
-	// characters, and none of Rejoin's own. Empty: "message".
+	// characters or white space at either end, and none of Rejoin's own. Empty: "message".
 	Type string
 	// Key is the idempotency key, 1 to 256 visible ASCII characters or spaces: two
 	// messages of a stream that have the same one within two minutes are stored

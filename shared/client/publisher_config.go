@@ -73,7 +73,7 @@ type PublisherConfig struct {
 
 	// RepeatWithin is how long after an attempt without an answer the message may
 	// be repeated. It must be well below the log's duplicate window, which is two
-	// minutes, or less when the log keeps events for less. Default: 110 s.
+	// minutes, unless NATS restarts after the event was removed. Default: 110 s.
 	RepeatWithin time.Duration
 }
 

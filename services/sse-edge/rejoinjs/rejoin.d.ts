@@ -41,7 +41,7 @@ export interface RejoinEvent<Message = unknown> {
 
 /** Events that the place should have been followed by, and that no longer exist. */
 export interface Gap {
-  /** The place where it goes on. */
+  /** The place to resume after. Empty, or the place before the gap, where several sessions are followed or another gap follows. */
   id: string
   reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'damaged' | 'unknown'
   /** False when nobody could say whether anything is missing. */
