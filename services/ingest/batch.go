@@ -60,7 +60,7 @@ type batch struct {
 	whyEnded error // that JetStream refused a message for; set by refusal
 
 	pending chan pendingMessage
-	ahead   budget
+	ahead   *quota.Pool   // bytes under way
 	trouble chan struct{} // closed when nothing more is to be begun
 }
 
@@ -76,29 +76,8 @@ const (
 	slowEach // for longestPause with each message
 )
 
-// budget is how many bytes are under way.
-type budget struct {
-	mu    sync.Mutex
-	freed sync.Cond
-	used  int
-}
-
-// take waits until so many bytes are within batchAheadBytes, or nothing else is under way.
-func (b *budget) take(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for b.used > 0 && b.used+n > batchAheadBytes {
-		b.freed.Wait()
-	}
-	b.used += n
-}
-
-func (b *budget) give(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used -= n
-	b.freed.Signal()
-}
+// ahead is how much of batchAheadBytes a message of so many bytes takes: one that is larger takes all.
+func ahead(size int) int64 { return min(int64(size), batchAheadBytes) }
 
 // pendingMessage is a message that was begun, or could not be.
 type pendingMessage struct {
@@ -122,7 +101,7 @@ type stop struct {
 func (b *batch) run() *stop {
 	b.pending = make(chan pendingMessage, batchAhead)
 	b.trouble = make(chan struct{})
-	b.ahead.freed.L = &b.ahead.mu
+	b.ahead = quota.NewPool(batchAheadBytes)
 	b.series = b.service.backend.Log.Series()
 	b.template.batch = b
 	settled := make(chan struct{})
@@ -214,10 +193,10 @@ func (b *batch) once(why func() error) error {
 // next begins a message once there is room for it. The error is errHalted when nothing more
 // is to be begun.
 func (b *batch) next(m message) (under *inFlight, err error) {
-	b.ahead.take(len(m.data))
+	_ = b.ahead.Wait(context.Background(), "", ahead(len(m.data))) // all that is under way ends
 	defer func() {
 		if err != nil {
-			b.ahead.give(len(m.data))
+			b.ahead.Give("", ahead(len(m.data)))
 		}
 	}()
 	if b.ended(0) != nil {
@@ -258,7 +237,7 @@ func (b *batch) settle() (first *stop) {
 			}
 		}
 		b.memory.Give(b.client, p.held)
-		b.ahead.give(p.size) // read continues, and has to see the trouble
+		b.ahead.Give("", ahead(p.size)) // read continues, and has to see the trouble
 		if first == nil || !first.fenced {
 			b.report(r)
 		}

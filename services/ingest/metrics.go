@@ -8,6 +8,7 @@ import (
 
 	"rejoin/services/ingest/problem"
 	"rejoin/shared/metric"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -36,13 +37,13 @@ type metrics struct {
 	published *prometheus.CounterVec
 	bytes     prometheus.Counter
 	seconds   prometheus.Histogram
-	inflight  prometheus.Gauge
 	closes    *prometheus.CounterVec
 
 	sessionsRefused *prometheus.CounterVec
 }
 
-func newMetrics(registerer prometheus.Registerer, sessions func() float64) *metrics {
+func newMetrics(registerer prometheus.Registerer, sessions func() float64, inflight *quota.Pool) *metrics {
+	metric.GaugeFunc(registerer, "rejoin_ingest_inflight", "Publishes and closes under way.", func() float64 { return float64(inflight.Used()) })
 	metric.GaugeFunc(registerer, "rejoin_ingest_sessions_ratio", "How much of --max-sessions or --max-metadata-bytes is taken, whichever is more.", sessions)
 	return &metrics{
 		published: metric.CounterOf(registerer, "rejoin_ingest_published_total",
@@ -54,7 +55,6 @@ func newMetrics(registerer prometheus.Registerer, sessions func() float64) *metr
 			Help:    "Time from handing an event to the log to its acknowledgement or failure.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
-		inflight: metric.Gauge(registerer, "rejoin_ingest_inflight", "Publishes and closes under way."),
 		closes: metric.CounterOf(registerer, "rejoin_ingest_closes_total", "Closes of sessions and streams by result: closed, not_found, failed.",
 			"result", resultClosed, resultNotFound, resultFailed),
 		sessionsRefused: metric.CounterOf(registerer, "rejoin_ingest_sessions_refused_total",

@@ -185,35 +185,23 @@ func (u *inFlight) whyEnded() error {
 }
 
 // takeShared takes a place among the publishes and closes under way, in the share of a client.
-// patience is how long it waits for one. The error is problem.ErrBusy.
+// patience is how long it waits for one; who has it gives it back to s.inflight. The error is problem.ErrBusy.
 func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {
-	if !s.inflight.Take(client, 1) && !s.queue(ctx, client, patience) {
+	if s.inflight.Take(client, 1) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience) // which has ended already when it is 0
+	defer cancel()
+	if s.inflight.Wait(ctx, client, 1) != nil {
 		return problem.ErrBusy
 	}
-	s.metrics.inflight.Inc()
 	return nil
-}
-
-// queue waits for a place, and reports whether it got one.
-func (s *Service) queue(ctx context.Context, client string, patience time.Duration) bool {
-	if patience == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return s.inflight.Wait(ctx, client, 1) == nil
-}
-
-// giveShared gives back what takeShared took.
-func (s *Service) giveShared(client string) {
-	s.metrics.inflight.Dec()
-	s.inflight.Give(client, 1)
 }
 
 // releasePlace ends what send began.
 func (u *inFlight) releasePlace() {
 	u.cancel()
-	u.service.giveShared(u.message.sharer())
+	u.service.inflight.Give(u.message.sharer(), 1)
 }
 
 // open returns the record of a message's session. It may be older than the log: JetStream

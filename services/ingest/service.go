@@ -33,10 +33,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	b.Register("ingest", env.Metrics)
 	limits := session.NewLimits(cfg.Sessions, b.Sessions.Usage)
-	m := newMetrics(env.Metrics, limits.Share)
+	inflight := quota.NewPool(int64(cfg.MaxInFlight))
+	m := newMetrics(env.Metrics, limits.Share, inflight)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		inflight: quota.NewPool(int64(cfg.MaxInFlight)),
+		inflight: inflight,
 		visits:   visits{over: make(chan struct{})},
 		places:   quota.NewPool(int64(cfg.MaxInFlight)),
 		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),

@@ -2,6 +2,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -12,7 +13,9 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
+	"rejoin/shared/metric"
 	"rejoin/shared/quota"
+	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -35,7 +38,8 @@ type Host struct {
 	CallLimits *session.Limits
 
 	Memory *quota.Pool // bytes of what clients have sent, until it is served
-	Open   Slots       // calls of the upstream
+	// Open and Processes have a place for each call of the upstream, and for each process of it.
+	Open, Processes *quota.Pool
 	// Reloads has one token for each stream that is read from the log to be continued. Each takes a page of
 	// memory, and a take-over begins all at once.
 	Reloads chan struct{}
@@ -90,7 +94,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h := &Host{
 		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		Memory: env.Memory, Open: NewSlots(cfg.MaxCalls, m.Calls), Reloads: make(chan struct{}, reloadsAtOnce),
+		Memory: env.Memory, Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
@@ -98,6 +102,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		Confirm: func(context.Context) error { return nil },
 		traces:  env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
 	}
+	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })
 	if cfg.CacheBytes > 0 {
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
 	}
@@ -128,6 +133,10 @@ func (h *Host) Stop(cause error) {
 	h.endLife(cause)
 	h.work.Wait()
 }
+
+// ClientOf returns whose share the session is of that a call begins: the owner's, or without
+// access control that of the client's address; empty when it is not known.
+func ClientOf(c rpc.Call) string { return cmp.Or(c.Owner, c.Client) }
 
 // MaxBytes is the size of the largest message that the log takes.
 func (h *Host) MaxBytes() int { return h.Backend.Log.Settings().MaxMessageBytes }

@@ -57,7 +57,6 @@ type Metrics struct {
 	Takeovers      prometheus.Counter
 	Sessions       prometheus.Gauge
 	Calls          prometheus.Gauge
-	Processes      prometheus.Gauge
 	AcceptSeconds  prometheus.Histogram
 	PublishSeconds prometheus.Histogram
 }
@@ -94,7 +93,6 @@ func newMetrics(registerer prometheus.Registerer) *Metrics {
 		Takeovers:      counter("takeovers_total", "Sessions that were there when the bridge started."),
 		Sessions:       gauge("sessions", "Sessions that this bridge holds."),
 		Calls:          gauge("calls", "Calls that are open; a batch of requests is one."),
-		Processes:      gauge("processes", "Processes of the MCP server that run."),
 		AcceptSeconds:  histogram("answer_seconds", "Time until an edge is answered."),
 		PublishSeconds: histogram("publish_seconds", "Time of an attempt to store a message."),
 	}

@@ -20,7 +20,6 @@ type Server struct {
 	host     *host.Host
 	endpoint *upstream.Endpoint
 	command  *upstream.Command // of a server that speaks stdio; nil when it speaks HTTP
-	running  host.Slots        // processes
 	// EndUnused ends sessions that their clients do not use, when there are too many processes.
 	EndUnused func()
 	era       era
@@ -51,7 +50,6 @@ func New(h *host.Host) (*Server, error) {
 	}
 	return &Server{
 		host: h, endpoint: upstream.NewEndpoint(h.Config.Upstream, static, h.Config.ForwardHeader), command: command,
-		running: host.NewSlots(h.Config.MaxProcesses, h.Metrics.Processes),
 	}, nil
 }
 

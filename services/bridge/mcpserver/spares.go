@@ -61,7 +61,7 @@ func (s *Server) UnusedSession(ctx context.Context, c rpc.Call, r mcp.Request, c
 	if b == nil {
 		b, refused = s.connect(ctx, c, r, client)
 	}
-	if refused == nil && s.running.MostlyFree() && s.spares.reserve(key) {
+	if places := s.host.Processes; refused == nil && 2*places.Used() < places.Capacity() && s.spares.reserve(key) {
 		next := func() {
 			ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 			defer cancel()

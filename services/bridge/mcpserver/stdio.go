@@ -62,13 +62,13 @@ type stdioCall struct {
 // startStdio starts a process and its session, of a client's share, without telling it
 // anything.
 func (s *Server) startStdio(session, client string) (*stdio, error) {
-	if !s.running.Enter(client) {
+	if !s.host.Processes.Take(client, 1) {
 		s.EndUnused()
 		return nil, errBusy
 	}
 	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))
 	if err != nil {
-		s.running.Leave(client)
+		s.host.Processes.Give(client, 1)
 		return nil, err
 	}
 	u := &stdio{
@@ -76,12 +76,12 @@ func (s *Server) startStdio(session, client string) (*stdio, error) {
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.host.Go(func() {
-		defer s.running.Leave(client)
+		defer s.host.Processes.Give(client, 1)
 		u.watchProcess()
 	}) {
 		p.Stop()
 		p.CloseAll()
-		s.running.Leave(client)
+		s.host.Processes.Give(client, 1)
 		return nil, upstream.ErrStopping
 	}
 	return u, nil

@@ -66,17 +66,19 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	made := call.New(h.Session, c.Stream, ids)
 	made.Traced(c.Trace)
-	if !h.Host.Open.Enter(h.Share) {
+	if !h.Host.Open.Take(h.Share, 1) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	n := int64(len(c.Data))
 	if !h.Host.Memory.Take(h.Share, n) {
-		h.Host.Open.Leave(h.Share)
+		h.Host.Open.Give(h.Share, 1)
 		return upstream.Busy(NoMemory)
 	}
+	h.Host.Metrics.Calls.Inc()
 	leave := func() {
+		h.Host.Metrics.Calls.Dec()
 		h.Host.Memory.Give(h.Share, n)
-		h.Host.Open.Leave(h.Share)
+		h.Host.Open.Give(h.Share, 1)
 	}
 	if !h.addCall(made) {
 		leave()

@@ -27,7 +27,6 @@ type Admission struct {
 
 	mu        sync.Mutex
 	closed    bool
-	open      int
 	sessions  map[string]int
 	addresses map[netip.Addr]int
 	networks  map[netip.Addr]int // the /48 of IPv6 addresses
@@ -73,7 +72,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	switch {
 	case a.closed:
 		return Closed
-	case int64(a.open) >= a.places.Capacity():
+	case a.places.Used() >= a.places.Capacity():
 		return "limit"
 	case a.crowded(v):
 		return "session_limit"
@@ -88,7 +87,6 @@ func (a *Admission) Enter(v Visit) (refused string) {
 		a.networks[network]++
 	}
 	a.inside.Add(1) // under the lock: never when close was called before
-	a.open++
 	for _, name := range v.Sessions {
 		a.sessions[name]++
 	}
@@ -126,7 +124,6 @@ func (a *Admission) Leave(v Visit) {
 	a.note(v)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open--
 	a.places.Give(v.Client, 1)
 	if network, six := v.network(); six {
 		if a.networks[network]--; a.networks[network] == 0 {
@@ -186,7 +183,7 @@ func (a *Admission) Answerer() func(presence.Question) presence.Answer {
 func (a *Admission) Clients(q inspect.Question) (all int, of []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if all = a.open; q.Session != "" {
+	if all = int(a.places.Used()); q.Session != "" {
 		all = a.sessions[q.Session]
 	}
 	for _, name := range q.Sessions {

@@ -28,8 +28,8 @@ func TestAdmission(t *testing.T) {
 	for _, v := range []Visit{{Sessions: []string{"s"}, Address: one}, {Sessions: []string{"s"}, Address: one}, {Sessions: []string{"t"}, Address: one}, {Sessions: []string{"u"}, Address: two}} {
 		a.Leave(v)
 	}
-	if a.open != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
-		t.Errorf("all have left, and %d, %v, %v are counted", a.open, a.sessions, a.addresses)
+	if a.places.Used() != 0 || len(a.sessions) != 0 || len(a.addresses) != 0 {
+		t.Errorf("all have left, and %d, %v, %v are counted", a.places.Used(), a.sessions, a.addresses)
 	}
 	a.Close()
 	if refused := a.Enter(Visit{Sessions: []string{"s"}, Address: one}); refused != "drain" {
