@@ -54,7 +54,7 @@ func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (
 		return Connected{}, refused
 	}
 	r.id = resp.Header.Get(upstream.HeaderSession)
-	m, data, err := r.response(resp, id)
+	m, data, err := r.response(resp, id, nil)
 	if !s.host.Go(func() { upstream.Finish(resp) }) { // a server may leave the stream open
 		_ = resp.Body.Close()
 	}

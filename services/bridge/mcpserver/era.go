@@ -85,7 +85,7 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 	if refused != nil {
 		return false, false, nil
 	}
-	m, _, err := u.response(resp, discover.ID)
+	m, _, err := u.response(resp, discover.ID, nil)
 	upstream.Finish(resp)
 	if err != nil && !errors.Is(err, upstream.ErrUnanswered) { // the response broke off
 		s.host.Unreachable(err)

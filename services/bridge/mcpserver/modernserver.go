@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -104,37 +103,15 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 		return rpc.Message{}, refused
 	}
 	defer upstream.Finish(resp)
-	b := upstream.NewBody(resp.Header, resp.Body, u.host.MaxBytes())
-	if b == nil {
-		a := upstream.Unreachable(upstream.ErrUnanswered)
-		return rpc.Message{}, &a
+	got, _, err := u.response(resp, m.ID, take)
+	if err == nil {
+		return got, nil
 	}
-	for {
-		in, err := b.Next()
-		if err != nil {
-			if why := context.Cause(ctx); why != nil {
-				err = why
-			}
-			if errors.Is(err, io.EOF) {
-				err = upstream.ErrUnanswered
-			}
-			a := u.failure(err)
-			return rpc.Message{}, &a
-		}
-		for _, data := range in.Messages {
-			got, err := rpc.ParseMessage(data)
-			switch {
-			case err != nil:
-			case got.IsResponse() && rpc.IDKey(got.ID) == rpc.IDKey(m.ID):
-				return got, nil
-			case take != nil:
-				if err := take(data); err != nil {
-					a := u.failure(err)
-					return rpc.Message{}, &a
-				}
-			}
-		}
+	if why := context.Cause(ctx); why != nil {
+		err = why
 	}
+	a := u.failure(err)
+	return rpc.Message{}, &a
 }
 
 func (u *modernServer) failure(err error) rpc.Answer {

@@ -66,9 +66,9 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	return nil, &a
 }
 
-// response reads an answer up to the response to a request. What comes before it has no
-// session to belong to, and is left out.
-func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message, []byte, error) {
+// response reads an answer up to the response to a request, and hands what comes before it to take. With nil
+// that has no session to belong to, and is left out.
+func (r *remote) response(resp *http.Response, id json.RawMessage, take func([]byte) error) (rpc.Message, []byte, error) {
 	b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 	if b == nil {
 		return rpc.Message{}, nil, fmt.Errorf("%w: it sent %q", upstream.ErrUnanswered, resp.Header.Get("Content-Type"))
@@ -82,8 +82,14 @@ func (r *remote) response(resp *http.Response, id json.RawMessage) (rpc.Message,
 			return rpc.Message{}, nil, err
 		}
 		for _, data := range in.Messages {
-			if m, data, ok := responseTo(id, data); ok {
-				return m, data, nil
+			if m, response, ok := responseTo(id, data); ok {
+				return m, response, nil
+			}
+			if take == nil {
+				continue
+			}
+			if err := take(data); err != nil {
+				return rpc.Message{}, nil, err
 			}
 		}
 	}

@@ -111,7 +111,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	next := question{key: "q9", id: json.RawMessage("9")}
 	k := &task{}
 	k.is.Requests = map[string]json.RawMessage{asked.key: json.RawMessage("{}")}
-	work := &translated{made: k, open: []question{asked, next}}
+	work := &translated{taskState: taskState{made: k}, open: []question{asked, next}}
 	work.updateTask(translate.Object{next.key: json.RawMessage("{}")})
 	if len(work.open) != 2 {
 		t.Error("the question was answered")

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -28,12 +27,8 @@ type passed struct {
 	rule    taskRule
 	up      call.Server
 
-	mu       sync.Mutex
-	target   *call.Call // whose client waits for the response; nil once it has it, or a task
-	made     *task
-	over     bool
-	due      *time.Timer        // until the call becomes a task
-	expiry   *time.Timer        // until a task that waits for its client is given up
+	taskState
+	target   *call.Call         // whose client waits for the response; nil once it has it, or a task
 	round    int                // how often the server has asked
 	required translate.Required // what it asked last
 	requests translate.Object   // what of that has no answer, by our keys
@@ -98,13 +93,9 @@ func (p *passed) make() {
 	if p.target == nil || p.made != nil {
 		return
 	}
-	k, err := beginTask(p.session)
-	if err != nil {
-		p.host.Log.Info("a call does not become a task", "session", p.session.Name, "error", err)
-		return
+	if p.made = beginTask(p.session); p.made != nil {
+		p.respond(p.made.created())
 	}
-	p.made = k
-	p.respond(k.created())
 }
 
 func (p *passed) makeTask() {
@@ -220,12 +211,6 @@ func (p *passed) askClient() bool {
 	return !p.over
 }
 
-func (p *passed) IsTask() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.made != nil
-}
-
 func (p *passed) updateTask(answers translate.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,21 +241,4 @@ func (p *passed) cancelTask(why string) {
 	}
 	p.mu.Unlock()
 	p.session.Finish(host.ErrEnded)
-}
-
-func (p *passed) RefreshTask(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.made.refresh(now)
-}
-
-// stop ends the timers of a call that is over.
-func (p *passed) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, timer := range []*time.Timer{p.due, p.expiry} {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
 }

@@ -206,7 +206,7 @@ func (u *side) continueTask(k *task) {
 		u.to.continueTask(k)
 		return
 	}
-	u.work = &passed{env: u.env, session: u.session, request: u.request, made: k, over: k.is.Status.Over()}
+	u.work = &passed{env: u.env, session: u.session, request: u.request, taskState: taskState{made: k, over: k.is.Status.Over()}}
 }
 
 // discovered changes the result of server/discover: the client learns what Rejoin speaks.

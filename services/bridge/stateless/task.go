@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -66,17 +67,19 @@ func newTask(h *call.Session, is mcp.StoredTask) *task {
 	return &task{session: h, out: call.NewWriter(h.Host, h.Name, h.Life, mcp.TaskStream), is: is}
 }
 
-// beginTask makes the session's call a task, in the log.
-func beginTask(h *sessions.Session) (*task, error) {
-	if err := h.OpenForTask(); err != nil {
-		return nil, err
-	}
+// beginTask makes the session's call a task, in the log; nil when that cannot be done.
+func beginTask(h *sessions.Session) *task {
+	err := h.OpenForTask()
 	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: TaskPoll.Milliseconds()}})
-	if err := k.store(); err != nil {
-		return nil, err
+	if err == nil {
+		err = k.store()
+	}
+	if err != nil {
+		h.Host.Log.Info("a call does not become a task", "session", h.Name, "error", err)
+		return nil
 	}
 	h.Host.Log.Debug("a call becomes a task", "session", h.Name)
-	return k, nil
+	return k
 }
 
 // store stores the state. Errors are those of [call.Writer.Put].
@@ -179,6 +182,40 @@ func (k *task) created() []byte {
 	is := k.is.Task
 	is.Requests, is.Result, is.Error = nil, nil, nil
 	return translate.Message(map[string]any{"id": nil, "result": is.CreatedResult()})
+}
+
+// taskState is what all calls have that may be tasks.
+type taskState struct {
+	mu     sync.Mutex  // held by who uses the call
+	made   *task       // what the call has become; nil for none
+	over   bool        // the client has the response, or the task its last state
+	due    *time.Timer // until the call becomes a task
+	expiry *time.Timer // until a call that waits for its client is given up
+}
+
+// IsTask reports whether the call has become a task.
+func (s *taskState) IsTask() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made != nil
+}
+
+// RefreshTask stores the state of the task again that has not changed for long.
+func (s *taskState) RefreshTask(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made.refresh(now)
+}
+
+// stop ends the timers of a call that is over.
+func (s *taskState) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, timer := range []*time.Timer{s.due, s.expiry} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
 }
 
 // taskWork is a call that may be a task. It is safe for concurrent use.

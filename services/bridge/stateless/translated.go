@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -46,21 +45,17 @@ type translated struct {
 	rule     taskRule
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
-	mu     sync.Mutex
+	taskState
 	first  *call.Call      // whose request the server has; nil without one
 	target *call.Call      // gets what comes; nil while the call is held
 	token  json.RawMessage // the progress token of target's request; nil for none
 	turned chan struct{}   // closed when target is another one, or has all
 	ready  []byte          // a response that came while the call was held
-	over   bool            // the client has the response, or the task its last state
-	made   *task           // what the call has become; nil for none
 	ended  bool            // the client has cancelled the task
-	due    *time.Timer     // until the call becomes a task
 	open   []question      // that have no answer
 	keys   string          // begins their keys, if another bridge has given some
 	rounds []string        // in which the client was asked, the newest last
 	gather *time.Timer     // until the client is asked
-	expiry *time.Timer     // until a held call is given up
 }
 
 // question is a request of the server's.
@@ -390,17 +385,6 @@ func (t *translated) askClient() {
 	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
 	t.turn(nil)
 	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.session.Finish(host.ErrEnded) })
-}
-
-// stop ends the timers of a call that is over.
-func (t *translated) stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, timer := range []*time.Timer{t.expiry, t.due} {
-		if timer != nil {
-			timer.Stop()
-		}
-	}
 }
 
 // reply answers a question of the server's.

@@ -39,14 +39,10 @@ func (t *translated) make() {
 	if t.target == nil || t.made != nil || len(t.open) > 0 {
 		return
 	}
-	k, err := beginTask(t.session)
-	if err != nil {
-		t.session.Host.Log.Info("a call does not become a task", "session", t.session.Name, "error", err)
-		return
+	if t.made = beginTask(t.session); t.made != nil {
+		t.final(t.target, t.made.created())
+		t.turn(nil)
 	}
-	t.made = k
-	t.final(t.target, k.created())
-	t.turn(nil)
 }
 
 // NoInput is why a task is cancelled whose client does not answer.
@@ -74,12 +70,6 @@ func (t *translated) askTask() {
 		t.expiry.Stop()
 	}
 	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
-}
-
-func (t *translated) IsTask() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.made != nil
 }
 
 // continueTask continues the task that the call has become at another bridge.
@@ -124,10 +114,4 @@ func (t *translated) cancelTask(why string) {
 	}
 	t.mu.Unlock()
 	t.session.Finish(host.ErrEnded)
-}
-
-func (t *translated) RefreshTask(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.made.refresh(now)
 }
