@@ -4,7 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
@@ -83,13 +84,11 @@ const confirmsAtOnce = 64
 // no session has any more the record is empty. It tries until ctx ends.
 func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record, error) {
 	confirmed := make([]session.Record, len(names))
-	slots := make(chan struct{}, confirmsAtOnce)
-	var asking sync.WaitGroup
+	var asking errgroup.Group
+	asking.SetLimit(confirmsAtOnce)
 	for i, name := range names {
-		slots <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-slots }()
-			_ = retry.Do(ctx, func() (err error) { // fails with ctx alone
+		asking.Go(func() error {
+			return retry.Do(ctx, func() (err error) {
 				confirmed[i], err = s.host.Backend.Sessions.Get(ctx, name)
 				if errors.Is(err, session.ErrNotFound) {
 					return nil
@@ -101,7 +100,7 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 			})
 		})
 	}
-	asking.Wait()
+	_ = asking.Wait() // fails with ctx alone
 	return confirmed, ctx.Err()
 }
 

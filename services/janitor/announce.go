@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
@@ -117,34 +120,20 @@ func store(ctx context.Context, do func(context.Context) (eventlog.Ack, error)) 
 // inParallel calls do for all of them, n at a time, and returns the first error, after which
 // none is begun.
 func inParallel[T any](n int, all []T, do func(T) error) error {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		first error
-		next  int
-	)
-	for range min(n, len(all)) {
-		wg.Go(func() {
-			for {
-				mu.Lock()
-				if first != nil || next == len(all) {
-					mu.Unlock()
-					return
-				}
-				one := all[next]
-				next++
-				mu.Unlock()
-				if err := do(one); err != nil {
-					mu.Lock()
-					if first == nil {
-						first = err
-					}
-					mu.Unlock()
-					return
-				}
+	var failed atomic.Bool
+	var work errgroup.Group
+	work.SetLimit(n)
+	for _, one := range all {
+		work.Go(func() error {
+			if failed.Load() {
+				return nil
 			}
+			err := do(one)
+			if err != nil {
+				failed.Store(true)
+			}
+			return err
 		})
 	}
-	wg.Wait()
-	return first
+	return work.Wait()
 }

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/shared/event"
 )
@@ -143,23 +143,12 @@ func (l *Log) ClearStream(ctx context.Context, session, life, stream string) err
 const endsAtOnce = 256
 
 func (l *Log) endAll(ctx context.Context, session, life string, streams []string) error {
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	slots := make(chan struct{}, endsAtOnce)
+	var ends errgroup.Group
+	ends.SetLimit(endsAtOnce)
 	for _, stream := range streams {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			if err := l.EndStream(ctx, session, life, stream); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = errors.Join(err, failed)
-			}
-		})
+		ends.Go(func() error { return l.EndStream(ctx, session, life, stream) })
 	}
-	wg.Wait()
-	return failed
+	return ends.Wait()
 }
 
 // born returns the streams of a life that have a birth and no end. The answer counts only

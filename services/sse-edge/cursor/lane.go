@@ -6,8 +6,9 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/services/sse-edge/window"
 )
@@ -243,21 +244,10 @@ const maxInParallel = 32
 
 // inParallel calls f for 0 to n-1, several at a time, and returns one of the errors.
 func inParallel(n int, f func(i int) error) error {
-	var mu sync.Mutex
-	var failed error
-	var work sync.WaitGroup
-	slots := make(chan struct{}, maxInParallel)
+	var work errgroup.Group
+	work.SetLimit(maxInParallel)
 	for i := range n {
-		slots <- struct{}{}
-		work.Go(func() {
-			defer func() { <-slots }()
-			if err := f(i); err != nil {
-				mu.Lock()
-				failed = cmp.Or(failed, err)
-				mu.Unlock()
-			}
-		})
+		work.Go(func() error { return f(i) })
 	}
-	work.Wait()
-	return failed
+	return work.Wait()
 }
