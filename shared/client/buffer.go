@@ -9,24 +9,20 @@ import (
 // no room. They get room in the order in which they came, so that a large message
 // is not overtaken without end by small ones.
 type buffer struct {
-	mu       sync.Mutex
-	messages int // free
-	bytes    int // free
-	size     int // of the whole buffer, in bytes
-	waiting  []*claim
-	closed   bool
-}
+	size   int           // of the whole buffer, in bytes
+	turn   chan struct{} // holds a token of the publisher that gets room next; a channel lets the others in in their order
+	freed  chan struct{} // holds a token when there may be more room
+	closed chan struct{}
 
-// claim is a publisher that waits for room. granted is closed when it has it, or
-// when the buffer is closed.
-type claim struct {
-	bytes   int
-	granted chan struct{}
-	refused bool // guarded by the buffer's mu
+	mu              sync.Mutex
+	messages, bytes int // free
 }
 
 func newBuffer(messages, bytes int) *buffer {
-	return &buffer{messages: messages, bytes: bytes, size: bytes}
+	return &buffer{
+		size: bytes, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1), closed: make(chan struct{}),
+		messages: messages, bytes: bytes,
+	}
 }
 
 // take waits for room for one message. It returns [ErrTooLarge], [ErrClosed] or the
@@ -35,76 +31,48 @@ func (b *buffer) take(ctx context.Context, bytes int) error {
 	if bytes > b.size {
 		return ErrTooLarge
 	}
-	if ctx.Err() != nil {
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-b.closed:
+		return ErrClosed
+	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return ErrClosed
-	}
-	c := &claim{bytes: bytes, granted: make(chan struct{})}
-	b.waiting = append(b.waiting, c)
-	b.grant()
-	b.mu.Unlock()
-	select {
-	case <-c.granted:
-	case <-ctx.Done():
-		if b.withdraw(c) {
-			return context.Cause(ctx)
+	for ctx.Err() == nil {
+		if b.grant(bytes) {
+			return nil
+		}
+		select {
+		case <-b.freed:
+		case <-b.closed:
+			return ErrClosed
+		case <-ctx.Done():
 		}
 	}
+	return context.Cause(ctx)
+}
+
+// grant takes room for a message, if there is.
+func (b *buffer) grant(bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.refused {
-		return ErrClosed
+	if b.messages < 1 || b.bytes < bytes {
+		return false
 	}
-	return nil
+	b.messages--
+	b.bytes -= bytes
+	return true
 }
 
 // free gives room back.
 func (b *buffer) free(messages, bytes int) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.messages += messages
 	b.bytes += bytes
-	b.grant()
-}
-
-// close refuses all that wait, and all later ones.
-func (b *buffer) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	for _, c := range b.waiting {
-		c.refused = true
-		close(c.granted)
+	b.mu.Unlock()
+	select {
+	case b.freed <- struct{}{}:
+	default:
 	}
-	b.waiting = nil
-}
-
-// grant gives room to those who have waited longest. The lock is held.
-func (b *buffer) grant() {
-	for len(b.waiting) > 0 && b.messages > 0 && b.waiting[0].bytes <= b.bytes {
-		c := b.waiting[0]
-		b.messages--
-		b.bytes -= c.bytes
-		b.waiting[0] = nil
-		b.waiting = b.waiting[1:]
-		close(c.granted)
-	}
-}
-
-// withdraw ends a wait. It returns false when it had ended already.
-func (b *buffer) withdraw(c *claim) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i := range b.waiting {
-		if b.waiting[i] == c {
-			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			b.grant() // it may have stood before somebody smaller
-			return true
-		}
-	}
-	return false
 }

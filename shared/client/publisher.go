@@ -131,9 +131,11 @@ func (p *Publisher) pending() []*Result {
 // cause of ctx's end. It may be called several times.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
-	p.closed = true
+	if !p.closed {
+		p.closed = true
+		close(p.buffer.closed)
+	}
 	p.mu.Unlock()
-	p.buffer.close()
 	err := p.Flush(ctx)
 	p.cancel(ErrClosed)
 	p.wg.Wait()
