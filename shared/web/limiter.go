@@ -5,29 +5,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
 )
 
 const (
 	// limiterBurst is how much may come at once: what the rate gives in this time.
 	limiterBurst = 10 * time.Second
-	// limiterKeys bounds the buckets of either half of a limiter: some 10 MB in all.
-	limiterKeys = 1 << 15
+	// limiterKeys bounds the buckets of a limiter: some 16 MB.
+	limiterKeys = 1 << 16
 )
 
 // Limiter bounds how often something may happen for each key, with a token bucket that
 // holds as many tokens as ten seconds give. A nil Limiter bounds nothing. It is safe for
 // concurrent use.
 //
-// It holds at most 65,536 buckets. One that was not used for ten seconds is full, as a
-// new one is, and is dropped. When more keys than fit are in use, those that were used
-// least recently start again.
+// It holds at most 65,536 buckets. Of more keys those that were used least recently start again; a bucket
+// that was not used for ten seconds is full, as a new one is.
 type Limiter[K comparable] struct {
 	perSecond int
 
-	mu            sync.Mutex
-	recent, older map[K]*rate.Limiter // older: not used since turned, at which recent began
-	turned        time.Time
+	mu      sync.Mutex
+	buckets *simplelru.LRU[K, *rate.Limiter]
 }
 
 // CheckLimit returns an error that names the flag when n is no limit: less than -1, which is none.
@@ -43,7 +42,8 @@ func NewLimiter[K comparable](perSecond int) *Limiter[K] {
 	if perSecond < 1 {
 		return nil
 	}
-	return &Limiter[K]{perSecond: perSecond, recent: map[K]*rate.Limiter{}, turned: time.Now()}
+	buckets, _ := simplelru.NewLRU[K, *rate.Limiter](limiterKeys, nil) // fails for a size below 1 alone
+	return &Limiter[K]{perSecond: perSecond, buckets: buckets}
 }
 
 // Take takes a token and returns 0, or returns how long it is until there is one: up to
@@ -55,7 +55,7 @@ func (l *Limiter[K]) Take(key K) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	bucket := l.bucket(key, now)
+	bucket := l.bucket(key)
 	if bucket.AllowN(now, 1) {
 		return 0
 	}
@@ -71,24 +71,16 @@ func (l *Limiter[K]) Drain(key K) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	bucket := l.bucket(key, now)
+	bucket := l.bucket(key)
 	bucket.AllowN(now, int(bucket.TokensAt(now)))
 }
 
 // bucket returns the bucket of a key. The caller holds the lock.
-func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
-	if now.Sub(l.turned) >= limiterBurst || len(l.recent) >= limiterKeys {
-		l.older, l.recent, l.turned = l.recent, map[K]*rate.Limiter{}, now
-	}
-	b, ok := l.recent[key]
-	if ok {
-		return b
-	}
-	if b, ok = l.older[key]; ok {
-		delete(l.older, key)
-	} else {
+func (l *Limiter[K]) bucket(key K) *rate.Limiter {
+	b, ok := l.buckets.Get(key)
+	if !ok {
 		b = rate.NewLimiter(rate.Limit(l.perSecond), l.perSecond*int(limiterBurst/time.Second))
+		l.buckets.Add(key, b)
 	}
-	l.recent[key] = b
 	return b
 }

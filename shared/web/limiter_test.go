@@ -61,7 +61,7 @@ func TestLimiter_MemoryOfAMillionKeys(t *testing.T) {
 		if l.Take(strconv.Itoa(i)) != 0 {
 			t.Fatalf("key %d is refused", i)
 		}
-		if n := len(l.recent) + len(l.older); n > 2*limiterKeys {
+		if n := l.buckets.Len(); n > limiterKeys {
 			t.Fatalf("%d buckets after %d keys", n, i)
 		}
 	}
@@ -85,28 +85,12 @@ func TestLimiter_Drain(t *testing.T) {
 	NewLimiter[string](0).Drain("a")
 }
 
-func TestLimiter_DropsIdleBuckets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter[string](1)
-		for i := range 1000 {
-			l.Take(strconv.Itoa(i))
-		}
-		for range 2 {
-			time.Sleep(limiterBurst)
-			l.Take("a")
-		}
-		if n := len(l.recent) + len(l.older); n != 1 {
-			t.Errorf("%d buckets, want 1", n)
-		}
-	})
-}
-
 // A key in use keeps its bucket while others come and go.
 func TestLimiter_ManyKeysKeepBusyBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](1)
 		sum := 0
-		for i := range 4 * limiterKeys {
+		for i := range 2 * limiterKeys {
 			if i%100 == 0 {
 				sum += taken(l, "a", 1)
 			}

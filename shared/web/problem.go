@@ -92,29 +92,29 @@ func AsProblem(err error) *Problem {
 	return Wrap(err, CodeInternal, "")
 }
 
-// fiberProblem maps the errors of Fiber's router and parser. Their messages
-// quote paths and parser state, so none of them gets out.
+// fiberCodes has the errors of Fiber's router and parser. Any other of 400 to 499, and 502, which is Fiber's word
+// for a connection that broke while the request was being read, is [CodeInvalidRequest].
+var fiberCodes = map[int]Code{
+	http.StatusNotFound:                    CodeNotFound,
+	http.StatusMethodNotAllowed:            CodeMethodNotAllowed,
+	http.StatusNotAcceptable:               CodeNotAcceptable,
+	http.StatusRequestTimeout:              CodeRequestTimeout,
+	http.StatusRequestEntityTooLarge:       CodeBodyTooLarge,
+	http.StatusUnsupportedMediaType:        CodeUnsupportedMediaType,
+	http.StatusRequestHeaderFieldsTooLarge: CodeHeadersTooLarge,
+	http.StatusServiceUnavailable:          CodeUnavailable,
+}
+
+// fiberProblem returns the counterpart of an error of Fiber's. Their messages quote paths and parser state, so
+// none of them gets out.
 func fiberProblem(e *fiber.Error) *Problem {
+	code, ok := fiberCodes[e.Code]
 	switch {
-	case e.Code == http.StatusNotFound:
-		return Wrap(e, CodeNotFound, "")
-	case e.Code == http.StatusMethodNotAllowed:
-		return Wrap(e, CodeMethodNotAllowed, "The Allow header lists the methods.")
-	case e.Code == http.StatusNotAcceptable:
-		return Wrap(e, CodeNotAcceptable, "")
-	case e.Code == http.StatusRequestTimeout:
-		return Wrap(e, CodeRequestTimeout, "")
-	case e.Code == http.StatusRequestEntityTooLarge:
-		return Wrap(e, CodeBodyTooLarge, "")
-	case e.Code == http.StatusUnsupportedMediaType:
-		return Wrap(e, CodeUnsupportedMediaType, "")
-	case e.Code == http.StatusRequestHeaderFieldsTooLarge:
-		return Wrap(e, CodeHeadersTooLarge, "")
-	case e.Code == http.StatusServiceUnavailable:
-		return Wrap(e, CodeUnavailable, "")
+	case code == CodeMethodNotAllowed:
+		return Wrap(e, code, "The Allow header lists the methods.")
+	case ok:
+		return Wrap(e, code, "")
 	case e.Code == http.StatusBadGateway, e.Code >= 400 && e.Code < 500:
-		// 502 is Fiber's word for a connection that broke while the request
-		// was being read.
 		return Wrap(e, CodeInvalidRequest, "")
 	default:
 		return Wrap(e, CodeInternal, "")

@@ -23,16 +23,10 @@ const (
 
 // reasonOf names a removal by the log's word for it.
 func reasonOf(r eventlog.Reason) Reason {
-	switch r {
-	case eventlog.Trimmed:
-		return ReasonTrimmed
-	case eventlog.Cleared:
-		return ReasonCleared
-	case eventlog.Expired:
-		return ReasonExpired
-	default:
-		return ReasonExpired
+	if r == eventlog.Trimmed || r == eventlog.Cleared {
+		return Reason(r)
 	}
+	return ReasonExpired
 }
 
 // Gap is what a reader found missing.
