@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -84,7 +83,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 	defer cancel()
 	rec, err := s.open(ctx, b.template)
 	if err == nil {
-		err = s.streams.Check(rec, b.template.stream, time.Now())
+		err = s.checkStream(ctx, rec, b.template)
 	}
 	if err == nil {
 		err = s.stillOpen(ctx, rec, b.template)

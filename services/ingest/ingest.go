@@ -53,6 +53,7 @@ type Service struct {
 	ids      *ids
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
+	looks                            *web.Limiter[string] // for the ends of a session's streams
 	app                              *fiber.App
 	ln                               net.Listener
 	// limit is context.WithTimeout; a test ends requests by a signal.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/services/ingest"
@@ -191,14 +192,18 @@ func TestOpenStreams_PerSession(t *testing.T) {
 	in.post(t, "s", "0", ping("2")).stored(t, false)
 	in.post(t, "t", "3", ping("1")).stored(t, false)
 
-	// A stream that was ended elsewhere counts until a message of it is refused.
+	// A stream that was ended elsewhere counts until another one would be refused for it.
 	other := s.start(t, cfg)
 	for i, closer := range []*instance{in, other} {
 		closer.close(t, fmt.Sprint("s/streams/", i)).got(t, http.StatusNoContent)
-		in.post(t, "s", fmt.Sprint(i), ping("1")).expect(t, http.StatusConflict, "stream_closed")
 		in.post(t, "s", fmt.Sprint(3+i), ping("1")).stored(t, false)
 		full(in.post(t, "s", "5", ping("1")))
 	}
+	other.close(t, "s/streams/2").got(t, http.StatusNoContent)
+	if sum := in.postBatchEach(t, eventsOf("s", "5"), string(ping("1"))+"\n"); sum.Accepted != 1 {
+		t.Errorf("%+v", sum)
+	}
+	full(in.post(t, "s", "6", ping("1")))
 
 	for name, most := range map[string]int{"fewer": 2, "more": 4, "most": 4} {
 		asked := map[string]string{"fewer": "2", "more": "4", "most": "-1"}[name]
@@ -220,6 +225,36 @@ func TestOpenStreams_RefusedMessagesDoNotCount(t *testing.T) {
 		in.send(t, http.MethodPost, eventsOf("s", stream)+"?results=each", nil, "Content-Type", asNDJSON).got(t, http.StatusOK)
 	}
 	in.post(t, "s", "d", ping("1")).stored(t, false)
+}
+
+// A session that stays full does not have the log asked at each refusal.
+func TestOpenStreams_LooksAreLimited(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 1})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "a", ping("1")).stored(t, false)
+	for range 1000 {
+		a := in.post(t, "s", "b", ping("1"))
+		if a.status == http.StatusTooManyRequests {
+			a.expect(t, http.StatusTooManyRequests, "rate_limited")
+			return
+		}
+		a.expect(t, http.StatusConflict, "too_many_streams")
+	}
+	t.Error("the log is asked each time")
+}
+
+// A stream of which nothing could be stored does not count.
+func TestOpenStreams_FailedMessagesDoNotCount(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 2})
+	in := s.start(t, testConfig())
+	in.post(t, "s", "a", ping("1")).stored(t, false)
+	s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = int64(s.last(t)), jetstream.DiscardNew })
+	for _, stream := range []string{"b", "c", "a"} {
+		in.post(t, "s", stream, ping("2")).expect(t, http.StatusServiceUnavailable, "storage_full")
+	}
+	s.change(t, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = -1, jetstream.DiscardOld })
+	in.post(t, "s", "d", ping("3")).stored(t, false)
+	in.post(t, "s", "e", ping("3")).expect(t, http.StatusConflict, "too_many_streams")
 }
 
 // forwarded is a configuration for which requests come from the address in X-Forwarded-For.

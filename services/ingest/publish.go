@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/ingest/problem"
+	"rejoin/services/ingest/streams"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -108,8 +109,12 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	if wait := s.perSession.Take(m.session); wait > 0 {
 		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
-	u.begun = time.Now()
-	if err := s.streams.Enter(u.session, m.stream, u.begun); err != nil { // what is refused before opens no stream
+	begins := false
+	if err := s.admitStream(u.ctx, u.session, func() (err error) { // what is refused before opens no stream
+		u.begun = time.Now()
+		begins, err = s.streams.Enter(u.session, m.stream, u.begun)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	begin := s.backend.Log.PublishAsync
@@ -121,6 +126,9 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
 	if err != nil {
+		if begins {
+			s.streams.Withdraw(u.session, m.stream, u.begun)
+		}
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
 		return nil, u.refused(err)
 	}
@@ -242,15 +250,72 @@ func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) 
 	if !s.endings.Has(m.session, rec.Life, m.stream) {
 		return nil
 	}
-	end := event.Subject{Partition: s.backend.Log.Partition(m.session), Session: m.session, Life: rec.Life, Stream: m.stream, Kind: event.End}
-	switch _, err := s.backend.Log.Last(ctx, end); {
-	case errors.Is(err, eventlog.ErrNotFound):
-		return nil
-	case err != nil:
-		return err
-	default:
-		return m.mayBeRepeated(fmt.Errorf("%w: %w: stream %s", problem.ErrStreamClosed, session.ErrClosed, m.stream))
+	ended, err := s.ended(ctx, rec, m.stream)
+	if ended {
+		err = m.mayBeRepeated(fmt.Errorf("%w: %w: stream %s", problem.ErrStreamClosed, session.ErrClosed, m.stream))
 	}
+	return err
+}
+
+// ended reports whether the log has the end of a stream.
+func (s *Service) ended(ctx context.Context, rec session.Record, stream string) (bool, error) {
+	end := event.Subject{Partition: s.backend.Log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: stream, Kind: event.End}
+	_, err := s.backend.Log.Last(ctx, end)
+	if errors.Is(err, eventlog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+const (
+	// maxEndsAsked is how many of a session's streams the log is asked for before one more is refused:
+	// all with the default limit of 100. With a higher limit it is asked for any of them.
+	maxEndsAsked = 256
+	// endsAskedRate is how often a second the log is asked for a session, after a burst.
+	endsAskedRate = 1
+)
+
+// admitStream calls enter, which counts a stream of a session or checks whether it may count. Before
+// the stream is refused with [streams.ErrTooMany] the log is asked which of those that count have
+// ended at another ingest: one stream after the other, in the caller's place among the publishes, so
+// a client has no more requests to NATS under way than places. The error is a [*problem.RateError]
+// when the log would be asked too often.
+func (s *Service) admitStream(ctx context.Context, rec session.Record, enter func() error) error {
+	err := enter()
+	if !errors.Is(err, streams.ErrTooMany) {
+		return err
+	}
+	if wait := s.looks.Take(rec.Session); wait > 0 {
+		return &problem.RateError{Of: "session", What: "new streams", Wait: wait}
+	}
+	var failed error
+	for _, stream := range s.streams.Counted(rec, maxEndsAsked) {
+		ended, err := s.ended(ctx, rec, stream)
+		if err != nil {
+			failed = err
+			break
+		}
+		if ended {
+			s.streams.Ended(rec.Session, stream)
+		}
+	}
+	if err = enter(); errors.Is(err, streams.ErrTooMany) && failed != nil {
+		return failed
+	}
+	return err
+}
+
+// checkStream returns the error with which the stream of a message would be refused.
+func (s *Service) checkStream(ctx context.Context, rec session.Record, m message) error {
+	check := func() error { return s.streams.Check(rec, m.stream, time.Now()) }
+	if err := check(); !errors.Is(err, streams.ErrTooMany) {
+		return err
+	}
+	if err := s.takeShared(ctx, m.sharer(), s.cfg.AckTimeout); err != nil {
+		return err
+	}
+	defer s.inflight.Give(m.sharer(), 1)
+	return s.admitStream(ctx, rec, check)
 }
 
 // count counts and logs what became of a message.

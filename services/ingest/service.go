@@ -50,8 +50,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 			return cfg.Streams.Limit(rec.Retention, b.Log.Settings().MaxStreamsPerSession)
 		}, func() time.Duration { return b.Log.Settings().MaxAge }),
 		publishers: web.NewLimiter[string](cfg.MaxPublishRate), perSession: web.NewLimiter[string](cfg.MaxSessionPublishRate),
-		creators: web.NewLimiter[string](cfg.MaxSessionRate),
-		limit:    context.WithTimeout,
+		creators: web.NewLimiter[string](cfg.MaxSessionRate), looks: web.NewLimiter[string](endsAskedRate),
+		limit: context.WithTimeout,
 		app: web.NewApp(web.Config{
 			Service: "ingest", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory,
 			MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) },

@@ -80,17 +80,24 @@ func (d *deleter) run(ctx context.Context) {
 	}
 }
 
-// round deletes a batch of each partition in turns, until nothing is due.
+// round deletes a batch of each partition in turns, until nothing is due. It leaves out a partition
+// that has failed, since each try may take seconds while that has no leader. The next round tries
+// it again, so this one then ends after leisureTime.
 func (d *deleter) round() (errs error) {
-	for more := true; more && errs == nil; {
+	begun, failed := time.Now(), map[int]bool{}
+	for more := true; more && (errs == nil || time.Since(begun) < leisureTime); {
 		more = false
 		for _, p := range d.partitions {
+			if failed[p.Number] {
+				continue
+			}
 			left := false
 			_, err := d.do(p.Number, func(term context.Context) (err error) {
 				left, err = d.batch(term, p)
 				return err
 			})
 			if err != nil && !errors.Is(err, follow.ErrMoved) && !errors.Is(err, lease.ErrNotActing) {
+				failed[p.Number] = true
 				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 			}
 			more = more || left && err == nil

@@ -1,9 +1,50 @@
 package janitor
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"rejoin/services/janitor/ledger"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
+
+// What is due of a partition is deleted in one round, though another partition has no leader.
+func TestDelete_OtherPartitionFails(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 2, MaxEventsPerSession: 2}, idle(), deletesNothing, func(s *Service) {
+		s.deleter.do = func(p int, f func(context.Context) error) (bool, error) {
+			if p == 0 {
+				tries++
+				return true, eventlog.ErrUnavailable
+			}
+			return s.leases.Do(p, f)
+		}
+	})
+	r.onlySweeps()
+	waittest.Until(t, "it acts for partition 1", func() bool { return r.leases.Acting(1) != nil })
+	name := ""
+	for i := 0; name == "" || r.b.Log.Partition(name) == 0; i++ {
+		name = fmt.Sprint("s", i)
+	}
+	all := r.publish(t, name, "a", batchSize+3)
+	p := r.partitions[1]
+	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); err != nil {
+		t.Fatal(err)
+	}
+	p.CaughtUp(t.Context())
+	if err := r.deleter.round(); !errors.Is(err, eventlog.ErrUnavailable) || tries != 1 {
+		t.Errorf("partition 0 was tried %d times: %v", tries, err)
+	}
+	if err := wantSequences(r.stored(t, name, "a"), all[batchSize+1:]); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestDelete_LeavesTimeForPublishers(t *testing.T) {
 	const ms = time.Millisecond

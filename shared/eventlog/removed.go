@@ -68,8 +68,7 @@ func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subjec
 	if own.UpTo > after {
 		all = append(all, Removed{stream, own.UpTo, own.Reason, true})
 	}
-	// A trim of the stream that follows one of the life says what that one took of the stream.
-	if whole.UpTo > max(after, own.UpTo) && whole.Sequence > own.Sequence {
+	if whole.UpTo > max(after, own.UpTo) {
 		all = append(all, Removed{stream, whole.UpTo, whole.Reason, false})
 	}
 	if after+1 >= first || own.UpTo >= first {

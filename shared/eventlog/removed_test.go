@@ -65,9 +65,10 @@ func TestRemovedAfter_Trims(t *testing.T) {
 	want("b", 5, "b cleared to 6, false")
 	want("b", 6, "")
 	want("a", 0, "a cleared to 6, false; a trimmed to 5, true")
-	announce(t, l, "b", 4, eventlog.Cleared) // what the one before took of the stream
-	want("b", 0, "b cleared to 4, true")
-	want("b", 4, "")
+	announce(t, l, "b", 4, eventlog.Cleared) // planned before the one of the life, and stored late
+	want("b", 0, "b cleared to 4, true; b cleared to 6, false")
+	want("b", 4, "b cleared to 6, false")
+	want("b", 6, "")
 	want("", 3, " cleared to 6, false; a trimmed to 5, true; b cleared to 4, true")
 }
 

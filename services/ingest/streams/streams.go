@@ -29,9 +29,10 @@ var ErrTooMany = errors.New("too many open streams")
 // times as many, and some more after a restart; only the janitor's ledger knows all of a
 // session's streams, and to ask it would take a request for every new one.
 //
-// A stream counts from its first message until this ingest ends it or JetStream refuses a
-// message of it, or until it had no message for as long as the log retains one, a day at
-// most. It is safe for concurrent use.
+// A stream counts from its first message until it has ended, or until it had no message for
+// as long as the log retains one, a day at most. The caller reports an end with Ended, and
+// asks the log for the ends of what counts before it refuses a stream, since other ingests
+// end streams too. It is safe for concurrent use.
 type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
@@ -42,7 +43,7 @@ type Limit struct {
 }
 
 // ofSession are the streams of one life of a session, with the Unix time of their
-// last message, in seconds.
+// last message, in nanoseconds.
 type ofSession struct {
 	life string
 	last map[string]int64
@@ -54,21 +55,45 @@ func NewLimit(most func(session.Record) int64, retained func() time.Duration) *L
 	return &Limit{most: most, retained: retained, recent: map[string]*ofSession{}}
 }
 
-// Enter counts a message of a stream. The error is ErrTooMany, when the stream is
-// new and one too many.
-func (o *Limit) Enter(rec session.Record, stream string, now time.Time) error {
+// Enter counts a message of a stream, and reports whether the stream counts from now on. The
+// error is ErrTooMany, when the stream is new and one too many.
+func (o *Limit) Enter(rec session.Record, stream string, now time.Time) (begins bool, err error) {
 	return o.enter(rec, stream, now, true)
 }
 
 // Check returns the error that Enter would, and counts nothing.
 func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
-	return o.enter(rec, stream, now, false)
+	_, err := o.enter(rec, stream, now, false)
+	return err
 }
 
-func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bool) error {
+// Withdraw forgets a stream that began to count with a message of a time, which was not
+// stored, unless it had another one since.
+func (o *Limit) Withdraw(rec session.Record, stream string, began time.Time) {
+	o.change(rec.Session, func(known *ofSession) {
+		if known.life == rec.Life && known.last[stream] == began.UnixNano() {
+			delete(known.last, stream)
+		}
+	})
+}
+
+// Counted returns up to n of the streams of a session that count, any of them.
+func (o *Limit) Counted(rec session.Record, n int) (all []string) {
+	o.change(rec.Session, func(known *ofSession) {
+		for stream := range known.last {
+			if known.life != rec.Life || len(all) == n {
+				break
+			}
+			all = append(all, stream)
+		}
+	})
+	return all
+}
+
+func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bool) (begins bool, err error) {
 	most := o.most(rec)
 	if most < 0 {
-		return nil
+		return false, nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,11 +102,11 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 	if !ok && int64(len(known.last)) >= most {
 		o.tidy(known, now)
 		if int64(len(known.last)) >= most {
-			return ErrTooMany
+			return false, ErrTooMany
 		}
 	}
 	if !count {
-		return nil
+		return false, nil
 	}
 	if !ok {
 		if o.makeRoom(1) {
@@ -89,8 +114,8 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 		}
 		o.held++
 	}
-	known.last[stream] = now.Unix()
-	return nil
+	known.last[stream] = now.UnixNano()
+	return !ok, nil
 }
 
 // of returns what is known of a session. The caller holds the lock.
@@ -125,23 +150,26 @@ func (o *Limit) makeRoom(n int) bool {
 
 // Ended forgets a stream that has ended, or all of a session when stream is empty.
 func (o *Limit) Ended(session, stream string) {
+	o.change(session, func(known *ofSession) {
+		if stream == "" {
+			clear(known.last)
+		}
+		delete(known.last, stream)
+	})
+}
+
+// change calls do with what is known of a session, which may forget streams.
+func (o *Limit) change(session string, do func(*ofSession)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known, ok := o.recent[session]; ok {
 		before := len(known.last)
-		known.end(stream)
+		do(known)
 		o.held -= before - len(known.last)
 	}
 	if known, ok := o.older[session]; ok {
-		known.end(stream)
+		do(known)
 	}
-}
-
-func (s *ofSession) end(stream string) {
-	if stream == "" {
-		clear(s.last)
-	}
-	delete(s.last, stream)
 }
 
 // tidy forgets what does not count any more. The caller holds the lock.
@@ -151,7 +179,7 @@ func (o *Limit) tidy(known *ofSession, now time.Time) {
 		idle = min(idle, retained)
 	}
 	for stream, last := range known.last {
-		if now.Unix()-last > int64(idle/time.Second) {
+		if now.UnixNano()-last > int64(idle) {
 			delete(known.last, stream)
 			o.held--
 		}

@@ -24,10 +24,10 @@ func TestLimit_TooMany(t *testing.T) {
 	s, again, other := session.Record{Session: "s", Life: "1"}, session.Record{Session: "s", Life: "2"}, session.Record{Session: "t"}
 	enter := func(rec session.Record, stream string, at time.Duration, refused bool) {
 		t.Helper()
-		for name, do := range map[string]func(session.Record, string, time.Time) error{"Check": o.Check, "Enter": o.Enter} {
-			if err := do(rec, stream, noon.Add(at)); errors.Is(err, ErrTooMany) != refused {
-				t.Errorf("%s of %s %s after %s: %v", name, rec.Session, stream, at, err)
-			}
+		checked := o.Check(rec, stream, noon.Add(at))
+		_, entered := o.Enter(rec, stream, noon.Add(at))
+		if errors.Is(checked, ErrTooMany) != refused || errors.Is(entered, ErrTooMany) != refused {
+			t.Errorf("%s %s after %s: %v, %v", rec.Session, stream, at, checked, entered)
 		}
 	}
 	enter(s, "a", 0, false)
@@ -61,11 +61,39 @@ func TestLimit_TooMany(t *testing.T) {
 	enter(again, "g", 26*time.Hour+time.Second, false)
 }
 
+// A stream is withdrawn by the message that it began with alone, and only while it had no other.
+func TestLimit_Withdraw(t *testing.T) {
+	w := world{time.Hour}
+	o := w.streams(2)
+	s := session.Record{Session: "s", Life: "1"}
+	enter := func(stream string, at time.Duration, begins bool) {
+		t.Helper()
+		if got, err := o.Enter(s, stream, noon.Add(at)); err != nil || got != begins {
+			t.Errorf("%s begins: %t, %v", stream, got, err)
+		}
+	}
+	enter("a", 0, true)
+	enter("b", 1, true)
+	enter("b", 2, false)
+	o.Withdraw(s, "a", noon)
+	o.Withdraw(s, "b", noon.Add(1))
+	o.Withdraw(s, "c", noon)
+	o.Withdraw(session.Record{Session: "s", Life: "0"}, "b", noon.Add(2))
+	count(t, o)
+	if all := o.Counted(s, 9); len(all) != 1 || all[0] != "b" {
+		t.Errorf("%v count", all)
+	}
+	enter("a", 3, true)
+	if all := o.Counted(s, 1); len(all) != 1 {
+		t.Errorf("%v, want one", all)
+	}
+}
+
 func TestLimit_Unlimited(t *testing.T) {
 	w := world{}
 	o := w.streams(-1)
 	for i := range 1000 {
-		if err := o.Enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
+		if _, err := o.Enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,12 +109,12 @@ func TestMemory_MillionSessions(t *testing.T) {
 	busy := session.Record{Session: "busy"}
 	for i := range 1_000_000 {
 		rec := session.Record{Session: strconv.Itoa(i / 3)}
-		if err := o.Enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
+		if _, err := o.Enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		if i%1000 == 0 {
 			stream := strconv.Itoa(i / 1000)
-			if err := o.Enter(busy, stream, noon); (err != nil) != (i > 1000) {
+			if _, err := o.Enter(busy, stream, noon); (err != nil) != (i > 1000) {
 				t.Fatalf("stream %s of the busy one: %v", stream, err)
 			}
 		}
@@ -105,7 +133,7 @@ func TestMemory_KnownSessionsGrow(t *testing.T) {
 	busy := session.Record{Session: "busy"}
 	enter := func(rec session.Record, stream int) {
 		t.Helper()
-		if err := o.Enter(rec, strconv.Itoa(stream), noon); err != nil {
+		if _, err := o.Enter(rec, strconv.Itoa(stream), noon); err != nil {
 			t.Fatalf("stream %d of %s: %v", stream, rec.Session, err)
 		}
 	}
@@ -116,7 +144,7 @@ func TestMemory_KnownSessionsGrow(t *testing.T) {
 		}
 		count(t, o)
 	}
-	if err := o.Enter(busy, "one more", noon); !errors.Is(err, ErrTooMany) {
+	if _, err := o.Enter(busy, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("the session in use was forgotten: %v", err)
 	}
 }
@@ -127,15 +155,15 @@ func TestLimit_LargeSession(t *testing.T) {
 	const most = maxHeld + 10
 	o := w.streams(most)
 	small, large := session.Record{Session: "small"}, session.Record{Session: "large"}
-	if err := o.Enter(small, "a", noon); err != nil {
+	if _, err := o.Enter(small, "a", noon); err != nil {
 		t.Fatal(err)
 	}
 	for i := range most {
-		if err := o.Enter(large, strconv.Itoa(i), noon); err != nil {
+		if _, err := o.Enter(large, strconv.Itoa(i), noon); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.Enter(large, "one more", noon); !errors.Is(err, ErrTooMany) {
+	if _, err := o.Enter(large, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
 	if n := len(o.of(small).last); n != 1 {
@@ -162,7 +190,7 @@ func TestAllocations_KnownStream(t *testing.T) {
 	o := w.streams(100)
 	rec := session.Record{Session: "s"}
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := o.Enter(rec, "t", noon); err != nil {
+		if _, err := o.Enter(rec, "t", noon); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {
@@ -176,7 +204,7 @@ func BenchmarkAKnownStream(b *testing.B) {
 	rec := session.Record{Session: "s"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := o.Enter(rec, "t", noon); err != nil {
+		if _, err := o.Enter(rec, "t", noon); err != nil {
 			b.Fatal(err)
 		}
 	}
