@@ -297,7 +297,7 @@ func TestRenamed_ForTheNewestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for message, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890}}`:                                          `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890}}`,
+		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890,"html":"<&>"}}`:                             `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890,"html":"<&>"}}`,
 		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}`:                                            `{"error":{"code":1,"message":"m"},"id":7,"jsonrpc":"2.0"}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2,"total":3}}`: `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2,"progressToken":"t","total":3}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`:                         `{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`,
@@ -311,5 +311,12 @@ func TestRenamed_ForTheNewestRequest(t *testing.T) {
 	r.Meta = nil
 	if got := r.Renamed([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2}}`)); got != nil {
 		t.Errorf("a client without a token receives %s", got)
+	}
+}
+
+func TestStoredTask_EventDoesNotGrow(t *testing.T) {
+	data, err := mcp.StoredTask{Task: mcp.Task{ID: "t", Status: mcp.TaskCompleted, Result: json.RawMessage(`{"html":"<&>"}`)}}.Event()
+	if err != nil || !strings.Contains(string(data), `"result":{"html":"<&>"}`) {
+		t.Errorf("%s, %v", data, err)
 	}
 }

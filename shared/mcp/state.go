@@ -134,10 +134,9 @@ func (r Request) Renamed(message []byte) []byte {
 			return nil
 		}
 		params["progressToken"] = token
-		m["params"], _ = json.Marshal(params) // what was read can be written
+		m["params"] = event.MustJSON(params)
 	default:
 		return message
 	}
-	b, _ := json.Marshal(m) // likewise
-	return b
+	return event.MustJSON(m)
 }
