@@ -90,15 +90,17 @@ func (c *Call) tooLarge(id json.RawMessage) []byte {
 	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), nil)
 }
 
-// Respond stores a response as the stream's last event, or the error of one that is too large.
-func (c *Call) Respond(id json.RawMessage, data []byte) {
+// Respond stores a response as the stream's last event, or the error of one that is too large. It reports
+// whether the response is not too large.
+func (c *Call) Respond(id json.RawMessage, data []byte) (fits bool) {
 	_, err := c.Store(Item{Data: data, Final: true})
-	if errors.Is(err, upstream.ErrTooLarge) {
+	if fits = !errors.Is(err, upstream.ErrTooLarge); !fits {
 		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
 	}
 	if err != nil {
 		c.Session.Host.Log.Debug("the response of a call is not stored", "session", c.Session.Name, "stream", c.Stream, "error", err)
 	}
+	return fits
 }
 
 // Drop notes that a message is not stored.
