@@ -73,11 +73,15 @@ func TestParse_Invalid(t *testing.T) {
 }
 
 func TestParse_ProgressToken(t *testing.T) {
-	for _, token := range []string{`"t"`, `-1.5e3`, `0`, `null`, `"` + strings.Repeat("x", 1000) + `"`} {
+	for _, token := range []string{`"t"`, `-1.5e3`, `0`, `"` + strings.Repeat("x", 1000) + `"`} {
 		r, err := mcp.Parse([]byte(strings.Replace(whole, `"t"}`, token+`}`, 1)))
 		if err != nil || string(r.Meta["progressToken"]) != token {
 			t.Errorf("%s is read as %s, %v", token, r.Meta["progressToken"], err)
 		}
+	}
+	r, err := mcp.Parse([]byte(strings.Replace(whole, `"t"}`, `null}`, 1)))
+	if token, ok := r.Meta["progressToken"]; ok || err != nil {
+		t.Errorf("null is read as %s, %v", token, err)
 	}
 }
 
