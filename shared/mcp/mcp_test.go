@@ -306,6 +306,7 @@ func TestRenamed_ForTheNewestRequest(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2,"total":3}}`: `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2,"progressToken":"t","total":3}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`:                         `{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress"}`:                                                     `{"jsonrpc":"2.0","method":"notifications/progress"}`,
+		`{"jsonrpc":"2.0","method":"notifications\/progress","params":{"progressToken":1,"progress":2}}`:          `{"jsonrpc":"2.0","method":"notifications\/progress","params":{"progress":2,"progressToken":"t"}}`,
 		"rubbish": "rubbish",
 	} {
 		if got := string(r.Renamed([]byte(message))); got != want {
