@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -17,6 +18,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -72,6 +74,31 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 		return len(up.deleted) == 1
 	})
 	s.srv.Start()
+}
+
+// A call whose questions no event can hold is over for its client, and is not held until --input-wait.
+func TestTranslated_QuestionIsTooLarge(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), newEarlier(t)
+	cfg := testConfig(up.URL)
+	cfg.InputWait = time.Hour
+	in := s.start(t, cfg)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`) // so that the answer is 202
+		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}`)
+		<-r.Context().Done()
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	if _, a := s.ask(t, c); !strings.Contains(string(a.Data), "--max-message-bytes") {
+		t.Errorf("the call is answered %s", a.Data)
+	}
+	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
+	waittest.Until(t, "the server's session has ended", func() bool {
+		up.mu.Lock()
+		defer up.mu.Unlock()
+		return len(up.deleted) == 1
+	})
+	s.wantState(t, c.Session, session.Closed)
 }
 
 // What the log keeps with each call is bounded: it is in the memory of every service.

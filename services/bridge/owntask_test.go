@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"rejoin/services/bridge/stateless"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -78,6 +80,34 @@ func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
 	}
 	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], `"taskIds":["mine"]`) {
 		t.Errorf("the listener is acknowledged with %s", all[0])
+	}
+}
+
+// A client that listens to more tasks of the server than it may costs no more than that, and nothing where
+// the server has none.
+func TestOwnTask_ManyListenedTo(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		up   *server
+		most uint64
+	}{{"with tasks", withTasks(t), 3 * stateless.MaxWatched}, {"without", listens(newModern(t)), stateless.MaxWatched}} {
+		s := newSystem(t, eventlog.Settings{})
+		in := s.start(t, testConfig(tt.up.URL))
+		ids := make([]string, 10*stateless.MaxWatched)
+		for i := range ids {
+			ids[i] = fmt.Sprint("t", i)
+		}
+		before := in.b.Conn.Stats().OutMsgs
+		l := owned(t, "bob", mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":%s}`, event.MustJSON(ids)))
+		if a := s.do(t, l); a.Status != http.StatusAccepted {
+			t.Fatalf("%s: the listener is answered %d %s", tt.name, a.Status, a.Data)
+		}
+		if all := s.listenedTo(t, l, 1); strings.Contains(all[0], `"taskIds"`) {
+			t.Errorf("%s: the listener is acknowledged with %s", tt.name, all[0])
+		}
+		if n := in.b.Conn.Stats().OutMsgs - before; n > tt.most {
+			t.Errorf("%s: %d messages are sent to NATS", tt.name, n)
+		}
 	}
 }
 

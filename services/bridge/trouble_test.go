@@ -259,13 +259,19 @@ func TestCall_PollsWithoutMessages(t *testing.T) {
 }
 
 func TestCall_LateRefusal(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	late := make(chan struct{})
+	up.handle("large", func(w *writing, _ *http.Request, _ rpc.Message) {
+		<-late
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32099,"message":"not you","data":"%020000d"}}`, 0)
+	})
 	up.handle("late", func(w *writing, _ *http.Request, _ rpc.Message) {
 		<-late
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = fmt.Fprint(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32099,"message":"not you"}}`)
+		_, _ = fmt.Fprint(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32099,"message":"not you","data":{"supported":["2025-06-18"],"n":1.50}}}`)
 	})
 	cfg := testConfig(up.URL)
 	cfg.AcceptAfter = time.Millisecond
@@ -275,11 +281,13 @@ func TestCall_LateRefusal(t *testing.T) {
 	if a.Status != http.StatusAccepted {
 		t.Errorf("it was answered %d", a.Status)
 	}
+	large, _ := s.request(t, name, "2", "large")
 	close(late)
-	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you"}}`}, s.finished(t, name, stream)); diff != "" {
+	wantError(t, s.finished(t, name, large), 1, "2")
+	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you","data":{"supported":["2025-06-18"],"n":1.50}}}`}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
 	}
-	if n := in.metric(t, "failed_calls_total", host.FailRefused); n != 1 {
+	if n := in.metric(t, "failed_calls_total", host.FailRefused); n != 2 {
 		t.Errorf("%v calls are counted", n)
 	}
 }

@@ -80,7 +80,7 @@ func BenchmarkValidJSON(b *testing.B) {
 }
 
 func TestMustJSON_PanicsWhereJSONHasNoForm(t *testing.T) {
-	if got := string(event.MustJSON([]string{"a\n", "<"})); got != `["a\n","\u003c"]` {
+	if got := string(event.MustJSON([]string{"a\n", "b"})); got != `["a\n","b"]` {
 		t.Errorf("got %s", got)
 	}
 	defer func() {
@@ -89,4 +89,15 @@ func TestMustJSON_PanicsWhereJSONHasNoForm(t *testing.T) {
 		}
 	}()
 	event.MustJSON(make(chan int))
+}
+
+// Escapes of HTML make six bytes of one: a message that is within its limit must stay within it.
+func TestMustJSON_DoesNotGrow(t *testing.T) {
+	const text = `"<a href='?x&y'>"`
+	if got := string(event.MustJSON(json.RawMessage(text))); got != text {
+		t.Errorf("JSON that was read: got %s", got)
+	}
+	if got := string(event.MustJSON("<&>")); got != `"<&>"` {
+		t.Errorf("a string: got %s", got)
+	}
 }

@@ -73,11 +73,15 @@ func TestParse_Invalid(t *testing.T) {
 }
 
 func TestParse_ProgressToken(t *testing.T) {
-	for _, token := range []string{`"t"`, `-1.5e3`, `0`, `null`, `"` + strings.Repeat("x", 1000) + `"`} {
+	for _, token := range []string{`"t"`, `-1.5e3`, `0`, `"` + strings.Repeat("x", 1000) + `"`} {
 		r, err := mcp.Parse([]byte(strings.Replace(whole, `"t"}`, token+`}`, 1)))
 		if err != nil || string(r.Meta["progressToken"]) != token {
 			t.Errorf("%s is read as %s, %v", token, r.Meta["progressToken"], err)
 		}
+	}
+	r, err := mcp.Parse([]byte(strings.Replace(whole, `"t"}`, `null}`, 1)))
+	if token, ok := r.Meta["progressToken"]; ok || err != nil {
+		t.Errorf("null is read as %s, %v", token, err)
 	}
 }
 
@@ -297,11 +301,12 @@ func TestRenamed_ForTheNewestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	for message, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890}}`:                                          `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890}}`,
+		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890,"html":"<&>"}}`:                             `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890,"html":"<&>"}}`,
 		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}`:                                            `{"error":{"code":1,"message":"m"},"id":7,"jsonrpc":"2.0"}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2,"total":3}}`: `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2,"progressToken":"t","total":3}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`:                         `{"jsonrpc":"2.0","method":"notifications/message","params":{"progressToken":1}}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress"}`:                                                     `{"jsonrpc":"2.0","method":"notifications/progress"}`,
+		`{"jsonrpc":"2.0","method":"notifications\/progress","params":{"progressToken":1,"progress":2}}`:          `{"jsonrpc":"2.0","method":"notifications\/progress","params":{"progress":2,"progressToken":"t"}}`,
 		"rubbish": "rubbish",
 	} {
 		if got := string(r.Renamed([]byte(message))); got != want {
@@ -311,5 +316,12 @@ func TestRenamed_ForTheNewestRequest(t *testing.T) {
 	r.Meta = nil
 	if got := r.Renamed([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":2}}`)); got != nil {
 		t.Errorf("a client without a token receives %s", got)
+	}
+}
+
+func TestStoredTask_EventDoesNotGrow(t *testing.T) {
+	data, err := mcp.StoredTask{Task: mcp.Task{ID: "t", Status: mcp.TaskCompleted, Result: json.RawMessage(`{"html":"<&>"}`)}}.Event()
+	if err != nil || !strings.Contains(string(data), `"result":{"html":"<&>"}`) {
+		t.Errorf("%s, %v", data, err)
 	}
 }

@@ -178,6 +178,9 @@ func Parse(body []byte) (r Request, err error) {
 	if len(r.LogLevel) > maxLogLevel {
 		return r, invalid(MetaLogLevel + " is not a level.")
 	}
+	if string(r.Meta["progressToken"]) == "null" {
+		delete(r.Meta, "progressToken") // none, as SDKs write it
+	}
 	if !isToken(r.Meta["progressToken"]) {
 		return r, invalid("progressToken must be a string or a number of at most 1 KiB.")
 	}
@@ -195,10 +198,10 @@ const (
 	maxToken    = 1 << 10
 )
 
-// isToken reports whether a value can be a progress token. Null is taken for none, as SDKs write it.
+// isToken reports whether a value can be a progress token, or is none.
 func isToken(value json.RawMessage) bool {
 	switch {
-	case len(value) == 0, string(value) == "null":
+	case len(value) == 0:
 		return true
 	case len(value) > maxToken:
 		return false

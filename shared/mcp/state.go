@@ -125,19 +125,19 @@ func (r Request) Renamed(message []byte) []byte {
 	if rpc.Unmarshal(message, &m) != nil {
 		return message
 	}
+	var method string
 	switch {
 	case m["method"] == nil:
 		m["id"] = r.ID
-	case string(m["method"]) == `"notifications/progress"` && rpc.Unmarshal(m["params"], &params) == nil && params != nil:
+	case text(m["method"], &method) && method == "notifications/progress" && rpc.Unmarshal(m["params"], &params) == nil && params != nil:
 		token := r.Meta["progressToken"]
 		if token == nil {
 			return nil
 		}
 		params["progressToken"] = token
-		m["params"], _ = json.Marshal(params) // what was read can be written
+		m["params"] = event.MustJSON(params)
 	default:
 		return message
 	}
-	b, _ := json.Marshal(m) // likewise
-	return b
+	return event.MustJSON(m)
 }

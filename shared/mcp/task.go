@@ -66,7 +66,7 @@ type StoredTask struct {
 }
 
 // Event returns the state as an event of [TaskStream].
-func (t StoredTask) Event() ([]byte, error) { return json.Marshal(notification(t)) }
+func (t StoredTask) Event() ([]byte, error) { return event.EncodeJSON(notification(t)) }
 
 // Notification returns the state as a message to a client that listens with the request id.
 func (t Task) Notification(id json.RawMessage) []byte {
@@ -131,7 +131,7 @@ const TaskLost = "The request was lost."
 // Failed returns the state of a task that will never have another one.
 func (t Task) Failed(why string) Task {
 	t.Status, t.Message, t.Requests = TaskFailed, why, nil
-	t.Error, _ = json.Marshal(map[string]any{"code": rpc.CodeInternal, "message": why}) // a number and a text
+	t.Error = event.MustJSON(map[string]any{"code": rpc.CodeInternal, "message": why})
 	return t
 }
 

@@ -4,7 +4,6 @@
 package scatter
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 )
 
@@ -42,7 +42,7 @@ func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse f
 			if err != nil || !inbox.Is(msg.Reply) {
 				continue
 			}
-			if data, err := Encode(answer(q)); err == nil {
+			if data, err := event.EncodeJSON(answer(q)); err == nil {
 				_ = msg.Respond(data) // what does not arrive is no answer either
 			}
 		}
@@ -113,7 +113,7 @@ func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question 
 
 // ask sends a question, and returns where the answers come.
 func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error) {
-	data, err := Encode(question)
+	data, err := event.EncodeJSON(question)
 	if err != nil {
 		return nil, err
 	}
@@ -126,14 +126,4 @@ func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error
 		return nil, err
 	}
 	return sub, nil
-}
-
-// Encode encodes as JSON without HTML's escapes, which make six bytes of one. Errors are those of
-// package json.
-func Encode(v any) ([]byte, error) {
-	var data bytes.Buffer
-	enc := json.NewEncoder(&data)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return data.Bytes(), err
 }

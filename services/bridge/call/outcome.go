@@ -51,14 +51,12 @@ func (c *Call) Take(it Item) error {
 		return err
 	}
 	it.Final = m.IsResponse() && c.last(m.ID)
-	sequence, err := c.Put(it)
-	if errors.Is(err, upstream.ErrTooLarge) {
-		if !m.IsResponse() {
-			c.Drop(host.DropTooLarge, err)
-			return nil
-		}
-		it.Data = c.tooLarge(m.ID)
-		sequence, err = c.Put(it)
+	var sequence uint64
+	if m.IsResponse() {
+		sequence, err = c.putResponse(m.ID, it)
+	} else if sequence, err = c.Put(it); errors.Is(err, upstream.ErrTooLarge) {
+		c.Drop(host.DropTooLarge, err)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -90,15 +88,27 @@ func (c *Call) tooLarge(id json.RawMessage) []byte {
 	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), nil)
 }
 
-// Respond stores a response as the stream's last event, or the error of one that is too large.
-func (c *Call) Respond(id json.RawMessage, data []byte) {
-	_, err := c.Store(Item{Data: data, Final: true})
+// putResponse stores a response, or the error of one that is too large.
+func (c *Call) putResponse(id json.RawMessage, it Item) (sequence uint64, err error) {
+	sequence, err = c.Put(it)
 	if errors.Is(err, upstream.ErrTooLarge) {
+		it.Data = c.tooLarge(id)
+		sequence, err = c.Put(it)
+	}
+	return sequence, err
+}
+
+// Respond stores a response as the stream's last event, or the error of one that is too large. It reports
+// whether the response is not too large.
+func (c *Call) Respond(id json.RawMessage, data []byte) (fits bool) {
+	_, err := c.Store(Item{Data: data, Final: true})
+	if fits = !errors.Is(err, upstream.ErrTooLarge); !fits {
 		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
 	}
 	if err != nil {
 		c.Session.Host.Log.Debug("the response of a call is not stored", "session", c.Session.Name, "stream", c.Stream, "error", err)
 	}
+	return fits
 }
 
 // Drop notes that a message is not stored.
@@ -130,9 +140,14 @@ func (c *Call) Over(why error) {
 	}
 }
 
-// fail ends a call whose upstream will not answer any more: with an error for each open
-// request, or, when the client has cancelled all of them, without.
+// fail is failWith for an error without data.
 func (c *Call) fail(code int, text, reason string) {
+	c.failWith(translate.Failure{Code: code, Message: text}, reason)
+}
+
+// failWith ends a call whose upstream will not answer any more: with an error for each open
+// request, or, when the client has cancelled all of them, without.
+func (c *Call) failWith(f translate.Failure, reason string) {
 	c.Accept()
 	open, cancelled := c.Left()
 	if len(open) == 0 {
@@ -143,9 +158,13 @@ func (c *Call) fail(code int, text, reason string) {
 		return
 	}
 	c.Session.Host.Metrics.Failures.WithLabelValues(reason).Inc()
+	var data any // nil for none
+	if f.Data != nil {
+		data = f.Data
+	}
 	for i, r := range open {
-		data := rpc.ErrorMessage(r.ID, code, text, nil)
-		if _, err := c.Put(Item{Data: data, Final: i == len(open)-1}); err != nil {
+		it := Item{Data: rpc.ErrorMessage(r.ID, f.Code, f.Message, data), Final: i == len(open)-1}
+		if _, err := c.putResponse(r.ID, it); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
 		c.answeredKey(r.key)
@@ -179,17 +198,14 @@ func (c *Call) Refuse(a rpc.Answer) {
 	if c.Tell(upstream.About(a, c.IDs())) {
 		return
 	}
-	code, text := rpc.CodeInternal, fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))
+	f := translate.Failure{Code: rpc.CodeInternal, Message: fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))}
 	if m, err := rpc.ParseMessage(a.Data); err == nil && m.Error != nil {
-		var e struct {
-			Code    int    `json:"code"`
-			Message string `json:"message"`
-		}
+		var e translate.Failure
 		if rpc.Unmarshal(m.Error, &e) == nil {
-			code, text = e.Code, e.Message
+			f = e
 		}
 	}
-	c.fail(code, text, host.FailRefused)
+	c.failWith(f, host.FailRefused)
 }
 
 // Lose ends a call that no bridge works on. The checks of two edges store one event.

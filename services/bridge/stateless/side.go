@@ -91,9 +91,14 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 	case mcp.MethodListen:
 		l := newListener(ctx, u.env, u.session, c, u.request)
 		c.To = l
+		looked := 0 // each look may be a read of the bucket
 		data = translate.WithoutTasks(data, func(id string) bool {
 			_, ours := mcp.ParseTaskID(id)
-			return ours || u.session.Tasks.Refuse(ctx, id) != nil
+			if ours || looked == MaxWatched || !u.server.HasOwnTasks() {
+				return true
+			}
+			looked++
+			return u.session.Tasks.Refuse(ctx, id) != nil
 		})
 	}
 	if u.rule.may && !u.server.HasOwnTasks() {

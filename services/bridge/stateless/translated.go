@@ -290,18 +290,21 @@ func (t *translated) deliver(response []byte) {
 	t.turn(nil)
 }
 
-// final stores the last event of what a client waits for.
-func (t *translated) final(c *call.Call, response []byte) {
-	for _, id := range c.IDs() {
+// final stores the last event of what a client waits for. It reports whether the client receives the
+// response, and not the error of one that is too large.
+func (t *translated) final(c *call.Call, response []byte) (fits bool) {
+	fits = true
+	for _, id := range c.IDs() { // one
 		data := translate.WithID(response, id)
 		if c.Repeated(data) {
-			return
+			break
 		}
-		c.Respond(id, data)
+		fits = c.Respond(id, data)
 		if c != t.first {
 			c.Answered(id)
 		}
 	}
+	return fits
 }
 
 // Take takes what the server sends for the call, or about none.
@@ -382,7 +385,12 @@ func (t *translated) askClient() {
 	t.rounds = append(t.rounds, rand.Text())
 	state := mcp.State{Session: t.session.Name, Life: t.session.Life, Round: t.rounds[len(t.rounds)-1]}
 	t.first.Pause()
-	t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())}))
+	if !t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())})) {
+		t.over = true
+		t.turn(nil)
+		t.session.Finish(host.ErrEnded) // the server waits for the answer, and the client has no state to give it with
+		return
+	}
 	t.turn(nil)
 	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.session.Finish(host.ErrEnded) })
 }

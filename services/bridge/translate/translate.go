@@ -234,11 +234,7 @@ func withoutExecution(list json.RawMessage) json.RawMessage {
 	for _, tool := range tools {
 		delete(tool, "execution")
 	}
-	b, err := json.Marshal(tools)
-	if err != nil {
-		return list
-	}
-	return b
+	return event.MustJSON(tools)
 }
 
 // Discover returns the result of server/discover for the server, whose calls become tasks or not.
@@ -301,11 +297,7 @@ func Error(e json.RawMessage) json.RawMessage {
 	default:
 		return e
 	}
-	b, err := json.Marshal(f)
-	if err != nil {
-		return e
-	}
-	return b
+	return event.MustJSON(f)
 }
 
 // Question is what a server asks its client while it works on a request.

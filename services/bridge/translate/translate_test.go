@@ -59,12 +59,12 @@ func TestRequest_ForEarlierServer(t *testing.T) {
 
 func TestResult_ForClientWithoutSessions(t *testing.T) {
 	for _, tt := range []struct{ method, result, want string }{
-		{"tools/call", `{"content":[]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"content":[],"resultType":"complete"}`},
+		{"tools/call", `{"content":["<&>"]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"content":["<&>"],"resultType":"complete"}`},
 		{"tools/call", `{"_meta":{"a":1}}`, `{"_meta":{"a":1,"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/call", `{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/call", `{"_meta":null}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"resultType":"complete"}`},
 		{"tools/list", `{}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","ttlMs":0}`},
-		{"tools/list", `{"tools":[{"name":"x","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"x"}],"ttlMs":0}`},
+		{"tools/list", `{"tools":[{"name":"<&>","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"<&>"}],"ttlMs":0}`},
 	} {
 		got, err := server.Result(tt.method, json.RawMessage(tt.result))
 		if err != nil {
@@ -108,10 +108,10 @@ func TestParseServer_Result(t *testing.T) {
 
 func TestError_OfEarlierServer(t *testing.T) {
 	for e, want := range map[string]string{
-		`{"code":-32002,"message":"none","data":{"uri":"x"}}`: `{"code":-32602,"message":"none","data":{"uri":"x"}}`,
-		`{"code":-32042,"message":"visit","data":{"a":1}}`:    `{"code":-32603,"message":"visit","data":{"a":1}}`,
-		`{"code": -32603, "message":"m"}`:                     `{"code": -32603, "message":"m"}`,
-		`"x"`:                                                 `"x"`,
+		`{"code":-32002,"message":"<&>","data":{"uri":"?x&y"}}`: `{"code":-32602,"message":"<&>","data":{"uri":"?x&y"}}`,
+		`{"code":-32042,"message":"visit","data":{"a":1}}`:      `{"code":-32603,"message":"visit","data":{"a":1}}`,
+		`{"code": -32603, "message":"m"}`:                       `{"code": -32603, "message":"m"}`,
+		`"x"`:                                                   `"x"`,
 	} {
 		same(t, e, translate.Error(json.RawMessage(e)), want)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"rejoin/shared/event"
 	"rejoin/shared/rpc"
 )
 
@@ -32,7 +33,7 @@ func About(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
 	if err != nil || m.Error == nil || m.ID != nil && string(m.ID) != "null" {
 		return a
 	}
-	data, err := json.Marshal(struct {
+	data, err := event.EncodeJSON(struct {
 		JSONRPC string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   json.RawMessage `json:"error"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/event"
 	"rejoin/shared/scatter"
 )
 
@@ -244,7 +245,7 @@ func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int
 
 // askOne asks a janitor. Its answer takes from the room for all answers.
 func (a *Asker) askOne(ctx context.Context, janitor string, q Question, room *atomic.Int64) (Answer, error) {
-	data, err := scatter.Encode(q)
+	data, err := event.EncodeJSON(q)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/event"
 	"rejoin/shared/inbox"
 	"rejoin/shared/scatter"
 )
@@ -76,7 +77,7 @@ func (a *Asker) work(ctx context.Context, questions <-chan *nats.Msg, sweeps cha
 
 // respond sends an answer in parts. What does not arrive is no answer.
 func (a *Asker) respond(to *nats.Msg, answer Answer) {
-	data, err := scatter.Encode(answer)
+	data, err := event.EncodeJSON(answer)
 	if err != nil {
 		return
 	}
