@@ -67,7 +67,7 @@ func (c Config) Validate() error {
 func (c *Config) Check() error {
 	_, accessErr := web.NewAccess(c.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(c.Clients)
-	return errors.Join(accessErr, clientsErr, c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
+	return errors.Join(accessErr, clientsErr, c.Edge.CheckDrain(c.StopTimeout), c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
 }
 
 // bridge returns the configuration of the bridge.
