@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/daemon"
 )
 
 func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
@@ -14,7 +15,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr"} {
 		want := "rejoin: " + flag + " 0.0.0.0:0 can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure"
-		if got := refuses(t, data, flag+"=0.0.0.0:0"); got != want {
+		if got := refusesWith(t, daemon.ExitUsage, data, flag+"=0.0.0.0:0"); got != want {
 			t.Errorf("it said %q, want %q", got, want)
 		}
 	}

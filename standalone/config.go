@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/alecthomas/kong"
@@ -52,7 +53,8 @@ func (c Config) Validate() error {
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
 	}
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr")} {
+	_, _, natsErr := splitAddr(cmp.Or(c.NATSAddr, defaultNATSAddr))
+	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr} {
 		if err != nil {
 			return err
 		}
@@ -65,7 +67,7 @@ func (c Config) Validate() error {
 func (c *Config) Check() error {
 	_, accessErr := web.NewAccess(c.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(c.Clients)
-	return errors.Join(accessErr, clientsErr, c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
+	return errors.Join(accessErr, clientsErr, c.Edge.CheckDrain(c.StopTimeout), c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
 }
 
 // bridge returns the configuration of the bridge.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 )
@@ -26,11 +27,17 @@ import (
 // returns the sentence.
 func refuses(t *testing.T, data string, args ...string) string {
 	t.Helper()
+	return refusesWith(t, daemon.ExitError, data, args...)
+}
+
+// refusesWith is refuses with another exit code.
+func refusesWith(t *testing.T, code int, data string, args ...string) string {
+	t.Helper()
 	var stderr bytes.Buffer
 	cmd := command(t, data, args...)
 	cmd.Stderr = &stderr
 	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != code {
 		t.Fatalf("it ended with %v\n%s", err, stderr.String())
 	}
 	var said []string
@@ -97,6 +104,25 @@ func TestRefusal_PortIsTaken(t *testing.T) {
 	}
 	if after := files(t, data); after != before {
 		t.Errorf("the data folder was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// A log keeps the settings of the start that created it, so a start that fails creates none.
+func TestRefusal_FilesOfTLS(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "data")
+	if got := refuses(t, data, "--tls-cert="+data+"/cert", "--tls-key="+data+"/key", "--max-bytes=100MB"); !strings.Contains(got, "--tls-cert") {
+		t.Errorf("it said %q", got)
+	}
+	file := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := refusesWith(t, daemon.ExitUsage, data, "--tls-cert="+file, "--tls-key="+file, "--max-bytes=100MB"); !strings.Contains(got, "--tls-cert") {
+		t.Errorf("it said %q", got)
+	}
+	if got := files(t, data); got != "" {
+		t.Errorf("the data folder has\n%s", got)
 	}
 }
 

@@ -71,6 +71,72 @@ func TestRelease_DebianPackage(t *testing.T) {
 	checkUnit(t, root)
 }
 
+// fakeSystemctl keeps two files: the link of an enabled service, and one that exists while it runs.
+const fakeSystemctl = `#!/bin/sh
+enabled=ROOT/etc/systemd/system/multi-user.target.wants/rejoin.service active=ROOT/active
+case "$*" in
+daemon-reload) ;;
+"enable --now rejoin.service") touch $enabled $active ;;
+"disable --now rejoin.service") rm -f $enabled $active ;;
+"is-enabled --quiet rejoin.service") test -e $enabled ;;
+"stop rejoin.service") rm -f $active ;;
+"restart rejoin.service") touch $active ;;
+"try-restart rejoin.service") ;;
+*) echo "unknown: $*"; exit 9 ;;
+esac
+`
+
+func TestDebian_ServiceState(t *testing.T) {
+	t.Parallel()
+	// dpkg passes the version before to an installation after a removal too.
+	const install, upgrade, remove, purge = "postinst configure", "postinst configure 1.0", "prerm remove", "postrm purge"
+	for name, c := range map[string]struct {
+		steps           []string
+		enabled, active bool
+	}{
+		"installed":             {[]string{install}, true, true},
+		"upgraded":              {[]string{install, "prerm upgrade 1.1", "postrm upgrade 1.1", upgrade}, true, true},
+		"disabled and upgraded": {[]string{install, "systemctl disable --now rejoin.service", upgrade}, false, false},
+		"removed":               {[]string{install, remove, "postrm remove"}, true, false},
+		"installed again":       {[]string{install, remove, "postrm remove", upgrade}, true, true},
+		"purged":                {[]string{install, remove, "postrm remove", purge}, false, false},
+		"installed after purge": {[]string{install, remove, "postrm remove", purge, install}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			link := filepath.Join(root, "etc/systemd/system/multi-user.target.wants/rejoin.service")
+			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run/systemd/system")} {
+				if err := os.MkdirAll(folder, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			scripts := map[string]string{"systemctl": strings.ReplaceAll(fakeSystemctl, "ROOT", root)}
+			for _, name := range []string{"postinst", "prerm", "postrm"} {
+				script := text(t, filepath.Join("..", "debian", name))
+				scripts[name] = regexp.MustCompile(` /(run|var|etc)/`).ReplaceAllString(script, " "+root+"/$1/")
+			}
+			for name, script := range scripts {
+				if err := os.WriteFile(filepath.Join(root, name), []byte(script), 0o700); err != nil { //nolint:gosec // to be run
+					t.Fatal(err)
+				}
+			}
+			for _, step := range c.steps {
+				cmd := exec.CommandContext(t.Context(), "sh", "-c", step) //nolint:gosec // of the table
+				cmd.Env = []string{"PATH=" + root + ":" + os.Getenv("PATH")}
+				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+					t.Fatalf("%s: %v\n%s", step, err, out)
+				}
+			}
+			_, enabled := os.Stat(link)
+			_, active := os.Stat(filepath.Join(root, "active"))
+			if (enabled == nil) != c.enabled || (active == nil) != c.active {
+				t.Errorf("enabled: %v, active: %v", enabled, active)
+			}
+		})
+	}
+}
+
 // checkUnit starts the program as its unit does, with each variable of /etc/default/rejoin
 // known to it.
 func checkUnit(t *testing.T, root string) {

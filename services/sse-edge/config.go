@@ -3,6 +3,8 @@ package edge
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"time"
 
 	"rejoin/services/sse-edge/front"
 	"rejoin/services/sse-edge/mcpedge"
@@ -29,6 +31,15 @@ type Config struct {
 	MCP mcpedge.Config `embed:""`
 	// Playground serves the playground at /.
 	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
+}
+
+// CheckDrain reports that a stop of the program, which takes at most stopTimeout, would end before
+// the drain does: it would cut the connections that are left.
+func (c Config) CheckDrain(stopTimeout time.Duration) error {
+	if stopTimeout = cmp.Or(stopTimeout, daemon.DefaultStopTimeout); c.Drain >= stopTimeout {
+		return fmt.Errorf("--drain (%s) must be less than --stop-timeout (%s)", c.Drain, stopTimeout)
+	}
+	return nil
 }
 
 // Validate reports the first setting that makes no sense.

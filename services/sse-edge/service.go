@@ -181,7 +181,7 @@ type ProgramConfig struct {
 func (cfg *ProgramConfig) Check() error {
 	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(cfg.Clients)
-	return errors.Join(cfg.Edge.Validate(), cfg.Edge.TLS.Check(), accessErr, clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
+	return errors.Join(cfg.Edge.Validate(), cfg.Edge.CheckDrain(cfg.StopTimeout), cfg.Edge.TLS.Check(), accessErr, clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].

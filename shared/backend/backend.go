@@ -93,6 +93,25 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 // retryEvery is how long open waits after NATS went away between two requests.
 const retryEvery = 200 * time.Millisecond
 
+// awaitConnection returns when there is a connection or ctx ends. It logs each reason why there
+// is none once.
+func awaitConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
+	reported := map[string]bool{}
+	for !nc.IsConnected() {
+		reason := nats.ErrNoServers // the client keeps no reason of a server that does not listen
+		if err := nc.LastError(); err != nil {
+			reason = err
+		}
+		if !reported[reason.Error()] {
+			reported[reason.Error()] = true
+			log.Warn("waiting for NATS", "reason", reason)
+		}
+		if !natsconn.Pause(ctx, retryEvery) {
+			return
+		}
+	}
+}
+
 // attempt calls parts. A request that was under way when the connection was lost is
 // never answered, so a loss ends the attempt.
 func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
@@ -142,6 +161,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	b := &Backend{Conn: nc, now: cfg.Now}
 	said := ""
 	for {
+		awaitConnection(ctx, nc, log)
 		var lost bool
 		b.Log, b.Sessions, lost, err = attempt(ctx, nc, parts)
 		if err == nil || !lost && !away(err) || ctx.Err() != nil {

@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -137,6 +139,83 @@ func TestConfig_InvalidSeed(t *testing.T) {
 		if _, err := cfg.Connect("test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// guard is a server's access control that can refuse every client.
+type guard struct {
+	refuses atomic.Bool
+	refused atomic.Int32
+}
+
+func (g *guard) Check(server.ClientAuthentication) bool {
+	if g.refuses.Load() {
+		g.refused.Add(1)
+		return false
+	}
+	return true
+}
+
+// refusable returns a server with a guard.
+func refusable(t *testing.T) (*natstest.Server, *guard) {
+	t.Helper()
+	g := &guard{}
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, []byte("jetstream: true"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return natstest.StartConfig(t, file, func(o *server.Options) { o.CustomClientAuthentication = g }), g
+}
+
+// The client library gives up a connection that one server refuses twice, unless it is told
+// otherwise.
+func TestConnect_ServerRefusesForAWhile(t *testing.T) {
+	t.Parallel()
+	srv, g := refusable(t)
+	var logs waittest.Buffer
+	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("test", slog.New(slog.NewTextHandler(&logs, nil)),
+		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	g.refuses.Store(true)
+	srv.Stop()
+	srv.Start()
+	waittest.Until(t, "it is refused three times", func() bool { return g.refused.Load() >= 3 || nc.IsClosed() })
+	g.refuses.Store(false)
+	waittest.Until(t, "it is connected again", func() bool { return nc.IsConnected() || nc.IsClosed() })
+	if nc.IsClosed() {
+		t.Fatal("the connection is given up")
+	}
+	waittest.Until(t, "the log has it", func() bool { return strings.Contains(logs.String(), "reconnected") })
+	if n := strings.Count(logs.String(), "authorization violation"); n != 1 {
+		t.Errorf("the refusal is logged %d times:\n%s", n, logs.String())
+	}
+}
+
+func TestCreate_ServerRefusesForAWhile(t *testing.T) {
+	t.Parallel()
+	srv, g := refusable(t)
+	g.refuses.Store(true)
+	var logs waittest.Buffer
+	ctx, opened := waittest.Context(t), make(chan error, 1)
+	go func() {
+		b, err := backend.Create(ctx, backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1},
+			slog.New(slog.NewTextHandler(&logs, nil)), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+		if err == nil {
+			b.Close()
+		}
+		opened <- err
+	}()
+	const reason = `msg="waiting for NATS" reason="nats: authorization violation"`
+	waittest.Until(t, "the log has the reason", func() bool { return g.refused.Load() >= 3 && strings.Contains(logs.String(), reason) })
+	g.refuses.Store(false)
+	if err := waittest.Receive(t, "it is opened", opened); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(logs.String(), reason); n != 1 {
+		t.Errorf("the reason is logged %d times", n)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"reflect"
@@ -88,7 +89,7 @@ func Command(name, description string, cli CLI, args []string, run func(ctx cont
 	}
 }
 
-// Main parses the arguments and the environment, runs the program, and
+// Main parses the arguments and the environment, checks them, runs the program, and
 // returns its exit code. Before, it keeps the process' memory and environment from other
 // processes of its user. The arguments "config check", before any flags, have a program with
 // WarnOfVariables check its configuration instead; see [App.CheckConfig].
@@ -127,6 +128,9 @@ func (a App) Main() int {
 			return a.fail(ExitUsage, err)
 		}
 	}
+	if err := a.check(); err != nil {
+		return a.fail(refusalCode(err), err)
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -159,6 +163,15 @@ func (a App) Main() int {
 		return ExitOK
 	}
 	return a.fail(ExitError, err)
+}
+
+// refusalCode returns the exit code for settings that a check refuses: [ExitUsage] has systemd
+// start the program no more, and a file that cannot be read now may be mounted later.
+func refusalCode(err error) int {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return ExitError
+	}
+	return ExitUsage
 }
 
 func (a App) withDefaults() App {

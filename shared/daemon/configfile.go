@@ -201,8 +201,16 @@ func (a App) tryConfig(ignored map[string]bool) (done bool, err error) {
 	if err == nil {
 		_, err = parser.Parse(a.Args)
 	}
-	if c, ok := a.CLI.(checker); ok && err == nil && !done {
-		err = c.Check()
+	if err == nil && !done {
+		err = a.check()
 	}
 	return done, err
+}
+
+// check reports what would keep the program from starting.
+func (a App) check() error {
+	if c, ok := a.CLI.(checker); ok {
+		return c.Check()
+	}
+	return nil
 }

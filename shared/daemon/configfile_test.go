@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,10 +22,34 @@ type fileCLI struct {
 }
 
 func (c *fileCLI) Check() error {
-	if c.Target == "moon" {
+	switch c.Target {
+	case "moon":
 		return errors.Join(errors.New("--target is too far"), errors.New("nobody is left for --hosts"))
+	case "file":
+		_, err := os.Stat("/nonexistent/file")
+		return fmt.Errorf("--target: %w", err)
 	}
 	return nil
+}
+
+// A setting that is wrong for good has the exit code that keeps a supervisor from another start;
+// a file may be there at the next one.
+func TestMain_Check(t *testing.T) {
+	for target, want := range map[string]struct {
+		code  int
+		error string
+	}{
+		"moon": {ExitUsage, "ingest: --target is too far; nobody is left for --hosts\n"},
+		"file": {ExitError, "ingest: --target: stat /nonexistent/file: no such file or directory\n"},
+	} {
+		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error {
+			t.Error("the program runs")
+			return nil
+		}, "--target="+target)
+		if code := a.Main(); code != want.code || stderr.String() != want.error {
+			t.Errorf("%s: %d %q", target, code, stderr)
+		}
+	}
 }
 
 // configured returns the flag for a file with this text.
@@ -40,7 +65,7 @@ func configured(t *testing.T, text string) string {
 func TestConfigFile_Precedence(t *testing.T) {
 	const text = `
 # comments are fine
-target: file
+target: text
 log-level: warn
 wait: 2m
 hosts:

@@ -15,16 +15,19 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Connect opens a connection to NATS that reconnects without limit and never buffers
+// Connect opens a connection to NATS that reconnects without limit, also to a server that refuses
+// its login, since the server may get other users later. It never buffers
 // what it cannot send: a publish without a connection fails at once, so that
 // nothing lands long after its publisher was told that it did not. The first
 // attempt may fail too; the connection then continues trying.
 //
 // name is shown by the server's monitoring. opts are applied last.
 func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
+	var last error // reported of the connection since it was made; handlers run one at a time
 	base := []nats.Option{
 		nats.Name(name),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
@@ -35,15 +38,21 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 			log.Warn("disconnected from NATS", "error", err)
 		}),
 		nats.ConnectHandler(func(c *nats.Conn) {
+			last = nil
 			log.Info("connected to NATS", "server", c.ConnectedServerName())
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
+			last = nil
 			log.Info("reconnected to NATS", "server", c.ConnectedServerName())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
 			if s != nil {
 				subject = s.Subject
+			} else if errors.Is(err, last) {
+				return // a refused connection is tried up to four times a second
+			} else {
+				last = err
 			}
 			log.Warn("NATS reported an error", "error", err, "subject", subject)
 		}),
