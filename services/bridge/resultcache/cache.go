@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -31,12 +32,6 @@ const (
 	// entryBytes is what an entry takes besides its result.
 	entryBytes = 256
 )
-
-// cacheable are the methods whose results the revision allows to cache.
-var cacheable = map[string]bool{
-	mcp.MethodDiscover: true, "tools/list": true, "prompts/list": true, "resources/list": true,
-	"resources/templates/list": true, mcp.MethodRead: true,
-}
 
 // changes are the notifications that end the results of one kind. A server may name a part of a
 // resource that was read, so an update of one ends all of them.
@@ -69,7 +64,7 @@ var perRequest = []string{"progressToken", "traceparent", "tracestate"}
 // capabilities, and the header fields that the server gets. The result is false for a request whose
 // result may not be kept.
 func read(r mcp.Request, header http.Header) (q Request, ok bool) {
-	if !cacheable[r.Method] || r.Params["inputResponses"] != nil || r.Params["requestState"] != nil {
+	if !translate.Cacheable[r.Method] || r.Params["inputResponses"] != nil || r.Params["requestState"] != nil {
 		return q, false
 	}
 	params, meta := maps.Clone(r.Params), maps.Clone(r.Meta)

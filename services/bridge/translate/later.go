@@ -160,7 +160,7 @@ func Earlier(method string, result json.RawMessage) json.RawMessage {
 		return result
 	}
 	delete(r, "resultType")
-	if cacheable[method] {
+	if Cacheable[method] {
 		delete(r, "ttlMs")
 		delete(r, "cacheScope")
 	}

@@ -156,8 +156,8 @@ var known = map[string]bool{
 // Known reports whether earlier revisions have a method.
 func Known(method string) bool { return known[method] }
 
-// cacheable are the methods whose results say for how long they may be kept.
-var cacheable = map[string]bool{
+// Cacheable are the methods whose results say for how long they may be kept.
+var Cacheable = map[string]bool{
 	mcp.MethodDiscover: true, "tools/list": true, "prompts/list": true, "resources/list": true, "resources/templates/list": true, mcp.MethodRead: true,
 }
 
@@ -169,7 +169,7 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 		return nil, ErrResult
 	}
 	r["resultType"] = event.MustJSON("complete")
-	if cacheable[method] {
+	if Cacheable[method] {
 		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), event.MustJSON("private")
 	}
 	meta, ok := metaOf(r)

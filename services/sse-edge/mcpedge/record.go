@@ -162,16 +162,9 @@ func (a *attachRecords) beat(ctx context.Context, edge string) {
 	})
 }
 
-// recordFollower receives the records. The bucket calls forget first, and again when it may be
-// another one, whose revisions say nothing about those before.
-type recordFollower interface {
-	forget()
-	hear(edge string) // a sign of life of an edge
-	show(key string, r attachRecord, revision uint64)
-}
-
-// follow shows all records and their changes until ctx ends, and gives signs of life of an edge.
-func (a *attachRecords) follow(ctx context.Context, edge string, to recordFollower) {
+// follow shows all records and their changes until ctx ends, and gives signs of life of an edge. The bucket calls
+// forget first, and again when it may be another one, whose revisions say nothing about those before.
+func (a *attachRecords) follow(ctx context.Context, edge string, to *attachments) {
 	for ctx.Err() == nil {
 		err := a.open(ctx)
 		if err == nil {
