@@ -13,6 +13,7 @@ import (
 // quarter gets nothing more. A nil Pool bounds nothing. It is safe for concurrent use.
 type Pool struct {
 	capacity int64
+	each     int64 // what one client may hold at most; 0: its share
 
 	mu      sync.Mutex
 	used    int64
@@ -34,6 +35,9 @@ func NewPool(capacity int64) *Pool {
 	}
 	return &Pool{capacity: capacity, held: map[string]int64{}}
 }
+
+// Each bounds what one client may hold besides its share. It must be called before the Pool is used.
+func (p *Pool) Each(most int64) { p.each = most }
 
 // Capacity returns how much there is in all; 0 when the Pool is nil.
 func (p *Pool) Capacity() int64 {
@@ -104,7 +108,7 @@ func Within(capacity, used, held, n int64) bool {
 
 // take is [Pool.Take] for a caller who holds the lock.
 func (p *Pool) take(client string, n int64) bool {
-	if n > 0 && (p.used+n > p.capacity || client != "" && !Within(p.capacity, p.used, p.held[client], n)) {
+	if n > 0 && (p.used+n > p.capacity || client != "" && !p.within(p.held[client], n)) {
 		return false
 	}
 	p.used += n
@@ -112,6 +116,11 @@ func (p *Pool) take(client string, n int64) bool {
 		p.held[client] += n
 	}
 	return true
+}
+
+// within reports whether a client that holds a part may take n more. The caller holds the lock.
+func (p *Pool) within(held, n int64) bool {
+	return Within(p.capacity, p.used, held, n) && (p.each == 0 || held+n <= p.each)
 }
 
 // Give gives back n of what a client has taken.

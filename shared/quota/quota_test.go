@@ -44,6 +44,14 @@ func TestPool_Shares(t *testing.T) {
 	take("large", 101, false)
 }
 
+func TestPool_Each(t *testing.T) {
+	p := quota.NewPool(100)
+	p.Each(10)
+	if !p.Take("a", 10) || p.Take("a", 1) || !p.Take("b", 10) || !p.Take("", 50) {
+		t.Error("a client may hold 10, and who is no client any number")
+	}
+}
+
 // Nothing is there for everybody, also for who has too much.
 func TestPool_TakeNothing(t *testing.T) {
 	p := quota.NewPool(8)
