@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -178,8 +179,13 @@ func (l *serverLog) Warnf(format string, v ...any) {
 // Errorf ends the program when JetStream cannot write: it takes nothing more then,
 // even when there is space again, until it is restarted (docs/upstream/0008).
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
+	text := fmt.Sprintf(format, v...)
+	l.log.Error(text) //nolint:sloglint // the server's own words
 	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {
+		if strings.Contains(text, syscall.EMFILE.Error()) || strings.Contains(text, syscall.ENFILE.Error()) {
+			l.failed.set(&sentence{fmt.Sprintf("JetStream cannot open files in %s any more; raise the limit of open files (ulimit -n, LimitNOFILE), and start rejoin again", l.failed.folder), ErrServer})
+			return
+		}
 		l.failed.set(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.failed.folder), ErrNoSpace})
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -84,6 +86,16 @@ func TestRun_ServerCannotWrite(t *testing.T) {
 		if err := n.run(t.Context()); !errors.Is(err, ErrNoSpace) || !strings.HasPrefix(err.Error(), "JetStream cannot write to /data any more") {
 			t.Errorf("the program ends with %v", err)
 		}
+	}
+}
+
+// Without a free file descriptor there may be disk space.
+func TestRun_ServerHasTooManyFiles(t *testing.T) {
+	n := &natsServer{failed: &failure{folder: "/data", over: make(chan struct{})}}
+	log := &serverLog{log: daemon.NewEnv(nil).Log, failed: n.failed}
+	log.Errorf("Filestore [%s] Critical write error: %v", "MCP_0", &os.PathError{Op: "open", Path: "/data/index.db", Err: syscall.EMFILE})
+	if err := n.run(t.Context()); errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("the program ends with %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Access.CheckListen(cfg.IngestAddr, "--ingest-addr"); err != nil {
 		return nil, err
 	}
-	ln, err := web.Listen(env, cfg.IngestAddr, "--ingest-addr")
+	ln, err := web.Listen(env, cfg.IngestAddr, "--ingest-addr", web.Bounds{Clients: cfg.Clients})
 	if err != nil {
 		return nil, err
 	}

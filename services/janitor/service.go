@@ -37,7 +37,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		if err := cfg.Access.CheckListen(cfg.JanitorAddr, "--janitor-addr"); err != nil {
 			return nil, err
 		}
-		ln, err := web.Listen(env, cfg.JanitorAddr, "--janitor-addr")
+		ln, err := web.Listen(env, cfg.JanitorAddr, "--janitor-addr", web.Bounds{})
 		if err != nil {
 			return nil, err
 		}

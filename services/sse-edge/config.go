@@ -42,6 +42,16 @@ func (c Config) CheckDrain(stopTimeout time.Duration) error {
 	return nil
 }
 
+// spareConnections is how many connections may be open besides event streams.
+const spareConnections = 1000
+
+// bounds are those of the edge's listener. Three quarters of them suffice for as many event streams as one
+// address may have: a proxy that is not trusted is one address.
+func (c Config) bounds() web.Bounds {
+	address := min(c.MaxConnections, c.MaxAddressConnections) + spareConnections
+	return web.Bounds{Connections: max(c.MaxConnections+spareConnections, address*4/3+1), Address: address, Clients: c.Clients}
+}
+
 // Validate reports the first setting that makes no sense.
 func (c Config) Validate() error {
 	if err := cmp.Or(c.Config.Validate(), daemon.CheckAddr(c.EdgeAddr, "--edge-addr")); err != nil {

@@ -76,7 +76,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		s.subs.Close()
 		return nil, err
 	}
-	if s.ln, err = web.Listen(env, cfg.EdgeAddr, "--edge-addr"); err != nil {
+	if s.ln, err = web.Listen(env, cfg.EdgeAddr, "--edge-addr", cfg.bounds()); err != nil {
 		s.subs.Close()
 		return nil, err
 	}
@@ -86,6 +86,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			_ = s.ln.Close() // the other error says why
 			return nil, err
 		}
+		s.front.Bound(env.Files, cfg.Clients.Peer)
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: s.subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'

@@ -39,7 +39,7 @@ const (
 // needs it: when it is too old, or does not have a token's key. The caller that finds it so
 // fetches it, and those who cannot do without it wait. While it cannot be fetched, the
 // keys that are known stay good, however old: who signs tokens may be away without
-// everybody being locked out. It is safe for concurrent use and has no goroutine.
+// everybody being locked out. A set without a usable key is fetched, and revokes all keys. It is safe for concurrent use and has no goroutine.
 type keySet struct {
 	url    string
 	client *http.Client
@@ -125,12 +125,12 @@ func (s *keySet) known(algorithm, id string) any {
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	keys, err := s.get(context.WithoutCancel(ctx))
 	if err != nil {
-		s.log.Warn("the key set of --jwt-jwks-url cannot be fetched", "error", err)
+		s.log.Warn("the key set of --jwt-jwks-url cannot be used", "error", err)
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err = err; err == nil {
+	if s.err = err; err == nil || errors.Is(err, errNoKey) {
 		s.keys = keys
 	}
 	s.fetching = nil
@@ -176,6 +176,9 @@ type jwk struct {
 	E          string   `json:"e"`
 }
 
+// errNoKey is returned for a set without a key that checks signatures.
+var errNoKey = errors.New("it has no key for RS256, ES256 or EdDSA, so that all tokens are refused")
+
 // parseKeySet returns the keys of a set that check signatures. Keys of other kinds and
 // for other uses are left out, as RFC 7517, section 5, wants it, and so are those that
 // are broken or too weak: one of them must not make the others useless.
@@ -185,6 +188,9 @@ func parseKeySet(data []byte) ([]namedKey, error) {
 	}
 	if err := json.Unmarshal(data, &set); err != nil {
 		return nil, fmt.Errorf("it is no key set: %w", err)
+	}
+	if set.Keys == nil {
+		return nil, errors.New("it is no key set: it has no member keys")
 	}
 	var all []namedKey
 	for _, k := range set.Keys {
@@ -202,7 +208,7 @@ func parseKeySet(data []byte) ([]namedKey, error) {
 		all = append(all, namedKey{k.ID, algorithm, key})
 	}
 	if len(all) == 0 {
-		return nil, errors.New("it has no key for RS256, ES256 or EdDSA")
+		return nil, errNoKey
 	}
 	return all, nil
 }

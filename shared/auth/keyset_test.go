@@ -254,6 +254,41 @@ func TestKeySet_Unreachable(t *testing.T) {
 	}
 }
 
+// An issuer that withdraws its only key revokes it. Tokens are then refused as during an outage, and not as
+// invalid: if the set is empty by mistake, clients come back, and the keys are fetched again with the next
+// token. What is no key set, such as the page of a proxy, revokes nothing.
+func TestKeySet_NoKeyLeft(t *testing.T) {
+	is, ring := newIssuer(t), newKeyring(t)
+	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, with("exp", noon.Add(24*time.Hour).Unix()), "kid", "1")
+	v, clock := setVerifier(t, is.URL)
+	expect := func(want error) {
+		t.Helper()
+		if _, err := v.Verify(t.Context(), token); !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	for answer, want := range map[string]error{
+		`{}`:                         nil,
+		`{"error":"try again"}`:      nil,
+		`{"keys":null}`:              nil,
+		`{"keys":{}}`:                nil,
+		`[]`:                         nil,
+		`{"keys":[]}`:                ErrUnavailable,
+		`{"keys":[{"kty":"oct"}]}`:   ErrUnavailable,
+		`{"keys":[{"kty":"other"}]}`: ErrUnavailable,
+	} {
+		t.Run(answer, func(t *testing.T) {
+			is.serve(ring.edJWK("1"))
+			clock.pass(keySetAge)
+			expect(nil)
+			is.handle(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) })
+			clock.pass(keySetAge)
+			expect(want)
+			expect(want)
+		})
+	}
+}
+
 func TestKeySet_OneFetch(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	arrived, goOn := make(chan struct{}), make(chan struct{})

@@ -36,13 +36,10 @@ func newMemory() memory {
 
 func (m memory) recall(token string, now time.Time) (Grants, bool) {
 	r, ok := m.Get(sha256.Sum256([]byte(token)))
-	return r.grants, ok && now.Before(r.until)
+	// Expires has no monotonic reading: it passes also while the clock jumps or the machine sleeps.
+	return r.grants, ok && now.Before(r.until) && now.Before(r.grants.Expires)
 }
 
 func (m memory) remember(token string, grants Grants, now time.Time) {
-	until := now.Add(memoryAge)
-	if grants.Expires.Before(until) {
-		until = grants.Expires
-	}
-	m.Add(sha256.Sum256([]byte(token)), remembered{grants, until})
+	m.Add(sha256.Sum256([]byte(token)), remembered{grants, now.Add(memoryAge)})
 }

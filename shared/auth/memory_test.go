@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"testing"
@@ -55,6 +56,16 @@ func TestCache_Expiry(t *testing.T) {
 	}
 	if c.looks != 5 {
 		t.Errorf("%d looks: a bad token was remembered", c.looks)
+	}
+}
+
+// A clock that jumps forward, or a machine that slept, leaves the monotonic clock behind: by that the token
+// was remembered a moment ago.
+func TestCache_ClockJumps(t *testing.T) {
+	m, now := newMemory(), time.Now()
+	m.Add(sha256.Sum256([]byte("token")), remembered{Grants{Subject: "alice", Expires: now.Round(0)}, now.Add(memoryAge)})
+	if g, ok := m.recall("token", now); ok {
+		t.Errorf("accepted after its expiry: %+v", g)
 	}
 }
 

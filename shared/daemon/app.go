@@ -21,6 +21,7 @@ import (
 
 	"rejoin/shared/flagtype"
 	"rejoin/shared/metric"
+	"rejoin/shared/quota"
 )
 
 // Exit codes of a program.
@@ -147,6 +148,7 @@ func (a App) Main() int {
 		Metrics:    registry,
 		Gatherer:   registry,
 		Memory:     cfg.memory(registry),
+		Files:      quota.NewPool(quota.Files()),
 		FreeMemory: debug.FreeOSMemory,
 		Health:     health,
 		Command:    command,

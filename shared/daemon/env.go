@@ -36,6 +36,9 @@ type Env struct {
 	// Memory is what clients may make the program hold, in bytes. Nil: any number.
 	Memory *quota.Pool
 
+	// Files is how many files clients may make the program open. Nil: any number.
+	Files *quota.Pool
+
 	// FreeMemory returns to the operating system what the program has freed. It collects the
 	// garbage of all that the program runs. NewEnv's does nothing.
 	FreeMemory func()

@@ -51,3 +51,11 @@ func TestMemory(t *testing.T) {
 		}
 	}
 }
+
+func TestFiles(t *testing.T) {
+	for limit, want := range map[uint64]int64{260: 130, 512: 256, 1024: 768, 1 << 20: 1<<20 - 256, math.MaxUint64: 0} {
+		if got := files(limit); got != want {
+			t.Errorf("of %d files %d are for clients, want %d", limit, got, want)
+		}
+	}
+}

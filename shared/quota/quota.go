@@ -13,18 +13,25 @@ import (
 // quarter gets nothing more. A nil Pool bounds nothing. It is safe for concurrent use.
 type Pool struct {
 	capacity int64
+	each     int64 // what one client may hold at most; 0: its share
 
 	mu      sync.Mutex
 	used    int64
-	held    map[string]int64 // by client
-	waiters list.List        // of *waiter, in the order in which they came: none of them can take now
+	held    map[string]int64         // by client
+	waiting map[string]*list.Element // by client, in turns
+	turns   list.List                // of *queue: the first waiter of none of them can take now
 }
 
-// waiter waits for n in the share of a client.
+// queue are the waiters of a client.
+type queue struct {
+	client  string
+	waiters list.List // of *waiter, in the order in which they came; never empty
+}
+
+// waiter waits for n.
 type waiter struct {
-	client string
-	n      int64
-	taken  chan struct{} // closed once it is taken
+	n     int64
+	taken chan struct{} // closed once it is taken
 }
 
 // NewPool returns a Pool of a capacity, or nil when that is not positive.
@@ -32,8 +39,11 @@ func NewPool(capacity int64) *Pool {
 	if capacity <= 0 {
 		return nil
 	}
-	return &Pool{capacity: capacity, held: map[string]int64{}}
+	return &Pool{capacity: capacity, held: map[string]int64{}, waiting: map[string]*list.Element{}}
 }
+
+// Each bounds what one client may hold besides its share. It must be called before the Pool is used.
+func (p *Pool) Each(most int64) { p.each = most }
 
 // Capacity returns how much there is in all; 0 when the Pool is nil.
 func (p *Pool) Capacity() int64 {
@@ -65,8 +75,9 @@ func (p *Pool) Take(client string, n int64) bool {
 }
 
 // Wait takes n for a client as soon as that is possible, and returns ctx's error when ctx ends
-// before. Those that wait take in the order in which they came, except that who may not take yet,
-// since its client has its share, holds up nobody. More than there is in all is never possible.
+// before. Clients take turns, and those that wait for one client take in the order in which they came. A
+// client that may not take yet, since it has its share, holds up no other. More than there is in all is
+// never possible.
 func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 	if p == nil {
 		return ctx.Err()
@@ -76,8 +87,13 @@ func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 		p.mu.Unlock()
 		return nil
 	}
-	w := &waiter{client, n, make(chan struct{})}
-	at := p.waiters.PushBack(w)
+	turn := p.waiting[client]
+	if turn == nil {
+		turn = p.turns.PushBack(&queue{client: client})
+		p.waiting[client] = turn
+	}
+	q, w := queueOf(turn), &waiter{n, make(chan struct{})}
+	at := q.waiters.PushBack(w)
 	p.mu.Unlock()
 	select {
 	case <-w.taken:
@@ -90,8 +106,38 @@ func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 	case <-w.taken: // meanwhile
 		return nil
 	default:
-		p.waiters.Remove(at)
+		p.leave(turn, at)
+		p.serve() // those behind it may ask for less
 		return ctx.Err()
+	}
+}
+
+func queueOf(turn *list.Element) *queue { return turn.Value.(*queue) } //nolint:errcheck,forcetypeassert // there is nothing else
+
+// leave takes a waiter out of its queue. The caller holds the lock.
+func (p *Pool) leave(turn, at *list.Element) {
+	q := queueOf(turn)
+	if q.waiters.Remove(at); q.waiters.Len() == 0 {
+		p.turns.Remove(turn)
+		delete(p.waiting, q.client)
+	}
+}
+
+// serve has waiters take what they can. It visits clients and not all that wait for them: one client may
+// have thousands that cannot take. The caller holds the lock.
+func (p *Pool) serve() {
+	for turn := p.turns.Front(); turn != nil && p.used < p.capacity; {
+		next := turn.Next()
+		q := queueOf(turn)
+		at := q.waiters.Front()
+		if w, ok := at.Value.(*waiter); ok && p.take(q.client, w.n) {
+			close(w.taken)
+			p.turns.MoveToBack(turn)
+			if p.leave(turn, at); next == nil {
+				next = p.turns.Back()
+			}
+		}
+		turn = next
 	}
 }
 
@@ -104,7 +150,7 @@ func Within(capacity, used, held, n int64) bool {
 
 // take is [Pool.Take] for a caller who holds the lock.
 func (p *Pool) take(client string, n int64) bool {
-	if n > 0 && (p.used+n > p.capacity || client != "" && !Within(p.capacity, p.used, p.held[client], n)) {
+	if n > 0 && (p.used+n > p.capacity || client != "" && !p.within(p.held[client], n)) {
 		return false
 	}
 	p.used += n
@@ -112,6 +158,11 @@ func (p *Pool) take(client string, n int64) bool {
 		p.held[client] += n
 	}
 	return true
+}
+
+// within reports whether a client that holds a part may take n more. The caller holds the lock.
+func (p *Pool) within(held, n int64) bool {
+	return Within(p.capacity, p.used, held, n) && (p.each == 0 || held+n <= p.each)
 }
 
 // Give gives back n of what a client has taken.
@@ -127,14 +178,7 @@ func (p *Pool) Give(client string, n int64) {
 			delete(p.held, client)
 		}
 	}
-	for at := p.waiters.Front(); at != nil && p.used < p.capacity; {
-		next := at.Next()
-		if w, ok := at.Value.(*waiter); ok && p.take(w.client, w.n) {
-			p.waiters.Remove(at)
-			close(w.taken)
-		}
-		at = next
-	}
+	p.serve()
 }
 
 // Part is what one holder has taken of a Pool, and may take more for. Its methods must not be

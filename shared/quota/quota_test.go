@@ -44,6 +44,14 @@ func TestPool_Shares(t *testing.T) {
 	take("large", 101, false)
 }
 
+func TestPool_Each(t *testing.T) {
+	p := quota.NewPool(100)
+	p.Each(10)
+	if !p.Take("a", 10) || p.Take("a", 1) || !p.Take("b", 10) || !p.Take("", 50) {
+		t.Error("a client may hold 10, and who is no client any number")
+	}
+}
+
 // Nothing is there for everybody, also for who has too much.
 func TestPool_TakeNothing(t *testing.T) {
 	p := quota.NewPool(8)
@@ -86,8 +94,6 @@ func TestPool_Wait(t *testing.T) {
 	})
 }
 
-// Whatever is taken and given back, no more is used than there is, and who gets something of
-// the last quarter holds no more than a quarter.
 func TestPool_WaitersTakeInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := quota.NewPool(8)
@@ -123,6 +129,74 @@ func TestPool_WaitersTakeInOrder(t *testing.T) {
 	})
 }
 
+// A client that has more waiters than others has no more turns.
+func TestPool_ClientsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := quota.NewPool(40)
+		p.Take("", 40)
+		order := make(chan string, 6)
+		for i, client := range []string{"a", "a", "a", "b", "c", "a"} {
+			go func() {
+				if err := p.Wait(t.Context(), client, 1); err == nil {
+					order <- fmt.Sprint(client, i)
+				}
+			}()
+			synctest.Wait()
+		}
+		for _, want := range []string{"a0", "b3", "c4", "a1", "a2", "a5"} {
+			p.Give("", 1)
+			if got := <-order; got != want {
+				t.Errorf("%s took before %s", got, want)
+			}
+		}
+	})
+}
+
+// A waiter that gives up holds up no smaller one behind it.
+func TestPool_FirstWaiterGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := quota.NewPool(8)
+		p.Take("", 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		large, small := make(chan error, 1), make(chan error, 1)
+		go func() { large <- p.Wait(ctx, "a", 4) }()
+		synctest.Wait()
+		go func() { small <- p.Wait(t.Context(), "a", 2) }()
+		synctest.Wait()
+		p.Give("", 3)
+		synctest.Wait()
+		if len(small) > 0 {
+			t.Error("a client's waiters do not take in their order")
+		}
+		cancel()
+		if err := <-large; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := <-small; err != nil || p.Used() != 7 {
+			t.Errorf("%v, and %d are used", err, p.Used())
+		}
+	})
+}
+
+// What others take and give back while one client has many waiters.
+func BenchmarkPool_ManyWaiters(b *testing.B) {
+	p := quota.NewPool(4096)
+	p.Take("busy", 3072)
+	ctx, cancel := context.WithCancel(b.Context())
+	var waiting sync.WaitGroup
+	for range 10_000 {
+		waiting.Go(func() { _ = p.Wait(ctx, "busy", 1) })
+	}
+	for b.Loop() {
+		p.Take("other", 1)
+		p.Give("other", 1)
+	}
+	cancel()
+	waiting.Wait()
+}
+
+// Whatever is taken and given back, no more is used than there is, and who gets something of
+// the last quarter holds no more than a quarter.
 func TestPool_Property(t *testing.T) {
 	const capacity, clients = 1000, 6
 	for seed := range uint64(50) {

@@ -39,7 +39,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 		})
 		return nil
 	}})
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}

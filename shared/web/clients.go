@@ -133,6 +133,20 @@ func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
 	return client
 }
 
+// Peer returns what stands for the client where connections are counted, before there is a request: the
+// peer's address as [Counted]; empty for a trusted proxy, which has those of many clients.
+func (cl *Clients) Peer(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	peer := plain(tcp.AddrPort().Addr())
+	if cl != nil && cl.trusts(peer) {
+		return ""
+	}
+	return Counted(peer).String()
+}
+
 // cutLast cuts off the last element of a list.
 func cutLast(list []byte) (before, last []byte, more bool) {
 	i := bytes.LastIndexByte(list, ',')

@@ -1,13 +1,19 @@
 package web
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/logrepeat"
+	"rejoin/shared/quota"
 )
 
 // Listen opens a TCP listener on addr, host:port, or what env has for that; port 0 takes any free port. An error
@@ -20,7 +26,10 @@ import (
 // wait for. So several sockets listen where the system can share an address between
 // them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
 // accepted before anybody asks for them. docs/adr/0009 has the figures.
-func Listen(env daemon.Env, addr, flag string) (net.Listener, error) {
+//
+// At most as many connections are open as bounds and env.Files say. One more is closed at once: nobody
+// has checked a token yet, and in the kernel's queue it would keep out those that come after it.
+func Listen(env daemon.Env, addr, flag string, bounds Bounds) (net.Listener, error) {
 	if env.Listen != nil {
 		return env.Listen(addr, flag)
 	}
@@ -42,6 +51,7 @@ func Listen(env daemon.Env, addr, flag string) (net.Listener, error) {
 		return nil, err
 	}
 	l := one(first)
+	l.bound = newBound(bounds, env)
 	_, port, err = net.SplitHostPort(first.Addr().String())
 	for err == nil && canShare && len(l.sockets) < queues {
 		var next net.Listener
@@ -72,7 +82,8 @@ type listener struct {
 	begin   sync.Once
 	end     sync.Once
 	fault   sync.Once
-	err     error // of the first Accept that failed; set before conns is closed
+	bound   *bound // nil: any number of connections
+	err     error  // of the first Accept that failed; set before conns is closed
 }
 
 func one(ln net.Listener) *listener {
@@ -103,13 +114,85 @@ func (l *listener) acceptFrom(ln net.Listener) error {
 		conn, err := ln.Accept()
 		switch {
 		case err == nil:
-			l.conns <- conn
+			if conn = l.bound.admit(conn); conn != nil {
+				l.conns <- conn
+			}
 		case scarce(err):
 			time.Sleep(acceptPause)
 		default:
 			return err
 		}
 	}
+}
+
+// defaultConnections is how many connections a listener has open at a time. An idle one costs 22 KB.
+const defaultConnections = 10_000
+
+// Bounds are how many connections a listener has open at a time. One client may have three quarters of
+// them, and a quarter while others have the rest; see [quota.Pool].
+type Bounds struct {
+	// Connections bounds all of them. Default: 10,000.
+	Connections int
+	// Address bounds those of one client address (IPv6: one /64 network). Default: its share.
+	Address int
+	// Clients says which peers are proxies, whose connections are in no client's share.
+	Clients *Clients
+}
+
+// bound counts the connections of a listener. A nil one bounds nothing.
+type bound struct {
+	clients *Clients
+	open    *quota.Pool // connections of this listener
+	files   *quota.Pool // of the process
+	refused *logrepeat.Log
+}
+
+func newBound(b Bounds, env daemon.Env) *bound {
+	open := quota.NewPool(int64(cmp.Or(b.Connections, defaultConnections)))
+	open.Each(int64(b.Address))
+	return &bound{b.Clients, open, env.Files, logrepeat.New(env.Log, slog.LevelWarn, nil)}
+}
+
+// admit counts a connection until it is closed, or closes it and returns nil.
+func (b *bound) admit(conn net.Conn) net.Conn {
+	tcp, ok := conn.(*net.TCPConn)
+	if b == nil || !ok {
+		return conn
+	}
+	client := b.clients.Peer(conn.RemoteAddr())
+	if !b.open.Take(client, 1) {
+		b.refuse(conn, "connections", "connections are closed at once: as many as there may be are open, in all or of their address")
+		return nil
+	}
+	if !b.files.Take(client, 1) {
+		b.open.Give(client, 1)
+		b.refuse(conn, "files", "connections are closed at once: the limit of open files (ulimit -n) has no room for more, or for more of their address")
+		return nil
+	}
+	return &counted{TCPConn: tcp, bound: b, client: client}
+}
+
+func (b *bound) refuse(conn net.Conn, kind, message string) {
+	_ = conn.Close() // nothing was sent on it
+	b.refused.Note(context.Background(), kind, message, slog.String("addr", conn.LocalAddr().String()), slog.String("client", conn.RemoteAddr().String()), slog.Int64("open", b.open.Used()))
+}
+
+// counted is a connection that is given back when it is closed.
+type counted struct {
+	*net.TCPConn
+	bound  *bound
+	client string
+	closed atomic.Bool
+}
+
+// Close may be called again.
+func (c *counted) Close() error {
+	err := c.TCPConn.Close()
+	if !c.closed.Swap(true) {
+		c.bound.open.Give(c.client, 1)
+		c.bound.files.Give(c.client, 1)
+	}
+	return err
 }
 
 // scarce reports whether a connection could not be accepted for want of something that

@@ -3,12 +3,17 @@ package web
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/quota"
+	"rejoin/shared/waittest"
 )
 
 // scriptedListener returns what it was given, and then waits to be closed.
@@ -79,19 +84,19 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 
 func TestListen_AddressIsExclusive(t *testing.T) {
 	t.Parallel()
-	first, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	first, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Close() }()
-	if second, err := Listen(daemon.Env{}, first.Addr().String(), "--addr"); !errors.Is(err, syscall.EADDRINUSE) {
+	if second, err := Listen(daemon.NewEnv(nil), first.Addr().String(), "--addr", Bounds{}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("the port was opened twice: %v, %v", second, err)
 	}
 }
 
 func TestListen_ServesEveryQueue(t *testing.T) {
 	t.Parallel()
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +117,79 @@ func TestListen_ServesEveryQueue(t *testing.T) {
 	if err := errors.Join(ln.Close(), ln.Close()); err != nil {
 		t.Error(err)
 	}
-	again, err := Listen(daemon.Env{}, ln.Addr().String(), "--addr")
+	again, err := Listen(daemon.NewEnv(nil), ln.Addr().String(), "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Whoever connects without a request uses files and memory before there is a token.
+func TestListen_ConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	proxy, err := NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		bounds Bounds
+		files  int64
+		open   int
+	}{
+		"of a client's share":    {Bounds{Connections: 8}, 0, 6},
+		"of all, with a proxy":   {Bounds{Connections: 8, Clients: proxy}, 0, 8},
+		"of an address":          {Bounds{Connections: 8, Address: 3}, 0, 3},
+		"of the process's files": {Bounds{}, 4, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log waittest.Buffer
+			env := daemon.NewEnv(slog.New(slog.NewTextHandler(&log, nil)))
+			env.Files = quota.NewPool(c.files)
+			app := NewApp(Config{Service: "test"})
+			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
+			ln, err := Listen(env, "127.0.0.1:0", "--addr", c.bounds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr, stop := startOn(t, app, ln, waittest.Timeout)
+			get := func() (*client, error) {
+				conn := dial(t, addr)
+				_, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				if err == nil {
+					_, err = conn.r.ReadByte()
+				}
+				return conn, err
+			}
+			var idle []*client
+			for range c.open {
+				conn, err := get()
+				if err != nil {
+					t.Fatal(err)
+				}
+				idle = append(idle, conn)
+			}
+			for range 3 {
+				if _, err := get(); err == nil {
+					t.Error("one more is served")
+				}
+			}
+			if n := strings.Count(log.String(), "connections are closed at once"); n != 1 {
+				t.Errorf("%d lines: %s", n, log.String())
+			}
+			_ = idle[0].Close()
+			waittest.Until(t, "there is room for another", func() bool {
+				_, err := get()
+				return err == nil
+			})
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if l, ok := ln.(*listener); !ok || l.bound.open.Used() != 0 || env.Files.Used() != 0 {
+				t.Errorf("after the stop: %d connections, %d files", l.bound.open.Used(), env.Files.Used())
+			}
+		})
 	}
 }

@@ -227,7 +227,7 @@ func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
 	t.Parallel()
 	var out logged
 	app := NewApp(Config{Service: "test", Log: out.logger()})
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func serve(t *testing.T, app *fiber.App) (addr string) {
 // start runs app until stop is called, which returns what Serve returned.
 func start(t *testing.T, app *fiber.App, grace time.Duration) (addr string, stop func() error) {
 	t.Helper()
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestServe_SilentConnections(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{HeaderTimeout: time.Hour}}})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func (c *watchedConn) SetReadDeadline(at time.Time) error {
 func TestServe_ContextHasEnded(t *testing.T) {
 	t.Parallel()
 	for range 20 { // the race between start and stop has two outcomes
-		ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--addr")
+		ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,12 +281,12 @@ func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
 
 func TestListen_PortIsTaken(t *testing.T) {
 	t.Parallel()
-	ln, err := Listen(daemon.Env{}, "127.0.0.1:0", "--edge-addr")
+	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--edge-addr", Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	_, err = Listen(daemon.Env{}, ln.Addr().String(), "--edge-addr")
+	_, err = Listen(daemon.NewEnv(nil), ln.Addr().String(), "--edge-addr", Bounds{})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasSuffix(err.Error(), " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr") {
 		t.Errorf("got %v", err)
 	}

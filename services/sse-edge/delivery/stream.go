@@ -13,6 +13,7 @@ import (
 	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 )
@@ -217,6 +218,7 @@ type Streams struct {
 	base    context.Context //nolint:containedctx // of all streams; ends when they must
 	drain   chan struct{}   // closed when the edge begins to stop
 	logger  *slog.Logger
+	waits   *logrepeat.Log
 	Metrics *Metrics
 	traces  *tracing.Traces
 	History *History

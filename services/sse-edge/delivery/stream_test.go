@@ -2,12 +2,18 @@ package delivery
 
 import (
 	"container/heap"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/waittest"
 )
 
 func TestToken_Warning(t *testing.T) {
@@ -46,6 +52,27 @@ func TestHeartbeat_GapIsOwed(t *testing.T) {
 	st.Reader.Pending = nil
 	if b := string(st.Format.Heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
+	}
+}
+
+// During an outage every stream tries again twice a second.
+func TestStreams_WaitForTheLogInOneLine(t *testing.T) {
+	var out waittest.Buffer
+	s := New(Config{Logger: slog.New(slog.NewTextHandler(&out, nil)), Metrics: prometheus.NewRegistry()})
+	w := s.workers[0]
+	for range 10 {
+		st := NewSSE(s, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{Ctx: t.Context()}, false)
+		heap.Push(&w.timers, st)
+		for range 2 {
+			st.phase, st.err = reading, eventlog.ErrUnavailable
+			w.back(st)
+			if st.retryAt.IsZero() {
+				t.Fatal("it does not try again")
+			}
+		}
+	}
+	if n := strings.Count(out.String(), "an event stream waits for the log"); n != 1 {
+		t.Errorf("%d lines: %s", n, out.String())
 	}
 }
 

@@ -10,11 +10,14 @@ package delivery
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
 
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/inspect"
+	"rejoin/shared/logrepeat"
 )
 
 // New returns the streams of an edge: none, until Run and the first client.
@@ -22,6 +25,7 @@ func New(cfg Config) *Streams {
 	s := &Streams{
 		cfg: cfg, base: cfg.Base, drain: make(chan struct{}), logger: cfg.Logger, traces: cfg.Traces, History: newHistory(),
 		Metrics: NewMetrics(cfg.Metrics, cfg.MaxConnections),
+		waits:   logrepeat.New(cfg.Logger, slog.LevelWarn, nil),
 	}
 	for range runtime.GOMAXPROCS(0) {
 		s.workers = append(s.workers, newWorker(s))
@@ -43,6 +47,13 @@ func (s *Streams) BeginDrain() { close(s.drain) }
 
 // Draining is closed when the edge begins to stop.
 func (s *Streams) Draining() <-chan struct{} { return s.drain }
+
+// Waits logs that something of a client waits for the log, once a minute for each error: during an outage
+// all of them wait, and try again twice a second.
+func (s *Streams) Waits(ctx context.Context, message string, at window.Place, err error) {
+	why := err.Error()
+	s.waits.Note(ctx, message+": "+why, message, slog.String("session", at.Session), slog.String("stream", at.Stream), slog.String("error", why))
+}
 
 // Connections returns the newest streams of a session, up to a limit, and how many there are.
 func (s *Streams) Connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {

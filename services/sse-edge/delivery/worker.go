@@ -404,8 +404,7 @@ func (w *worker) back(st *Stream) {
 		w.advance(st)
 	case err != nil:
 		st.tellRested()
-		w.streams.logger.WarnContext(st.Request.Ctx, "an event stream waits for the log",
-			"session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
+		w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:

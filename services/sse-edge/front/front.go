@@ -22,6 +22,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"rejoin/shared/quota"
 )
 
 const (
@@ -74,6 +76,12 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	return s, nil
 }
 
+// Bound counts the files of requests in a pool: two each. client says whose they are. It must be called
+// before [Server.Serve]. Default: any number.
+func (s *Server) Bound(files *quota.Pool, client func(net.Addr) string) {
+	s.backend.files, s.backend.client = files, client
+}
+
 // Backend is what the edge's server listens on.
 func (s *Server) Backend() net.Listener { return s.backend }
 
@@ -97,7 +105,8 @@ func (s *Server) Stop(ctx context.Context) {
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	near, err := s.backend.dial(r)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the edge stops; an EventSource that got an error would not come back
+		// The edge stops, or there are too many files; an EventSource that got an error would not come back.
+		panic(http.ErrAbortHandler)
 	}
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // of HTTP/1.1: results come while the body does; HTTP/2 always has it
@@ -210,6 +219,8 @@ type listener struct {
 	addr   net.Addr
 	conns  chan net.Conn
 	closed chan struct{}
+	files  *quota.Pool // nil: any number
+	client func(net.Addr) string
 }
 
 func (l *listener) Addr() net.Addr { return l.addr }
@@ -234,28 +245,54 @@ func (l *listener) Close() error {
 }
 
 // dial makes a connection to the edge's server for a request.
-func (l *listener) dial(r *http.Request) (*net.UnixConn, error) {
+func (l *listener) dial(r *http.Request) (*conn, error) {
+	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
+	remote := net.TCPAddrFromAddrPort(addr)
+	client := ""
+	if l.client != nil {
+		client = l.client(remote)
+	}
+	if !l.files.Take(client, 2) {
+		return nil, errTooManyFiles
+	}
 	near, far, err := socketPair()
 	if err != nil {
+		l.files.Give(client, 2)
 		return nil, err
 	}
-	client, _ := netip.ParseAddrPort(r.RemoteAddr)
+	ends := [2]*conn{}
+	for i, end := range []*net.UnixConn{near, far} {
+		ends[i] = &conn{UnixConn: end, remote: remote, local: l.addr, give: func() { l.files.Give(client, 1) }}
+	}
 	select {
-	case l.conns <- &conn{far, net.TCPAddrFromAddrPort(client), l.addr}:
-		return near, nil
+	case l.conns <- ends[1]:
+		return ends[0], nil
 	case <-l.closed:
 		err = net.ErrClosed
 	case <-r.Context().Done():
 		err = r.Context().Err()
 	}
-	return nil, cmp.Or(errors.Join(near.Close(), far.Close()), err)
+	return nil, cmp.Or(errors.Join(ends[0].Close(), ends[1].Close()), err)
 }
 
-// conn is the edge's end of a connection inside the process, with the client's address.
+var errTooManyFiles = errors.New("too many open files")
+
+// conn is an end of a connection inside the process. The edge's has the client's address.
 type conn struct {
 	*net.UnixConn
 	remote, local net.Addr
+	give          func() // gives the file back
+	closed        atomic.Bool
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 func (c *conn) LocalAddr() net.Addr  { return c.local }
+
+// Close may be called again.
+func (c *conn) Close() error {
+	err := c.UnixConn.Close()
+	if !c.closed.Swap(true) {
+		c.give()
+	}
+	return err
+}

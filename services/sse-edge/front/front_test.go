@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
 
@@ -77,6 +78,12 @@ func start(t *testing.T, behind http.HandlerFunc) system {
 // startWithin is start with how long a write may stall.
 func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) system {
 	t.Helper()
+	return startBounded(t, write, nil, behind)
+}
+
+// startBounded is startWithin with how many files requests may have.
+func startBounded(t *testing.T, write time.Duration, files *quota.Pool, behind http.HandlerFunc) system {
+	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +92,7 @@ func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) sys
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Bound(files, func(net.Addr) string { return "" })
 	edge := &http.Server{Handler: behind, ReadHeaderTimeout: time.Minute}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -432,4 +440,35 @@ func TestFiles_AreReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("three")
+}
+
+// A connection of HTTP/2 has many requests, each of which has two files.
+func TestForward_FilesAreBounded(t *testing.T) {
+	files := quota.NewPool(5)
+	release := make(chan struct{})
+	s := startBounded(t, time.Minute, files, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-release
+	})
+	c := client(t, true, 0)
+	first, second := get(t.Context(), t, c, s.url), get(t.Context(), t, c, s.url)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := c.Do(req); err == nil {
+		_ = resp.Body.Close()
+		t.Error("a third request is served")
+	}
+	close(release)
+	for _, body := range []io.Reader{first, second} {
+		if _, err := io.ReadAll(body); err != nil {
+			t.Error(err)
+		}
+	}
+	waittest.Until(t, "the files are given back", func() bool { return files.Used() == 0 })
+	if _, err := io.ReadAll(get(t.Context(), t, c, s.url)); err != nil {
+		t.Error(err)
+	}
 }

@@ -71,7 +71,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ln, err := web.Listen(env, "127.0.0.1:0", "--edge-addr")
+	ln, err := web.Listen(env, "127.0.0.1:0", "--edge-addr", web.Bounds{})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -175,7 +175,7 @@ func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string
 		patience = min(patience, max(time.Until(at), 0))
 	}
 	if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, st.Request.Client), st.Reader, patience); err != nil {
-		s.logger.WarnContext(st.Request.Ctx, "an MCP call waits for the log", "session", st.Reader.Place.Session, "stream", st.Reader.Place.Stream, "error", err)
+		s.subs.Streams.Waits(st.Request.Ctx, "an MCP call waits for the log", st.Reader.Place, err)
 	}
 	switch {
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
