@@ -65,9 +65,8 @@ func (c Config) Validate() error {
 // Check reports what would keep the program from starting, besides what Validate reports, a line for
 // each problem.
 func (c *Config) Check() error {
-	_, accessErr := web.NewAccess(c.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(c.Clients)
-	return errors.Join(accessErr, clientsErr, c.Edge.CheckDrain(c.StopTimeout), c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
+	return errors.Join(c.Access.Check(), clientsErr, c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
 }
 
 // bridge returns the configuration of the bridge.

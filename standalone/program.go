@@ -58,6 +58,7 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	}
 	cfg.Edge.Access, cfg.Ingest.Access, cfg.Janitor.Access = access, access, access
 	cfg.Edge.Clients, cfg.Ingest.Clients = clients, clients
+	cfg.Edge.DrainWithin(cfg.StopTimeout)
 	cfg.Ingest.Streams, cfg.Janitor.Streams = cfg.Streams, cfg.Streams
 	cfg.Ingest.Sessions, cfg.Bridge.Sessions = cfg.Sessions, cfg.Sessions
 	if cfg.NATSAddr == "" && !access.On() {

@@ -118,7 +118,7 @@ func TestRefusal_FilesOfTLS(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := refusesWith(t, daemon.ExitUsage, data, "--tls-cert="+file, "--tls-key="+file, "--max-bytes=100MB"); !strings.Contains(got, "--tls-cert") {
+	if got := refuses(t, data, "--tls-cert="+file, "--tls-key="+file, "--max-bytes=100MB"); !strings.Contains(got, "--tls-cert") {
 		t.Errorf("it said %q", got)
 	}
 	if got := files(t, data); got != "" {

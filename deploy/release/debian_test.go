@@ -102,8 +102,7 @@ func TestDebian_ServiceState(t *testing.T) {
 		"purged":                {[]string{install, remove, "postrm remove", purge}, false, false},
 		"installed after purge": {[]string{install, remove, "postrm remove", purge, install}, true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(name, func(t *testing.T) { // one after the other: a script that another one's fork has open cannot run
 			root := t.TempDir()
 			link := filepath.Join(root, "etc/systemd/system/multi-user.target.wants/rejoin.service")
 			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run/systemd/system")} {

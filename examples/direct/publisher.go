@@ -47,7 +47,7 @@ type publisher struct {
 
 // connect opens a log that is there. How many partitions it has never changes.
 func connect(ctx context.Context, url string) (*publisher, error) {
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), nats.ReconnectBufSize(-1))
 	if err != nil {
 		return nil, err
 	}

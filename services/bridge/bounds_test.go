@@ -99,6 +99,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 		return len(up.deleted) == 1
 	})
 	s.wantState(t, c.Session, session.Closed)
+	waittest.Until(t, "the server's request is cancelled", func() bool { return up.posted("notifications/cancelled") == 1 })
 }
 
 // What the log keeps with each call is bounded: it is in the memory of every service.

@@ -111,9 +111,8 @@ type ProgramConfig struct {
 func (cfg *ProgramConfig) Check() error {
 	c := cfg.Ingest
 	c.Streams, c.Sessions = cfg.Streams, cfg.Sessions
-	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(cfg.Clients)
-	return errors.Join(c.Validate(), accessErr, clientsErr, cfg.Access.CheckListen(c.IngestAddr, "--ingest-addr"))
+	return errors.Join(c.Validate(), cfg.Access.Check(), clientsErr, cfg.Access.CheckListen(c.IngestAddr, "--ingest-addr"))
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].

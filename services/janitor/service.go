@@ -265,8 +265,7 @@ type ProgramConfig struct {
 func (cfg *ProgramConfig) Check() error {
 	c := cfg.Janitor
 	c.Streams = cfg.Streams
-	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
-	return errors.Join(c.Validate(), cfg.Log.Validate(), accessErr, cfg.Access.CheckListen(c.JanitorAddr, "--janitor-addr"))
+	return errors.Join(c.Validate(), cfg.Log.Validate(), cfg.Access.Check(), cfg.Access.CheckListen(c.JanitorAddr, "--janitor-addr"))
 }
 
 // Run creates what is missing of the log and the registry, then runs the service

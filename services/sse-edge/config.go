@@ -3,7 +3,6 @@ package edge
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"rejoin/services/sse-edge/front"
@@ -33,13 +32,10 @@ type Config struct {
 	Playground bool `name:"playground" help:"Serve the playground at /." negatable:""`
 }
 
-// CheckDrain reports that a stop of the program, which takes at most stopTimeout, would end before
-// the drain does: it would cut the connections that are left.
-func (c Config) CheckDrain(stopTimeout time.Duration) error {
-	if stopTimeout = cmp.Or(stopTimeout, daemon.DefaultStopTimeout); c.Drain >= stopTimeout {
-		return fmt.Errorf("--drain (%s) must be less than --stop-timeout (%s)", c.Drain, stopTimeout)
-	}
-	return nil
+// DrainWithin has the drain take at most two thirds of the time that a stop of the program may take, which
+// would cut the connections that are left.
+func (c *Config) DrainWithin(stopTimeout time.Duration) {
+	c.Drain = min(c.Drain, cmp.Or(stopTimeout, daemon.DefaultStopTimeout)*2/3)
 }
 
 // spareConnections is how many connections may be open besides event streams.

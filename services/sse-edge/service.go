@@ -180,9 +180,8 @@ type ProgramConfig struct {
 
 // Check reports what would keep the program from starting, a line for each problem.
 func (cfg *ProgramConfig) Check() error {
-	_, accessErr := web.NewAccess(cfg.Access, daemon.NewEnv(nil))
 	_, clientsErr := web.NewClients(cfg.Clients)
-	return errors.Join(cfg.Edge.Validate(), cfg.Edge.CheckDrain(cfg.StopTimeout), cfg.Edge.TLS.Check(), accessErr, clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
+	return errors.Join(cfg.Edge.Validate(), cfg.Edge.TLS.Check(), cfg.Access.Check(), clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
 }
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
@@ -196,6 +195,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 		return err
 	}
 	cfg.Edge.Access, cfg.Edge.Clients = access, clients
+	cfg.Edge.DrainWithin(cfg.StopTimeout)
 	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
 		func(ctx context.Context) (*backend.Backend, error) {
 			b, err := backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/golang-jwt/jwt/v5"
+
+	"rejoin/shared/flagtype"
 )
 
 const (
@@ -57,13 +59,13 @@ func newVerifier(cfg Config, log *slog.Logger, now func() time.Time) (*Verifier,
 	case cfg.SecretFile != "":
 		secret, err := ReadSecret(cfg.SecretFile)
 		if err != nil {
-			return nil, err
+			return nil, &flagtype.FileError{Err: err}
 		}
 		v.algorithms, v.keys = []string{algHS256}, one{secret}
 	case cfg.KeyFile != "":
 		key, algorithm, err := readPublicKey(cfg.KeyFile)
 		if err != nil {
-			return nil, err
+			return nil, &flagtype.FileError{Err: err}
 		}
 		v.algorithms, v.keys = []string{algorithm}, one{key}
 	default:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -101,6 +102,9 @@ func awaitConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
 		reason := nats.ErrNoServers // the client keeps no reason of a server that does not listen
 		if err := nc.LastError(); err != nil {
 			reason = err
+		}
+		if op, ok := errors.AsType[*net.OpError](reason); ok { // whose text has the port of each try
+			reason = op.Err
 		}
 		if !reported[reason.Error()] {
 			reported[reason.Error()] = true

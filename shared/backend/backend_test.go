@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,6 +217,48 @@ func TestCreate_ServerRefusesForAWhile(t *testing.T) {
 	}
 	if n := strings.Count(logs.String(), reason); n != 1 {
 		t.Errorf("the reason is logged %d times", n)
+	}
+}
+
+// Each try has a port of its own, which is no reason of its own.
+func TestCreate_ServerResetsConnections(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	tries := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+			select {
+			case tries <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	var logs waittest.Buffer
+	opened := make(chan error, 1)
+	go func() {
+		_, err := backend.Create(ctx, backend.Config{NATSURL: ln.Addr().String()}, "test", eventlog.Settings{Partitions: 1},
+			slog.New(slog.NewTextHandler(&logs, nil)), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+		opened <- err
+	}()
+	waittest.Until(t, "the log has the reason", func() bool {
+		waittest.Receive(t, "a try", tries)
+		return strings.Contains(logs.String(), "reset by peer")
+	})
+	cancel()
+	waittest.Receive(t, "it gives up", opened)
+	if strings.Contains(logs.String(), ln.Addr().String()) {
+		t.Errorf("reasons have addresses:\n%s", logs.String())
 	}
 }
 

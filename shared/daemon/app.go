@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"reflect"
@@ -168,9 +167,9 @@ func (a App) Main() int {
 }
 
 // refusalCode returns the exit code for settings that a check refuses: [ExitUsage] has systemd
-// start the program no more, and a file that cannot be read now may be mounted later.
+// start the program no more, and a file that cannot be used now may be written or mounted later.
 func refusalCode(err error) int {
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
+	if _, ok := errors.AsType[*flagtype.FileError](err); ok {
 		return ExitError
 	}
 	return ExitUsage

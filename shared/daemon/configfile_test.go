@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rejoin/shared/flagtype"
 )
 
 // fileCLI is a program with flags of the kinds that a file sets.
@@ -26,8 +28,7 @@ func (c *fileCLI) Check() error {
 	case "moon":
 		return errors.Join(errors.New("--target is too far"), errors.New("nobody is left for --hosts"))
 	case "file":
-		_, err := os.Stat("/nonexistent/file")
-		return fmt.Errorf("--target: %w", err)
+		return fmt.Errorf("--target: %w", &flagtype.FileError{Err: errors.New("it is empty")})
 	}
 	return nil
 }
@@ -40,7 +41,7 @@ func TestMain_Check(t *testing.T) {
 		error string
 	}{
 		"moon": {ExitUsage, "ingest: --target is too far; nobody is left for --hosts\n"},
-		"file": {ExitError, "ingest: --target: stat /nonexistent/file: no such file or directory\n"},
+		"file": {ExitError, "ingest: --target: it is empty\n"},
 	} {
 		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error {
 			t.Error("the program runs")

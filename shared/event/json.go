@@ -3,7 +3,6 @@ package event
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -25,7 +24,23 @@ func tooDeep(data []byte) bool {
 	if len(data) <= 2*MaxLevels || bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= MaxLevels {
 		return false
 	}
-	return !ValidJSON(slices.Concat([]byte("["), data, []byte("]")))
+	depth := 0
+	for s := (scanner{data: data}); s.pos < len(data); {
+		switch data[s.pos] {
+		case '"':
+			s.str()
+			continue
+		case '[', '{':
+			depth++
+		case ']', '}':
+			depth--
+		}
+		if depth > MaxLevels {
+			return true
+		}
+		s.pos++
+	}
+	return false
 }
 
 // EncodeJSON is [json.Marshal] without the escapes of HTML, which make six bytes of one, also in a

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 )
 
 // AccessConfig says who is let in. Its fields are flags of the programs that serve HTTP.
@@ -85,6 +86,15 @@ func NewAccess(cfg AccessConfig, env daemon.Env) (*Access, error) {
 	}
 	env.Metrics.MustRegister(a.refused)
 	return a, nil
+}
+
+// Check returns the error of [NewAccess], but for a file that cannot be read twice.
+func (cfg AccessConfig) Check() error {
+	if !flagtype.ReadTwice(cfg.SecretFile) || !flagtype.ReadTwice(cfg.KeyFile) {
+		return cfg.Validate()
+	}
+	_, err := NewAccess(cfg, daemon.NewEnv(nil))
+	return err
 }
 
 // On reports whether there is access control.

@@ -3,9 +3,12 @@ package web
 import (
 	"crypto/rand"
 	"crypto/rsa"
+	"errors"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
+	"rejoin/shared/flagtype"
 )
 
 const app1, app2 = "https://app.example", "http://localhost:3000"
@@ -158,6 +162,22 @@ func TestAccess_KeysCannotBeFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectProblem(t, do(t, addr, "GET", "/who", header("Authorization", "Bearer "+token)), CodeUnavailable)
+}
+
+// A pipe of the shell is empty the second time, so the program alone reads it.
+func TestAccessConfig_CheckReadsNoPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "secret")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := AccessConfig{Config: auth.Config{Auth: auth.ModeJWT, SecretFile: pipe, Audience: "a"}}
+	if err := cfg.Check(); err != nil {
+		t.Error(err)
+	}
+	cfg.SecretFile = filepath.Join(t.TempDir(), "none")
+	if _, ok := errors.AsType[*flagtype.FileError](cfg.Check()); !ok {
+		t.Error("a file that is not there is no error of the file")
+	}
 }
 
 func TestAccess_Off(t *testing.T) {

@@ -63,16 +63,6 @@ func TestServe_WrongAddresses(t *testing.T) {
 	}
 }
 
-// The group of actors gives up when --stop-timeout is over.
-func TestServe_DrainLongerThanTheStop(t *testing.T) {
-	t.Chdir(t.TempDir())
-	const want = "--drain (10s) must be less than --stop-timeout (10s)"
-	// It would not start with this address either way.
-	if code, _, errs := runs(t, "--drain=10s", "--stop-timeout=10s", "--edge-addr=0.0.0.0:0"); code != daemon.ExitUsage || !strings.Contains(errs, want) {
-		t.Errorf("%d %q", code, errs)
-	}
-}
-
 // "config check" of a service's own program reports what Run would.
 func TestConfigCheck_Services(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -83,7 +73,7 @@ func TestConfigCheck_Services(t *testing.T) {
 		"bridge":   {func() daemon.CLI { return new(bridge.ProgramConfig) }, []string{"--upstream=http://127.0.0.1:1/mcp"}, map[string]string{"upstream": "nowhere"}},
 		"ingest":   {func() daemon.CLI { return new(ingest.ProgramConfig) }, nil, map[string]string{"ack-timeout": "-1s", "trusted-proxies": "nowhere", "cors-origins": "*", "ingest-addr": "0.0.0.0:1"}},
 		"janitor":  {func() daemon.CLI { return new(janitor.ProgramConfig) }, nil, map[string]string{"interval": "-1s", "cors-origins": "*", "janitor-addr": "0.0.0.0:1"}},
-		"sse-edge": {func() daemon.CLI { return new(edge.ProgramConfig) }, nil, map[string]string{"heartbeat": "-1s", "drain": "30s", "trusted-proxies": "nowhere", "cors-origins": "*", "edge-addr": "0.0.0.0:1"}},
+		"sse-edge": {func() daemon.CLI { return new(edge.ProgramConfig) }, nil, map[string]string{"heartbeat": "-1s", "trusted-proxies": "nowhere", "cors-origins": "*", "edge-addr": "0.0.0.0:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := func(args ...string) (int, string) {

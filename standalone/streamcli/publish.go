@@ -154,7 +154,6 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 		if len(line) == 0 {
 			continue
 		}
-		server.asked()
 		result, err := publisher.Publish(ctx, client.Message{Session: string(cli.Session), Stream: string(cli.Stream), Type: cli.Type, Data: line})
 		switch {
 		case ctx.Err() != nil:
@@ -167,6 +166,7 @@ func (cli *PublishCLI) read(ctx context.Context, in io.Reader, publisher *client
 			}
 			server.say("line %d: %v%s", n, err, hint)
 		default:
+			server.asked()
 			queue <- pending{n, result}
 		}
 	}
@@ -212,6 +212,9 @@ func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pend
 			t.rest = cmp.Or(t.rest, p.line)
 			t.doubt = t.doubt || errors.Is(err, client.ErrUnknown)
 		case err != nil:
+			if _, refused := errors.AsType[*client.Error](err); refused {
+				server.answers()
+			}
 			if errors.Is(err, client.ErrUnknown) {
 				t.unknown++
 			} else {

@@ -51,7 +51,7 @@ type translated struct {
 	token  json.RawMessage // the progress token of target's request; nil for none
 	turned chan struct{}   // closed when target is another one, or has all
 	ready  []byte          // a response that came while the call was held
-	ended  bool            // the client has cancelled the task
+	ended  bool            // the client has cancelled the task, or cannot go on with the call
 	open   []question      // that have no answer
 	keys   string          // begins their keys, if another bridge has given some
 	rounds []string        // in which the client was asked, the newest last
@@ -386,7 +386,7 @@ func (t *translated) askClient() {
 	state := mcp.State{Session: t.session.Name, Life: t.session.Life, Round: t.rounds[len(t.rounds)-1]}
 	t.first.Pause()
 	if !t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())})) {
-		t.over = true
+		t.over, t.ended = true, true
 		t.turn(nil)
 		t.session.Finish(host.ErrEnded) // the server waits for the answer, and the client has no state to give it with
 		return

@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"rejoin/shared/flagtype"
 )
 
 // Files are a certificate and its key.
@@ -29,13 +31,15 @@ func (f Files) Validate() error {
 	return nil
 }
 
-// Check reports files that cannot be used.
+// Check reports files that cannot be used, but for what cannot be read twice.
 func (f Files) Check() error {
-	if !f.On() || f.Key == "" {
+	if !f.On() || f.Key == "" || !flagtype.ReadTwice(f.Cert) || !flagtype.ReadTwice(f.Key) {
 		return nil
 	}
-	_, err := f.load(slog.New(slog.DiscardHandler))
-	return err
+	if _, err := f.load(slog.New(slog.DiscardHandler)); err != nil {
+		return &flagtype.FileError{Err: err}
+	}
+	return nil
 }
 
 // lookEvery is the least time between two looks at the files, which a handshake takes.

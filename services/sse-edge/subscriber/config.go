@@ -45,7 +45,7 @@ type Config struct {
 	// requests a second; what ten seconds give may come at once. 0 and -1: no limit.
 	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls per second from one client address (IPv6: one /64 network); bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." default:"0" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
-	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections; less than --stop-timeout." default:"20s"`
+	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections, at most two thirds of --stop-timeout." default:"20s"`
 	// LedgerPatience is how long an edge waits for a janitor that has not read a partition since
 	// its server started, before a gap is sent that is not certain.
 	LedgerPatience time.Duration `name:"ledger-patience" help:"How long to wait until a janitor has checked a partition for damage, after its server started or its leader changed, before clients receive a gap that is not certain." default:"5s"`
