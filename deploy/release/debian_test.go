@@ -104,8 +104,8 @@ func TestDebian_ServiceState(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: a script that another one's fork has open cannot run
 			root := t.TempDir()
-			link := filepath.Join(root, "etc/systemd/system/multi-user.target.wants/rejoin.service")
-			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run/systemd/system")} {
+			link := filepath.Join(root, "etc", "systemd", "system", "multi-user.target.wants", "rejoin.service")
+			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run", "systemd", "system")} {
 				if err := os.MkdirAll(folder, 0o700); err != nil {
 					t.Fatal(err)
 				}

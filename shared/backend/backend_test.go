@@ -223,7 +223,7 @@ func TestCreate_ServerRefusesForAWhile(t *testing.T) {
 // Each try has a port of its own, which is no reason of its own.
 func TestCreate_ServerResetsConnections(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,9 @@ func TestCreate_ServerResetsConnections(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = c.(*net.TCPConn).SetLinger(0)
+			if tcp, ok := c.(*net.TCPConn); ok {
+				_ = tcp.SetLinger(0)
+			}
 			_ = c.Close()
 			select {
 			case tries <- struct{}{}:
@@ -256,7 +258,9 @@ func TestCreate_ServerResetsConnections(t *testing.T) {
 		return strings.Contains(logs.String(), "reset by peer")
 	})
 	cancel()
-	waittest.Receive(t, "it gives up", opened)
+	if err := waittest.Receive(t, "it gives up", opened); err == nil {
+		t.Error("it is opened")
+	}
 	if strings.Contains(logs.String(), ln.Addr().String()) {
 		t.Errorf("reasons have addresses:\n%s", logs.String())
 	}

@@ -47,11 +47,12 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
-			if s != nil {
+			switch {
+			case s != nil:
 				subject = s.Subject
-			} else if errors.Is(err, last) {
+			case errors.Is(err, last):
 				return // a refused connection is tried up to four times a second
-			} else {
+			default:
 				last = err
 			}
 			log.Warn("NATS reported an error", "error", err, "subject", subject)
