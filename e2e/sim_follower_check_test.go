@@ -119,6 +119,7 @@ func (r *record) hadEnded(e stored, held picture) bool {
 type progress struct {
 	ask       ask
 	at        uint64          // up to here everything has come, or its loss was told
+	had       uint64          // the farthest of at before it went back
 	received  map[uint64]bool // behind at
 	came      uint64          // at, when the client connected
 	known     map[string]bool // the lives of which something has come since
@@ -231,6 +232,7 @@ func (m *model) connect(r *receipt) {
 			continue
 		}
 		// Which sessions of the partition were behind is not known any more: all go back (docs/http.md).
+		p.had = max(p.had, p.at)
 		p.goBackTo(at.Added)
 		p.came, m.misfit = p.at, true
 	}
@@ -281,6 +283,7 @@ func (m *model) gap(r *receipt) string {
 		}
 		if r.gap.Reason == "rolled_back" { // what follows comes again
 			p.goBackTo(r.gap.resumesAt)
+			p.had = min(p.had, p.at)
 		}
 	}
 	m.checked[r] = true
@@ -349,6 +352,9 @@ func (m *model) moveTo(r *receipt) string {
 // of the ID that passes it.
 func (m *model) mayLack(p *progress, of *record, e stored, held picture) bool {
 	gone := of.isGone(e, held)
+	if gone && e.sequence <= p.had { // it came, or a gap told of it, before the position went back
+		return true
+	}
 	// The client does not miss what had been removed when it came, was there already and it begins now, or
 	// had ended and it follows a pattern.
 	if of.isGone(e, p.beginning) || m.fromNow && e.sequence <= p.beginning.last || p.ask.isPattern() && of.hadEnded(e, p.beginning) {

@@ -40,13 +40,12 @@ var seeds = flag.Int("seeds", 60/racetest.Slowdown, "schedules of the simulation
 //
 //	make sim SEEDS=1000 SEED=1
 func TestSimulation(t *testing.T) {
-	runSimulation(t, *seeds, simulationSeeds, simulate)
+	runSimulation(t, firstSeed(), *seeds, simulationSeeds, simulate)
 }
 
 // runSimulation runs the schedules of n seeds, a few in each process.
-func runSimulation(t *testing.T, n, few int, run func(*testing.T, uint64) map[string]int) {
+func runSimulation(t *testing.T, first uint64, n, few int, run func(*testing.T, uint64) map[string]int) {
 	t.Helper()
-	first := firstSeed()
 	if os.Getenv(simulationVariable) != "" {
 		runInBubble(t, *seeds, first, run)
 		return
