@@ -168,7 +168,7 @@ func (w *world) do(st step) {
 		}
 		w.clear(at)
 	case opClose:
-		if st.n == 0 && st.which == 0 {
+		if st.n == 0 && st.which == 0 || w.sc.reuses {
 			at.stream = ""
 		}
 		w.close(at, st.flag)
@@ -193,27 +193,9 @@ func (w *world) do(st step) {
 // finish brings everything up again, waits until every subscriber has caught up,
 // and checks.
 func (w *world) finish() {
-	w.say("the end")
-	for _, p := range w.publishers {
-		p.end()
-	}
-	// Nothing is written from now on: what an ingest still has under way, for a publisher
-	// that has given up, ends with it.
-	w.writing.Wait()
-	if again := w.ingest.restart(0); again != nil {
-		<-again
-	}
-	if !w.wait(time.Now().Add(checkTime), w.settled) {
-		w.violate("the services did not come back, or a close did not end")
-	}
-	w.allRead()
+	w.settle()
 	w.checkMembers()
-	ctx, cancel := w.bounded()
-	defer cancel()
-	ends, err := w.truth.complete(ctx)
-	if err != nil {
-		w.violate("the log cannot be read: %v", err)
-	}
+	ends := w.complete()
 	deadline := time.Now().Add(checkTime)
 	for i, s := range w.subscribers {
 		s.tell(func() {
@@ -240,12 +222,37 @@ func (w *world) finish() {
 		}
 	}
 	w.endSubscribers()
-	ctx, cancel = w.bounded() // the checks may have taken long
+	w.complete()
+	w.checkEverything(ends)
+}
+
+// settle ends what writes, and brings everything up again.
+func (w *world) settle() {
+	w.say("the end")
+	for _, p := range w.publishers {
+		p.end()
+	}
+	// Nothing is written from now on: what an ingest still has under way, for a publisher
+	// that has given up, ends with it.
+	w.writing.Wait()
+	if again := w.ingest.restart(0); again != nil {
+		<-again
+	}
+	if !w.wait(time.Now().Add(checkTime), w.settled) {
+		w.violate("the services did not come back, or a close did not end")
+	}
+	w.allRead()
+}
+
+// complete waits until the truth knows all that is stored, and returns the partitions' last sequences.
+func (w *world) complete() []uint64 {
+	ctx, cancel := w.bounded()
 	defer cancel()
-	if _, err := w.truth.complete(ctx); err != nil {
+	ends, err := w.truth.complete(ctx)
+	if err != nil {
 		w.violate("the log cannot be read: %v", err)
 	}
-	w.checkEverything(ends)
+	return ends
 }
 
 // forgotten reports whether a closed session is as one that there never was: who comes to it waits
@@ -329,8 +336,11 @@ func (w *world) report(violations []string) {
 }
 
 func (w *world) replay() string {
+	if w.sc.groups {
+		return "Simulation_Groups -seeds 1"
+	}
 	if w.sc.simulated {
-		return "Simulation -seeds 1"
+		return "Simulation$ -seeds 1"
 	}
 	if w.sc.copies {
 		return "Property_Rollback -rollbacks 1"

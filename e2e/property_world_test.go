@@ -147,6 +147,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 			cfg.LogReads, cfg.LedgerPatience = plan.reads, sc.patience
 			cfg.Heartbeat, cfg.Retry, cfg.MaxAge, cfg.WriteTimeout, cfg.Drain = plan.heartbeat, 5*time.Millisecond, time.Second, 2*time.Second, 5*time.Millisecond
 			cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections = 1000, 1000, 1000
+			cfg.MaxConnectionSessions = 100
 			s, err := edge.New(cfg, b, w.env(log))
 			if err != nil {
 				return err
@@ -258,7 +259,7 @@ func (w *world) newJanitor(url string, number int) *host {
 			defer context.AfterFunc(ctx, b.Conn.Close)()
 		}
 		s, err := janitor.New(janitor.Config{
-			Interval: w.sc.sweep, Lease: 3 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour, SyncInterval: w.sc.sync,
+			Interval: w.sc.sweep, Lease: 3 * time.Second, ClosedGrace: w.sc.grace, TombstoneTTL: w.sc.tombstone, SyncInterval: w.sc.sync,
 		}, b, w.env(log))
 		if err != nil {
 			return err
@@ -458,7 +459,7 @@ func (w *world) message(size int) []byte {
 	w.mu.Unlock()
 	pad := strings.Repeat("<é&>0123456789abcdef", size/20+1)
 	space := []string{"", " ", "\n"}[n%3]
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0",%s"method":"m","params":{"n":%d,"big":12345678901234567890,"pad":%q}}`, space, n, pad[:max(size/20*21, 0)])
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0",%s"method":"m%d","params":{"n":%d,"big":12345678901234567890,"pad":%q}}`, space, n%3, n, pad[:max(size/20*21, 0)])
 }
 
 // publish tries once and reports whether the event was stored.
@@ -571,6 +572,9 @@ func (w *world) close(at place, clearToo bool) {
 				state, _ := w.own.Log.Look(w.ctx, w.truth.partition(at.session))
 				w.mu.Lock()
 				this.ended, this.last = ended, state.Last
+				if w.sc.reuses {
+					delete(w.closes, at) // there may be another of the name
+				}
 				w.mu.Unlock()
 				return
 			case err == nil && status == http.StatusNotFound:
@@ -679,7 +683,7 @@ func (w *world) publishDirectly(at place, how int) {
 			w.mu.Unlock()
 		}
 		if how == 2 && w.sc.settings.Partitions > 1 { // in the wrong partition
-			s := event.Subject{Partition: 1 - w.truth.partition(at.session), Session: at.session, Life: rec.Life, Stream: at.stream}
+			s := event.Subject{Partition: (w.truth.partition(at.session) + 1) % w.sc.settings.Partitions, Session: at.session, Life: rec.Life, Stream: at.stream}
 			_, err = w.own.Conn.RequestWithContext(ctx, s.String(), []byte(`{"jsonrpc":"2.0","method":"stray"}`))
 		} else {
 			_, err = w.own.Log.Publish(ctx, e)

@@ -22,11 +22,15 @@ type schedule struct {
 	sync      time.Duration // of NATS, as the janitor knows it
 	patience  time.Duration // the edges' for a missing janitor
 	clears    bool
-	two       bool // janitors share the partitions
-	crashes   bool // janitors end without giving anything back
-	simulated bool // in virtual time, over a network in memory
-	skewed    bool // each process has a clock of its own
-	copies    bool // of the log's files are made and put back; then nothing else is lost
+	two       bool          // janitors share the partitions
+	crashes   bool          // janitors end without giving anything back
+	simulated bool          // in virtual time, over a network in memory
+	skewed    bool          // each process has a clock of its own
+	copies    bool          // of the log's files are made and put back; then nothing else is lost
+	groups    bool          // the subscribers are followers
+	reuses    bool          // names of sessions are used again
+	grace     time.Duration // how long a closed session is kept; its name, for tombstone
+	tombstone time.Duration
 	subs      []subPlan
 	steps     []step
 }
@@ -115,7 +119,7 @@ func draw(seed uint64) schedule {
 	rng := rand.New(rand.NewPCG(seed, 0x5e55104))
 	chance := func(percent int) bool { return rng.IntN(100) < percent }
 	between := func(lo, hi int) int { return lo + rng.IntN(hi-lo+1) }
-	sc := schedule{seed: seed}
+	sc := schedule{seed: seed, grace: time.Hour, tombstone: time.Hour}
 	sc.settings = eventlog.Settings{
 		Partitions: between(1, 2), MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1,
 		MaxEventsPerSession: -1, MaxBytesPerSession: -1, Compression: chance(30),

@@ -40,12 +40,17 @@ var seeds = flag.Int("seeds", 60/racetest.Slowdown, "schedules of the simulation
 //
 //	make sim SEEDS=1000 SEED=1
 func TestSimulation(t *testing.T) {
-	first := firstSeed()
+	runSimulation(t, firstSeed(), *seeds, simulationSeeds, simulate)
+}
+
+// runSimulation runs the schedules of n seeds, a few in each process.
+func runSimulation(t *testing.T, first uint64, n, few int, run func(*testing.T, uint64) map[string]int) {
+	t.Helper()
 	if os.Getenv(simulationVariable) != "" {
-		runSimulation(t, *seeds, first)
+		runInBubble(t, *seeds, first, run)
 		return
 	}
-	t.Logf("%d schedules from seed %d", *seeds, first)
+	t.Logf("%d schedules from seed %d", n, first)
 	parts := make(chan [2]int)
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -55,17 +60,17 @@ func TestSimulation(t *testing.T) {
 			}
 		})
 	}
-	for from := 0; from < *seeds; from += simulationSeeds {
-		parts <- [2]int{from, min(simulationSeeds, *seeds-from)}
+	for from := 0; from < n; from += few {
+		parts <- [2]int{from, min(few, n-from)}
 	}
 	close(parts)
 	workers.Wait()
 }
 
-// simulateInProcess runs the schedules of n seeds in a process of its own.
+// simulateInProcess runs the schedules of n seeds of a test in a process of its own.
 func simulateInProcess(t *testing.T, first uint64, n int) {
 	t.Helper()
-	args := []string{"-test.run=^TestSimulation$", "-test.v", "-seeds", strconv.Itoa(n), "-seed", strconv.FormatUint(first, 10), "-keep", *keep}
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v", "-seeds", strconv.Itoa(n), "-seed", strconv.FormatUint(first, 10), "-keep", *keep}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // this program
 	cmd.Env = append(os.Environ(), simulationVariable+"=1", "GOGC=800", "GOMAXPROCS=1")
 	if memory := "/dev/shm"; roomy(memory) {
@@ -90,14 +95,14 @@ const simulationSeeds = 20
 // simulationVariable says to a test program that it is a process of the simulation.
 const simulationVariable = "REJOIN_SIMULATION"
 
-func runSimulation(t *testing.T, n int, first uint64) {
+func runInBubble(t *testing.T, n int, first uint64, run func(*testing.T, uint64) map[string]int) {
 	t.Helper()
 	beforeBubble()
 	total := map[string]int{}
 	// One bubble for all: what a pool keeps belongs to the bubble.
 	synctest.Test(t, func(t *testing.T) {
 		for i := range n {
-			for k, v := range simulate(t, first+uint64(i)) { //nolint:gosec // not negative
+			for k, v := range run(t, first+uint64(i)) { //nolint:gosec // not negative
 				total[k] += v
 			}
 		}

@@ -256,7 +256,7 @@ func (o *groupOpener) cover() {
 // open opens the reader of a member.
 func (o *groupOpener) open(ctx context.Context, i int) error {
 	m := o.members[i]
-	life, ok, from := placeLife, true, Start{Now: true, At: m.lane.end, NewStream: true}
+	life, ok, from := placeLife, true, Start{Continues: true, At: m.lane.end, NewStream: true}
 	if m.place == nil {
 		var err error
 		if m.of != nil {
@@ -270,9 +270,9 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 		if m.over = m.of != nil && !ok; m.over {
 			return nil
 		}
-		from = Start{Now: o.from.Now, At: m.lane.start}
-		if from.Now {
-			from.At = m.lane.end
+		from = Start{At: m.lane.start}
+		if o.from.Now {
+			from = Start{Continues: true, At: m.lane.end}
 		}
 	}
 	if o.covered[i] {

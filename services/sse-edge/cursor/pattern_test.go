@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"rejoin/services/sse-edge/edgetest"
@@ -265,6 +266,36 @@ func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
 		comesTo(t, edge, "s", three)
 		if got := events(readAll(t, openAfter(t, f, edge, id, nil, "o.*"))); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+// A session that begins in an empty partition while a client connects is followed from its first event on.
+func TestPattern_BeginsDuringConnect(t *testing.T) {
+	for name, from := range map[string]Start{"start": {}, "now": {Now: true}} {
+		f := edgetest.NewLogOf(t, 2)
+		ps := followLog(t, f, 0)
+		other, session := inTwoPartitions(ps)
+		var last uint64
+		publish := sync.OnceFunc(func() {
+			f.Create(session, "")
+			last = f.PublishTo(session, "a", 2)
+			comesTo(t, ps, session, last)
+		})
+		places := []string{session + "*"}
+		for i := 0; len(places) <= maxInParallel; i++ { // their readers are opened before that of the pattern
+			if name := fmt.Sprint("n", i); ps.Of(name) == ps.Of(other) {
+				places = append(places, name)
+			}
+		}
+		g := openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
+			c.Admit = func(context.Context, string, string) (string, bool, error) {
+				publish()
+				return "", true, nil
+			}
+		}, places...)
+		if got, want := events(readAll(t, g)), []string{fmt.Sprint(session, ":", last-1), fmt.Sprint(session, ":", last)}; !slices.Equal(got, want) {
+			t.Errorf("from=%s: got %v, want %v", name, got, want)
 		}
 	}
 }

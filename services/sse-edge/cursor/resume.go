@@ -23,8 +23,8 @@ type Start struct {
 	Since time.Time
 	// Last, without an ID, leaves out all but so many of the newest events; 0 for nothing.
 	Last int
-	// At is where to begin, when it is not 0: with Now, instead of at the newest end; or where
-	// another reader has come to, if the new one Continues.
+	// At is where to begin, without any of the above. The reader Continues there, which may be 0, what was
+	// read or looked at so far: what is removed behind it is missed.
 	At        uint64
 	Continues bool
 }
@@ -105,9 +105,6 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 		r.Cursor = from.At
 	case from.Now:
 		r.Cursor, r.provenTo, r.Came = a.End, a.End, FromNow
-		if from.At > 0 {
-			r.Cursor, r.provenTo = from.At, 0
-		}
 	case !from.Since.IsZero():
 		at, err := r.part.startAt(ctx, from.Since)
 		if err != nil {

@@ -177,15 +177,6 @@ func (l *Log) RewriteEnd(name string) {
 	}
 }
 
-// ReplaceOpening stores the opening of a session again and removes the one before, as the floor does.
-func (l *Log) ReplaceOpening(name string) {
-	l.t.Helper()
-	log := l.Backend.Log
-	if err := log.Delete(waittest.Context(l.t), log.Partition(name), l.RewriteOpening(name)); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
 // End ends a session.
 func (l *Log) End(name string) {
 	l.t.Helper()
