@@ -121,8 +121,8 @@ type progress struct {
 	at        uint64          // up to here everything has come, or its loss was told
 	had       uint64          // the farthest of at before it went back
 	received  map[uint64]bool // behind at
-	came      uint64          // at, when the client connected
-	known     map[string]bool // the lives of which something has come since
+	known     map[string]bool // the lives of which something has come
+	missed    map[string]bool // those that had ended when their openings were passed
 	isNew     bool            // there was no ID with a position of it yet
 	beginning picture         // from the first such ID on: what the log held then
 	gaps      []toldAt
@@ -159,8 +159,8 @@ func (f *follower) check() {
 			}
 		}
 		slices.Reverse(branch)
-		if wrong := m.follow(branch); wrong != "" {
-			for _, r := range branch[max(0, len(branch)-60):] {
+		if n, wrong := m.follow(branch); wrong != "" {
+			for _, r := range branch[max(0, n-60) : n+1] {
 				wrong += "\n      " + r.String()
 			}
 			f.w.violate("%s: %s", f, wrong)
@@ -181,11 +181,10 @@ type model struct {
 	latest   *receipt // with an ID
 }
 
-// follow returns what is wrong in a branch, or nothing.
-func (m *model) follow(branch []*receipt) string {
+// follow returns what is wrong in a branch, or nothing, and where.
+func (m *model) follow(branch []*receipt) (at int, wrong string) {
 	m.sessions, m.asks, m.latest = map[string]*progress{}, nil, nil
-	for _, r := range branch {
-		wrong := ""
+	for i, r := range branch {
 		switch r.what {
 		case "connect":
 			m.connect(r)
@@ -199,10 +198,10 @@ func (m *model) follow(branch []*receipt) string {
 			m.latest = r
 		}
 		if wrong != "" {
-			return fmt.Sprintf("%s\n      at %s", wrong, r)
+			return i, wrong
 		}
 	}
-	return ""
+	return 0, ""
 }
 
 // connect changes what is followed.
@@ -216,16 +215,15 @@ func (m *model) connect(r *receipt) {
 		case !is:
 			delete(m.sessions, name)
 		case p == nil || p.isNew || changed && a.added: // it begins
-			m.sessions[name] = &progress{ask: a, received: map[uint64]bool{}, isNew: true}
+			m.sessions[name] = &progress{ask: a, received: map[uint64]bool{}, known: map[string]bool{}, missed: map[string]bool{}, isNew: true}
 		default:
 			p.ask = a
 		}
 	}
+	if m.latest == nil {
+		return
+	}
 	for name, p := range m.sessions {
-		p.came, p.known = p.at, map[string]bool{}
-		if m.latest == nil {
-			continue
-		}
 		number := m.w.truth.partition(name)
 		at := m.latest.position[number]
 		if at.Added == at.Sequence || !changed && m.isAdding(number) {
@@ -233,8 +231,8 @@ func (m *model) connect(r *receipt) {
 		}
 		// Which sessions of the partition were behind is not known any more: all go back (docs/http.md).
 		p.had = max(p.had, p.at)
-		p.goBackTo(at.Added)
-		p.came, m.misfit = p.at, true
+		p.goBackTo(at.Added, m.records[name])
+		m.misfit = true
 	}
 }
 
@@ -245,8 +243,10 @@ func (m *model) isAdding(number int) bool {
 	})
 }
 
-func (p *progress) goBackTo(sequence uint64) {
+// goBackTo has the session begin again behind a sequence: the lives of later openings are not known any more.
+func (p *progress) goBackTo(sequence uint64, of *record) {
 	p.at = min(p.at, sequence)
+	maps.DeleteFunc(p.known, func(life string, _ bool) bool { return of.opened[life] > sequence })
 	maps.DeleteFunc(p.received, func(q uint64, _ bool) bool { return q > sequence })
 }
 
@@ -282,7 +282,7 @@ func (m *model) gap(r *receipt) string {
 			}
 		}
 		if r.gap.Reason == "rolled_back" { // what follows comes again
-			p.goBackTo(r.gap.resumesAt)
+			p.goBackTo(r.gap.resumesAt, m.records[name])
 			p.had = min(p.had, p.at)
 		}
 	}
@@ -336,6 +336,11 @@ func (m *model) moveTo(r *receipt) string {
 			p.isNew, p.beginning = false, held
 		}
 		of := m.records[name]
+		for life, opened := range of.opened {
+			if end := of.ended[life]; p.at < opened && opened <= to {
+				p.missed[life] = end != 0 && end <= held.last
+			}
+		}
 		i, _ := slices.BinarySearchFunc(of.wanted, p.at+1, func(e stored, q uint64) int { return cmp.Compare(e.sequence, q) })
 		for ; i < len(of.wanted) && of.wanted[i].sequence <= to; i++ {
 			if e := of.wanted[i]; !p.received[e.sequence] && !m.mayLack(p, of, e, held) {
@@ -364,10 +369,10 @@ func (m *model) mayLack(p *progress, of *record, e stored, held picture) bool {
 	if (gone || p.ask.isPattern()) && m.w.truth.lostIn(e.subject.Partition, 0, math.MaxUint64) {
 		return true
 	}
-	// A life that began behind the position at which the client came, ended and was forgotten leaves no trace
+	// A life that began, ended and was forgotten before the client came to its opening leaves no trace
 	// (docs/adr/0031). This hides the loss of a life of which nothing came before it was removed.
 	life := e.subject.Life
-	if m.w.sc.reuses && gone && of.opened[life] > p.came && !p.known[life] && of.hadEnded(e, held) {
+	if m.w.sc.reuses && gone && p.missed[life] && !p.known[life] {
 		return true
 	}
 	return slices.ContainsFunc(p.gaps, func(g toldAt) bool {

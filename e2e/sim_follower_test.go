@@ -308,8 +308,9 @@ type pictures struct {
 	truth  *truth
 	wanted chan struct{}
 	begun  atomic.Int64
-	mu     sync.Mutex  // held while one is taken
-	taken  [][]picture // by partition
+
+	mu    sync.Mutex  // not held for long: virtual time stands still while somebody waits for it
+	taken [][]picture // by partition
 }
 
 // picture is what a partition held.
@@ -326,7 +327,7 @@ func newPictures(w *world) *pictures {
 			case <-w.ctx.Done():
 				return
 			case <-ps.wanted:
-				_ = ps.take(w.ctx) // it ends with the world
+				ps.take(w.ctx)
 			}
 		}
 	})
@@ -343,18 +344,24 @@ func (ps *pictures) want() {
 // next returns the number of the first picture that is begun from now on.
 func (ps *pictures) next() int { return int(ps.begun.Load()) }
 
-// take takes a picture; errors that pass are waited out.
-func (ps *pictures) take(ctx context.Context) error {
+// reached reports whether so many were taken.
+func (ps *pictures) reached(n int) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	return len(ps.taken) >= n
+}
+
+// take takes a picture; errors that pass are waited out.
+func (ps *pictures) take(ctx context.Context) {
 	ps.begun.Add(1)
 	all := make([]picture, ps.truth.partitions)
 	for p := range all {
 		var err error
 		if all[p], err = ps.truth.picture(ctx, p); err != nil {
-			return err
+			return // the world has ended
 		}
 	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	ps.taken = append(ps.taken, all)
-	return nil
 }

@@ -103,12 +103,12 @@ func (w *world) finishGroups(all []*follower, pictures *pictures) {
 	for _, f := range all {
 		f.change(func() { f.ended = true })
 	}
-	w.tasks.Wait()
+	w.endSubscribers()
 	w.complete()
-	ctx, cancel := w.bounded()
-	defer cancel()
-	if err := pictures.take(ctx); err != nil {
-		w.violate("the partitions cannot be looked at: %v", err)
+	last := pictures.next() + 1
+	pictures.want()
+	if !w.wait(time.Now().Add(checkTime), func() bool { return pictures.reached(last) }) {
+		w.violate("the partitions cannot be looked at")
 		return
 	}
 	for p := range w.sc.settings.Partitions {
