@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,8 +26,8 @@ import (
 // them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
 // accepted before anybody asks for them. docs/adr/0009 has the figures.
 //
-// At most as many connections are open as bounds and env.Files say. One more is closed at once: nobody
-// has checked a token yet, and in the kernel's queue it would keep out those that come after it.
+// At most as many connections are open as bounds and env.Files say. One more is closed at once: its
+// token is not checked yet, and in the kernel's queue it would keep out those that come after it.
 func Listen(env daemon.Env, addr, flag string, bounds Bounds) (net.Listener, error) {
 	if env.Listen != nil {
 		return env.Listen(addr, flag)
@@ -169,7 +168,10 @@ func (b *bound) admit(conn net.Conn) net.Conn {
 		b.refuse(conn, "files", "connections are closed at once: the limit of open files (ulimit -n) has no room for more, or for more of their address")
 		return nil
 	}
-	return &counted{TCPConn: tcp, bound: b, client: client}
+	return &counted{tcp, sync.OnceFunc(func() {
+		b.open.Give(client, 1)
+		b.files.Give(client, 1)
+	})}
 }
 
 func (b *bound) refuse(conn net.Conn, kind, message string) {
@@ -177,22 +179,16 @@ func (b *bound) refuse(conn net.Conn, kind, message string) {
 	b.refused.Note(context.Background(), kind, message, slog.String("addr", conn.LocalAddr().String()), slog.String("client", conn.RemoteAddr().String()), slog.Int64("open", b.open.Used()))
 }
 
-// counted is a connection that is given back when it is closed.
+// counted is a connection whose place is given back when it is closed.
 type counted struct {
 	*net.TCPConn
-	bound  *bound
-	client string
-	closed atomic.Bool
+	give func() // once
 }
 
 // Close may be called again.
 func (c *counted) Close() error {
-	err := c.TCPConn.Close()
-	if !c.closed.Swap(true) {
-		c.bound.open.Give(c.client, 1)
-		c.bound.files.Give(c.client, 1)
-	}
-	return err
+	defer c.give()
+	return c.TCPConn.Close()
 }
 
 // scarce reports whether a connection could not be accepted for want of something that

@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -262,7 +263,7 @@ func (l *listener) dial(r *http.Request) (*conn, error) {
 	}
 	ends := [2]*conn{}
 	for i, end := range []*net.UnixConn{near, far} {
-		ends[i] = &conn{UnixConn: end, remote: remote, local: l.addr, give: func() { l.files.Give(client, 1) }}
+		ends[i] = &conn{UnixConn: end, remote: remote, local: l.addr, give: sync.OnceFunc(func() { l.files.Give(client, 1) })}
 	}
 	select {
 	case l.conns <- ends[1]:
@@ -281,8 +282,7 @@ var errTooManyFiles = errors.New("too many open files")
 type conn struct {
 	*net.UnixConn
 	remote, local net.Addr
-	give          func() // gives the file back
-	closed        atomic.Bool
+	give          func() // gives the file back, once
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
@@ -290,9 +290,6 @@ func (c *conn) LocalAddr() net.Addr  { return c.local }
 
 // Close may be called again.
 func (c *conn) Close() error {
-	err := c.UnixConn.Close()
-	if !c.closed.Swap(true) {
-		c.give()
-	}
-	return err
+	defer c.give()
+	return c.UnixConn.Close()
 }
