@@ -113,7 +113,7 @@ func (w *world) finishGroups(all []*follower, pictures *pictures) {
 	}
 	for p := range w.sc.settings.Partitions {
 		if w.truth.lostIn(p, 0, math.MaxUint64) {
-			w.count("a partition with an entry that nobody saw")
+			w.count("a partition with an entry that was removed unseen")
 		}
 	}
 	for _, f := range all {

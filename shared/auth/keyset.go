@@ -39,7 +39,8 @@ const (
 // needs it: when it is too old, or does not have a token's key. The caller that finds it so
 // fetches it, and those who cannot do without it wait. While it cannot be fetched, the
 // keys that are known stay good, however old: who signs tokens may be away without
-// everybody being locked out. A set without a usable key is fetched, and revokes all keys. It is safe for concurrent use and has no goroutine.
+// everybody being locked out. A set without a usable key is no such case: it revokes all
+// keys. A keySet is safe for concurrent use and has no goroutine.
 type keySet struct {
 	url    string
 	client *http.Client

@@ -126,7 +126,7 @@ func TestListen_ServesEveryQueue(t *testing.T) {
 	}
 }
 
-// Whoever connects without a request uses files and memory before there is a token.
+// A client uses files and memory before its token is checked.
 func TestListen_ConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	proxy, err := NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})

@@ -283,7 +283,7 @@ func TestInterrupted_WithoutAServer(t *testing.T) {
 }
 
 // A server that takes connections and says nothing is reported, also when the messages come from standard
-// input, where nobody knows when the first one will come.
+// input, where the first one may come later.
 func TestSilentServer_IsReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
