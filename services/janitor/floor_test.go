@@ -158,6 +158,12 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Fatal(err)
 	}
+	if err := r.b.Log.MakeRoom(t.Context(), 0); err != nil { // publishers took it: it holds twice its share
+		t.Fatal(err)
+	}
+	for err = nil; err == nil; {
+		_, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
+	}
 	limit := func() int64 {
 		state, err := r.b.Log.Look(t.Context(), 0)
 		if err != nil {
@@ -172,7 +178,7 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	}
 	off.Store(int64(3 * time.Hour)) // what was stored is on disk
 	r.sweepNow(t)
-	if got := limit(); got <= 64<<10 {
+	if got := limit(); got <= 128<<10 {
 		t.Errorf("there is no more room than %d", got)
 	}
 	if n := r.metric(t, "copies_total"); n != 3 {

@@ -186,19 +186,16 @@ func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *led
 }
 
 // makeRoom lets a full partition take what the janitor has to store before it may remove
-// anything, up to twice what it should take: publishers take the room as well. Of what is due to be
-// deleted it deletes one batch, since the other partitions wait to be swept.
+// anything. Of what is due to be deleted it deletes one batch, since the other partitions wait to be
+// swept.
 func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 	if _, err := w.deleter.batch(ctx, p); err != nil {
 		return err
 	}
-	if state, _ := p.Log.State(p.Number); state.Limits.MaxBytes >= 2*w.rules().MaxBytes {
-		return nil
-	}
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	w.logger.Warn("a partition is full; it gets an eighth more room, so that its oldest part can go", "partition", p.Number)
+	w.logger.Warn("a partition is full; it gets more room, so that its oldest part can go", "partition", p.Number)
 	return w.log.MakeRoom(ctx, p.Number)
 }
 

@@ -142,6 +142,46 @@ func TestMakeRoom(t *testing.T) {
 	mustPublish(t, l, of("s", "t", 2))
 }
 
+// Publishers take the room as well, and a limit may be lowered to less than half of what a partition
+// holds: the janitor can store its entries all the same.
+func TestMakeRoom_BeyondTwice(t *testing.T) {
+	t.Parallel()
+	settings := one()
+	settings.MaxBytes = 256 << 10
+	l := create(t, natstest.Start(t), settings)
+	fill := func() {
+		t.Helper()
+		var err error
+		for n := 0; err == nil; n++ {
+			e := of("s", "t", n)
+			e.Data = []byte(`"` + strings.Repeat("x", 8<<10) + `"`)
+			_, err = l.Publish(waittest.Context(t), e)
+		}
+		if !errors.Is(err, eventlog.ErrFull) {
+			t.Fatalf("a full log says %v", err)
+		}
+	}
+	fill()
+	settings = l.Settings()
+	settings.MaxBytes = 64 << 10
+	setLimits(t, l, settings)
+	var last eventlog.Ack
+	for upTo := range uint64(3) {
+		must(t, l.MakeRoom(waittest.Context(t), 0))
+		var err error
+		if last, err = l.Announce(waittest.Context(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2 + upTo, Reason: eventlog.Trimmed}, last.Sequence); err != nil {
+			t.Error(err)
+		}
+		fill()
+	}
+	must(t, l.MakeRoom(waittest.Context(t), 0))
+	before := lookAt(t, l, 0).Limits.MaxBytes
+	must(t, l.MakeRoom(waittest.Context(t), 0))
+	if after := lookAt(t, l, 0).Limits.MaxBytes; after != before {
+		t.Errorf("with room left, it gets %d more", after-before)
+	}
+}
+
 // Both read a partition's configuration, change it and write it back.
 func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 	t.Parallel()

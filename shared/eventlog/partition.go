@@ -62,18 +62,30 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	return l.refresh(ctx, p)
 }
 
-// MakeRoom raises the limit of a partition's bytes by an eighth of what it should be: a
-// janitor that has to store something before it may remove anything finds the partition
-// full. [Log.SetLimits] takes it back. Errors wrap [ErrUnavailable] or [ErrNotFound]. Only the
-// acting janitor may call it.
+// minRoom is how much room a full partition gets at least, in bytes: some hundred control entries.
+const minRoom = 1 << 16
+
+// MakeRoom raises the limit of a partition's bytes: a janitor that has to store something before
+// it may remove anything finds the partition full. It gets an eighth of what it should take, and
+// [minRoom] at a time from twice that on, as long as it is full: publishers take the room as well,
+// and the janitor has to store its entries at last. [Log.SetLimits] takes it back. Errors wrap
+// [ErrUnavailable] or [ErrNotFound]. Only the acting janitor may call it.
 func (l *Log) MakeRoom(ctx context.Context, p int) error {
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	return l.change(ctx, p, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		if cfg.MaxBytes <= 0 {
+	return l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		share, holds := l.Settings().Limits().MaxBytes, int64(info.State.Bytes)
+		full := max(cfg.MaxBytes, holds) // it holds more when the limit was lowered
+		switch {
+		case cfg.MaxBytes <= 0:
+			return false, nil
+		case full < 2*share:
+			cfg.MaxBytes = full + max(share/8, minRoom)
+		case full < holds+minRoom:
+			cfg.MaxBytes = full + minRoom
+		default: // something else is full, as the disk
 			return false, nil
 		}
-		cfg.MaxBytes += max(l.Settings().Limits().MaxBytes/8, 1<<16)
 		return true, nil
 	})
 }
