@@ -15,6 +15,11 @@ import (
 	"rejoin/shared/natsconn"
 )
 
+// syncQueue is how many messages a synchronous subscription holds that are not read yet. It is made
+// for each question to other services, and nats.go allocates the queue as a whole: 8 bytes for each
+// message, by default 512 KiB.
+const syncQueue = 4096
+
 // Connect opens a connection to NATS that reconnects without limit, also to a server that refuses
 // its login, since the server may get other users later. It never buffers
 // what it cannot send: a publish without a connection fails at once, so that
@@ -30,6 +35,7 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 		nats.IgnoreAuthErrorAbort(),
 		nats.RetryOnFailedConnect(true),
 		nats.ReconnectBufSize(-1),
+		nats.SyncQueueLen(syncQueue),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
