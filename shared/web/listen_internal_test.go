@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -178,6 +179,13 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 			}
 			if n := strings.Count(log.String(), "connections are closed at once"); n != 1 {
 				t.Errorf("%d lines: %s", n, log.String())
+			}
+			reason := "connections"
+			if c.files > 0 {
+				reason = "files"
+			}
+			if n := metrictest.Value(t, env.Gatherer, "rejoin_listener_refused_total", reason); n != 3 {
+				t.Errorf("%v are counted for want of %s", n, reason)
 			}
 			_ = idle[0].Close()
 			waittest.Until(t, "there is room for another", func() bool {
