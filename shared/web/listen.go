@@ -126,13 +126,25 @@ func (l *listener) acceptFrom(ln net.Listener) error {
 	}
 }
 
-// defaultConnections is how many connections a listener has open at a time. An idle one costs 22 KB.
-const defaultConnections = 10_000
+const (
+	// minConnections is how many connections a listener may have open at a time whatever the memory.
+	minConnections = 10_000
+	// idleBytes is what an idle connection costs.
+	idleBytes = 22_000
+)
+
+// roomFor is how many connections fit into as much as clients may make the program hold; 0: any number.
+func roomFor(memory *quota.Pool) int64 {
+	if memory == nil {
+		return 0
+	}
+	return max(minConnections, memory.Capacity()/idleBytes)
+}
 
 // Bounds are how many connections a listener has open at a time. One client may have three quarters of
 // them, and a quarter while others have the rest; see [quota.Pool].
 type Bounds struct {
-	// Connections bounds all of them. Default: 10,000.
+	// Connections bounds all of them. Default: as many as env.Memory has room for, but at least 10,000.
 	Connections int
 	// Address bounds those of one client address (IPv6: one /64 network). Default: its share.
 	Address int
@@ -187,7 +199,7 @@ func (r *Refused) Note(reason, message string, attrs ...slog.Attr) {
 }
 
 func newBound(b Bounds, env daemon.Env) *bound {
-	open := quota.NewPool(int64(cmp.Or(b.Connections, defaultConnections)))
+	open := quota.NewPool(cmp.Or(int64(b.Connections), roomFor(env.Memory)))
 	open.Each(int64(b.Address))
 	return &bound{b.Clients, open, env.Files, NewRefused(env)}
 }
@@ -200,7 +212,7 @@ func (b *bound) admit(conn net.Conn) net.Conn {
 	}
 	client := b.clients.Peer(conn.RemoteAddr())
 	if !b.open.Take(client, 1) {
-		b.refuse(conn, RefusedConnections, "connections are closed at once: as many as there may be are open, in all or of their address")
+		b.refuse(conn, RefusedConnections, "connections are closed at once: as many as there may be are open, in all or of their address (--max-connections at an edge, else --memory-budget)")
 		return nil
 	}
 	if !b.files.Take(client, 1) {
