@@ -120,6 +120,10 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		return nil, explain(f, err)
 	}
 	p.cfg.Log.WarnOfDifferences(first.Log.Settings(), p.env.Log)
+	// JetStream keeps the newest file of each partition open.
+	if n := first.Log.Settings().Partitions; !p.env.Files.Take("", int64(n)) {
+		p.env.Log.Warn("the limit of open files (ulimit -n, LimitNOFILE) has no room for a file for each partition besides those of clients; when clients take all of it, the log fails and the program ends", "partitions", n)
+	}
 	open := func(name string) (*backend.Backend, error) {
 		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
 			return backend.Open(ctx, backend.Config{}, name, p.env.Log, opts...)

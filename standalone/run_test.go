@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
 
@@ -70,6 +72,27 @@ func (s *stopper) Write(p []byte) (int, error) {
 		s.stop()
 	}
 	return n, err
+}
+
+// The log has a file open for each partition, which may be more than are kept for the program.
+func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
+	t.Parallel()
+	for files, want := range map[int64]int64{100: 4, 3: 0} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		log := &stopper{at: "edge open", stop: cancel}
+		env := daemon.NewEnv(slog.New(slog.NewTextHandler(log, nil)))
+		env.Files = quota.NewPool(files)
+		if err := Run(ctx, parsed(t, "--data="+t.TempDir(), "--partitions=4"), env); err != nil {
+			t.Fatal(err)
+		}
+		if got := env.Files.Used(); got != want {
+			t.Errorf("of %d files %d are the log's, want %d", files, got, want)
+		}
+		if warned := strings.Contains(log.String(), "ulimit -n"); warned != (want == 0) {
+			t.Errorf("with %d files: %s", files, log.String())
+		}
+	}
 }
 
 // A disk that fills up while the program runs cannot be had on every machine: what

@@ -86,8 +86,8 @@ daemon-reload) ;;
 esac
 `
 
+// It is not parallel, nor are its parts: a script that the fork of another test has open cannot run (ETXTBSY).
 func TestDebian_ServiceState(t *testing.T) {
-	t.Parallel()
 	// dpkg passes the version before to an installation after a removal too.
 	const install, upgrade, remove, purge = "postinst configure", "postinst configure 1.0", "prerm remove", "postrm purge"
 	for name, c := range map[string]struct {
@@ -102,7 +102,7 @@ func TestDebian_ServiceState(t *testing.T) {
 		"purged":                {[]string{install, remove, "postrm remove", purge}, false, false},
 		"installed after purge": {[]string{install, remove, "postrm remove", purge, install}, true, true},
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other: a script that another one's fork has open cannot run
+		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			link := filepath.Join(root, "etc", "systemd", "system", "multi-user.target.wants", "rejoin.service")
 			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run", "systemd", "system")} {

@@ -71,6 +71,29 @@ func TestAttackProcessesTakenByOneClient(t *testing.T) {
 	}
 }
 
+// A process takes files of the program, as connections do.
+func TestAttackFilesTakenByProcesses(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 100
+	in := s.start(t, cfg, func(s *Service) { s.host.Files = quota.NewPool(12) })
+	var last string
+	for range 2 { // three quarters are 9 files
+		name, a := s.openAs(t, "mallory", "")
+		if a.Status != http.StatusOK {
+			t.Fatalf("it was answered %d %s", a.Status, a.Data)
+		}
+		last = name
+	}
+	_, a := s.openAs(t, "mallory", "")
+	wantBusy(t, a)
+	if files, processes := in.host.Files.Used(), in.metric(t, "processes"); files != 8 || processes != 2 {
+		t.Errorf("%d files, %v processes", files, processes)
+	}
+	s.end(t, last)
+	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Files.Used() == 4 && in.metric(t, "processes") == 1 })
+}
+
 // M1: sessions that are opened by initialize count in the limits of all.
 func TestAttackSessionsByInitialize(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

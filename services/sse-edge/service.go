@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -86,7 +87,11 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			_ = s.ln.Close() // the other error says why
 			return nil, err
 		}
-		s.front.Bound(env.Files, cfg.Clients.Peer)
+		refused := web.NewRefused(env)
+		s.front.Bound(env.Files, cfg.Clients.Peer, func(client net.Addr, err error) {
+			refused.Note(web.RefusedFiles, "requests over TLS are cut off: the limit of open files (ulimit -n) has no room for more, or for more of their address",
+				slog.String("client", client.String()), slog.Any("error", err))
+		})
 	}
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: s.subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'

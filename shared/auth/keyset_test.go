@@ -261,7 +261,7 @@ func TestKeySet_NoKeyLeft(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, with("exp", noon.Add(24*time.Hour).Unix()), "kid", "1")
 	v, clock := setVerifier(t, is.URL)
-	expect := func(want error) {
+	expect := func(t *testing.T, want error) {
 		t.Helper()
 		if _, err := v.Verify(t.Context(), token); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
@@ -280,11 +280,11 @@ func TestKeySet_NoKeyLeft(t *testing.T) {
 		t.Run(answer, func(t *testing.T) {
 			is.serve(ring.edJWK("1"))
 			clock.pass(keySetAge)
-			expect(nil)
+			expect(t, nil)
 			is.handle(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) })
 			clock.pass(keySetAge)
-			expect(want)
-			expect(want)
+			expect(t, want)
+			expect(t, want)
 		})
 	}
 }

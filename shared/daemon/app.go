@@ -167,8 +167,16 @@ func (a App) Main() int {
 }
 
 // refusalCode returns the exit code for settings that a check refuses: [ExitUsage] has systemd
-// start the program no more, and a file that cannot be used now may be written or mounted later.
+// start the program no more, and a file that cannot be used now may be written or mounted later. Any other
+// problem stays whatever the file holds.
 func refusalCode(err error) int {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it is what a join consists of that is looked at
+		code := ExitError
+		for _, e := range joined.Unwrap() {
+			code = max(code, refusalCode(e))
+		}
+		return code
+	}
 	if _, ok := errors.AsType[*flagtype.FileError](err); ok {
 		return ExitError
 	}

@@ -24,11 +24,16 @@ type fileCLI struct {
 }
 
 func (c *fileCLI) Check() error {
+	file := fmt.Errorf("--target: %w", &flagtype.FileError{Err: errors.New("it is empty")})
 	switch c.Target {
 	case "moon":
 		return errors.Join(errors.New("--target is too far"), errors.New("nobody is left for --hosts"))
 	case "file":
-		return fmt.Errorf("--target: %w", &flagtype.FileError{Err: errors.New("it is empty")})
+		return file
+	case "files":
+		return errors.Join(file, nil, errors.Join(file))
+	case "file on the moon":
+		return errors.Join(file, errors.New("--target is too far"))
 	}
 	return nil
 }
@@ -42,6 +47,9 @@ func TestMain_Check(t *testing.T) {
 	}{
 		"moon": {ExitUsage, "ingest: --target is too far; nobody is left for --hosts\n"},
 		"file": {ExitError, "ingest: --target: it is empty\n"},
+
+		"files":            {ExitError, "ingest: --target: it is empty; --target: it is empty\n"},
+		"file on the moon": {ExitUsage, "ingest: --target: it is empty; --target is too far\n"},
 	} {
 		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error {
 			t.Error("the program runs")

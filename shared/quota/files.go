@@ -5,12 +5,12 @@ import (
 	"syscall"
 )
 
-// reservedFiles is how many files are not for clients. The standalone program has 43 open with 16
-// partitions and no client, and 120 while it writes to all of them.
+// reservedFiles is how many files are not for clients. The standalone program has 27 open without
+// clients, and one for each partition, which it takes of the others.
 const reservedFiles = 256
 
 // Files returns how many files clients may make this process open: its limit of open files
-// (RLIMIT_NOFILE), without those that the program and its log need. 0: there is no limit.
+// (RLIMIT_NOFILE), without those that the program needs. 0: there is no limit.
 func Files() int64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -43,7 +43,11 @@ func NewPool(capacity int64) *Pool {
 }
 
 // Each bounds what one client may hold besides its share. It must be called before the Pool is used.
-func (p *Pool) Each(most int64) { p.each = most }
+func (p *Pool) Each(most int64) {
+	if p != nil {
+		p.each = most
+	}
+}
 
 // Capacity returns how much there is in all; 0 when the Pool is nil.
 func (p *Pool) Capacity() int64 {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/quota"
@@ -124,13 +126,25 @@ func (l *listener) acceptFrom(ln net.Listener) error {
 	}
 }
 
-// defaultConnections is how many connections a listener has open at a time. An idle one costs 22 KB.
-const defaultConnections = 10_000
+const (
+	// minConnections is how many connections a listener may have open at a time whatever the memory.
+	minConnections = 10_000
+	// idleBytes is what an idle connection costs.
+	idleBytes = 22_000
+)
+
+// roomFor is how many connections fit into as much as clients may make the program hold; 0: any number.
+func roomFor(memory *quota.Pool) int64 {
+	if memory == nil {
+		return 0
+	}
+	return max(minConnections, memory.Capacity()/idleBytes)
+}
 
 // Bounds are how many connections a listener has open at a time. One client may have three quarters of
 // them, and a quarter while others have the rest; see [quota.Pool].
 type Bounds struct {
-	// Connections bounds all of them. Default: 10,000.
+	// Connections bounds all of them. Default: as many as env.Memory has room for, but at least 10,000.
 	Connections int
 	// Address bounds those of one client address (IPv6: one /64 network). Default: its share.
 	Address int
@@ -143,13 +157,51 @@ type bound struct {
 	clients *Clients
 	open    *quota.Pool // connections of this listener
 	files   *quota.Pool // of the process
-	refused *logrepeat.Log
+	refused *Refused
+}
+
+// Reasons of [Refused]: which bound was reached.
+const (
+	RefusedConnections = "connections"
+	RefusedFiles       = "files"
+)
+
+// Refused counts what is refused before there is a request that could be answered, and logs it now and then.
+// It is safe for concurrent use.
+type Refused struct {
+	log   *logrepeat.Log
+	total *prometheus.CounterVec
+}
+
+// NewRefused registers the metric rejoin_listener_refused_total, which all listeners of a program share.
+func NewRefused(env daemon.Env) *Refused {
+	r := &Refused{logrepeat.New(env.Log, slog.LevelWarn, nil), prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "rejoin_listener_refused_total",
+		Help: "Connections that were closed at once, and requests over TLS that were cut off, by which bound was reached, in all or for one address: connections, files.",
+	}, []string{"reason"})}
+	if err := env.Metrics.Register(r.total); err != nil {
+		before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err)
+		if !ok {
+			panic(err)
+		}
+		r.total = before.ExistingCollector.(*prometheus.CounterVec) //nolint:errcheck,forcetypeassert // this function registered it
+	}
+	for _, reason := range []string{RefusedConnections, RefusedFiles} {
+		r.total.WithLabelValues(reason)
+	}
+	return r
+}
+
+// Note counts one for a reason.
+func (r *Refused) Note(reason, message string, attrs ...slog.Attr) {
+	r.total.WithLabelValues(reason).Inc()
+	r.log.Note(context.Background(), reason, message, attrs...)
 }
 
 func newBound(b Bounds, env daemon.Env) *bound {
-	open := quota.NewPool(int64(cmp.Or(b.Connections, defaultConnections)))
+	open := quota.NewPool(cmp.Or(int64(b.Connections), roomFor(env.Memory)))
 	open.Each(int64(b.Address))
-	return &bound{b.Clients, open, env.Files, logrepeat.New(env.Log, slog.LevelWarn, nil)}
+	return &bound{b.Clients, open, env.Files, NewRefused(env)}
 }
 
 // admit counts a connection until it is closed, or closes it and returns nil.
@@ -160,12 +212,12 @@ func (b *bound) admit(conn net.Conn) net.Conn {
 	}
 	client := b.clients.Peer(conn.RemoteAddr())
 	if !b.open.Take(client, 1) {
-		b.refuse(conn, "connections", "connections are closed at once: as many as there may be are open, in all or of their address")
+		b.refuse(conn, RefusedConnections, "connections are closed at once: as many as there may be are open, in all or of their address (--max-connections at an edge, else --memory-budget)")
 		return nil
 	}
 	if !b.files.Take(client, 1) {
 		b.open.Give(client, 1)
-		b.refuse(conn, "files", "connections are closed at once: the limit of open files (ulimit -n) has no room for more, or for more of their address")
+		b.refuse(conn, RefusedFiles, "connections are closed at once: the limit of open files (ulimit -n) has no room for more, or for more of their address")
 		return nil
 	}
 	return &counted{tcp, sync.OnceFunc(func() {
@@ -174,9 +226,9 @@ func (b *bound) admit(conn net.Conn) net.Conn {
 	})}
 }
 
-func (b *bound) refuse(conn net.Conn, kind, message string) {
+func (b *bound) refuse(conn net.Conn, reason, message string) {
+	b.refused.Note(reason, message, slog.String("addr", conn.LocalAddr().String()), slog.String("client", conn.RemoteAddr().String()), slog.Int64("open", b.open.Used()))
 	_ = conn.Close() // nothing was sent on it
-	b.refused.Note(context.Background(), kind, message, slog.String("addr", conn.LocalAddr().String()), slog.String("client", conn.RemoteAddr().String()), slog.Int64("open", b.open.Used()))
 }
 
 // counted is a connection whose place is given back when it is closed.

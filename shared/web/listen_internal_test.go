@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -126,6 +127,20 @@ func TestListen_ServesEveryQueue(t *testing.T) {
 	}
 }
 
+// A program that has more memory for clients takes more connections.
+func TestBound_ConnectionsFollowTheMemory(t *testing.T) {
+	for memory, want := range map[int64]int64{64 << 20: 10_000, 2 << 30: 97_612, -1: 0} {
+		env := daemon.NewEnv(nil)
+		env.Memory = quota.NewPool(memory)
+		if got := newBound(Bounds{Address: 3}, env).open.Capacity(); got != want {
+			t.Errorf("with %d bytes %d connections may be open, want %d", memory, got, want)
+		}
+	}
+	if got := newBound(Bounds{Connections: 8}, daemon.NewEnv(nil)).open.Capacity(); got != 8 {
+		t.Errorf("%d connections may be open, want 8", got)
+	}
+}
+
 // A client uses files and memory before its token is checked.
 func TestListen_ConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -178,6 +193,13 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 			}
 			if n := strings.Count(log.String(), "connections are closed at once"); n != 1 {
 				t.Errorf("%d lines: %s", n, log.String())
+			}
+			reason := "connections"
+			if c.files > 0 {
+				reason = "files"
+			}
+			if n := metrictest.Value(t, env.Gatherer, "rejoin_listener_refused_total", reason); n != 3 {
+				t.Errorf("%v are counted for want of %s", n, reason)
 			}
 			_ = idle[0].Close()
 			waittest.Until(t, "there is room for another", func() bool {

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
+	"rejoin/shared/client"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/waittest"
 	"rejoin/standalone/remote"
@@ -242,6 +244,38 @@ func TestTail_ServerRefusesFirst(t *testing.T) {
 	if code != 0 || lines[0] != s.URL+": refused with status 503: Service Unavailable; trying again" || lines[1] != s.URL+" answers" {
 		t.Errorf("code %d, %q", code, status)
 	}
+}
+
+// transport answers requests.
+type transport func() *http.Response
+
+func (f transport) RoundTrip(*http.Request) (*http.Response, error) { return f(), nil }
+
+// A server that refuses each attempt at a line until the outcome stays unknown does not answer again with that.
+func TestPublish_RefusedUntilUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var status bytes.Buffer
+		server := newReport(&status, "URL")
+		publisher, err := client.NewPublisher(client.PublisherConfig{URL: "http://localhost", OnFailure: server.failed, HTTPClient: &http.Client{Transport: transport(func() *http.Response {
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}
+		})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := publisher.Publish(t.Context(), client.Message{Session: "s", Stream: "t", Data: []byte("1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queue := make(chan pending, 1)
+		queue <- pending{1, result}
+		close(queue)
+		if got := collect(t.Context(), publisher, queue, &status, server); got.unknown != 1 || strings.Contains(status.String(), "URL answers") {
+			t.Errorf("%+v, %q", got, status.String())
+		}
+		if err := publisher.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A server that refuses has answered, so an interruption is no failure.

@@ -212,13 +212,13 @@ func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pend
 			t.rest = cmp.Or(t.rest, p.line)
 			t.doubt = t.doubt || errors.Is(err, client.ErrUnknown)
 		case err != nil:
-			if _, refused := errors.AsType[*client.Error](err); refused {
-				server.answers()
-			}
 			if errors.Is(err, client.ErrUnknown) {
-				t.unknown++
+				t.unknown++ // the error that comes with it is of an attempt that failed
 			} else {
 				t.refused++
+				if _, refused := errors.AsType[*client.Error](err); refused {
+					server.answers()
+				}
 			}
 			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
 		default:

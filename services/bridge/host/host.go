@@ -40,6 +40,9 @@ type Host struct {
 	Memory *quota.Pool // bytes of what clients have sent, until it is served
 	// Open and Processes have a place for each call of the upstream, and for each process of it.
 	Open, Processes *quota.Pool
+	// Files are those of the program that clients may make it open: connections to the upstream, and what
+	// a process takes.
+	Files *quota.Pool
 	// Reloads has one token for each stream that is read from the log to be continued. Each takes a page of
 	// memory, and a take-over begins all at once.
 	Reloads chan struct{}
@@ -94,7 +97,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h := &Host{
 		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		Memory: env.Memory, Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Reloads: make(chan struct{}, reloadsAtOnce),
+		Memory: env.Memory, Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,

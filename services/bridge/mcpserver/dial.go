@@ -76,7 +76,7 @@ func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (
 func (s *Server) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
 	u, err := s.startStdio(c.Session, host.ClientOf(c))
 	if errors.Is(err, errBusy) {
-		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes)",
+		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes, or the limit of open files)",
 			slog.Int("processes", s.host.Config.MaxProcesses), slog.String("client", host.ClientOf(c)))
 		a := upstream.Busy(errBusy.Error())
 		return Connected{}, &a

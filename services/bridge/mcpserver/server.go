@@ -49,7 +49,7 @@ func New(h *host.Host) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		host: h, endpoint: upstream.NewEndpoint(h.Config.Upstream, static, h.Config.ForwardHeader), command: command,
+		host: h, endpoint: upstream.NewEndpoint(h.Config.Upstream, static, h.Config.ForwardHeader, h.Files), command: command,
 	}, nil
 }
 

@@ -62,13 +62,14 @@ type stdioCall struct {
 // startStdio starts a process and its session, of a client's share, without telling it
 // anything.
 func (s *Server) startStdio(session, client string) (*stdio, error) {
-	if !s.host.Processes.Take(client, 1) {
+	leave, ok := s.takePlace(client)
+	if !ok {
 		s.EndUnused()
 		return nil, errBusy
 	}
 	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))
 	if err != nil {
-		s.host.Processes.Give(client, 1)
+		leave()
 		return nil, err
 	}
 	u := &stdio{
@@ -76,15 +77,30 @@ func (s *Server) startStdio(session, client string) (*stdio, error) {
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
 	}
 	if !s.host.Go(func() {
-		defer s.host.Processes.Give(client, 1)
+		defer leave()
 		u.watchProcess()
 	}) {
 		p.Stop()
 		p.CloseAll()
-		s.host.Processes.Give(client, 1)
+		leave()
 		return nil, upstream.ErrStopping
 	}
 	return u, nil
+}
+
+// takePlace takes a place for a process, and its files, of a client's share. leave gives them back.
+func (s *Server) takePlace(client string) (leave func(), ok bool) {
+	if !s.host.Processes.Take(client, 1) {
+		return nil, false
+	}
+	if !s.host.Files.Take(client, upstream.ProcessFiles) {
+		s.host.Processes.Give(client, 1)
+		return nil, false
+	}
+	return func() {
+		s.host.Files.Give(client, upstream.ProcessFiles)
+		s.host.Processes.Give(client, 1)
+	}, true
 }
 
 // watchProcess stops the process when the service stops or when it has ended or closed its
@@ -280,7 +296,7 @@ func (u *stdio) forget(s *stdioCall) {
 }
 
 // errBusy is returned when there are as many processes as there may be, or as many as
-// this client may have of them.
+// this client may have of them, or no files for one more.
 var errBusy = errors.New("the bridge has too many processes, or too many of this client's")
 
 // errEarly is why a message before the response to initialize is left out.

@@ -14,9 +14,11 @@ import (
 	"net/textproto"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"rejoin/shared/mcp"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 )
 
@@ -44,8 +46,8 @@ type Endpoint struct {
 }
 
 // NewEndpoint returns where an MCP server listens. Each request has the static headers, and those
-// of the client that forward names.
-func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
+// of the client that forward names. Each connection takes one of files while it is open.
+func NewEndpoint(url string, static http.Header, forward []string, files *quota.Pool) *Endpoint {
 	e := &Endpoint{url: url, static: static}
 	for _, name := range forward {
 		e.forward = append(e.forward, textproto.CanonicalMIMEHeaderKey(name))
@@ -53,7 +55,7 @@ func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
 	e.client = &http.Client{
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
-			DialContext:         (&net.Dialer{Timeout: DialTimeout}).DialContext,
+			DialContext:         dialer{files}.dial,
 			TLSHandshakeTimeout: DialTimeout,
 			ForceAttemptHTTP2:   true,
 			DisableCompression:  true, // events would wait for a compressor's buffer
@@ -70,6 +72,38 @@ func NewEndpoint(url string, static http.Header, forward []string) *Endpoint {
 		},
 	}
 	return e
+}
+
+// dialer makes connections that count as files.
+type dialer struct{ files *quota.Pool }
+
+// share is whose share of the files connections to the MCP server are: they are not of one client, and
+// must leave some to connections of clients.
+const share = "upstream"
+
+func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if !d.files.Take(share, 1) {
+		return nil, ErrFiles
+	}
+	give := sync.OnceFunc(func() { d.files.Give(share, 1) })
+	c, err := (&net.Dialer{Timeout: DialTimeout}).DialContext(ctx, network, addr)
+	if err != nil {
+		give()
+		return nil, err
+	}
+	return &conn{c, give}, nil
+}
+
+// conn is a connection whose file is given back when it is closed.
+type conn struct {
+	net.Conn
+	give func() // once
+}
+
+// Close may be called again.
+func (c *conn) Close() error {
+	defer c.give()
+	return c.Conn.Close()
 }
 
 // Close closes idle connections.
@@ -192,6 +226,8 @@ func Unreachable(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, ErrStopping):
 		return Busy(ErrStopping.Error())
+	case errors.Is(err, ErrFiles):
+		return Busy(ErrFiles.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, ErrTimeout):
 		return Failure(http.StatusGatewayTimeout, CodeTimeout, "the MCP server did not answer in time")
 	default:

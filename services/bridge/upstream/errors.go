@@ -29,6 +29,9 @@ var (
 	// ErrUnanswered is the cause of a call whose upstream has ended it without a response.
 	ErrUnanswered = errors.New("the MCP server ended the request without a response")
 
+	// ErrFiles is returned when the program has no file left for a connection to the MCP server.
+	ErrFiles = errors.New("the limit of open files (ulimit -n) has no room for another connection to the MCP server")
+
 	// ErrTooLarge is returned when a message of the upstream is larger than the log takes.
 	ErrTooLarge = errors.New("a message of the MCP server is too large")
 )

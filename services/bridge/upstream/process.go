@@ -26,6 +26,9 @@ const (
 // stderrBytes is how much of a line of a process's stderr goes to the log.
 const stderrBytes = 8 << 10
 
+// ProcessFiles is how many files a [Process] takes of the bridge: three pipes, and its pidfd.
+const ProcessFiles = 4
+
 // Process is a running program in a process group of its own.
 //
 //	StartProcess ──▶ wait: one goroutine, until the program has ended

@@ -51,6 +51,7 @@ type Server struct {
 	ln      net.Listener
 	backend *listener
 	within  time.Duration // of a write to a client
+	refused func(client net.Addr, err error)
 }
 
 // New returns a server that takes the connections of ln once [Server.Serve] runs. headers and idle
@@ -61,7 +62,7 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write}
+	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write, refused: func(net.Addr, error) {}}
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(s.forward),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
@@ -77,10 +78,11 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	return s, nil
 }
 
-// Bound counts the files of requests in a pool: two each. client says whose they are. It must be called
-// before [Server.Serve]. Default: any number.
-func (s *Server) Bound(files *quota.Pool, client func(net.Addr) string) {
-	s.backend.files, s.backend.client = files, client
+// Bound counts the files of requests in a pool: two each. client says whose they are, and refused is called
+// for each request that is aborted for want of files. It must be called before [Server.Serve]. Default:
+// any number.
+func (s *Server) Bound(files *quota.Pool, client func(net.Addr) string, refused func(client net.Addr, err error)) {
+	s.backend.files, s.backend.client, s.refused = files, client, refused
 }
 
 // Backend is what the edge's server listens on.
@@ -107,6 +109,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	near, err := s.backend.dial(r)
 	if err != nil {
 		// The edge stops, or there are too many files; an EventSource that got an error would not come back.
+		if !errors.Is(err, net.ErrClosed) && r.Context().Err() == nil {
+			s.refused(remoteOf(r), err)
+		}
 		panic(http.ErrAbortHandler)
 	}
 	control := http.NewResponseController(w)
@@ -247,8 +252,7 @@ func (l *listener) Close() error {
 
 // dial makes a connection to the edge's server for a request.
 func (l *listener) dial(r *http.Request) (*conn, error) {
-	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
-	remote := net.TCPAddrFromAddrPort(addr)
+	remote := remoteOf(r)
 	client := ""
 	if l.client != nil {
 		client = l.client(remote)
@@ -274,6 +278,11 @@ func (l *listener) dial(r *http.Request) (*conn, error) {
 		err = r.Context().Err()
 	}
 	return nil, cmp.Or(errors.Join(ends[0].Close(), ends[1].Close()), err)
+}
+
+func remoteOf(r *http.Request) net.Addr {
+	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return net.TCPAddrFromAddrPort(addr)
 }
 
 var errTooManyFiles = errors.New("too many open files")

@@ -66,8 +66,9 @@ func newFiles(t *testing.T) Files {
 
 // system is a server with something behind it.
 type system struct {
-	front *Server
-	url   string
+	front   *Server
+	url     string
+	refused chan error
 }
 
 func start(t *testing.T, behind http.HandlerFunc) system {
@@ -92,7 +93,8 @@ func startBounded(t *testing.T, write time.Duration, files *quota.Pool, behind h
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Bound(files, func(net.Addr) string { return "" })
+	refused := make(chan error, 16)
+	s.Bound(files, func(net.Addr) string { return "" }, func(_ net.Addr, err error) { refused <- err })
 	edge := &http.Server{Handler: behind, ReadHeaderTimeout: time.Minute}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -108,7 +110,7 @@ func startBounded(t *testing.T, write time.Duration, files *quota.Pool, behind h
 		s.Stop(ctx)
 		both.Wait()
 	})
-	return system{s, "https://" + ln.Addr().String()}
+	return system{s, "https://" + ln.Addr().String(), refused}
 }
 
 // client returns a client of one protocol, which takes so much of a response that is not read.
@@ -460,6 +462,9 @@ func TestForward_FilesAreBounded(t *testing.T) {
 	if resp, err := c.Do(req); err == nil {
 		_ = resp.Body.Close()
 		t.Error("a third request is served")
+	}
+	if err := waittest.Receive(t, "the request is reported", s.refused); !errors.Is(err, errTooManyFiles) {
+		t.Error(err)
 	}
 	close(release)
 	for _, body := range []io.Reader{first, second} {
