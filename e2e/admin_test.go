@@ -290,6 +290,9 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	p.publish("nosuch", "s", 1, 1)
 	b.shows("session-facts", "open")
 	b.until("byID('close').checkVisibility() && byID('timeline').checkVisibility()")
+	p.publish("nosuch", "s", 2, 201)
+	b.shows("timeline-hint", "the newest 200 published events")
+	b.shows("timeline-hint", "complete since")
 	script[bool](b, "location.hash = '#session=*'; true") // which no session can be named
 	b.shows("session-facts", "There is no session of this name.")
 	b.shows("state", "live")

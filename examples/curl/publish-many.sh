@@ -8,7 +8,9 @@
 # missing and nothing twice, within two minutes.
 set -euo pipefail
 
-session=${1:?a session} stream=${2:?a stream} file=${3:?a file} key=${4:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+[ $# -ge 3 ] || { echo "usage: $0 session stream file [key]" >&2 && exit 2; }
+[ -r "$3" ] || { echo "cannot read $3" >&2 && exit 2; }
+session=$1 stream=$2 file=$3 key=${4:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
 headers=(-H 'Content-Type: application/x-ndjson' -H 'Expect:' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
 answer=$(mktemp)

@@ -3,6 +3,8 @@
 import { $, clock, el, number, setText } from './base.js'
 import { ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
 
+export const ITEMS = 200 // connections, happenings and events that are asked for, and streams that are shown
+
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}
 
@@ -57,11 +59,11 @@ function renderDetail(d) {
   $('clear').disabled = false
 
   const streams = d.streams.slice().sort((a, b) => (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
-  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
+  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > ITEMS ? `, the newest ${ITEMS} here` : ''))
   $('no-streams').hidden = streams.length > 0
   $('streams-table').hidden = streams.length === 0
-  keyed($('streams'), streams.slice(0, 200), (s) => s.stream, buildStream, updateStream)
-  keyStreams(streams.slice(0, 200).map((s) => s.stream))
+  keyed($('streams'), streams.slice(0, ITEMS), (s) => s.stream, buildStream, updateStream)
+  keyStreams(streams.slice(0, ITEMS).map((s) => s.stream))
 }
 
 function when(at) {
@@ -256,7 +258,11 @@ export function renderTimeline() {
   }
   const hint = []
   if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} connects, resumes and ends`)
-  if (since) hint.push(`complete since ${clock(since)}`)
+  if (published.length >= ITEMS) hint.push(`the newest ${number(published.length)} published events`)
+  // Of what was cut off, nothing older than the last one is complete. Both lists begin with the newest.
+  const complete = [since, total > happenings.length && happenings.at(-1).time, published.length >= ITEMS && published.at(-1).time]
+    .filter(Boolean).sort((a, b) => Date.parse(a) - Date.parse(b)).at(-1)
+  if (complete) hint.push(`complete since ${clock(complete)}`)
   setText($('timeline-hint'), silent(edges) || hint.join(' · '))
   $('no-timeline').hidden = list.length > 0
   $('timeline').hidden = list.length === 0
