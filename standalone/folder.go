@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 )
 
 // folderVersion is the version of the layout of the data folder, which is that of the log in it:
@@ -61,7 +62,7 @@ func openFolder(path string, minFree int64) (*folder, error) {
 	}
 	if free < minFree {
 		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes requires %s; free some space, or choose another folder with --data",
-			path, megabytes(free), megabytes(minFree)), ErrNoSpace}
+			path, flagtype.FormatSize(free), flagtype.FormatSize(minFree)), ErrNoSpace}
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
@@ -224,8 +225,6 @@ func freeBytes(path string) (int64, error) {
 	}
 	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:gosec,unconvert // below 8 EiB; the types differ between systems
 }
-
-func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // room is how much of the free space the log may take.
 func (f *folder) room() int64 { return f.free / 10 * 9 }

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/web"
 )
 
@@ -94,7 +95,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		settings.MaxBytes = f.free / 2
 	} else if f.isNew() && settings.MaxBytes > f.room() {
 		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
-			megabytes(settings.MaxBytes), f.path, megabytes(f.free)), ErrNoSpace}
+			flagtype.FormatSize(settings.MaxBytes), f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
 	}
 	// A port that is taken is found before anything is written.
 	if err := p.checkAddrs(); err != nil {
@@ -258,7 +259,7 @@ func explain(f *folder, err error) error {
 	case errors.Is(err, eventlog.ErrMismatch):
 		return &sentence{fmt.Sprintf("%s: %v; --data chooses another folder", f.path, err), ErrVersion}
 	case errors.Is(err, eventlog.ErrFull):
-		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, megabytes(f.free)), ErrNoSpace}
+		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
 	default:
 		return err
 	}

@@ -136,7 +136,7 @@ func TestLimits_ShowAndChange(t *testing.T) {
 	s.want(0, "max-message-bytes: 8388608 (8.0 MiB) → 4194304 (4.0 MiB)\nAll 2 partitions are set.\n", "", "set", "--max-message-bytes=4194304")
 	s.want(0, "max-message-bytes: 4194304 (4.0 MiB) → 8388608 (8.0 MiB)\nAll 2 partitions are set.\n", "", "set", "--max-message-bytes=8388608")
 	s.want(1, "", "NATS takes messages of 8392704 bytes; its max_payload must be at least 16781312 first", "set", "--max-message-bytes=16777216")
-	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
+	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8.0 GiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
 		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--max-streams-per-session=5", "--yes")
 	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
 		t.Errorf("the settings are %+v", got)
