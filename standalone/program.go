@@ -121,6 +121,10 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		return nil, explain(f, err)
 	}
 	p.cfg.Log.WarnOfDifferences(first.Log.Settings(), p.env.Log)
+	if limit, room := first.Log.Settings().MaxBytes, server.stored()+f.free; limit > room {
+		p.env.Log.Warn("the log may become larger than the disk; set a smaller limit with rejoin log set --max-bytes, or free some space",
+			"limit", flagtype.FormatSize(limit), "stored_and_free", flagtype.FormatSize(room))
+	}
 	open := func(name string) (*backend.Backend, error) {
 		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
 			return backend.Open(ctx, backend.Config{}, name, p.env.Log, opts...)
