@@ -19,6 +19,9 @@ var (
 	// ErrExited is returned when the upstream's process has ended.
 	ErrExited = errors.New("the process of the MCP server has ended")
 
+	// errStart is returned when there can be no process of the MCP server.
+	errStart = errors.New("the MCP server cannot be started")
+
 	// ErrSession is returned when the upstream's name of a session is not visible ASCII
 	// (MCP 2025-11-25, session management), or too long.
 	ErrSession = errors.New("the MCP server's session ID is not valid")
