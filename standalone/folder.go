@@ -37,6 +37,7 @@ const (
 type folder struct {
 	path string
 	lock *os.File
+	mine bool  // the lock file holds this process' ID
 	free int64 // bytes that were free when it was opened
 }
 
@@ -102,6 +103,7 @@ func (f *folder) writePID() error {
 	if err != nil {
 		return refused(f.path, err)
 	}
+	f.mine = true
 	return nil
 }
 
@@ -132,10 +134,14 @@ func (f *folder) natsKey() (public string, err error) {
 	return public, nil
 }
 
-// close gives the folder back. It unlocks the file before it closes it: a process that is being
+// close gives the folder back, and removes the process ID, which another process may have later.
+// It unlocks the file before it closes it: a process that is being
 // started at this moment has a copy of the descriptor until it runs its program, and with it
 // the lock.
 func (f *folder) close() {
+	if f.mine {
+		_ = f.lock.Truncate(0) // after a failure it is as after a kill
+	}
 	_ = syscall.Flock(int(f.lock.Fd()), syscall.LOCK_UN)
 	_ = f.lock.Close()
 }

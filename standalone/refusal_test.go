@@ -257,6 +257,9 @@ func TestFolder_FreeWhileAProcessStarts(t *testing.T) {
 	}
 	defer func() { _ = syscall.Close(held) }()
 	f.close()
+	if pid, err := os.ReadFile(filepath.Join(data, lockFile)); err != nil || len(pid) > 0 { // it may be another process' by now
+		t.Errorf("the lock file still says %q, %v", pid, err)
+	}
 	again, err := openFolder(data, 0)
 	if err != nil {
 		t.Fatal(err)
