@@ -32,6 +32,10 @@ var (
 	// ErrUnanswered is the cause of a call whose upstream has ended it without a response.
 	ErrUnanswered = errors.New("the MCP server ended the request without a response")
 
+	// ErrRestarted is the cause of a call of a bridge that has ended, without event IDs by which the next one
+	// could resume it.
+	ErrRestarted = errors.New("the bridge was restarted during the request, and the MCP server resumes none")
+
 	// ErrTooLarge is returned when a message of the upstream is larger than the log takes.
 	ErrTooLarge = errors.New("a message of the MCP server is too large")
 )
