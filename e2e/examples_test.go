@@ -380,7 +380,7 @@ await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '
 			}
 			cmd := exec.CommandContext(t.Context(), run[0], file, examples) //nolint:gosec // from here
 			cmd.Env = append(os.Environ(), "NODE_NO_WARNINGS=1", "PYTHONDONTWRITEBYTECODE=1")
-			if out, err := cmd.CombinedOutput(); err != nil || string(out) != run[2] {
+			if out, err := cmd.Output(); err != nil || string(out) != run[2] {
 				t.Errorf("%v, it printed %s, want %s", err, out, run[2])
 			}
 		})

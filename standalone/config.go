@@ -3,6 +3,7 @@ package standalone
 import (
 	"cmp"
 	"errors"
+	"fmt"
 
 	"github.com/alecthomas/kong"
 
@@ -52,6 +53,8 @@ func (c Config) Validate() error {
 		return errors.New("--min-free-bytes must not be negative")
 	case c.Janitor.JanitorAddr == "":
 		return errors.New("--janitor-addr is empty")
+	case c.Log.Replicas > 1:
+		return fmt.Errorf("--replicas=%d needs a NATS cluster, and one program has one NATS server; leave it out", c.Log.Replicas)
 	}
 	_, _, natsErr := splitAddr(cmp.Or(c.NATSAddr, defaultNATSAddr))
 	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr} {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 )
 
 // folderVersion is the version of the layout of the data folder, which is that of the log in it:
@@ -36,6 +37,7 @@ const (
 type folder struct {
 	path string
 	lock *os.File
+	mine bool  // the lock file holds this process' ID
 	free int64 // bytes that were free when it was opened
 }
 
@@ -61,7 +63,7 @@ func openFolder(path string, minFree int64) (*folder, error) {
 	}
 	if free < minFree {
 		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes requires %s; free some space, or choose another folder with --data",
-			path, megabytes(free), megabytes(minFree)), ErrNoSpace}
+			path, flagtype.FormatSize(free), flagtype.FormatSize(minFree)), ErrNoSpace}
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
@@ -101,6 +103,7 @@ func (f *folder) writePID() error {
 	if err != nil {
 		return refused(f.path, err)
 	}
+	f.mine = true
 	return nil
 }
 
@@ -131,10 +134,14 @@ func (f *folder) natsKey() (public string, err error) {
 	return public, nil
 }
 
-// close gives the folder back. It unlocks the file before it closes it: a process that is being
+// close gives the folder back, and removes the process ID, which another process may have later.
+// It unlocks the file before it closes it: a process that is being
 // started at this moment has a copy of the descriptor until it runs its program, and with it
 // the lock.
 func (f *folder) close() {
+	if f.mine {
+		_ = f.lock.Truncate(0) // after a failure it is as after a kill
+	}
 	_ = syscall.Flock(int(f.lock.Fd()), syscall.LOCK_UN)
 	_ = f.lock.Close()
 }
@@ -224,8 +231,6 @@ func freeBytes(path string) (int64, error) {
 	}
 	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:gosec,unconvert // below 8 EiB; the types differ between systems
 }
-
-func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // room is how much of the free space the log may take.
 func (f *folder) room() int64 { return f.free / 10 * 9 }

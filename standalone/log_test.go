@@ -41,9 +41,13 @@ func TestLogCommand_RunningProgram(t *testing.T) {
 		})
 	}
 	retained()
+	log("set", "--max-bytes=4000000TB")
 	r.stop()
 	r = start(t, data)
 	retained()
+	if got := r.log.String(); !strings.Contains(got, "the log may become larger than the disk") {
+		t.Error("there is no warning of a log that does not fit on the disk")
+	}
 	if got := log("show"); !strings.Contains(got, "max-events-per-stream    20000\n") || strings.Contains(got, "cut off") {
 		t.Errorf("after a restart it shows\n%s", got)
 	}

@@ -110,6 +110,15 @@ func (n *natsServer) run(ctx context.Context) error {
 	}
 }
 
+// stored returns how many bytes JetStream has stored.
+func (n *natsServer) stored() int64 {
+	info, err := n.server.Jsz(nil)
+	if err != nil {
+		return 0 // JetStream has failed, which ends the program
+	}
+	return int64(info.Store) //nolint:gosec // no disk has 8 EiB
+}
+
 func (n *natsServer) stop() {
 	n.server.Shutdown()
 	n.server.WaitForShutdown()

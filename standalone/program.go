@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/web"
 )
 
@@ -94,7 +95,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		settings.MaxBytes = f.free / 2
 	} else if f.isNew() && settings.MaxBytes > f.room() {
 		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
-			megabytes(settings.MaxBytes), f.path, megabytes(f.free)), ErrNoSpace}
+			flagtype.FormatSize(settings.MaxBytes), f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
 	}
 	// A port that is taken is found before anything is written.
 	if err := p.checkAddrs(); err != nil {
@@ -123,6 +124,10 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	// JetStream keeps the newest file of each partition open.
 	if n := first.Log.Settings().Partitions; !p.env.Files.Take("", int64(n)) {
 		p.env.Log.Warn("the limit of open files (ulimit -n, LimitNOFILE) has no room for a file for each partition besides those of clients; when clients take all of it, the log fails and the program ends", "partitions", n)
+	}
+	if limit, room := first.Log.Settings().MaxBytes, server.stored()+f.free; limit > room {
+		p.env.Log.Warn("the log may become larger than the disk; set a smaller limit with rejoin log set --max-bytes, or free some space",
+			"limit", flagtype.FormatSize(limit), "stored_and_free", flagtype.FormatSize(room))
 	}
 	open := func(name string) (*backend.Backend, error) {
 		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
@@ -262,7 +267,7 @@ func explain(f *folder, err error) error {
 	case errors.Is(err, eventlog.ErrMismatch):
 		return &sentence{fmt.Sprintf("%s: %v; --data chooses another folder", f.path, err), ErrVersion}
 	case errors.Is(err, eventlog.ErrFull):
-		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, megabytes(f.free)), ErrNoSpace}
+		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
 	default:
 		return err
 	}

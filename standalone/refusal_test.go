@@ -158,7 +158,7 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 		"of an older version": {dir + "/older", nil, dir + `/older has version "1" and this rejoin reads version "3"; use the rejoin that wrote it, or choose another folder with --data`},
 		"of a newer version":  {dir + "/newer", nil, dir + `/newer has version "4" and this rejoin reads version "3"; use the rejoin that wrote it, or choose another folder with --data`},
 		"of no version":       {dir + "/damaged", nil, `has version ""`},
-		"on a full disk":      {dir + "/full", []string{"--min-free-bytes=" + strconv.Itoa(1<<60)}, "of free space, and --min-free-bytes requires 1099511627776.0 MiB; free some space, or choose another folder with --data"},
+		"on a full disk":      {dir + "/full", []string{"--min-free-bytes=" + strconv.Itoa(1<<60)}, "of free space, and --min-free-bytes requires 1048576.0 TiB; free some space, or choose another folder with --data"},
 		"too small for a log": {dir + "/small", []string{"--max-bytes=" + strconv.Itoa(1<<60)}, "does not fit where"},
 	}
 	for name, c := range cases {
@@ -257,6 +257,9 @@ func TestFolder_FreeWhileAProcessStarts(t *testing.T) {
 	}
 	defer func() { _ = syscall.Close(held) }()
 	f.close()
+	if pid, err := os.ReadFile(filepath.Join(data, lockFile)); err != nil || len(pid) > 0 { // it may be another process' by now
+		t.Errorf("the lock file still says %q, %v", pid, err)
+	}
 	again, err := openFolder(data, 0)
 	if err != nil {
 		t.Fatal(err)

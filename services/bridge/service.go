@@ -32,7 +32,7 @@ const inboxSize = 8192
 var ErrReplaced = standby.ErrReplaced
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
-var ErrNoUpstream = errors.New("--upstream is missing")
+var ErrNoUpstream = errors.New("--upstream or --upstream-command is missing")
 
 // New registers metrics and the readiness checks "nats" and "sessions". Errors are those of
 // [config.Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned.

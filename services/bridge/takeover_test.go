@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -159,7 +160,11 @@ func TestRestart_CallWithoutEventIDs(t *testing.T) {
 	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
 	first.stop()
 	s.start(t, testConfig(up.URL))
-	wantError(t, s.finished(t, name, stream), 2, `"q"`)
+	all := s.finished(t, name, stream)
+	wantError(t, all, 2, `"q"`)
+	if got := all[len(all)-1]; !strings.Contains(got, "the bridge was restarted") {
+		t.Errorf("the error is %s", got)
+	}
 }
 
 // The calls of a take-over are read from the log in turns: each takes memory.

@@ -64,6 +64,17 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 	}
 }
 
+func TestTrouble_NoSuchProgram(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	cfg := testConfig("")
+	cfg.UpstreamCommand, cfg.MaxProcesses = "/nonexistent/server --x", 1
+	s.start(t, cfg)
+	waittest.Until(t, "it is in the log", func() bool {
+		return log.count("level=WARN", "the MCP server cannot be started", "/nonexistent/server") == 1
+	})
+}
+
 func TestTrouble_ServerRefuses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	log := s.logged()

@@ -81,6 +81,7 @@ func (c Config) Validate() error {
 	}
 	return cmp.Or(
 		daemon.CheckAddr(c.IngestAddr, "--ingest-addr"),
+		daemon.CheckHosts(c.IngestHosts, "--ingest-hosts"),
 		web.CheckLimit(c.MaxPublishRate, "--max-publish-rate"),
 		web.CheckLimit(c.MaxSessionPublishRate, "--max-session-publish-rate"),
 		web.CheckLimit(c.MaxSessionRate, "--max-session-rate"),

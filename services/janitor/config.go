@@ -104,7 +104,7 @@ func (c Config) Validate() error {
 	case c.MaxBytesOverride < -1:
 		return fmt.Errorf("--max-bytes-override must be -1 or more, not %d", c.MaxBytesOverride)
 	}
-	return cmp.Or(daemon.CheckAddr(c.JanitorAddr, "--janitor-addr"), c.Streams.Validate())
+	return cmp.Or(daemon.CheckAddr(c.JanitorAddr, "--janitor-addr"), daemon.CheckHosts(c.JanitorHosts, "--janitor-hosts"), c.Streams.Validate())
 }
 
 // eventsKept returns how long the events of a closed session are kept, by what it asks for.

@@ -47,7 +47,13 @@ func (f LogFlags) Settings() eventlog.Settings {
 
 // Validate returns an error that wraps [eventlog.ErrInvalidSettings] when no log
 // can be created with the flags.
-func (f LogFlags) Validate() error { return f.Settings().Validate() }
+func (f LogFlags) Validate() error {
+	s := f.Settings()
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return s.CheckSize()
+}
 
 // WarnOfDifferences logs each flag that was given and that the log does not have.
 func (f LogFlags) WarnOfDifferences(log eventlog.Settings, logger *slog.Logger) {

@@ -50,7 +50,7 @@ func (c Config) bounds() web.Bounds {
 
 // Validate reports the first setting that makes no sense.
 func (c Config) Validate() error {
-	if err := cmp.Or(c.Config.Validate(), daemon.CheckAddr(c.EdgeAddr, "--edge-addr")); err != nil {
+	if err := cmp.Or(c.Config.Validate(), daemon.CheckAddr(c.EdgeAddr, "--edge-addr"), daemon.CheckHosts(c.EdgeHosts, "--edge-hosts")); err != nil {
 		return err
 	}
 	return errors.Join(c.MCP.Validate(c.Heartbeat), c.TLS.Validate())

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,9 @@ import (
 
 // DefaultStopTimeout is the StopTimeout of a zero [Config] or [Group].
 const DefaultStopTimeout = 30 * time.Second
+
+// leastMemory is the least memory budget: with a few bytes all requests would be refused.
+const leastMemory = 1 << 20
 
 // Config holds the flags that all programs share. Embed it in a program's
 // own flag struct. Each flag can be given in the environment as well, as
@@ -78,7 +82,10 @@ func (c *Config) Validate() error {
 	if c.MemoryBudget < -1 {
 		return fmt.Errorf("--memory-budget must be -1 or more, not %d", c.MemoryBudget)
 	}
-	return CheckAddr(c.AdminAddr, "--admin-addr")
+	if c.MemoryBudget > 0 && c.MemoryBudget < leastMemory {
+		return fmt.Errorf("--memory-budget must be at least 1MiB, or 0 or -1, not %d", c.MemoryBudget)
+	}
+	return cmp.Or(CheckAddr(c.AdminAddr, "--admin-addr"), CheckHosts(c.AdminHosts, "--admin-hosts"))
 }
 
 // memory returns the pool that MemoryBudget describes, and registers its metrics.

@@ -94,6 +94,9 @@ func (c *configFile) set(name string, node *yaml.Node, flags []*kong.Flag) error
 	if flags[i].Tag.Type == "path" && value == "" {
 		return nil // names no file, as in the environment
 	}
+	if node.Kind == yaml.SequenceNode && !flags[i].IsSlice() {
+		return fmt.Errorf("%s takes one value", name)
+	}
 	probe := reflect.New(flags[i].Target.Type()).Elem()
 	if err := flags[i].Parse(kong.Scan().PushTyped(value, kong.FlagValueToken), probe); err != nil {
 		return err

@@ -128,6 +128,7 @@ func TestConfigFile_Errors(t *testing.T) {
 		"wait: soon":               `1: --wait: "soon" is not a duration`,
 		"wait:":                    "1: wait must be a value or a list",
 		"target: {a: b}":           "1: target must be a value or a list",
+		"target: [a, b]":           "1: target takes one value",
 		"hosts: [[a]]":             "1: hosts must be a value or a list",
 		"log-level: loud":          "--log-level must be one of",
 		"- target":                 "must hold lines such as",

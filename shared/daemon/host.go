@@ -19,6 +19,16 @@ func Hostname(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
+// CheckHosts returns an error that names the flag unless hosts can be compared with those of requests.
+func CheckHosts(hosts []string, flag string) error {
+	for _, h := range hosts {
+		if strings.ContainsAny(h, "/@*?# ") {
+			return fmt.Errorf("%s takes host names such as foo.example, not %q", flag, h)
+		}
+	}
+	return nil
+}
+
 // checkHost returns a handler that answers 403 to requests for a host that somebody may have
 // made to resolve to this machine, and that calls next for all others. It stands against DNS
 // rebinding: a page of evil.example whose name resolves to this machine sends that name, and

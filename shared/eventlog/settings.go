@@ -104,6 +104,19 @@ func (s Settings) Validate() error {
 	return nil
 }
 
+// leastPartition is the size of a partition from which on CheckSize takes a log.
+const leastPartition = 64 << 10
+
+// CheckSize returns an error that wraps [ErrInvalidSettings] when MaxBytes leaves the partitions no
+// room for messages, as where a unit was forgotten. It is for flags: Validate takes such logs.
+func (s Settings) CheckSize() error {
+	s = s.withDefaults()
+	if least := leastPartition * int64(s.Partitions); s.MaxBytes > 0 && s.MaxBytes < least {
+		return fmt.Errorf("%w: --max-bytes must be at least %d, 64 KiB for each partition, not %d", ErrInvalidSettings, least, s.MaxBytes)
+	}
+	return nil
+}
+
 // field is one setting as metadata of MCP_0.
 type field struct {
 	key string

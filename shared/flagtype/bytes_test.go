@@ -22,3 +22,13 @@ func TestBytes_UnmarshalText(t *testing.T) {
 		}
 	}
 }
+
+func TestFormatBytes_Units(t *testing.T) {
+	for n, want := range map[int64]string{
+		-1: "-1", 1<<20 - 1: "1048575", 1 << 20: "1048576 (1.0 MiB)", 3 << 29: "1610612736 (1.5 GiB)", 1e14: "100000000000000 (90.9 TiB)",
+	} {
+		if got := FormatBytes(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -61,7 +61,7 @@ func (p *Problem) Error() string {
 		s += ": " + p.Detail
 	}
 	if p.cause != nil {
-		s += ": " + p.cause.Error()
+		s = strings.TrimSuffix(s, ".") + ": " + p.cause.Error()
 	}
 	return s
 }

@@ -80,7 +80,7 @@ func TestProblem_CauseIsLogged(t *testing.T) {
 	if !errors.Is(p, cause) {
 		t.Error("the cause is lost")
 	}
-	if got, want := p.Error(), "unavailable: The log cannot be reached.: nats: no responders"; got != want {
+	if got, want := p.Error(), "unavailable: The log cannot be reached: nats: no responders"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -93,6 +93,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == "version" {
 		args = []string{"--version"}
 	}
+	if len(args) > 1 && args[0] == "help" {
+		args = append(args[1:len(args):len(args)], "--help")
+	}
 	name := serveName
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]

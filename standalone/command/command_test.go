@@ -41,6 +41,16 @@ func TestHelp_EachCommandHasExamples(t *testing.T) {
 	}
 }
 
+func TestHelp_AsACommand(t *testing.T) {
+	for _, command := range []string{"tail", "token check"} {
+		args := strings.Fields(command)
+		_, want, _ := runs(t, append(args, "--help")...)
+		if code, got, errs := runs(t, append([]string{"help"}, args...)...); code != 0 || got != want || errs != "" {
+			t.Errorf("%s: %d %q\n%s", command, code, errs, got)
+		}
+	}
+}
+
 func TestUnknownCommand_Suggestion(t *testing.T) {
 	for word, want := range map[string]string{"pubish": "publish", "sess": "sessions", "tial": "tail", "complete": "completion", "Log": "log", "server": "serve"} {
 		code, out, errs := runs(t, word, "--json")

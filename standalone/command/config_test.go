@@ -63,6 +63,31 @@ func TestServe_WrongAddresses(t *testing.T) {
 	}
 }
 
+// What cannot work with one program is refused by the start and by "config check".
+func TestServe_SettingsThatCannotWork(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for arg, want := range map[string]string{
+		"--replicas=3":                     "--replicas=3 needs a NATS cluster, and one program has one NATS server",
+		"--max-bytes=20":                   "--max-bytes must be at least 1048576, 64 KiB for each partition",
+		"--memory-budget=64":               "--memory-budget must be at least 1MiB, or 0 or -1, not 64",
+		"--edge-hosts=https://foo.example": `--edge-hosts takes host names such as foo.example, not "https://foo.example"`,
+		"--ingest-hosts=foo.example/mcp":   "--ingest-hosts takes host names",
+		"--janitor-hosts=*.example":        "--janitor-hosts takes host names",
+		"--admin-hosts=a b":                "--admin-hosts takes host names",
+		"--task-tools=x=foo":               "--task-tools has the policies",
+		"--upstream-header=foo":            "--upstream-header must be",
+		"--forward-header=Authorization":   "--forward-header cannot be",
+		"--upstream-env=FOO=bar":           "--upstream-env must be",
+	} {
+		if code, _, errs := runs(t, arg); code != daemon.ExitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d %q", arg, code, errs)
+		}
+	}
+	if code, out, errs := runs(t, "config", "check"); code != 0 {
+		t.Errorf("the defaults: %d %q %q", code, out, errs)
+	}
+}
+
 // "config check" of a service's own program reports what Run would.
 func TestConfigCheck_Services(t *testing.T) {
 	for name, tt := range map[string]struct {

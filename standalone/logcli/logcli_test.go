@@ -136,7 +136,7 @@ func TestLimits_ShowAndChange(t *testing.T) {
 	s.want(0, "max-message-bytes: 8388608 (8.0 MiB) → 4194304 (4.0 MiB)\nAll 2 partitions are set.\n", "", "set", "--max-message-bytes=4194304")
 	s.want(0, "max-message-bytes: 4194304 (4.0 MiB) → 8388608 (8.0 MiB)\nAll 2 partitions are set.\n", "", "set", "--max-message-bytes=8388608")
 	s.want(1, "", "NATS takes messages of 8392704 bytes; its max_payload must be at least 16781312 first", "set", "--max-message-bytes=16777216")
-	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8192.0 MiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
+	s.want(0, "max-events-per-stream: 10000 → 1\nmax-bytes: 8589934592 (8.0 GiB) → 1048576 (1.0 MiB)\nmax-streams-per-session: 200 → 5\nAll 2 partitions are set"+swept, "",
 		"set", "--max-events-per-stream=1", "--max-bytes=1048576", "--max-streams-per-session=5", "--yes")
 	if got := s.b.Log.Settings(); got.MaxAge != 2*time.Hour || got.MaxEventsPerStream != 1 || got.MaxEventsPerSession != -1 {
 		t.Errorf("the settings are %+v", got)
@@ -237,6 +237,8 @@ func TestErrors_OneSentence(t *testing.T) {
 	s.want(2, "", "--max-bytes must be positive, or -1 for no limit"+help, "set", "--max-bytes=0")
 	s.want(2, "", "--max-age must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
 	s.want(2, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none"+help, "set", "--max-age=1ms")
+	s.want(1, "", "invalid log settings: --max-bytes must be at least 65536, 64 KiB for each partition, not 20", "set", "--max-bytes=20")
+	s.want(1, "replicas: 1 → 3\n", "--replicas needs a NATS cluster, and this NATS server is in none", "set", "--replicas=3")
 	s.want(2, "", "invalid log settings: a limit must be positive, or -1 for none"+help, "set", "--max-bytes-per-session=-2")
 	s.want(2, "", `--max-age: "soon" is not a duration (examples: 90m, 24h, 7d; -1 for unlimited); see rejoin log --help`, "set", "--max-age=soon")
 	for name, url := range map[string]string{"no server": "nats://user:secret@127.0.0.1:1", "no log": natstest.Start(t).URL()} {

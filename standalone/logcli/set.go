@@ -110,6 +110,11 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	if err != nil {
 		return err
 	}
+	if to.MaxBytes != from.MaxBytes {
+		if err := to.CheckSize(); err != nil {
+			return err
+		}
+	}
 	if payload := l.Conn().MaxPayload(); to.MaxMessageBytes > from.MaxMessageBytes && int64(to.MaxMessageBytes+eventlog.HeaderRoom) > payload {
 		return fmt.Errorf("NATS takes messages of %d bytes; its max_payload must be at least %d first", payload, to.MaxMessageBytes+eventlog.HeaderRoom)
 	}
@@ -153,6 +158,8 @@ func stopped(err error, done, of int) error {
 		far = fmt.Sprintf("%d of %d partitions are set, and the log's settings are unchanged: repeat the command to set the rest", done, of)
 	}
 	switch {
+	case strings.Contains(err.Error(), "err_code=10074"): // JSStreamReplicasNotSupportedErr, as the janitor prints it
+		return errors.New("--replicas needs a NATS cluster, and this NATS server is in none")
 	case errors.Is(err, logset.ErrNobody):
 		return fmt.Errorf("%w; start a janitor, which applies the changes, and %s", err, far)
 	case errors.Is(err, context.Canceled):

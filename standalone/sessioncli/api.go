@@ -92,15 +92,20 @@ func (a *api) create(ctx context.Context, f CreateFlags) (string, error) {
 	return created.Session, err
 }
 
-func (a *api) close(ctx context.Context, f CloseFlags) error {
-	path := "/v1/sessions/" + url.PathEscape(string(f.Session))
+// close closes, and says what. A stream need not have had events.
+func (a *api) close(ctx context.Context, f CloseFlags, out io.Writer) error {
+	path, what := "/v1/sessions/"+url.PathEscape(string(f.Session)), "session "+plain(string(f.Session))
 	if f.Stream != "" {
 		path += "/streams/" + url.PathEscape(string(f.Stream))
+		what = "stream " + plain(string(f.Stream)) + " of " + what
 	}
 	if f.Clear {
 		path += "?clear=true"
 	}
-	_, err := a.do(ctx, http.MethodDelete, path, nil)
+	if _, err := a.do(ctx, http.MethodDelete, path, nil); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s is closed\n", what)
 	return err
 }
 
@@ -136,7 +141,11 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		return nil, err
 	}
 	if resp.StatusCode >= 300 {
-		return nil, refusal(resp.StatusCode, answer)
+		err := refusal(resp.StatusCode, answer)
+		if resp.StatusCode == http.StatusUnauthorized && a.token == nil {
+			err = fmt.Errorf("%w; give one with --token-file", err)
+		}
+		return nil, err
 	}
 	return answer, nil
 }
@@ -212,8 +221,8 @@ type CloseFlags struct {
 
 // Help is what --help says besides.
 func (CloseFlags) Help() string {
-	return `Connected clients receive a close event. The name cannot be reused for 24 h
-(--tombstone-ttl).
+	return `Connected clients receive a close event. A stream that never had events is closed as well.
+The name cannot be reused for 24 h (--tombstone-ttl).
 
   rejoin sessions close demo
   rejoin sessions close demo main

@@ -50,7 +50,7 @@ func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
 	case command == "create":
 		return create(ctx, a, cli.Create, env.Stdout)
 	case command == "close":
-		return a.close(ctx, cli.Close)
+		return a.close(ctx, cli.Close, env.Stdout)
 	case cli.Show.Session != "":
 		return showOne(ctx, a, cli.Show, env.Stdout)
 	default:

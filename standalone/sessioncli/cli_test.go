@@ -120,7 +120,7 @@ func TestCreateAndClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"create"}, {"create", "7", "--token-file=" + file, "--owner=alice", "--members=bob,carol"}, {"close", "a/b"}, {"close", "demo", "?", "--clear"}} {
-		want := ""
+		want := map[string]string{"create": "7\n", "a/b": "session a/b is closed\n", "demo": "stream ? of session demo is closed\n"}[args[min(len(args)-1, 1)]]
 		if args[0] == "create" {
 			want = "7\n"
 		}
@@ -131,6 +131,17 @@ func TestCreateAndClose(t *testing.T) {
 	want := `[POST /v1/sessions {} POST /v1/sessions {"session":"7","owner":"alice","members":["bob","carol"]}Bearer secret DELETE /v1/sessions/a%2Fb DELETE /v1/sessions/demo/streams/%3F?clear=true]`
 	if got := fmt.Sprint(a.got); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestErrors_TokenIsMissing(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"code":"unauthorized","detail":"A valid token is required."}`)
+	}))
+	defer s.Close()
+	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give one with --token-file\n" {
+		t.Errorf("%d %q", code, errs)
 	}
 }
 

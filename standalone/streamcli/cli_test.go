@@ -98,6 +98,33 @@ func TestPublish_UnknownOutcome(t *testing.T) {
 	}
 }
 
+// The first response to a closed stream only says that it stopped; the repeat is refused.
+func TestPublish_ClosedStream(t *testing.T) {
+	var asked int
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked > 1 {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"code":"stream_closed","status":409}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"accepted":0,"stopped":{"index":0,"code":"stream_closed","detail":"It was not stored."}}`+"\n")
+	}))
+	defer s.Close()
+	code, _, status := run(t, "", "publish", "s", "t", "[1]", "--url="+s.URL)
+	if want := "line 1: refused with status 409: stream_closed\n0 stored (0 duplicates), 1 rejected\n"; code != 1 || !strings.HasPrefix(status, want) {
+		t.Errorf("code %d, %q, want %q", code, status, want)
+	}
+}
+
+func TestReport_Punctuation(t *testing.T) {
+	var status bytes.Buffer
+	newReport(&status, "URL").failed(&client.Error{Code: "unavailable", Detail: "Not stored."})
+	if want := "URL: refused: unavailable: Not stored; trying again\n"; status.String() != want {
+		t.Errorf("%q, want %q", status.String(), want)
+	}
+}
+
 const stream = `retry: 10
 event: connect
 id: t_tag_0

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,10 +49,14 @@ func (r *report) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.timer.Stop()
+	refused, ok := errors.AsType[*client.Error](err)
+	if ok && (refused.Code == client.CodeStreamClosed || refused.Code == client.CodeSessionClosed) {
+		return // the repeat is refused, which is reported for each line
+	}
 	text := fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))
-	if refused, ok := errors.AsType[*client.Error](err); ok {
+	if ok {
 		r.answered = true
-		text = fmt.Sprintf("%s: %v; trying again", r.url, refused)
+		text = fmt.Sprintf("%s: %s; trying again", r.url, strings.TrimSuffix(refused.Error(), "."))
 	}
 	if !r.down {
 		r.say("%s", red(r.status, text))

@@ -84,9 +84,14 @@ func (cli *CheckCLI) check(ctx context.Context, in io.Reader, out io.Writer, now
 		admin = "yes"
 	}
 	expires := grants.Expires.Add(-auth.Leeway)
-	_, err = fmt.Fprintf(out, "accepted\nsubject    %q\npublish    %s\nsubscribe  %s\nowners     %s\nadmin      %s\nexpires    %s (in %s)\n",
+	left := expires.Sub(now).Round(time.Second)
+	when := fmt.Sprintf("in %s", left)
+	if left < 0 {
+		when = fmt.Sprintf("%s ago, accepted for another %s", -left, left+auth.Leeway)
+	}
+	_, err = fmt.Fprintf(out, "accepted\nsubject    %q\npublish    %s\nsubscribe  %s\nowners     %s\nadmin      %s\nexpires    %s (%s)\n",
 		grants.Subject, patterns(grants.Publish), patterns(grants.Subscribe), patterns(grants.Owners), admin,
-		expires.Format(time.RFC3339), expires.Sub(now).Round(time.Second))
+		expires.Format(time.RFC3339), when)
 	return err
 }
 

@@ -27,6 +27,10 @@ func TestCheck_Accepted(t *testing.T) {
 	token := authtest.Token(t, "alice", func(token *auth.Token) {
 		token.Expires, token.Publish, token.Admin = expires, []auth.Pattern{"chat-*", "a"}, true
 	})
+	late := "expires    " + expires.Format(time.RFC3339) + " (2s ago, accepted for another 8s)\n"
+	if code, out, errs := checks(t, "", expires.Add(2*time.Second), token); code != 0 || !strings.HasSuffix(out, late) {
+		t.Errorf("an expired token: %d %q %q", code, out, errs)
+	}
 	want := "accepted\nsubject    \"alice\"\npublish    \"chat-*\", \"a\"\nsubscribe  -\nowners     -\nadmin      yes\nexpires    " + expires.Format(time.RFC3339) + " (in 1m0s)\n"
 	for in, args := range map[string][]string{"": {token}, token + "\n": {"-"}, token: nil} {
 		if code, out, errs := checks(t, in, expires.Add(-time.Minute), args...); code != 0 || out != want || errs != "" {

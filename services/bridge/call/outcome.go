@@ -132,6 +132,8 @@ func (c *Call) Over(why error) {
 		c.fail(rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), host.FailTooLarge)
 	case errors.Is(why, upstream.ErrExited):
 		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), host.FailLost)
+	case errors.Is(why, upstream.ErrRestarted):
+		c.fail(rpc.CodeInternal, upstream.ErrRestarted.Error(), host.FailLost)
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	default:

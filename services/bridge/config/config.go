@@ -121,11 +121,8 @@ func (c Config) Wanted() bool { return c.Upstream != "" || c.UpstreamCommand != 
 const leastGrace = 12 * time.Second
 
 // Validate returns an error that names the first flag whose value makes no sense. A
-// configuration without an MCP server makes sense: there is no bridge then.
+// configuration without an MCP server makes sense: there is no bridge then, and zero is no mistake.
 func (c Config) Validate() error {
-	if !c.Wanted() {
-		return nil
-	}
 	if c.UpstreamCommand != "" {
 		if c.Upstream != "" {
 			return errors.New("--upstream and --upstream-command exclude each other")
@@ -133,7 +130,7 @@ func (c Config) Validate() error {
 		if _, err := c.argv(); err != nil {
 			return err
 		}
-	} else if u, err := url.Parse(c.Upstream); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	} else if u, err := url.Parse(c.Upstream); c.Upstream != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 		return fmt.Errorf("--upstream must be an http or https URL, not %q", c.Upstream)
 	}
 	if _, err := c.Header(); err != nil {
@@ -154,6 +151,9 @@ func (c Config) Validate() error {
 		if credentials[textproto.CanonicalMIMEHeaderKey(name)] {
 			return fmt.Errorf("--forward-header cannot be %q: clients' credentials are for the edge, which passes none on; give the MCP server its own with --upstream-header", name)
 		}
+	}
+	if !c.Wanted() {
+		return nil
 	}
 	switch {
 	case c.AcceptAfter <= 0:

@@ -452,7 +452,7 @@ func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.A
 
 // Resume ends a call of another bridge: the server has forgotten it.
 func (u *modernServer) Resume(_ context.Context, c *call.Call, _ http.Header) {
-	c.Over(upstream.ErrUnanswered)
+	c.Over(upstream.ErrRestarted)
 }
 
 // Close has nothing to do: there is no session.

@@ -370,7 +370,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 // Resume continues a call of another bridge, where the upstream offers that.
 func (r *remote) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	if c.Cursor().ID == "" {
-		c.Over(upstream.ErrUnanswered)
+		c.Over(upstream.ErrRestarted)
 		return
 	}
 	ctx, p := c.Wait(ctx)

@@ -128,7 +128,7 @@ func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 		if p, ok := u.work.(*passed); ok {
 			c.To = p
 		}
-		c.Over(upstream.ErrUnanswered)
+		c.Over(upstream.ErrRestarted)
 		return
 	}
 	t.resume(ctx, c, client)

@@ -43,7 +43,7 @@ func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Serv
 		return h, nil // the bridge before has not come to the end of the session
 	}
 	if len(from) == 0 && u.IsTask() {
-		_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrUnanswered.Error(), nil)}) // it fails at the end of the service alone
+		_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrRestarted.Error(), nil)}) // it fails at the end of the service alone
 	}
 	h.ResumeAll(from)
 	return h, nil

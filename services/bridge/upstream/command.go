@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"slices"
 	"strconv"
@@ -45,6 +46,14 @@ func NewCommand(argv, environ, more []string, as string) (*Command, error) {
 		}
 	}
 	return cmd, nil
+}
+
+// Look returns an error when there is no such program.
+func (c *Command) Look() error {
+	if _, err := exec.LookPath(c.argv[0]); err != nil {
+		return fmt.Errorf("%w: %w", errStart, err)
+	}
+	return nil
 }
 
 // account returns what a process gets that runs as a user, "name" or "UID", with ":GID" when

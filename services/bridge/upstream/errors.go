@@ -19,6 +19,9 @@ var (
 	// ErrExited is returned when the upstream's process has ended.
 	ErrExited = errors.New("the process of the MCP server has ended")
 
+	// errStart is returned when there can be no process of the MCP server.
+	errStart = errors.New("the MCP server cannot be started")
+
 	// ErrSession is returned when the upstream's name of a session is not visible ASCII
 	// (MCP 2025-11-25, session management), or too long.
 	ErrSession = errors.New("the MCP server's session ID is not valid")
@@ -31,6 +34,10 @@ var (
 
 	// ErrFiles is returned when the program has no file left for a connection to the MCP server.
 	ErrFiles = errors.New("the limit of open files (ulimit -n) has no room for another connection to the MCP server")
+
+	// ErrRestarted is the cause of a call of a bridge that has ended, without event IDs by which the next one
+	// could resume it.
+	ErrRestarted = errors.New("the bridge was restarted during the request, and the MCP server resumes none")
 
 	// ErrTooLarge is returned when a message of the upstream is larger than the log takes.
 	ErrTooLarge = errors.New("a message of the MCP server is too large")

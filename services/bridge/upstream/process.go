@@ -73,7 +73,7 @@ func StartProcess(c *Command, log *slog.Logger) (*Process, error) {
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
 	if err = withoutAmbient(p.cmd.Start); err != nil {
-		return nil, fmt.Errorf("the MCP server cannot be started: %w", err)
+		return nil, fmt.Errorf("%w: %w", errStart, err)
 	}
 	p.work.Go(p.wait)
 	p.work.Go(p.complain)
