@@ -79,7 +79,7 @@ func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
 	t.Parallel()
 	for files, want := range map[int64]int64{100: 4, 3: 0} {
 		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
+		t.Cleanup(cancel)
 		log := &stopper{at: "edge open", stop: cancel}
 		env := daemon.NewEnv(slog.New(slog.NewTextHandler(log, nil)))
 		env.Files = quota.NewPool(files)

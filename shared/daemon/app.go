@@ -170,7 +170,7 @@ func (a App) Main() int {
 // start the program no more, and a file that cannot be used now may be written or mounted later. Any other
 // problem stays whatever the file holds.
 func refusalCode(err error) int {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it is what a join consists of that is looked at
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		code := ExitError
 		for _, e := range joined.Unwrap() {
 			code = max(code, refusalCode(e))
