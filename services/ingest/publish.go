@@ -125,10 +125,10 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		Session: m.session, Life: u.session.Life, Stream: m.stream,
 		Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
+	if begins {
+		s.streams.Begun(u.session, m.stream, err == nil)
+	}
 	if err != nil {
-		if begins {
-			s.streams.Withdraw(u.session, m.stream, u.begun)
-		}
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
 		return nil, u.refused(err)
 	}

@@ -42,11 +42,15 @@ type Limit struct {
 	held          int                   // streams in recent
 }
 
-// ofSession are the streams of one life of a session, with the Unix time of their
-// last message, in nanoseconds.
+// ofSession are the streams of one life of a session.
 type ofSession struct {
-	life string
-	last map[string]int64
+	life    string
+	streams map[string]ofStream
+}
+
+type ofStream struct {
+	last      int64 // the Unix time of its last message, in nanoseconds
+	beginning int   // the messages that are to be sent to the log, while none was; 0 from then on
 }
 
 // NewLimit returns a Limit to which no stream is known: most is the limit of a session, retained how
@@ -55,8 +59,8 @@ func NewLimit(most func(session.Record) int64, retained func() time.Duration) *L
 	return &Limit{most: most, retained: retained, recent: map[string]*ofSession{}}
 }
 
-// Enter counts a message of a stream, and reports whether the stream counts from now on. The
-// error is ErrTooMany, when the stream is new and one too many.
+// Enter counts a message of a stream, and reports whether it may be the first one that is sent to the
+// log: then the caller must call Begun. The error is ErrTooMany, when the stream is new and one too many.
 func (o *Limit) Enter(rec session.Record, stream string, now time.Time) (begins bool, err error) {
 	return o.enter(rec, stream, now, true)
 }
@@ -67,20 +71,28 @@ func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
 	return err
 }
 
-// Withdraw forgets a stream that began to count with a message of a time, which was not
-// stored, unless it had another one since.
-func (o *Limit) Withdraw(rec session.Record, stream string, began time.Time) {
+// Begun is called when such a message was sent, or was not: a stream of which none was sent is forgotten.
+func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
 	o.change(rec.Session, func(known *ofSession) {
-		if known.life == rec.Life && known.last[stream] == began.UnixNano() {
-			delete(known.last, stream)
+		is := known.streams[stream]
+		if known.life != rec.Life || is.beginning == 0 {
+			return
 		}
+		if is.beginning--; is.beginning == 0 && !sent {
+			delete(known.streams, stream)
+			return
+		}
+		if sent {
+			is.beginning = 0
+		}
+		known.streams[stream] = is
 	})
 }
 
 // Counted returns up to n of the streams of a session that count, any of them.
 func (o *Limit) Counted(rec session.Record, n int) (all []string) {
 	o.change(rec.Session, func(known *ofSession) {
-		for stream := range known.last {
+		for stream := range known.streams {
 			if known.life != rec.Life || len(all) == n {
 				break
 			}
@@ -98,10 +110,10 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	known := o.of(rec)
-	_, ok := known.last[stream]
-	if !ok && int64(len(known.last)) >= most {
+	is, ok := known.streams[stream]
+	if !ok && int64(len(known.streams)) >= most {
 		o.tidy(known, now)
-		if int64(len(known.last)) >= most {
+		if int64(len(known.streams)) >= most {
 			return false, ErrTooMany
 		}
 	}
@@ -114,8 +126,12 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 		}
 		o.held++
 	}
-	known.last[stream] = now.UnixNano()
-	return !ok, nil
+	begins = !ok || is.beginning > 0
+	if is.last = now.UnixNano(); begins {
+		is.beginning++
+	}
+	known.streams[stream] = is
+	return begins, nil
 }
 
 // of returns what is known of a session. The caller holds the lock.
@@ -125,16 +141,16 @@ func (o *Limit) of(rec session.Record) *ofSession {
 		return known
 	}
 	if ok {
-		o.held -= len(known.last)
+		o.held -= len(known.streams)
 	} else if known, ok = o.older[rec.Session]; ok {
 		delete(o.older, rec.Session)
 	}
 	if !ok || known.life != rec.Life {
-		known = &ofSession{rec.Life, map[string]int64{}}
+		known = &ofSession{rec.Life, map[string]ofStream{}}
 	}
-	o.makeRoom(1 + len(known.last)) // an empty session takes room as well
+	o.makeRoom(1 + len(known.streams)) // an empty session takes room as well
 	o.recent[rec.Session] = known
-	o.held += len(known.last)
+	o.held += len(known.streams)
 	return known
 }
 
@@ -152,9 +168,9 @@ func (o *Limit) makeRoom(n int) bool {
 func (o *Limit) Ended(session, stream string) {
 	o.change(session, func(known *ofSession) {
 		if stream == "" {
-			clear(known.last)
+			clear(known.streams)
 		}
-		delete(known.last, stream)
+		delete(known.streams, stream)
 	})
 }
 
@@ -163,9 +179,9 @@ func (o *Limit) change(session string, do func(*ofSession)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known, ok := o.recent[session]; ok {
-		before := len(known.last)
+		before := len(known.streams)
 		do(known)
-		o.held -= before - len(known.last)
+		o.held -= before - len(known.streams)
 	}
 	if known, ok := o.older[session]; ok {
 		do(known)
@@ -178,9 +194,9 @@ func (o *Limit) tidy(known *ofSession, now time.Time) {
 	if retained := o.retained(); retained >= 0 {
 		idle = min(idle, retained)
 	}
-	for stream, last := range known.last {
-		if now.UnixNano()-last > int64(idle) {
-			delete(known.last, stream)
+	for stream, is := range known.streams {
+		if now.UnixNano()-is.last > int64(idle) {
+			delete(known.streams, stream)
 			o.held--
 		}
 	}
