@@ -408,6 +408,10 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
 			t.Errorf("a long one is answered %s", got)
 		}
+		escaped := strings.Repeat("&", len(uri)/6) // as stored, it is as long
+		if got := s.set(t, name, "3", "resources/subscribe", `{"uri":"`+escaped+`"}`); !strings.Contains(got, want) {
+			t.Errorf("one that is stored as a long one is answered %s", got)
+		}
 		if rec, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
 			t.Errorf("the metadata is %s, %v", rec.Metadata, err)
 		}
