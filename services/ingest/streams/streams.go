@@ -3,11 +3,14 @@
 package streams
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/shared/session"
 )
@@ -18,6 +21,10 @@ const (
 	maxHeld = 1 << 16
 	// longestIdle is how long a stream counts at most after its last message.
 	longestIdle = 24 * time.Hour
+	// maxAsked is how many streams a look asks for: all with the default limit of 100.
+	maxAsked = 256
+	// askedAtOnce is how many of them at a time.
+	askedAtOnce = 16
 )
 
 // ErrTooMany is returned when a session has as many open streams as it may.
@@ -31,8 +38,7 @@ var ErrTooMany = errors.New("too many open streams")
 //
 // A stream counts from its first message until it has ended, or until it had no message for
 // as long as the log retains one, a day at most. The caller reports an end with Ended, and
-// asks the log for the ends of what counts before it refuses a stream, since other ingests
-// end streams too. It is safe for concurrent use.
+// calls Look before it refuses a stream, since other ingests end streams too. It is safe for concurrent use.
 type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
@@ -89,11 +95,37 @@ func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
 	})
 }
 
-// Counted returns up to n of the streams of a session that count, any of them.
-func (o *Limit) Counted(rec session.Record, n int) (all []string) {
+// Look asks with ended which streams of a session have ended, of those that count, and forgets them. It asks
+// for any maxAsked of them, askedAtOnce at a time: one after the other they would take longer than a
+// publish may over a slow link. The error is the first one of ended. When ctx has ended, what was answered
+// until then is enough, as it is with more streams than maxAsked.
+func (o *Limit) Look(ctx context.Context, rec session.Record, ended func(context.Context, string) (bool, error)) error {
+	var answered atomic.Bool
+	work, asking := errgroup.WithContext(ctx)
+	work.SetLimit(askedAtOnce)
+	for _, stream := range o.counted(rec) {
+		work.Go(func() error {
+			is, err := ended(asking, stream)
+			if err != nil {
+				return err
+			}
+			if answered.Store(true); is {
+				o.Ended(rec.Session, stream)
+			}
+			return nil
+		})
+	}
+	if err := work.Wait(); ctx.Err() == nil || !answered.Load() {
+		return err
+	}
+	return nil
+}
+
+// counted returns up to maxAsked of the streams of a session that count.
+func (o *Limit) counted(rec session.Record) (all []string) {
 	o.change(rec.Session, func(known *ofSession) {
 		for stream := range known.streams {
-			if known.life != rec.Life || len(all) == n {
+			if known.life != rec.Life || len(all) == maxAsked {
 				break
 			}
 			all = append(all, stream)

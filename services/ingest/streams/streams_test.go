@@ -1,9 +1,11 @@
 package streams
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,7 +78,7 @@ func TestLimit_Begun(t *testing.T) {
 	counted := func(want ...string) {
 		t.Helper()
 		count(t, o)
-		if all := o.Counted(s, 9); !slices.Equal(slices.Sorted(slices.Values(all)), want) {
+		if all := o.counted(s); !slices.Equal(slices.Sorted(slices.Values(all)), want) {
 			t.Errorf("%v count, want %v", all, want)
 		}
 	}
@@ -98,8 +100,54 @@ func TestLimit_Begun(t *testing.T) {
 	o.Begun(session.Record{Session: "s", Life: "0"}, "a", false)
 	o.Begun(s, "x", false)
 	counted("a", "b", "c")
-	if all := o.Counted(s, 1); len(all) != 1 {
-		t.Errorf("%v, want one", all)
+}
+
+// A look has several requests under way, and needs not all of the answers when its time is over.
+func TestLimit_Look(t *testing.T) {
+	w := world{time.Hour}
+	o := w.streams(maxAsked + 1)
+	s := session.Record{Session: "s"}
+	for i := range maxAsked + 1 {
+		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked atomic.Int64
+	all := make(chan struct{})
+	if err := o.Look(t.Context(), s, func(context.Context, string) (bool, error) {
+		if asked.Add(1) == askedAtOnce {
+			close(all)
+		}
+		<-all
+		return true, nil
+	}); err != nil || asked.Load() != maxAsked || len(o.of(s).streams) != 1 {
+		t.Errorf("%d are asked for, %d count, %v", asked.Load(), len(o.of(s).streams), err)
+	}
+
+	for i := range askedAtOnce {
+		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := errors.New("slow")
+	for name, tt := range map[string]struct {
+		answers, over bool
+		want          error
+	}{"none in time": {false, true, slow}, "one in time": {true, true, nil}, "a failure": {true, false, slow}} {
+		asked.Store(0)
+		ctx, over := context.WithCancel(t.Context())
+		if err := o.Look(ctx, s, func(context.Context, string) (bool, error) {
+			if asked.Add(1) == 1 && tt.answers {
+				return false, nil
+			}
+			if tt.over {
+				over()
+			}
+			return false, slow
+		}); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+		over()
 	}
 }
 
