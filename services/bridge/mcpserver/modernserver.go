@@ -322,7 +322,9 @@ func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *ca
 	take := func(data []byte) error {
 		p.Came()
 		defer p.Wait()
-		c.Accept()
+		if _, err := rpc.ParseMessage(data); err == nil { // else the request may still be refused with a status
+			c.Accept()
+		}
 		return c.Take(call.Item{Data: data})
 	}
 	var more translate.Object
