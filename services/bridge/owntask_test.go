@@ -121,6 +121,15 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 			t.Errorf("the request is answered %d %s", a.Status, a.Data)
 		}
 	}
+	ids := make([]string, stateless.MaxWatched+1)
+	for i := range ids {
+		ids[i] = fmt.Sprint("t", i)
+	}
+	l := owned(t, "", mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":%s}`, event.MustJSON(ids)))
+	s.do(t, l)
+	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], string(event.MustJSON(ids))) {
+		t.Errorf("the listener is acknowledged with %s", all[0])
+	}
 	if keys, err := s.records(t).KV.ListKeys(waittest.Context(t)); err != nil {
 		t.Error(err)
 	} else {
