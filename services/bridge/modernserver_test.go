@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -167,6 +168,22 @@ func TestModernServer_NotFound(t *testing.T) {
 	stream, _ := s.request(t, name, "2", "prompts/list")
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
 		t.Errorf("the next request is answered %q", all)
+	}
+}
+
+// What cannot be read before the response is counted, and does not decide how the client is answered.
+func TestModernServer_Unreadable(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	up.handle("lost", func(w *writing, _ *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", "rubbish")
+	})
+	if _, a := s.request(t, s.begin(t), "1", "lost"); a.Status != http.StatusBadGateway || !strings.Contains(string(a.Data), `"id":1`) {
+		t.Errorf("the request is answered %d %s", a.Status, a.Data)
+	}
+	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
+		t.Errorf("%v messages are left out", n)
 	}
 }
 
@@ -407,6 +424,10 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 		}
 		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
 			t.Errorf("a long one is answered %s", got)
+		}
+		escaped := strings.Repeat("&", len(uri)/6) // as stored, it is as long
+		if got := s.set(t, name, "3", "resources/subscribe", `{"uri":"`+escaped+`"}`); !strings.Contains(got, want) {
+			t.Errorf("one that is stored as a long one is answered %s", got)
 		}
 		if rec, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
 			t.Errorf("the metadata is %s, %v", rec.Metadata, err)

@@ -121,6 +121,15 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 			t.Errorf("the request is answered %d %s", a.Status, a.Data)
 		}
 	}
+	ids := make([]string, stateless.MaxWatched+1)
+	for i := range ids {
+		ids[i] = fmt.Sprint("t", i)
+	}
+	l := owned(t, "", mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":%s}`, event.MustJSON(ids)))
+	s.do(t, l)
+	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], string(event.MustJSON(ids))) {
+		t.Errorf("the listener is acknowledged with %s", all[0])
+	}
 	if keys, err := s.records(t).KV.ListKeys(waittest.Context(t)); err != nil {
 		t.Error(err)
 	} else {
@@ -173,7 +182,7 @@ func TestOwnTask_InSessions(t *testing.T) {
 		}
 	}
 	first.stop()
-	s.start(t, testConfig(up.URL))
+	in := s.start(t, testConfig(up.URL))
 	for _, method := range methods {
 		if got := send("alice", method, `"taskId":"a"`); !strings.Contains(got, `"served":"a"`) {
 			t.Errorf("%s of the client's own task is answered %s", method, got)
@@ -200,6 +209,15 @@ func TestOwnTask_InSessions(t *testing.T) {
 		if got := send(owner, "tasks/list", ""); !strings.Contains(got, want) || !strings.Contains(got, `"nextCursor":"2"`) {
 			t.Errorf("%q is told %s", owner, got)
 		}
+	}
+	// A batch has the bucket read so many times, however long it is.
+	before, batch := in.b.Conn.Stats().OutMsgs, make([]string, 1000)
+	for i := range batch {
+		batch[i] = fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":"a"}}`, i)
+	}
+	a := s.post(t, sessions["alice"], newStream(t, "0"), "["+strings.Join(batch, ",")+"]")
+	if sent := in.b.Conn.Stats().OutMsgs - before; a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), "64 requests") || sent > 100 {
+		t.Errorf("a long batch is answered %d %.200s after %d messages to NATS", a.Status, a.Data, sent)
 	}
 }
 

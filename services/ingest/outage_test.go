@@ -100,6 +100,24 @@ func TestCreateSession_UnknownOutcome(t *testing.T) {
 	in.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 }
 
+func TestPutMembers_UnknownOutcome(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in, alice := s.start(t, guardedConfig(t)), actingFor(t, "alice")
+	in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`).got(t, http.StatusCreated)
+	put := func() answer {
+		return in.as(t, alice, http.MethodPut, "/v1/sessions/s/members", `{"members":["bob"]}`)
+	}
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	a := s.unacknowledged(t, in, put)
+	a.expect(t, http.StatusServiceUnavailable, "unavailable")
+	if !strings.Contains(string(a.body), "may have been changed") {
+		t.Errorf("the answer says %s", a.body)
+	}
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+	put().got(t, http.StatusOK)
+}
+
 func TestMetrics_EachMoves(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})

@@ -125,10 +125,10 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 		Session: m.session, Life: u.session.Life, Stream: m.stream,
 		Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
+	if begins {
+		s.streams.Begun(u.session, m.stream, err == nil)
+	}
 	if err != nil {
-		if begins {
-			s.streams.Withdraw(u.session, m.stream, u.begun)
-		}
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
 		return nil, u.refused(err)
 	}
@@ -267,18 +267,12 @@ func (s *Service) ended(ctx context.Context, rec session.Record, stream string) 
 	return err == nil, err
 }
 
-const (
-	// maxEndsAsked is how many of a session's streams the log is asked for before one more is refused:
-	// all with the default limit of 100. With a higher limit it is asked for any of them.
-	maxEndsAsked = 256
-	// endsAskedRate is how often a second the log is asked for a session, after a burst.
-	endsAskedRate = 1
-)
+// endsAskedRate is how often a second the log is asked for the ends of a session's streams, after a burst.
+const endsAskedRate = 1
 
 // admitStream calls enter, which counts a stream of a session or checks whether it may count. Before
 // the stream is refused with [streams.ErrTooMany] the log is asked which of those that count have
-// ended at another ingest: one stream after the other, in the caller's place among the publishes, so
-// a client has no more requests to NATS under way than places. The error is a [*problem.RateError]
+// ended at another ingest, in the caller's place among the publishes. The error is a [*problem.RateError]
 // when the log would be asked too often.
 func (s *Service) admitStream(ctx context.Context, rec session.Record, enter func() error) error {
 	err := enter()
@@ -288,17 +282,9 @@ func (s *Service) admitStream(ctx context.Context, rec session.Record, enter fun
 	if wait := s.looks.Take(rec.Session); wait > 0 {
 		return &problem.RateError{Of: "session", What: "new streams", Wait: wait}
 	}
-	var failed error
-	for _, stream := range s.streams.Counted(rec, maxEndsAsked) {
-		ended, err := s.ended(ctx, rec, stream)
-		if err != nil {
-			failed = err
-			break
-		}
-		if ended {
-			s.streams.Ended(rec.Session, stream)
-		}
-	}
+	failed := s.streams.Look(ctx, rec, func(ctx context.Context, stream string) (bool, error) {
+		return s.ended(ctx, rec, stream)
+	})
 	if err = enter(); errors.Is(err, streams.ErrTooMany) && failed != nil {
 		return failed
 	}

@@ -17,7 +17,6 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -273,7 +272,8 @@ func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*r
 	defer u.saving.Unlock()
 	next := u.state()
 	edit(next)
-	if len(next.URIs) > MaxSubscriptions || len(event.MustJSON([]any{next.Level, next.URIs})) > MaxSettings {
+	settings, err := json.Marshal([]any{next.Level, next.URIs}) // as they are stored: a & takes six bytes
+	if err != nil || len(next.URIs) > MaxSubscriptions || len(settings) > MaxSettings {
 		return ErrSubscriptions
 	}
 	if err := u.save(ctx, h, next); err != nil {
@@ -322,7 +322,9 @@ func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *ca
 	take := func(data []byte) error {
 		p.Came()
 		defer p.Wait()
-		c.Accept()
+		if _, err := rpc.ParseMessage(data); err == nil { // else the request may still be refused with a status
+			c.Accept()
+		}
 		return c.Take(call.Item{Data: data})
 	}
 	var more translate.Object

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -41,6 +42,9 @@ const (
 	noteWithin = 100 * time.Millisecond
 	// maxUnwritten is how many notes may be left to store later; an answer beyond waits.
 	maxUnwritten = 10_000
+	// maxPosted is how many requests about tasks a batch may have: for each, the bucket may be read,
+	// before the batch takes a place among the open requests.
+	maxPosted = 64
 )
 
 // taskMade is how a response of the MCP server names a task.
@@ -158,16 +162,21 @@ func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 }
 
 // Posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
-// refused: for a task that is not its own.
+// refused: for a task that is not its own, or for too many of them.
 func (g *Guard) Posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answer {
 	if g.principal == "" {
 		return nil
 	}
+	looked := 0
 	for i, data := range all {
 		all[i] = translate.Plain(data)
 		m, err := rpc.ParseMessage(all[i])
 		if err != nil || m.Method == nil || !strings.HasPrefix(*m.Method, "tasks/") || *m.Method == "tasks/list" {
 			continue
+		}
+		if looked++; looked > maxPosted {
+			a := upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, fmt.Sprintf("a batch may have %d requests about tasks", maxPosted))
+			return &a
 		}
 		var id string
 		_ = json.Unmarshal(m.Param("taskId"), &id) // no task has an empty one

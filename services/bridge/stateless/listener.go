@@ -47,8 +47,8 @@ type watched struct {
 	lost     bool      // and the client was told
 }
 
-// MaxWatched is how many tasks a request may listen to, of those that it names: of Rejoin's, and of the MCP
-// server's own. The acknowledgement leaves the others out.
+// MaxWatched is how many tasks a request may listen to, of those that it names: of Rejoin's and, with
+// access control, of the MCP server's own. The acknowledgement leaves the others out.
 const MaxWatched = 64
 
 // newListener reads a request to listen.

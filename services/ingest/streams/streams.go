@@ -3,11 +3,14 @@
 package streams
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/errgroup"
 
 	"rejoin/shared/session"
 )
@@ -18,6 +21,10 @@ const (
 	maxHeld = 1 << 16
 	// longestIdle is how long a stream counts at most after its last message.
 	longestIdle = 24 * time.Hour
+	// maxAsked is how many streams a look asks for: all with the default limit of 100.
+	maxAsked = 256
+	// askedAtOnce is how many of them at a time.
+	askedAtOnce = 16
 )
 
 // ErrTooMany is returned when a session has as many open streams as it may.
@@ -31,8 +38,7 @@ var ErrTooMany = errors.New("too many open streams")
 //
 // A stream counts from its first message until it has ended, or until it had no message for
 // as long as the log retains one, a day at most. The caller reports an end with Ended, and
-// asks the log for the ends of what counts before it refuses a stream, since other ingests
-// end streams too. It is safe for concurrent use.
+// calls Look before it refuses a stream, since other ingests end streams too. It is safe for concurrent use.
 type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
@@ -42,11 +48,15 @@ type Limit struct {
 	held          int                   // streams in recent
 }
 
-// ofSession are the streams of one life of a session, with the Unix time of their
-// last message, in nanoseconds.
+// ofSession are the streams of one life of a session.
 type ofSession struct {
-	life string
-	last map[string]int64
+	life    string
+	streams map[string]ofStream
+}
+
+type ofStream struct {
+	last      int64 // the Unix time of its last message, in nanoseconds
+	beginning int   // the messages that are to be sent to the log, while none was; 0 from then on
 }
 
 // NewLimit returns a Limit to which no stream is known: most is the limit of a session, retained how
@@ -55,8 +65,8 @@ func NewLimit(most func(session.Record) int64, retained func() time.Duration) *L
 	return &Limit{most: most, retained: retained, recent: map[string]*ofSession{}}
 }
 
-// Enter counts a message of a stream, and reports whether the stream counts from now on. The
-// error is ErrTooMany, when the stream is new and one too many.
+// Enter counts a message of a stream, and reports whether it may be the first one that is sent to the
+// log: then the caller must call Begun. The error is ErrTooMany, when the stream is new and one too many.
 func (o *Limit) Enter(rec session.Record, stream string, now time.Time) (begins bool, err error) {
 	return o.enter(rec, stream, now, true)
 }
@@ -67,21 +77,55 @@ func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
 	return err
 }
 
-// Withdraw forgets a stream that began to count with a message of a time, which was not
-// stored, unless it had another one since.
-func (o *Limit) Withdraw(rec session.Record, stream string, began time.Time) {
+// Begun is called when such a message was sent, or was not: a stream of which none was sent is forgotten.
+func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
 	o.change(rec.Session, func(known *ofSession) {
-		if known.life == rec.Life && known.last[stream] == began.UnixNano() {
-			delete(known.last, stream)
+		is := known.streams[stream]
+		if known.life != rec.Life || is.beginning == 0 {
+			return
 		}
+		if is.beginning--; is.beginning == 0 && !sent {
+			delete(known.streams, stream)
+			return
+		}
+		if sent {
+			is.beginning = 0
+		}
+		known.streams[stream] = is
 	})
 }
 
-// Counted returns up to n of the streams of a session that count, any of them.
-func (o *Limit) Counted(rec session.Record, n int) (all []string) {
+// Look asks with ended which streams of a session have ended, of those that count, and forgets them. It asks
+// for any maxAsked of them, askedAtOnce at a time: one after the other they would take longer than a
+// publish may over a slow link. The error is the first one of ended. When ctx has ended, what was answered
+// until then is enough, as it is with more streams than maxAsked.
+func (o *Limit) Look(ctx context.Context, rec session.Record, ended func(context.Context, string) (bool, error)) error {
+	var answered atomic.Bool
+	work, asking := errgroup.WithContext(ctx)
+	work.SetLimit(askedAtOnce)
+	for _, stream := range o.counted(rec) {
+		work.Go(func() error {
+			is, err := ended(asking, stream)
+			if err != nil {
+				return err
+			}
+			if answered.Store(true); is {
+				o.Ended(rec.Session, stream)
+			}
+			return nil
+		})
+	}
+	if err := work.Wait(); ctx.Err() == nil || !answered.Load() {
+		return err
+	}
+	return nil
+}
+
+// counted returns up to maxAsked of the streams of a session that count.
+func (o *Limit) counted(rec session.Record) (all []string) {
 	o.change(rec.Session, func(known *ofSession) {
-		for stream := range known.last {
-			if known.life != rec.Life || len(all) == n {
+		for stream := range known.streams {
+			if known.life != rec.Life || len(all) == maxAsked {
 				break
 			}
 			all = append(all, stream)
@@ -98,10 +142,10 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	known := o.of(rec)
-	_, ok := known.last[stream]
-	if !ok && int64(len(known.last)) >= most {
+	is, ok := known.streams[stream]
+	if !ok && int64(len(known.streams)) >= most {
 		o.tidy(known, now)
-		if int64(len(known.last)) >= most {
+		if int64(len(known.streams)) >= most {
 			return false, ErrTooMany
 		}
 	}
@@ -114,8 +158,12 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 		}
 		o.held++
 	}
-	known.last[stream] = now.UnixNano()
-	return !ok, nil
+	begins = !ok || is.beginning > 0
+	if is.last = now.UnixNano(); begins {
+		is.beginning++
+	}
+	known.streams[stream] = is
+	return begins, nil
 }
 
 // of returns what is known of a session. The caller holds the lock.
@@ -125,16 +173,16 @@ func (o *Limit) of(rec session.Record) *ofSession {
 		return known
 	}
 	if ok {
-		o.held -= len(known.last)
+		o.held -= len(known.streams)
 	} else if known, ok = o.older[rec.Session]; ok {
 		delete(o.older, rec.Session)
 	}
 	if !ok || known.life != rec.Life {
-		known = &ofSession{rec.Life, map[string]int64{}}
+		known = &ofSession{rec.Life, map[string]ofStream{}}
 	}
-	o.makeRoom(1 + len(known.last)) // an empty session takes room as well
+	o.makeRoom(1 + len(known.streams)) // an empty session takes room as well
 	o.recent[rec.Session] = known
-	o.held += len(known.last)
+	o.held += len(known.streams)
 	return known
 }
 
@@ -152,9 +200,9 @@ func (o *Limit) makeRoom(n int) bool {
 func (o *Limit) Ended(session, stream string) {
 	o.change(session, func(known *ofSession) {
 		if stream == "" {
-			clear(known.last)
+			clear(known.streams)
 		}
-		delete(known.last, stream)
+		delete(known.streams, stream)
 	})
 }
 
@@ -163,9 +211,9 @@ func (o *Limit) change(session string, do func(*ofSession)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if known, ok := o.recent[session]; ok {
-		before := len(known.last)
+		before := len(known.streams)
 		do(known)
-		o.held -= before - len(known.last)
+		o.held -= before - len(known.streams)
 	}
 	if known, ok := o.older[session]; ok {
 		do(known)
@@ -178,9 +226,9 @@ func (o *Limit) tidy(known *ofSession, now time.Time) {
 	if retained := o.retained(); retained >= 0 {
 		idle = min(idle, retained)
 	}
-	for stream, last := range known.last {
-		if now.UnixNano()-last > int64(idle) {
-			delete(known.last, stream)
+	for stream, is := range known.streams {
+		if now.UnixNano()-is.last > int64(idle) {
+			delete(known.streams, stream)
 			o.held--
 		}
 	}

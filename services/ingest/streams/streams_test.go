@@ -1,8 +1,11 @@
 package streams
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,31 +64,90 @@ func TestLimit_TooMany(t *testing.T) {
 	enter(again, "g", 26*time.Hour+time.Second, false)
 }
 
-// A stream is withdrawn by the message that it began with alone, and only while it had no other.
-func TestLimit_Withdraw(t *testing.T) {
+// A stream counts no more when none of the messages that overlapped at its beginning was sent.
+func TestLimit_Begun(t *testing.T) {
 	w := world{time.Hour}
-	o := w.streams(2)
+	o := w.streams(3)
 	s := session.Record{Session: "s", Life: "1"}
-	enter := func(stream string, at time.Duration, begins bool) {
+	enter := func(stream string, begins bool) {
 		t.Helper()
-		if got, err := o.Enter(s, stream, noon.Add(at)); err != nil || got != begins {
+		if got, err := o.Enter(s, stream, noon); err != nil || got != begins {
 			t.Errorf("%s begins: %t, %v", stream, got, err)
 		}
 	}
-	enter("a", 0, true)
-	enter("b", 1, true)
-	enter("b", 2, false)
-	o.Withdraw(s, "a", noon)
-	o.Withdraw(s, "b", noon.Add(1))
-	o.Withdraw(s, "c", noon)
-	o.Withdraw(session.Record{Session: "s", Life: "0"}, "b", noon.Add(2))
-	count(t, o)
-	if all := o.Counted(s, 9); len(all) != 1 || all[0] != "b" {
-		t.Errorf("%v count", all)
+	counted := func(want ...string) {
+		t.Helper()
+		count(t, o)
+		if all := o.counted(s); !slices.Equal(slices.Sorted(slices.Values(all)), want) {
+			t.Errorf("%v count, want %v", all, want)
+		}
 	}
-	enter("a", 3, true)
-	if all := o.Counted(s, 1); len(all) != 1 {
-		t.Errorf("%v, want one", all)
+	for _, stream := range []string{"a", "b", "c"} {
+		enter(stream, true)
+		enter(stream, true)
+	}
+	o.Begun(s, "a", false)
+	o.Begun(s, "b", true)
+	o.Begun(s, "b", false)
+	o.Begun(s, "c", false)
+	counted("a", "b", "c")
+	o.Begun(s, "a", false)
+	o.Begun(s, "c", true)
+	counted("b", "c")
+	enter("b", false)
+	enter("c", false)
+	enter("a", true)
+	o.Begun(session.Record{Session: "s", Life: "0"}, "a", false)
+	o.Begun(s, "x", false)
+	counted("a", "b", "c")
+}
+
+// A look has several requests under way, and needs not all of the answers when its time is over.
+func TestLimit_Look(t *testing.T) {
+	w := world{time.Hour}
+	o := w.streams(maxAsked + 1)
+	s := session.Record{Session: "s"}
+	for i := range maxAsked + 1 {
+		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked atomic.Int64
+	all := make(chan struct{})
+	if err := o.Look(t.Context(), s, func(context.Context, string) (bool, error) {
+		if asked.Add(1) == askedAtOnce {
+			close(all)
+		}
+		<-all
+		return true, nil
+	}); err != nil || asked.Load() != maxAsked || len(o.of(s).streams) != 1 {
+		t.Errorf("%d are asked for, %d count, %v", asked.Load(), len(o.of(s).streams), err)
+	}
+
+	for i := range askedAtOnce {
+		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := errors.New("slow")
+	for name, tt := range map[string]struct {
+		answers, over bool
+		want          error
+	}{"none in time": {false, true, slow}, "one in time": {true, true, nil}, "a failure": {true, false, slow}} {
+		asked.Store(0)
+		ctx, over := context.WithCancel(t.Context())
+		if err := o.Look(ctx, s, func(context.Context, string) (bool, error) {
+			if asked.Add(1) == 1 && tt.answers {
+				return false, nil
+			}
+			if tt.over {
+				over()
+			}
+			return false, slow
+		}); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+		over()
 	}
 }
 
@@ -166,7 +228,7 @@ func TestLimit_LargeSession(t *testing.T) {
 	if _, err := o.Enter(large, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more: %v", err)
 	}
-	if n := len(o.of(small).last); n != 1 {
+	if n := len(o.of(small).streams); n != 1 {
 		t.Errorf("%d streams of the small session are known", n)
 	}
 }
@@ -175,10 +237,10 @@ func count(t *testing.T, o *Limit) {
 	t.Helper()
 	recent, older := 0, 0
 	for _, s := range o.recent {
-		recent += len(s.last)
+		recent += len(s.streams)
 	}
 	for _, s := range o.older {
-		older += len(s.last)
+		older += len(s.streams)
 	}
 	if recent != o.held || recent > maxHeld || older > maxHeld {
 		t.Fatalf("%d and %d streams, %d counted", recent, older, o.held)
