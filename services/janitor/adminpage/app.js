@@ -3,13 +3,12 @@
 
 import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
 import { ago, bytes, draw, duration, fill, keyed, level, setAttribute, short } from './dom.js'
-import { buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
+import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
 const PAGE = 50 // sessions
 const TREND = 150 // samples, of five minutes
 const RATE = 5 // of these, over which the rate is taken
-const ITEMS = 200 // connections, happenings and events of a session
 
 let token = ''
 let paused = false
