@@ -9,7 +9,11 @@
 # to be written =XX, in upper-case hexadecimal: a/b is a=2Fb.
 set -euo pipefail
 
-session=${1:?a session} stream=${2:?a stream} key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+if [ $# -lt 2 ]; then
+	echo 'usage: publish.sh SESSION STREAM [KEY]' >&2
+	exit 2
+fi
+session=$1 stream=$2 key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
 command -v nats >/dev/null || {
 	echo 'nats is not installed: go install github.com/nats-io/natscli/nats@latest' >&2
