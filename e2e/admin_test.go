@@ -161,6 +161,25 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	}
 }
 
+// The timeline reports that it lists only the newest entries, and is complete only since the oldest of them.
+func TestAdminPage_TimelineOfManyEvents(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	if a := do(t, http.MethodPost, p.api()+streamPath("demo", "main"), numberedLines(1, 199), "Content-Type", "application/x-ndjson"); !strings.Contains(a.body, `"stopped":null}`) {
+		t.Fatal(a.body)
+	}
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(p.api()+"/admin#session=demo"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.helper()
+	b.shows("timeline", "Published 199 events")
+	if hint := script[string](b, "byID('timeline-hint').textContent"); strings.Contains(hint, "newest") {
+		t.Errorf("of 199 events the hint is %s", hint)
+	}
+	p.publish("demo", "main", 200, 201)
+	b.shows("timeline-hint", "the newest 200 published · complete since ")
+	b.until(`((last) => last.textContent.startsWith('Earlier events') && byID('timeline-hint').textContent.includes(last.querySelector('time').textContent))(byID('timeline').lastElementChild)`)
+}
+
 func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
@@ -290,9 +309,6 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	p.publish("nosuch", "s", 1, 1)
 	b.shows("session-facts", "open")
 	b.until("byID('close').checkVisibility() && byID('timeline').checkVisibility()")
-	p.publish("nosuch", "s", 2, 201)
-	b.shows("timeline-hint", "the newest 200 published events")
-	b.shows("timeline-hint", "complete since")
 	script[bool](b, "location.hash = '#session=*'; true") // which no session can be named
 	b.shows("session-facts", "There is no session of this name.")
 	b.shows("state", "live")

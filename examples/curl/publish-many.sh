@@ -8,9 +8,15 @@
 # missing and nothing twice, within two minutes.
 set -euo pipefail
 
-[ $# -ge 3 ] || { echo "usage: $0 session stream file [key]" >&2 && exit 2; }
-[ -r "$3" ] || { echo "cannot read $3" >&2 && exit 2; }
+if [ $# -lt 3 ]; then
+	echo 'usage: publish-many.sh SESSION STREAM FILE [KEY]' >&2
+	exit 2
+fi
 session=$1 stream=$2 file=$3 key=${4:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+if [ ! -r "$file" ] || [ -d "$file" ]; then
+	echo "cannot read $file" >&2
+	exit 1
+fi
 url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
 headers=(-H 'Content-Type: application/x-ndjson' -H 'Expect:' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
 answer=$(mktemp)

@@ -9,7 +9,10 @@
 # and what is stored already is not stored again.
 set -euo pipefail
 
-[ $# -ge 2 ] || { echo "usage: $0 session stream [key]" >&2 && exit 2; }
+if [ $# -lt 2 ]; then
+	echo 'usage: publish.sh SESSION STREAM [KEY]' >&2
+	exit 2
+fi
 session=$1 stream=$2 key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
 headers=(-H 'Content-Type: application/json' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})

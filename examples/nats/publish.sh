@@ -9,7 +9,10 @@
 # to be written =XX, in upper-case hexadecimal: a/b is a=2Fb.
 set -euo pipefail
 
-[ $# -ge 2 ] || { echo "usage: $0 session stream [key]" >&2 && exit 2; }
+if [ $# -lt 2 ]; then
+	echo 'usage: publish.sh SESSION STREAM [KEY]' >&2
+	exit 2
+fi
 session=$1 stream=$2 key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 
 command -v nats >/dev/null || {

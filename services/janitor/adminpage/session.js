@@ -3,7 +3,7 @@
 import { $, clock, el, number, setText } from './base.js'
 import { ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
 
-export const ITEMS = 200 // connections, happenings and events that are asked for, and streams that are shown
+export const ITEMS = 200 // connections, happenings and published entries of a session that are asked for
 
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}
@@ -59,11 +59,11 @@ function renderDetail(d) {
   $('clear').disabled = false
 
   const streams = d.streams.slice().sort((a, b) => (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
-  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > ITEMS ? `, the newest ${ITEMS} here` : ''))
+  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
   $('no-streams').hidden = streams.length > 0
   $('streams-table').hidden = streams.length === 0
-  keyed($('streams'), streams.slice(0, ITEMS), (s) => s.stream, buildStream, updateStream)
-  keyStreams(streams.slice(0, ITEMS).map((s) => s.stream))
+  keyed($('streams'), streams.slice(0, 200), (s) => s.stream, buildStream, updateStream)
+  keyStreams(streams.slice(0, 200).map((s) => s.stream))
 }
 
 function when(at) {
@@ -242,15 +242,17 @@ export function renderTimeline() {
   const { published, happenings, since, total, edges } = shown.timeline
   const connections = shown.connections?.connections ?? []
   const wanted = $('by-stream').value
-  const rows = [...published.map(stored), ...happenings.map(happened), ...connections.filter((c) => c.sent).map(sentRow)]
+  const oldest = published.length === ITEMS ? published.at(-1).time : '' // of those that are listed, when there may be more
+  const rest = oldest ? [{ kind: 'rest', at: oldest, stream: '', key: 'rest', title: 'Earlier events', parts: ['not shown'] }] : []
+  const rows = [...published.map(stored), ...happenings.map(happened), ...connections.filter((c) => c.sent).map(sentRow), ...rest]
     .filter((row) => !wanted || row.stream === wanted || row.stream === '')
   // What was sent comes behind what was published, within the same moment too.
-  const rank = { sent: 0, end: 1, gap: 2, resume: 3, connect: 4, mark: 5, publish: 6 }
+  const rank = { sent: 0, end: 1, gap: 2, resume: 3, connect: 4, mark: 5, publish: 6, rest: 7 }
   const moment = (text) => text.replace(/(?:\.(\d+))?Z$/, (_, fraction = '') => '.' + fraction.padEnd(9, '0'))
   for (const row of rows) row.moment = moment(row.at)
   // Edges tell milliseconds of what they sent, the log tells nanoseconds.
   const later = (a, b, digits) => (a.slice(0, digits) < b.slice(0, digits) ? 1 : a.slice(0, digits) > b.slice(0, digits) ? -1 : 0)
-  rows.sort((a, b) => later(a.moment, b.moment, 23) || (rank[a.kind] ?? 7) - (rank[b.kind] ?? 7) || later(a.moment, b.moment))
+  rows.sort((a, b) => later(a.moment, b.moment, 23) || (rank[a.kind] ?? 8) - (rank[b.kind] ?? 8) || later(a.moment, b.moment))
   const list = together(rows)
   for (const row of list) {
     if (row.kind === 'publish') publishedText(row, connections)
@@ -258,11 +260,8 @@ export function renderTimeline() {
   }
   const hint = []
   if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} connects, resumes and ends`)
-  if (published.length >= ITEMS) hint.push(`the newest ${number(published.length)} published events`)
-  // Of what was cut off, nothing older than the last one is complete. Both lists begin with the newest.
-  const complete = [since, total > happenings.length && happenings.at(-1).time, published.length >= ITEMS && published.at(-1).time]
-    .filter(Boolean).sort((a, b) => Date.parse(a) - Date.parse(b)).at(-1)
-  if (complete) hint.push(`complete since ${clock(complete)}`)
+  if (oldest) hint.push(`the newest ${number(published.length)} published`)
+  if (since) hint.push(`complete since ${clock(oldest && moment(oldest) > moment(since) ? oldest : since)}`)
   setText($('timeline-hint'), silent(edges) || hint.join(' · '))
   $('no-timeline').hidden = list.length > 0
   $('timeline').hidden = list.length === 0
