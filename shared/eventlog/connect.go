@@ -51,12 +51,12 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 			last = nil
 			log.Info("reconnected to NATS", "server", c.ConnectedServerName())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+		nats.ErrorHandler(func(c *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
 			switch {
 			case s != nil:
 				subject = s.Subject
-			case errors.Is(err, last):
+			case errors.Is(err, last) && !c.IsConnected():
 				return // a refused connection is tried up to four times a second
 			default:
 				last = err

@@ -1,10 +1,16 @@
 package eventlog_test
 
 import (
+	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // Every question to other services has a subscription of its own, of many at a time.
@@ -24,4 +30,26 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 	if each := (after.TotalAlloc - before.TotalAlloc) / n; each > most {
 		t.Errorf("a subscription takes %d bytes, more than %d", each, most)
 	}
+}
+
+// An error that repeats is logged once while there is no connection, which is tried often, and each time
+// on one that works.
+func TestConnect_RepeatedErrors(t *testing.T) {
+	var log waittest.Buffer
+	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)))
+	must(t, err)
+	defer nc.Close()
+	waittest.Until(t, "it is connected", func() bool { return strings.Contains(log.String(), "connected to NATS") })
+	logged := func(want int) {
+		t.Helper()
+		for range 2 {
+			nc.Opts.AsyncErrorCB(nc, nil, nats.ErrMaxSubscriptionsExceeded)
+		}
+		if n := strings.Count(log.String(), "NATS reported an error"); n != want {
+			t.Errorf("%d errors are logged, want %d", n, want)
+		}
+	}
+	logged(2)
+	nc.Close()
+	logged(2)
 }

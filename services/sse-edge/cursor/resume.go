@@ -23,8 +23,9 @@ type Start struct {
 	Since time.Time
 	// Last, without an ID, leaves out all but so many of the newest events; 0 for nothing.
 	Last int
-	// At is where to begin, without any of the above. The reader Continues there, which may be 0, what was
-	// read or looked at so far: what is removed behind it is missed.
+	// At is the cursor to begin with, without any of the above; it may be 0. With Continues the subscriber
+	// has everything up to it, and what was removed after it is a gap. Without, nothing before the first
+	// event is missed.
 	At        uint64
 	Continues bool
 }
