@@ -119,7 +119,7 @@ func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
 	}
 }
 
-// All tabs show everything over one connection, also when the one that had it is gone.
+// All tabs show everything over one connection, also when the one that had it is closed, and after a reload.
 func TestExamples_ManyTabs(t *testing.T) {
 	t.Parallel()
 	s := pages(t)
@@ -128,18 +128,24 @@ func TestExamples_ManyTabs(t *testing.T) {
 	p.publish("demo", "main", 1, 1)
 	b.do(chromedp.Navigate(s.URL + "/frames?base=" + url.QueryEscape(p.api())))
 	const tabs = "[...document.querySelectorAll('iframe')].map((frame) => frame.contentDocument)"
-	numbers := tabs + ".map((tab) => [...tab.querySelectorAll('li')].map((item) => JSON.parse(item.textContent).params.n).join(' '))"
-	b.until(tabs + ".some((tab) => tab.getElementById('state')?.textContent == 'following')")
-	b.until(numbers + ".some((shown) => shown.endsWith('1'))")
-	// Who came late has not heard of the first one.
-	b.until(tabs + ".some((tab) => tab.getElementById('state')?.textContent == 'listening')")
+	all := func(numbers string) {
+		t.Helper()
+		b.until(tabs + ".every((tab) => [...tab.querySelectorAll('li')].map((item) => JSON.parse(item.textContent).params.n).join(' ') == '" + numbers + "')")
+	}
+	all("1")
+	b.until(tabs + ".map((tab) => tab.getElementById('state').textContent).sort().join(' ') == 'following listening'")
 	p.publish("demo", "main", 2, 2)
-	b.until(numbers + ".every((shown) => shown.endsWith('2'))")
+	all("1 2")
 	if n := p.metric("rejoin_edge_connections"); n != 1 {
 		t.Errorf("the edge has %g connections", n)
 	}
 	script[bool](b, "[...document.querySelectorAll('iframe')].find((frame) => frame.contentDocument.getElementById('state').textContent == 'following').remove(), true")
 	b.until(tabs + "[0].getElementById('state').textContent == 'following'")
 	p.publish("demo", "main", 3, 3)
-	b.until(numbers + "[0].endsWith('2 3')")
+	all("1 2 3")
+	p.close("/v1/sessions/demo/streams/main")
+	b.until(tabs + "[0].getElementById('state').textContent == 'the end'")
+	b.do(chromedp.Reload())
+	b.until(tabs + ".every((tab) => tab.getElementById('state')?.textContent == 'the end')")
+	all("1 2 3")
 }
