@@ -39,6 +39,23 @@ func (b *browser) says(want string) {
 	b.until("document.getElementById('state').textContent == '" + want + "'")
 }
 
+// unreachable is what the pages show while they could not connect yet.
+func unreachable(pages *httptest.Server) string {
+	return "waiting: Rejoin is down, or was started without --cors-origins=" + pages.URL
+}
+
+// A page whose origin is not allowed names the flag.
+func TestExamples_PageOfAnotherOrigin(t *testing.T) {
+	t.Parallel()
+	s := pages(t)
+	p := startProc(t)
+	for _, page := range []string{"eventsource.html", "client.html", "tabs.html"} {
+		b := openBrowser(t)
+		b.do(chromedp.Navigate(s.URL + "/" + page + "?base=" + url.QueryEscape(p.api())))
+		b.says(unreachable(s))
+	}
+}
+
 // A page continues after a restart and a reload, says what is missing, and ends with its stream.
 func TestExamples_Pages(t *testing.T) {
 	t.Parallel()
@@ -59,7 +76,7 @@ func TestExamples_Pages(t *testing.T) {
 			b.says("waiting")
 			load()
 			b.lists("1 2")
-			b.says("waiting")
+			b.says(unreachable(s))
 			p.start()
 			p.publish("demo", "main", 3, 4)
 			b.lists("1 2 3 4")
