@@ -123,6 +123,6 @@ export function holdings(s) {
   return [
     { unit: 'events', has: s.events, limit: s.limits.events },
     { unit: '', has: s.bytes, limit: s.limits.bytes, show: bytes },
-    { unit: 'streams', has: s.openStreams, limit: s.limits.streams },
+    { unit: 'open streams', has: s.openStreams, limit: s.limits.streams },
   ]
 }
