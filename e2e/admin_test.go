@@ -93,6 +93,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.press(`[data-testid="sessions"] a`)
 	b.shows("session-title", hostile)
 	b.shows("session-bars", "5 of 10 events")
+	b.shows("session-bars", "1 of 100 open streams")
 	b.shows("metadata", "<script>window.hacked=1</script>")
 	b.shows("timeline", "Published 5 events")
 	b.shows("timeline", hostile)

@@ -338,7 +338,8 @@ func TestExamples_ManyEndInTime(t *testing.T) {
 	}
 }
 
-// The machine sleeps for ten minutes between two attempts: the log has forgotten the key.
+// The machine sleeps for ten minutes between two attempts: the log has forgotten the key. The
+// failed attempt is reported before.
 func TestExamples_Suspend(t *testing.T) {
 	t.Parallel()
 	examples, err := filepath.Abs("../examples")
@@ -376,8 +377,8 @@ globalThis.fetch = async () => {
 await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '1', 'key').catch((error) => console.log(attempts, error.unknown))
 `
 	for name, run := range map[string][]string{
-		"suspend.py":  {"python3", python, "1 True\n"},
-		"suspend.mjs": {npm(t).node(), typescript, "1 true\n"},
+		"suspend.py":  {"python3", python, "http://rejoin.test: no answer; trying again\n1 True\n"},
+		"suspend.mjs": {npm(t).node(), typescript, "http://rejoin.test: TypeError: no answer; trying again\n1 true\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -387,7 +388,7 @@ await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '
 			}
 			cmd := exec.CommandContext(t.Context(), run[0], file, examples) //nolint:gosec // from here
 			cmd.Env = append(os.Environ(), "NODE_NO_WARNINGS=1", "PYTHONDONTWRITEBYTECODE=1")
-			if out, err := cmd.Output(); err != nil || string(out) != run[2] {
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != run[2] {
 				t.Errorf("%v, it printed %s, want %s", err, out, run[2])
 			}
 		})

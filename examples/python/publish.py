@@ -89,8 +89,8 @@ def repeat(base, session, stream, body, key, token, content_type, done):
         wait = max(retry_after, pause * random.uniform(1, 1.5))
         if time.time() + wait > deadline:
             raise PublishError(reason, unknown)
-        if pause == 0.1:
-            print(f"{base}: {reason.strip()}; trying again for {REPEAT_WITHIN} seconds", file=sys.stderr)
+        if pause == 0.1:  # once a request
+            print(f"{base}: {reason}; trying again", file=sys.stderr, flush=True)
         time.sleep(wait)
         if time.time() > deadline:  # the machine slept
             raise PublishError(reason, unknown)

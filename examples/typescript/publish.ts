@@ -83,6 +83,7 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
     }
     const wait = Math.max(retryAfter, pause * (1 + Math.random() / 2))
     if (Date.now() + wait > deadline) throw new PublishError(reason, unknown)
+    if (pause === 100) console.error(`${to.base}: ${reason}; trying again`) // once a request
     await sleep(wait)
     if (Date.now() > deadline) throw new PublishError(reason, unknown) // the machine slept
   }

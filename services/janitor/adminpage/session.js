@@ -100,7 +100,7 @@ function updateStream(row, s) {
   const cells = row.children
   setText(cells[1], number(s.events))
   setText(cells[2], bytes(s.bytes))
-  setText(cells[3], s.newest ? ago(s.newest) : '–')
+  setText(cells[3], s.newest ? ago(s.newest).replace(' ago', '') : '–')
   setText(row.button, s.closed ? 'closed' : 'Close …')
   row.button.disabled = s.closed
 }
