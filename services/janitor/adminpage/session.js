@@ -261,7 +261,9 @@ export function renderTimeline() {
   const hint = []
   if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} connects, resumes and ends`)
   if (oldest) hint.push(`the newest ${number(published.length)} published`)
-  if (since) hint.push(`complete since ${clock(oldest && moment(oldest) > moment(since) ? oldest : since)}`)
+  // Each of them lists the newest first, and is not complete before the last one that is listed.
+  const complete = [since, oldest, total > happenings.length ? happenings.at(-1).time : '']
+  if (since) hint.push(`complete since ${clock(complete.sort((a, b) => later(moment(a), moment(b)))[0])}`)
   setText($('timeline-hint'), silent(edges) || hint.join(' · '))
   $('no-timeline').hidden = list.length > 0
   $('timeline').hidden = list.length === 0
