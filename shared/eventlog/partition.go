@@ -65,10 +65,10 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 // minRoom is how much room a full partition gets at least, in bytes: some hundred control entries.
 const minRoom = 1 << 16
 
-// MakeRoom raises the limit of a partition's bytes: a janitor that has to store something before
-// it may remove anything finds the partition full. It gets an eighth of what it should take, and
-// [minRoom] at a time from twice that on, as long as it is full: publishers take the room as well,
-// and the janitor has to store its entries at last. [Log.SetLimits] takes it back. Errors wrap
+// MakeRoom raises the limit of a partition's bytes by an eighth of its share of MaxBytes: a janitor
+// that has to store something before it may remove anything finds the partition full. Publishers
+// take the room as well. So from twice the share on it adds 64 KiB, while no such room is left,
+// until the janitor could store its entries. [Log.SetLimits] takes the room back. Errors wrap
 // [ErrUnavailable] or [ErrNotFound]. Only the acting janitor may call it.
 func (l *Log) MakeRoom(ctx context.Context, p int) error {
 	ctx, cancel := l.request(ctx)

@@ -121,7 +121,7 @@ func (c Config) Wanted() bool { return c.Upstream != "" || c.UpstreamCommand != 
 const leastGrace = 12 * time.Second
 
 // Validate returns an error that names the first flag whose value makes no sense. A
-// configuration without an MCP server makes sense: there is no bridge then, and zero is no mistake.
+// configuration without an MCP server makes sense: there is no bridge then, and its other flags may be zero.
 func (c Config) Validate() error {
 	if c.UpstreamCommand != "" {
 		if c.Upstream != "" {

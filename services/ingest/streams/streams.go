@@ -77,19 +77,19 @@ func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
 	return err
 }
 
-// Begun is called when such a message was sent, or was not: a stream of which none was sent is forgotten.
+// Begun reports whether a message for which Enter returned begins was sent to the log. A stream of which
+// none was sent is forgotten.
 func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
 	o.change(rec.Session, func(known *ofSession) {
 		is := known.streams[stream]
 		if known.life != rec.Life || is.beginning == 0 {
 			return
 		}
-		if is.beginning--; is.beginning == 0 && !sent {
-			delete(known.streams, stream)
-			return
-		}
 		if sent {
 			is.beginning = 0
+		} else if is.beginning--; is.beginning == 0 {
+			delete(known.streams, stream)
+			return
 		}
 		known.streams[stream] = is
 	})

@@ -261,7 +261,7 @@ export function renderTimeline() {
   const hint = []
   if (total > happenings.length) hint.push(`the newest ${number(happenings.length)} of ${number(total)} connects, resumes and ends`)
   if (oldest) hint.push(`the newest ${number(published.length)} published`)
-  // Each of them lists the newest first, and is not complete before the last one that is listed.
+  // A list that was cut off is complete only since its oldest entry, which is the last one.
   const complete = [since, oldest, total > happenings.length ? happenings.at(-1).time : '']
   if (since) hint.push(`complete since ${clock(complete.sort((a, b) => later(moment(a), moment(b)))[0])}`)
   setText($('timeline-hint'), silent(edges) || hint.join(' · '))
