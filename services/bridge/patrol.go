@@ -59,7 +59,7 @@ func (s *Service) patrol(deaf time.Time) {
 
 func (s *Service) lookAt(h *sessions.Session, deaf time.Time) {
 	if h.IsOrphaned(time.Now(), deaf) {
-		s.host.Log.Info("a call is cancelled: no edge waits for its response", "session", h.Name)
+		s.host.Log.Debug("a call is cancelled: no edge waits for its response", "session", h.Name)
 		h.Finish(host.ErrEnded)
 		return
 	}

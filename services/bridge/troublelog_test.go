@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
 
@@ -132,5 +135,30 @@ func TestTrouble_ServerOfLaterRevision(t *testing.T) {
 			t.Errorf("%d lines", n)
 		}
 		server.Close()
+	}
+}
+
+// A client decides how many messages are left out, so they do not get a line each.
+func TestTrouble_MessagesLeftOut(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	up := newEarlier(t)
+	in := s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		for range 3 {
+			w.send("", `{"jsonrpc":"2.0","id":"another","result":{}}`)
+		}
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	if a := s.do(t, c); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Data)
+	}
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 3 {
+		t.Errorf("%v messages are counted", n)
+	}
+	if n := log.count("is left out", c.Session); n != 1 {
+		t.Errorf("%d lines: %s", n, log)
 	}
 }

@@ -137,6 +137,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 			return
 		case errors.Is(err, lease.ErrNotActing):
 			r.logger.Debug("another janitor has the session now", "task", d.Task.String(), "error", err)
+		case errors.Is(err, errAgrees): // nothing was repaired
 		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
 			r.logger.Debug("a record was changed by somebody else", "task", d.Task.String(), "error", err)
 		default:
@@ -225,19 +226,25 @@ func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 
 // repair has the index say what the log does, and the ledger know whose the opening is.
 func (r *registrar) repair(ctx context.Context, name string) error {
+	before, _ := r.sessions.Session(name)
 	o, err := r.log.Opening(ctx, name)
 	switch {
 	case err == nil:
 		r.with(name, func(l *ledger.Ledger) { l.Learn(name, o.Sequence, o.Life) })
-		if rec, ok := r.sessions.Session(name); ok && rec.Life == o.Life && rec.State == session.Open && rec.Changes == o.Changes {
-			return nil // it was the ledger that did not know
+		if before.Life == o.Life && before.State == session.Open && before.Changes == o.Changes {
+			return errAgrees // it was the ledger that did not know
 		}
 	case !errors.Is(err, eventlog.ErrNotFound):
 		return err
 	}
-	_, err = r.sessions.Get(ctx, name)
-	return err
+	if now, err := r.sessions.Get(ctx, name); err != nil || now.Revision != before.Revision {
+		return err
+	}
+	return errAgrees
 }
+
+// errAgrees means that the record of a session says what the log does.
+var errAgrees = errors.New("the record agrees with the log")
 
 // inLog returns what the ledgers know of all sessions of the partitions that this janitor acts for,
 // and which of the ledgers are complete: it says nothing of others.

@@ -140,3 +140,27 @@ func TestMetrics_EachMoves(t *testing.T) {
 		t.Errorf("a janitor that starts has missed %v sequences, want those that were trimmed", got)
 	}
 }
+
+// That the janitor had yet to read whose an opening is needs no repair of the record.
+func TestMetrics_RepairedRecordsHaveChanged(t *testing.T) {
+	cfg := quick()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)
+	r.used(t, "s")
+	r.everything(t)
+	p := r.partitions[0]
+	p.With(func(l *ledger.Ledger) {
+		if o := l.Opening("s"); !o.Known {
+			t.Errorf("the opening was not read: %+v", o)
+		}
+	})
+	if n := r.metric(t, "registry_records_total", "repaired"); n != 0 {
+		t.Errorf("%v records were repaired, and none was wrong", n)
+	}
+	r.loseIndex(t)
+	waittest.NoError(t, func() error {
+		if n := r.metric(t, "registry_records_total", "repaired"); n != 1 {
+			return fmt.Errorf("%v records were repaired", n)
+		}
+		return nil
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 
 	"rejoin/services/bridge/host"
@@ -114,7 +115,8 @@ func (c *Call) Respond(id json.RawMessage, data []byte) (fits bool) {
 // Drop notes that a message is not stored.
 func (c *Call) Drop(reason string, err error) {
 	c.Session.Host.Metrics.Dropped.WithLabelValues(reason).Inc()
-	c.Session.Host.Log.Warn("a message of the MCP server is left out", "session", c.Session.Name, "stream", c.Stream, "reason", err)
+	c.Session.Host.Trouble("dropped: "+reason, "a message of the MCP server is left out",
+		slog.String("session", c.Session.Name), slog.String("stream", c.Stream), slog.Any("reason", err))
 }
 
 // Over ends a call that nothing is waited for any more. why is nil when all is answered.

@@ -93,7 +93,11 @@ func (p *Process) CloseAll() {
 // reading of what that has open.
 func (p *Process) wait() {
 	err := p.cmd.Wait()
-	p.Log.Info("a process of the MCP server has ended", "state", p.cmd.ProcessState.String(), "error", err)
+	level := slog.LevelInfo
+	if err == nil {
+		level = slog.LevelDebug // each session has one
+	}
+	p.Log.Log(context.Background(), level, "a process of the MCP server has ended", "state", p.cmd.ProcessState.String(), "error", err)
 	close(p.Exited)
 	p.Signal(syscall.SIGKILL)
 	deadline := time.Now().Add(drainWithin)

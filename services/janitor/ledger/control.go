@@ -65,9 +65,20 @@ func (c *controls) take(seq uint64) (one control, ok bool) {
 	one = c.list[i]
 	c.list[i] = control{seq: seq, taken: true}
 	if c.taken++; c.taken > 64 && c.taken > len(c.list)/2 {
-		c.list, c.popped, c.taken = slices.Clone(slices.DeleteFunc(c.list, func(c control) bool { return c.taken })), 0, 0
+		c.compact()
 	}
 	return one, true
+}
+
+// compact drops what was taken, and what is known of the lives that are forgotten.
+func (c *controls) compact() {
+	c.list = slices.Clone(slices.DeleteFunc(c.list, func(c control) bool { return c.taken }))
+	for i := range c.list {
+		if one := &c.list[i]; one.life != nil && one.life.forgotten {
+			one.life, one.stream = nil, nil
+		}
+	}
+	c.popped, c.taken = 0, 0
 }
 
 // copied is a control entry that was written again. Its original has to stay until the copy
@@ -183,7 +194,7 @@ func (l *Ledger) gone(c control) {
 			delete(l.openings, c.opening.Session)
 		}
 		return
-	case c.life == nil:
+	case c.life == nil || c.life.forgotten:
 		return
 	}
 	a, s, at := c.life, c.stream, c.life.markers

@@ -345,13 +345,41 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	if k := (Keeper{Ledger: l, Now: m.now, TTL: always(time.Hour), Index: noIndex}); len(k.Forgettable(false)) > 0 {
 		t.Error("the life is forgotten before its time")
 	}
-	announced(2, 4, 6, 7, 9, 8, 10)
+	announced(2, 4, 6, 7, 8, 9, 10)
 	announced()
-	if a := l.Accounts["s l1"]; a == nil || !a.bare() || a.removed != 5 {
-		t.Errorf("%+v", a)
+	if a := l.Accounts["s l1"]; a != nil {
+		t.Errorf("the ledger knows of a forgotten life %+v", a)
 	}
-	var s LoggedSession
-	if s.Add("l1", l.Accounts["s l1"]) {
-		t.Error("the trims of a forgotten life hold its name")
+	if n := l.Entries(); n != 11 { // the opening of the other one, three trims and the seven that are to be deleted
+		t.Errorf("the ledger has %d entries", n)
+	}
+	l.Advance(l.Through+1, l.Through)
+	if n := l.Entries(); n != 0 {
+		t.Errorf("below the floor it has %d", n)
+	}
+}
+
+// A life may have more control entries than one trim lists. Its own end is in the last one.
+func TestForget_MoreThanOneTrimLists(t *testing.T) {
+	m := newModel()
+	m.open("s")
+	life := m.lives["s"].life
+	for range eventlog.MaxRemoved + 1 {
+		m.control(event.Clear, place{"s", life, ""})
+	}
+	for range 2 {
+		m.endSession("s")
+	}
+	l := rebuilt(m)
+	l.openings["s"].Life, l.openings["s"].Known = "another", true
+	var listed []int
+	for _, one := range slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...) {
+		listed = append(listed, len(one.Removed))
+		if last := len(listed) == 2; one.Forgotten != last || contains(one.Removed, m.last) != last || !slices.IsSorted(one.Removed) {
+			t.Errorf("trim %d: forgotten %v, with the end %v", len(listed), one.Forgotten, contains(one.Removed, m.last))
+		}
+	}
+	if want := []int{eventlog.MaxRemoved - 2, 5}; !slices.Equal(listed, want) {
+		t.Errorf("the trims list %v entries, want %v", listed, want)
 	}
 }

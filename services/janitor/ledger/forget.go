@@ -35,23 +35,37 @@ func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
 	if len(openings)+len(rest) == 0 {
 		return nil
 	}
-	// The life's own end says that it is forgotten, so it comes last.
-	ofStreams, ofLife := map[*Account][]uint64{}, map[*Account][]uint64{}
+	// The life's own end says that it is forgotten, so it is in the last trim.
+	first, last := map[*Account][]uint64{}, map[*Account][]uint64{}
 	for _, c := range k.controls.list {
 		switch a := openings[c.opening]; {
 		case c.opening != nil && a != nil:
-			ofLife[a] = append(ofLife[a], c.seq)
+			last[a] = append(last[a], c.seq)
 		case c.kind == event.Trim || !rest[c.life]:
-		case c.stream != nil:
-			ofStreams[c.life] = append(ofStreams[c.life], c.seq)
+		case c.stream != nil || c.kind == event.Clear:
+			first[c.life] = append(first[c.life], c.seq)
 		default:
-			ofLife[c.life] = append(ofLife[c.life], c.seq)
+			last[c.life] = append(last[c.life], c.seq)
 		}
 	}
-	for a, last := range ofLife {
-		lives = append(lives, k.forgetting(a, append(slices.Collect(slices.Chunk(ofStreams[a], eventlog.MaxRemoved)), last), rest[a]))
+	for a, ends := range last {
+		lists := slices.Collect(slices.Chunk(first[a], eventlog.MaxRemoved-len(ends)))
+		if len(lists) == 0 {
+			lists = [][]uint64{nil}
+		}
+		n := len(lists) - 1
+		lists[n] = slices.Concat(lists[n], ends)
+		slices.Sort(lists[n])
+		lives = append(lives, k.forgetting(a, lists, rest[a]))
 	}
 	return lives
+}
+
+// forget takes a life out of the book of which nothing is left but trims. Those are entries that belong
+// nowhere from now on.
+func (l *Ledger) forget(a *Account) {
+	delete(l.Accounts, a.key())
+	*a = Account{forgotten: true}
 }
 
 // asks reports whether a session says itself how long it is kept when it is closed.

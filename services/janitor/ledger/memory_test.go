@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 
 	"rejoin/shared/event"
@@ -106,6 +107,57 @@ func TestMemory_AfterRemoval(t *testing.T) {
 		}
 		runtime.KeepAlive(ledgers)
 	}
+}
+
+// Of a session that is forgotten, the ledger keeps no more than where its trims lie.
+func TestMemory_Forgotten(t *testing.T) {
+	const lives, bound = 4000, 400
+	m := newModel()
+	l := New()
+	apply := func() {
+		for _, e := range m.entries {
+			l.Apply(e, m.now)
+			if e.Subject.Kind == event.Open {
+				l.Learn(e.Subject.Session, e.Sequence, m.lives[e.Subject.Session].life)
+			}
+		}
+		m.entries, m.trims = nil, nil
+	}
+	announce := func(all []Announcement) {
+		for _, t := range all {
+			m.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}, Trim: &t.Trim})
+		}
+		apply()
+		for due, n := l.Due(m.now, 0, 100); n > 0; due, n = l.Due(m.now, 0, 100) {
+			l.Deleted(due)
+		}
+	}
+	before := inUse()
+	for i := range lives {
+		name := fmt.Sprint("session-", i)
+		m.open(name)
+		m.publish(name, "a", false)
+		for range 3 {
+			m.endSession(name)
+		}
+		apply()
+		a := l.Accounts[event.LifeKey(name, m.lives[name].life)]
+		announce(Announcements(Policy(l.View(a, l.LifeState(a)), Limits{}, m.now)))
+		for range 2 { // the opening, and the rest
+			announce(slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...))
+		}
+		delete(m.lives, name)
+		clear(m.history)
+	}
+	took := inUse() - before
+	if held := len(l.Accounts) + len(l.openings) + l.ToDelete(); held > 0 {
+		t.Errorf("the ledger has %d lives and %d openings, and %d to delete", len(l.Accounts), len(l.openings), l.ToDelete())
+	}
+	t.Logf("%d B a life, in %d entries", took/lives, l.Entries())
+	if took > bound*lives {
+		t.Errorf("a life that is forgotten takes %d B, want %d at most", took/lives, bound)
+	}
+	runtime.KeepAlive(l)
 }
 
 func BenchmarkLedgerMemory(b *testing.B) {

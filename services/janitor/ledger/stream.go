@@ -180,6 +180,7 @@ type Account struct {
 	markers   *markers
 	clears    int  // =clear markers of the life and its streams in the log
 	Over      bool // the life is on the ledger's list of those to be trimmed soon
+	forgotten bool // see [Ledger.forget]
 }
 
 func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }

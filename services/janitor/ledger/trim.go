@@ -63,6 +63,9 @@ func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
 	if len(out.Entries) > 0 {
 		l.Pending = append(l.Pending, out)
 	}
+	if t.Forgotten && a.bare() {
+		l.forget(a)
+	}
 }
 
 func contains(sorted []uint64, seq uint64) bool {

@@ -1,0 +1,55 @@
+package records
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/leaktest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/rpc"
+)
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
+
+// Each call over half a second leaves a marker, so those stay for a short time.
+func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
+	nc, err := nats.Connect(natstest.Start(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: expiredMarkerTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Bucket{JS: js, KV: kv, written: map[string]Record{}}
+	key := Key("s", "c1")
+	for range 2 { // also after one of before
+		if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.remove(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marker, err := stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ttl, err := time.ParseDuration(marker.Header.Get(jetstream.MsgTTLHeader))
+	if err != nil || ttl > time.Minute {
+		t.Errorf("the marker stays for %s: %v", ttl, err)
+	}
+}
