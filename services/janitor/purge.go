@@ -195,8 +195,11 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	w.logger.Warn("a partition is full; it gets more room, so that its oldest part can go", "partition", p.Number)
-	return w.log.MakeRoom(ctx, p.Number)
+	made, err := w.log.MakeRoom(ctx, p.Number)
+	if made && err == nil {
+		w.logger.Warn("a partition was full; it got more room, so that its oldest part can go", "partition", p.Number)
+	}
+	return err
 }
 
 // takeRoomBack gives a partition that has more room than it should the limit of the settings,

@@ -45,7 +45,7 @@ func TestChange_HeldUp(t *testing.T) {
 		err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 			if passed == (clocks.Instant{}) {
 				passed = pause
-				if err := next.MakeRoom(t.Context(), 0); err != nil {
+				if _, err := next.MakeRoom(t.Context(), 0); err != nil {
 					t.Error(err)
 				}
 			}

@@ -68,26 +68,26 @@ const minRoom = 1 << 16
 // MakeRoom raises the limit of a partition's bytes by an eighth of its share of MaxBytes: a janitor
 // that has to store something before it may remove anything finds the partition full. Publishers
 // take the room as well. So from twice the share on it adds 64 KiB, while no such room is left,
-// until the janitor could store its entries. [Log.SetLimits] takes the room back. Errors wrap
-// [ErrUnavailable] or [ErrNotFound]. Only the acting janitor may call it.
-func (l *Log) MakeRoom(ctx context.Context, p int) error {
+// until the janitor could store its entries. [Log.SetLimits] takes the room back. made is false where
+// the limit is not what keeps entries out, as on a full disk. Errors wrap [ErrUnavailable] or
+// [ErrNotFound]. Only the acting janitor may call it.
+func (l *Log) MakeRoom(ctx context.Context, p int) (made bool, err error) {
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	return l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+	err = l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		share, holds := l.Settings().Limits().MaxBytes, int64(info.State.Bytes)
 		full := max(cfg.MaxBytes, holds) // it holds more when the limit was lowered
+		made = false
 		switch {
 		case cfg.MaxBytes <= 0:
-			return false, nil
 		case full < 2*share:
-			cfg.MaxBytes = full + max(share/8, minRoom)
+			cfg.MaxBytes, made = full+max(share/8, minRoom), true
 		case full < holds+minRoom:
-			cfg.MaxBytes = full + minRoom
-		default: // something else is full, as the disk
-			return false, nil
+			cfg.MaxBytes, made = full+minRoom, true
 		}
-		return true, nil
+		return made, nil
 	})
+	return made, err
 }
 
 // replicated waits until the replicas of a partition are current, if their number changes.

@@ -3,7 +3,9 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 
@@ -27,6 +29,19 @@ func (f Flags) Validate() error {
 		return fmt.Errorf("--url %q: %w", f.URL, err)
 	}
 	return nil
+}
+
+// Hint returns a refusal with what the user may do about it, where a flag is what is wrong.
+func (f Flags) Hint(err error) error {
+	refused, ok := errors.AsType[*client.Error](err)
+	switch {
+	case !ok:
+	case refused.Status == http.StatusUnauthorized && f.TokenFile == "":
+		return fmt.Errorf("%w; give a token with --token-file", err)
+	case refused.Status == http.StatusNotFound && refused.Code == "":
+		return fmt.Errorf("%w; is --url=%s the address of Rejoin?", err, f.URL)
+	}
+	return err
 }
 
 // Session is an argument that names a session.

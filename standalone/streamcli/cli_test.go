@@ -296,7 +296,7 @@ func TestPublish_RefusedUntilUnknown(t *testing.T) {
 		queue := make(chan pending, 1)
 		queue <- pending{1, result}
 		close(queue)
-		if got := collect(t.Context(), publisher, queue, &status, server); got.unknown != 1 || strings.Contains(status.String(), "URL answers") {
+		if got := (&PublishCLI{}).collect(t.Context(), publisher, queue, &status, server); got.unknown != 1 || strings.Contains(status.String(), "URL answers") {
 			t.Errorf("%+v, %q", got, status.String())
 		}
 		if err := publisher.Close(t.Context()); err != nil {
@@ -445,6 +445,25 @@ func TestPublish_Hints(t *testing.T) {
 	defer s.Close()
 	if _, _, status := run(t, "", "tail", "s", "--url="+s.URL); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin?") {
 		t.Errorf("of another server it says %q", status)
+	}
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = w.Write([]byte(`{"status":401,"code":"unauthorized","title":"no token"}`))
+	}))
+	defer guarded.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
+		args = append(args, "--url="+guarded.URL)
+		if _, _, status := run(t, "", args...); !strings.Contains(status, "give a token with --token-file") {
+			t.Errorf("%v without a token: %q", args, status)
+		}
+		if _, _, status := run(t, "", append(args, "--token-file="+token)...); strings.Contains(status, "--token-file") {
+			t.Errorf("%v with another token: %q", args, status)
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	}
 	queue := make(chan pending, client.DefaultMaxBufferedMessages)
 	collected := make(chan tally, 1)
-	go func() { collected <- collect(ctx, publisher, queue, status, server) }()
+	go func() { collected <- cli.collect(ctx, publisher, queue, status, server) }()
 	if len(cli.Message) > 0 {
 		in = strings.NewReader(strings.Join(oneLine(cli.Message), "\n"))
 	}
@@ -199,7 +199,7 @@ func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() er
 
 // collect waits for the outcomes of what was published, in order. When ctx ends, it closes the
 // publisher, so that each line has an outcome and read is not held up by a full queue.
-func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pending, status io.Writer, server *report) (t tally) {
+func (cli *PublishCLI) collect(ctx context.Context, publisher *client.Publisher, queue <-chan pending, status io.Writer, server *report) (t tally) {
 	begun, told, progress := time.Now(), time.Now(), daemon.IsTerminal(status)
 	for p := range queue {
 		stored, err := p.result.Wait(ctx)
@@ -220,7 +220,7 @@ func collect(ctx context.Context, publisher *client.Publisher, queue <-chan pend
 					server.answers()
 				}
 			}
-			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, err)
+			_, _ = fmt.Fprintf(status, "line %d: %v\n", p.line, cli.Hint(err))
 		default:
 			server.answers()
 			t.stored++

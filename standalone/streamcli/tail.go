@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"text/template"
 	"time"
@@ -193,10 +192,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		case ctx.Err() != nil:
 			return nil // told to stop
 		case err != nil:
-			if refused, ok := errors.AsType[*client.Error](err); ok && refused.Status == http.StatusNotFound && refused.Code == "" {
-				return fmt.Errorf("%w; is --url=%s the address of Rejoin?", err, cli.URL)
-			}
-			return err
+			return cli.Hint(err)
 		case cli.Count > 0 && count == cli.Count:
 			return nil
 		}
