@@ -2,7 +2,7 @@
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
 import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
-import { ago, bytes, draw, duration, fill, keyed, level, setAttribute, short } from './dom.js'
+import { age, bytes, draw, duration, fill, keyed, level, setAttribute, short } from './dom.js'
 import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
@@ -260,7 +260,7 @@ function updateSession(row, s) {
   use(events, s.events, s.limits.events, short)
   use(size, s.bytes, s.limits.bytes, bytes)
   setText(clients, s.clients > 0 ? number(s.clients) : '')
-  setText(active, s.activity ? ago(s.activity).replace(' ago', '') : '')
+  setText(active, s.activity ? age(s.activity) : '')
   setAttribute(active, 'title', s.activity ? clock(s.activity) : null)
 }
 

@@ -62,14 +62,17 @@ export function bytes(n) {
 
 export const counted = (n, one, many = one + 's') => `${number(n)} ${n === 1 ? one : many}`
 
-export function ago(text) {
+// age returns how long ago a time is.
+export function age(text) {
   const seconds = Math.max(0, Math.round((Date.now() - Date.parse(text)) / 1000))
   if (seconds < 5) return 'now'
-  if (seconds < 120) return `${seconds} s ago`
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`
-  if (seconds < 172800) return `${Math.round(seconds / 3600)} h ago`
-  return `${Math.round(seconds / 86400)} d ago`
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`
+  return `${Math.round(seconds / 86400)} d`
 }
+
+export const ago = text => age(text) === 'now' ? 'now' : `${age(text)} ago`
 
 // duration returns so many seconds in words.
 export function duration(seconds) {

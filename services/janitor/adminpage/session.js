@@ -1,7 +1,7 @@
 // One session: what it holds, who is connected, what happened, and its end.
 
 import { $, clock, el, number, setText } from './base.js'
-import { ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
+import { age, ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
 
 export const ITEMS = 200 // connections, happenings and published entries of a session that are asked for
 
@@ -100,7 +100,7 @@ function updateStream(row, s) {
   const cells = row.children
   setText(cells[1], number(s.events))
   setText(cells[2], bytes(s.bytes))
-  setText(cells[3], s.newest ? ago(s.newest).replace(' ago', '') : '–')
+  setText(cells[3], s.newest ? age(s.newest) : '–')
   setText(row.button, s.closed ? 'closed' : 'Close …')
   row.button.disabled = s.closed
 }
