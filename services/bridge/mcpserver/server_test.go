@@ -43,6 +43,11 @@ func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 	}
 	open := func() *stdioCall { return with(json.RawMessage("1")) }
 	answered := func() *stdioCall { return with() } // and not forgotten yet
+	cancelled := func() *stdioCall {                // and not answered: MCP does not ask for it
+		c := open()
+		c.Cancel(rpc.IDKey(json.RawMessage("1")))
+		return c
+	}
 	one := open()
 	m, err := rpc.ParseMessage([]byte(`{"jsonrpc":"2.0","method":"n"}`))
 	if err != nil {
@@ -56,6 +61,8 @@ func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 		{[]*stdioCall{answered(), one, answered()}, one},
 		{[]*stdioCall{one, open()}, nil},
 		{[]*stdioCall{answered()}, nil},
+		{[]*stdioCall{cancelled()}, nil},
+		{[]*stdioCall{cancelled(), one}, one},
 		{nil, nil},
 	} {
 		if u := (&stdio{calls: tt.calls}); u.route(m) != tt.want {

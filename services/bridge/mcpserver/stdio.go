@@ -471,7 +471,7 @@ func continueAfter(err error) error {
 }
 
 // route returns the call that a message belongs to; nil when it is about none, or about
-// one that is over. An error without an ID belongs to the only call that is open (see [call.Call.Take]), unless it
+// one that is over. What names no call belongs to the only one that is open and not cancelled. An error without an ID belongs to the only call that is open (see [call.Call.Take]), unless it
 // may be about something else.
 func (u *stdio) route(m rpc.Message) *stdioCall {
 	u.mu.Lock()
@@ -496,8 +496,9 @@ func (u *stdio) route(m rpc.Message) *stdioCall {
 	}
 	var only *stdioCall
 	for _, s := range u.calls {
+		_, cancelled := s.Left()
 		switch {
-		case s.Done(): // it is about to be forgotten
+		case cancelled: // its client may not read any more; so is one without requests, about to be forgotten
 		case only != nil:
 			return nil
 		default:
