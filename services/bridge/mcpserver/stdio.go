@@ -471,8 +471,8 @@ func continueAfter(err error) error {
 }
 
 // route returns the call that a message belongs to; nil when it is about none, or about
-// one that is over. What names no call belongs to the only one that is open and not cancelled. An error without an ID belongs to the only call that is open (see [call.Call.Take]), unless it
-// may be about something else.
+// one that is over. What names no call belongs to the only one that is open and not cancelled. So does
+// an error without an ID (see [call.Call.Take]), unless it may be about something else.
 func (u *stdio) route(m rpc.Message) *stdioCall {
 	u.mu.Lock()
 	defer u.mu.Unlock()
