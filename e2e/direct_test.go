@@ -20,6 +20,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -59,10 +60,7 @@ func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 // lifeOf returns the life that a session's opening names.
 func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	s := event.Subject{Partition: event.Partition(session, 16), Session: session, Kind: event.Open}
 	log, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition))
 	if err != nil {
@@ -109,10 +107,7 @@ func TestDirectPublish(t *testing.T) {
 // entriesOf returns how many entries of a subject the log has.
 func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 	t.Helper()
-	js, err := jetstream.New(p.nats(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, p.nats(t))
 	stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", s.Partition))
 	if err != nil {
 		t.Fatal(err)

@@ -366,10 +366,7 @@ func TestPrivileges_Services(t *testing.T) {
 	// The floor passes all that was stored, and what has to outlive it is written again.
 	work := event.Subject{Partition: event.Partition("work", 16), Session: "work"}
 	nc := srv.as(t, "ingest")
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	state := func() jetstream.StreamState {
 		stream, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", work.Partition))
 		if err != nil {
@@ -434,10 +431,7 @@ func TestPrivileges_PublishersAndOperators(t *testing.T) {
 	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.outside.main", numbered(1))
 
 	direct := srv.as(t, "direct")
-	js, err := jetstream.New(direct, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, direct, jetstream.WithDefaultTimeout(waittest.Timeout))
 	first, err := js.Stream(t.Context(), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
