@@ -186,9 +186,7 @@ func TestTranscripts_Golden(t *testing.T) {
 				closed <- a
 			}()
 			got := p.transcript(streamPath(session, "main"), nil, sse)
-			if a := <-closed; a.status != http.StatusNoContent {
-				t.Errorf("the close was answered %d %s", a.status, a.body)
-			}
+			(<-closed).got(t, http.StatusNoContent)
 			return withoutCursors(got)
 		},
 		"closed-and-delivered": func(t *testing.T, p *proc, session string) string {

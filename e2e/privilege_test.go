@@ -377,9 +377,7 @@ func TestPrivileges_Services(t *testing.T) {
 	stored := state().LastSeq
 	srv.operate(t, "set", "--max-age=1s", "--yes")
 	waittest.Until(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
-	if a := do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json"); a.status != http.StatusCreated {
-		t.Errorf("an event of the open session is answered %d %s", a.status, a.body)
-	}
+	do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json").got(t, http.StatusCreated)
 
 	// An end that its ingest did not live to finish is the janitor's.
 	ingest.end(syscall.SIGKILL)

@@ -34,9 +34,7 @@ func TestInitialize_ResponseStream(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	stream := newStream(t, "0")
 	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
-	if a.Status != http.StatusOK {
-		t.Fatalf("it was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, a, http.StatusOK)
 	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
 		t.Error(diff)
 	}

@@ -154,13 +154,9 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	in := s.start(t, testConfig(up.URL))
-	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")), http.StatusBadGateway)
 	in.server.SetEra(false, 0) // the second is over
-	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
-		t.Errorf("asked again: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 }
 
 // A server that refuses initialize is asked again what it speaks.
@@ -172,9 +168,7 @@ func TestEra_InitializeRefused(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
 		t.Errorf("the error is %d %s", a.Status, a.Data)
 	}
-	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
-		t.Errorf("without a session: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 	takenForEarlier()
 	s.open(t)
 }
@@ -316,9 +310,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	s.open(t)
 	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	c := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
-	if a := s.do(t, c); a.Status != http.StatusTooManyRequests {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusTooManyRequests)
 	waittest.Until(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
 	if s.isKnown(t, c.Session) {
 		t.Error("the session is in the log")
@@ -441,9 +433,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
 	h.Demand.SetOpened(time.Now().Add(-time.Hour))
-	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)), http.StatusAccepted)
 	if h.Ctx.Err() != nil || h.IsOrphaned(time.Now(), time.Time{}) {
 		t.Error("a call is cancelled whose client has just answered")
 	}
@@ -593,9 +583,7 @@ func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
 	asked, _ := s.ask(t, c)
 	c = repeated(t, c, "2", asked, `{"action":"accept"}`)
 	c.Data = bytes.Replace(c.Data, []byte(`"mine"`), []byte(`"another"`), 1)
-	if a := s.do(t, c); a.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[0], `"progressToken":"another"`) {
 		t.Errorf("the stream is %q", all)
 	}
@@ -860,9 +848,7 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	waittest.Until(t, "the server's response is taken", made.Done)
 	other := repeated(t, c, "2", asked, `{}`)
 	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
-	if a := s.do(t, other); a.Status != http.StatusBadRequest {
-		t.Errorf("another request is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, other), http.StatusBadRequest)
 	if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), `"text":"done"`) || !strings.Contains(string(a.Data), `"id":2`) {
 		t.Errorf("the repeated request is answered %d %s", a.Status, a.Data)
 	}

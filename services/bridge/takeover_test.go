@@ -241,9 +241,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 	s, _, in, name := begun(t)
 	stream := newStream(t, "1", `"b"`)
 	for range 2 {
-		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
-			t.Fatalf("the check was answered %d", a.Status)
-		}
+		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	}
 	wantError(t, s.finished(t, name, stream), 2, `"b"`)
 	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {

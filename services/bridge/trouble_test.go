@@ -187,17 +187,13 @@ func TestCancel_NoResponse(t *testing.T) {
 		close(cancelled)
 	})
 	stream, _ := s.request(t, name, "1", "hang")
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.Status != http.StatusAccepted {
-		t.Fatalf("it was answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), http.StatusAccepted)
 	s.ended(t, name, stream)
 	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
 	// The bridge adds nothing after the end: not for an edge that asks, and not the next one.
 	check := func() {
 		t.Helper()
-		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
-			t.Errorf("the check was answered %d", a.Status)
-		}
+		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 		if all, final := s.read(t, name, stream); len(all) != 1 || final {
 			t.Errorf("the stream has %v", all)
 		}
@@ -278,9 +274,7 @@ func TestCall_LateRefusal(t *testing.T) {
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, a := s.request(t, name, "1", "late")
-	if a.Status != http.StatusAccepted {
-		t.Errorf("it was answered %d", a.Status)
-	}
+	wantStatus(t, a, http.StatusAccepted)
 	large, _ := s.request(t, name, "2", "large")
 	close(late)
 	wantError(t, s.finished(t, name, large), 1, "2")

@@ -79,6 +79,14 @@ type Answered struct {
 	Text string
 }
 
+// Got fails the test unless the answer has a status.
+func (a Answered) Got(t *testing.T, status int) {
+	t.Helper()
+	if a.StatusCode != status {
+		t.Fatalf("%d %s, want %d", a.StatusCode, a.Text, status)
+	}
+}
+
 // Ask makes a request with headers in pairs.
 func Ask(t *testing.T, method, url string, headers ...string) Answered {
 	t.Helper()
