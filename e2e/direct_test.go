@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +21,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // direct runs the example of a service that publishes straight to JetStream.
@@ -288,15 +288,7 @@ type rawNATS struct {
 
 func (p *proc) rawNATS(t *testing.T) rawNATS {
 	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.addrs["--nats-addr"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
-	t.Cleanup(func() { _ = conn.Close() })
-	r := rawNATS{t, conn}
-	r.write(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1}` + "\r\n")
-	return r
+	return rawNATS{t, webtest.Dial(t, p.addrs["--nats-addr"], `CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1}`+"\r\n")}
 }
 
 func (r rawNATS) write(text string) {
