@@ -68,11 +68,7 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	go in.stateless.Request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 	waittest.Receive(t, "the server asks", asked)
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
-	waittest.Until(t, "the server's session has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
 	s.srv.Start()
 }
 
@@ -93,11 +89,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 		t.Errorf("the call is answered %s", a.Data)
 	}
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
-	waittest.Until(t, "the server's session has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
 	s.wantState(t, c.Session, session.Closed)
 	waittest.Until(t, "the server's request is cancelled", func() bool { return up.posted("notifications/cancelled") == 1 })
 }

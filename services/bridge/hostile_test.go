@@ -128,11 +128,7 @@ func TestOpenSession_TooLate(t *testing.T) {
 	cfg.OpenTimeout = 6 * time.Second // the session has begun by then
 	s.start(t, cfg)
 	wantStatus(t, s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusGatewayTimeout)
-	waittest.Until(t, "it has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return slices.Equal(up.deleted, []string{"left-behind"})
-	})
+	waittest.Until(t, "it has ended", func() bool { return slices.Equal(up.ended(), []string{"left-behind"}) })
 }
 
 func TestProcess_EndsAfterInitialize(t *testing.T) {

@@ -54,11 +54,7 @@ func TestSession_RegisteredUntilDeleted(t *testing.T) {
 	}
 	s.end(t, name)
 	s.wantState(t, name, session.Closed)
-	waittest.Until(t, "it has ended upstream", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "it has ended upstream", func() bool { return len(up.ended()) == 1 })
 	waittest.Until(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 }
 

@@ -200,14 +200,9 @@ func TestStateless_CallWithProgress(t *testing.T) {
 		if got := header.Get("Mcp-Param-Region"); (got == "north") != (name == "modern") {
 			t.Errorf("%s: the server has the client's field as %q", name, got)
 		}
-		ended := func() int {
-			up.mu.Lock()
-			defer up.mu.Unlock()
-			return len(up.deleted)
-		}
 		if name == "earlier" { // a moment after the log's session
-			waittest.Until(t, "the server's session is ended", func() bool { return ended() == 1 })
-		} else if n := ended(); n != 0 {
+			waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
+		} else if n := len(up.ended()); n != 0 {
 			t.Errorf("%s: %d sessions were ended", name, n)
 		}
 	}
@@ -733,12 +728,7 @@ func TestStateless_TakenOver(t *testing.T) {
 			})
 		}
 		sent := progresses(up)
-		up.onGet(func(w *writing, r *http.Request) {
-			if r.Header.Get("Last-Event-ID") == "" {
-				w.WriteHeader(http.StatusMethodNotAllowed)
-				return
-			}
-			w.stream()
+		up.onResume(func(w *writing, r *http.Request) {
 			w.send("e2", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[]}}`)
 		})
 		s.do(t, c)
@@ -779,11 +769,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	in.stop()
 	s.start(t, testConfig(up.URL))
 	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
-	waittest.Until(t, "the server's session is ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
 }
 
 // Servers that ask on the standalone stream do so after the bridge was replaced, too.
@@ -819,12 +805,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	sent, respond := progresses(up), make(chan struct{})
-	up.onGet(func(w *writing, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") == "" {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		w.stream()
+	up.onResume(func(w *writing, r *http.Request) {
 		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 		select {
 		case <-respond:

@@ -127,7 +127,7 @@ func TestCall_StreamBreaksAndResumes(t *testing.T) {
 }
 
 func TestCall_UnknownSession(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in, name := begun(t)
 	hanging := make(chan struct{})
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -136,8 +136,6 @@ func TestCall_UnknownSession(t *testing.T) {
 	})
 	gone := func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) }
 	up.handle("gone", gone)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	hang, _ := s.request(t, name, "1", "hang")
 	<-hanging
 	if _, a := s.request(t, name, "2", "gone"); a.Status != http.StatusNotFound {
@@ -146,9 +144,7 @@ func TestCall_UnknownSession(t *testing.T) {
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, session.Closed)
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	if len(up.deleted) > 0 {
+	if len(up.ended()) > 0 {
 		t.Error("it was deleted upstream")
 	}
 }
