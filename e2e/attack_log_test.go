@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -131,10 +132,7 @@ func (p *proc) partition0() jetstream.Stream {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	js := natstest.JetStream(p.t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	stream, err := js.Stream(p.t.Context(), "MCP_0")
 	if err != nil {
 		p.t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	rejoin "rejoin/shared/client"
 	"rejoin/shared/natstest"
@@ -143,10 +142,7 @@ func (c *natsCluster) lives(partitions int) []string {
 		c.t.Fatal(err)
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	js := natstest.JetStream(c.t, nc)
 	lives := make([]string, partitions)
 	for p := range lives {
 		waittest.Until(c.t, "the partition's settings can be read", func() bool {

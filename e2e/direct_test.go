@@ -13,14 +13,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // direct runs the example of a service that publishes straight to JetStream.
@@ -59,10 +60,7 @@ func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 // lifeOf returns the life that a session's opening names.
 func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	s := event.Subject{Partition: event.Partition(session, 16), Session: session, Kind: event.Open}
 	log, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition))
 	if err != nil {
@@ -109,10 +107,7 @@ func TestDirectPublish(t *testing.T) {
 // entriesOf returns how many entries of a subject the log has.
 func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 	t.Helper()
-	js, err := jetstream.New(p.nats(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, p.nats(t))
 	stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", s.Partition))
 	if err != nil {
 		t.Fatal(err)
@@ -293,15 +288,7 @@ type rawNATS struct {
 
 func (p *proc) rawNATS(t *testing.T) rawNATS {
 	t.Helper()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.addrs["--nats-addr"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
-	t.Cleanup(func() { _ = conn.Close() })
-	r := rawNATS{t, conn}
-	r.write(`CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1}` + "\r\n")
-	return r
+	return rawNATS{t, webtest.Dial(t, p.addrs["--nats-addr"], `CONNECT {"verbose":false,"pedantic":false,"headers":true,"protocol":1}`+"\r\n")}
 }
 
 func (r rawNATS) write(text string) {

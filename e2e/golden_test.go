@@ -7,17 +7,16 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"rejoin/shared/event"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 var update = flag.Bool("update", false, "write the golden transcripts instead of comparing them")
@@ -27,17 +26,9 @@ var update = flag.Bool("update", false, "write the golden transcripts instead of
 func (p *proc) transcript(path string, enough func(string) bool, headers ...string) string {
 	p.t.Helper()
 	addr := p.addrs["--edge-addr"]
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(p.t.Context(), "tcp", addr)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
-	if _, err := io.WriteString(conn, request); err != nil {
-		p.t.Fatal(err)
-	}
+	conn := webtest.Dial(p.t, addr, request)
+	defer func() { _ = conn.Close() }()
 	var got bytes.Buffer
 	in := bufio.NewReader(conn)
 	for enough == nil || !enough(got.String()) {
@@ -186,9 +177,7 @@ func TestTranscripts_Golden(t *testing.T) {
 				closed <- a
 			}()
 			got := p.transcript(streamPath(session, "main"), nil, sse)
-			if a := <-closed; a.status != http.StatusNoContent {
-				t.Errorf("the close was answered %d %s", a.status, a.body)
-			}
+			(<-closed).got(t, http.StatusNoContent)
 			return withoutCursors(got)
 		},
 		"closed-and-delivered": func(t *testing.T, p *proc, session string) string {

@@ -20,6 +20,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
 )
 
 // place is a stream, or the flow of a session when stream is empty.
@@ -68,10 +69,7 @@ const republished = "audit."
 
 // newTruth makes JetStream republish the log's partitions, and records it from now on.
 func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	tr := emptyTruth(partitions)
 	tr.js = js
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)

@@ -366,10 +366,7 @@ func TestPrivileges_Services(t *testing.T) {
 	// The floor passes all that was stored, and what has to outlive it is written again.
 	work := event.Subject{Partition: event.Partition("work", 16), Session: "work"}
 	nc := srv.as(t, "ingest")
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	state := func() jetstream.StreamState {
 		stream, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", work.Partition))
 		if err != nil {
@@ -380,9 +377,7 @@ func TestPrivileges_Services(t *testing.T) {
 	stored := state().LastSeq
 	srv.operate(t, "set", "--max-age=1s", "--yes")
 	waittest.Until(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
-	if a := do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json"); a.status != http.StatusCreated {
-		t.Errorf("an event of the open session is answered %d %s", a.status, a.body)
-	}
+	do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json").got(t, http.StatusCreated)
 
 	// An end that its ingest did not live to finish is the janitor's.
 	ingest.end(syscall.SIGKILL)
@@ -434,10 +429,7 @@ func TestPrivileges_PublishersAndOperators(t *testing.T) {
 	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.outside.main", numbered(1))
 
 	direct := srv.as(t, "direct")
-	js, err := jetstream.New(direct, jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, direct, jetstream.WithDefaultTimeout(waittest.Timeout))
 	first, err := js.Stream(t.Context(), "MCP_0")
 	if err != nil {
 		t.Fatal(err)

@@ -331,10 +331,7 @@ func TestHeaders_ActWithTheirUsersPermissions(t *testing.T) {
 	w := startWalled(t)
 	w.listen(everything)
 	for _, user := range w.users {
-		js, err := jetstream.New(w.as[user], jetstream.WithDefaultTimeout(waittest.Timeout))
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := natstest.JetStream(t, w.as[user], jetstream.WithDefaultTimeout(waittest.Timeout))
 		for subject, stream := range stored {
 			if !may(mayPublish, user, subject) {
 				continue

@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
@@ -210,10 +208,7 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 		defer server.Stop()
 		nc := server.Connect()
 		defer nc.Close()
-		js, err := jetstream.New(nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := natstest.JetStream(t, nc)
 		stream, err := js.Stream(t.Context(), "MCP_0")
 		if err != nil {
 			t.Fatal(err)

@@ -168,10 +168,7 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 		}
 	}})}
 	in := s.start(t, testConfig(up.URL))
-	js, err := jetstream.New(s.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, s.b.Conn)
 	bucket, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
 	if err != nil {
 		t.Fatal(err)

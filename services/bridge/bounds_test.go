@@ -68,11 +68,7 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	go in.stateless.Request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 	waittest.Receive(t, "the server asks", asked)
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
-	waittest.Until(t, "the server's session has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
 	s.srv.Start()
 }
 
@@ -93,11 +89,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 		t.Errorf("the call is answered %s", a.Data)
 	}
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
-	waittest.Until(t, "the server's session has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
 	s.wantState(t, c.Session, session.Closed)
 	waittest.Until(t, "the server's request is cancelled", func() bool { return up.posted("notifications/cancelled") == 1 })
 }
@@ -117,9 +109,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
 	})
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	if a := s.do(t, c); a.Status != http.StatusAccepted {
-		t.Fatalf("the call is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[1], icon) {
 		t.Error("the client does not get what the server says it is")
 	}
@@ -163,9 +153,7 @@ func TestListen_TooMuch(t *testing.T) {
 	}
 	before := in.b.Conn.Stats().OutMsgs
 	c := statelessCall(t, "1", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":%s,"taskIds":%s}`, event.MustJSON(uris), event.MustJSON(ids)), tasks)
-	if a := s.do(t, c); a.Status != http.StatusAccepted {
-		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	var f translate.Filter
 	waittest.Until(t, "it is acknowledged", func() bool {
 		all, _ := s.read(t, c.Session, c.Stream)
@@ -225,7 +213,5 @@ func TestAttackCallsOfOnePrincipal(t *testing.T) {
 	if inLog != 12 { // three quarters of the half
 		t.Errorf("%d calls of one principal are in the log", inLog)
 	}
-	if a := callOf("alice"); a.Status != http.StatusAccepted {
-		t.Errorf("another one's call is not in the log: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, callOf("alice"), http.StatusAccepted)
 }

@@ -134,9 +134,7 @@ func TestCache_ListChanges(t *testing.T) {
 	cfg.BridgeName = "other"
 	bridges[1] = s.start(t, cfg)
 	listen := statelessCall(t, `"sub"`, mcp.MethodListen, `"notifications":{"toolsListChanged":true}`, "")
-	if a := s.do(t, listen); a.Status != http.StatusAccepted {
-		t.Fatalf("the client that listens is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, listen), http.StatusAccepted)
 	s.listenedTo(t, listen, 1)
 	for round := range 5 {
 		for _, in := range bridges {
@@ -193,9 +191,7 @@ func TestCache_ChangeInFlight(t *testing.T) {
 	method := translate.ToolsChanged
 	in.host.NoteChange(rpc.Message{Method: &method})
 	close(release)
-	if a := waittest.Receive(t, "the client is answered", answered); a.Status != http.StatusOK {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, waittest.Receive(t, "the client is answered", answered), http.StatusOK)
 	go func() { answered <- in.stateless.Request(statelessCall(t, "2", "tools/list", "", "")) }()
 	waittest.Receive(t, "the server is asked again", asked)
 	waittest.Receive(t, "the client is answered", answered)

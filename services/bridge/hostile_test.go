@@ -127,14 +127,8 @@ func TestOpenSession_TooLate(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.OpenTimeout = 6 * time.Second // the session has begun by then
 	s.start(t, cfg)
-	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusGatewayTimeout {
-		t.Errorf("it was answered %d", a.Status)
-	}
-	waittest.Until(t, "it has ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return slices.Equal(up.deleted, []string{"left-behind"})
-	})
+	wantStatus(t, s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusGatewayTimeout)
+	waittest.Until(t, "it has ended", func() bool { return slices.Equal(up.ended(), []string{"left-behind"}) })
 }
 
 func TestProcess_EndsAfterInitialize(t *testing.T) {
@@ -155,9 +149,7 @@ func TestSessionID_Invalid(t *testing.T) {
 			w.json(response(string(m.ID)))
 		})
 		in := s.start(t, testConfig(up.URL))
-		if a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}); a.Status != http.StatusBadGateway {
-			t.Errorf("it was answered %d", a.Status)
-		}
+		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusBadGateway)
 		in.stop()
 	}
 }
@@ -267,9 +259,7 @@ func TestResponse_ErrorAboutANotification(t *testing.T) {
 	s.start(t, cfg)
 	name := s.open(t)
 	stream, _ := s.request(t, name, "1", "long")
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/x"}`); a.Status != http.StatusAccepted {
-		t.Fatalf("the notification is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/x"}`), http.StatusAccepted)
 	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != response("1") {
 		t.Errorf("the request is answered %q", all)
 	}

@@ -34,9 +34,7 @@ func TestInitialize_ResponseStream(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	stream := newStream(t, "0")
 	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
-	if a.Status != http.StatusOK {
-		t.Fatalf("it was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, a, http.StatusOK)
 	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
 		t.Error(diff)
 	}
@@ -56,11 +54,7 @@ func TestSession_RegisteredUntilDeleted(t *testing.T) {
 	}
 	s.end(t, name)
 	s.wantState(t, name, session.Closed)
-	waittest.Until(t, "it has ended upstream", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "it has ended upstream", func() bool { return len(up.ended()) == 1 })
 	waittest.Until(t, "it is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 }
 

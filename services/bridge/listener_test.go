@@ -47,9 +47,7 @@ func TestListen_Tasks(t *testing.T) {
 			listen := func(owner string) rpc.Call {
 				l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q,%q,%q]}`, own, own, unknown), tasks)
 				l.Owner = owner
-				if a := s.do(t, l); a.Status != http.StatusAccepted {
-					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
-				}
+				wantStatus(t, s.do(t, l), http.StatusAccepted)
 				return l
 			}
 			l, others := listen("alice"), listen("bob")
@@ -124,9 +122,7 @@ func TestListen_Again(t *testing.T) {
 			listen := func(id, owner, filter string) rpc.Call {
 				l := statelessCall(t, id, mcp.MethodListen, `"notifications":{`+filter+`}`, "")
 				l.Owner = owner
-				if a := s.do(t, l); a.Status != http.StatusAccepted {
-					t.Fatalf("the client is answered %d %s", a.Status, a.Data)
-				}
+				wantStatus(t, s.do(t, l), http.StatusAccepted)
 				waittest.Receive(t, "it has what it missed", hasMissed)
 				return l
 			}
@@ -190,9 +186,7 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	})
 	s.stopAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
-	if a := s.do(t, l); a.Status != http.StatusAccepted {
-		t.Fatalf("the client is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, l), http.StatusAccepted)
 	all := s.listenedTo(t, l, 3)
 	if !strings.Contains(all[1], `"status":"working"`) || !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskLost) || !strings.Contains(all[2], `"io.modelcontextprotocol/subscriptionId":"sub"`) {
 		t.Errorf("the client has received %s", all)

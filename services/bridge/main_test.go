@@ -147,6 +147,14 @@ func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
 	return a
 }
 
+// wantStatus fails the test unless an answer has a status.
+func wantStatus(t testing.TB, a rpc.Answer, status int) {
+	t.Helper()
+	if a.Status != status {
+		t.Fatalf("%d %s, want %d", a.Status, a.Data, status)
+	}
+}
+
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
 
 // opening asks for a session.
@@ -170,9 +178,7 @@ func (s *system) open(t testing.TB) string {
 func (s *system) ready(t testing.TB) string {
 	t.Helper()
 	name := s.open(t)
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
-		t.Fatalf("initialized was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`), http.StatusAccepted)
 	return name
 }
 
@@ -188,9 +194,7 @@ func begun(t *testing.T) (s *system, up *server, in *instance, name string) {
 // end ends a session.
 func (s *system) end(t testing.TB, name string) {
 	t.Helper()
-	if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
-		t.Fatalf("the end was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, rpc.Call{Action: rpc.End, Session: name}), http.StatusNoContent)
 }
 
 func (s *system) post(t testing.TB, name, stream, data string) rpc.Answer {

@@ -53,9 +53,7 @@ func TestModernServer_Call(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"resultType":"complete","content":[],"structuredContent":[1]}}`)
 	})
 	name := s.begin(t)
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
-		t.Fatalf("initialized was answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`), http.StatusAccepted)
 	stream := newStream(t, "7")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"caf\u00e9","arguments":{"place":{"region":"north"}},"_meta":{"progressToken":"mine"}}}`)
 	all := s.finished(t, name, stream)
@@ -114,9 +112,7 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	stream := newStream(t, "1")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	question := s.question(t, name, stream)
-	if a := s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question)); a.Status != http.StatusAccepted {
-		t.Errorf("the answer is answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question)), http.StatusAccepted)
 	all := s.finished(t, name, stream)
 	if want := `{"id":1,"jsonrpc":"2.0","result":{"got":{"a":{"action":"accept"}},"state":"s1"}}`; all[len(all)-1] != want {
 		t.Errorf("the response is %s", all[len(all)-1])
@@ -207,9 +203,7 @@ func TestModernServer_Cancelled(t *testing.T) {
 	})
 	name, stream := s.begin(t), newStream(t, "1")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"mine"}}}`)
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.Status != http.StatusAccepted {
-		t.Fatalf("it is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), http.StatusAccepted)
 	waittest.Receive(t, "the request has ended at the server", gone)
 	s.ended(t, name, stream)
 	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })

@@ -75,9 +75,7 @@ func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
 		}
 	}
 	l := owned(t, "bob", mcp.MethodListen, `"notifications":{"taskIds":["42","mine"]}`)
-	if a := s.do(t, l); a.Status != http.StatusAccepted {
-		t.Fatalf("the listener is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, l), http.StatusAccepted)
 	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], `"taskIds":["mine"]`) {
 		t.Errorf("the listener is acknowledged with %s", all[0])
 	}
@@ -237,14 +235,10 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	if a := s.do(t, owned(t, "alice", mcp.MethodGetTask, `"taskId":"42"`)); !strings.Contains(string(a.Data), `"served":"42"`) {
 		t.Errorf("its client is answered %d %s", a.Status, a.Data)
 	}
-	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusServiceUnavailable {
-		t.Errorf("another client is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)), http.StatusServiceUnavailable)
 	s.records(t) // makes the bucket
 	waittest.Until(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
-	if a := s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)); a.Status != http.StatusBadRequest {
-		t.Errorf("another client is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)), http.StatusBadRequest)
 }
 
 // taskTool is a server of 2025-11-25 whose tool runs only as a task, and asks meanwhile. It is as one
@@ -313,9 +307,7 @@ func TestRequiredTask(t *testing.T) {
 			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"message":"broken"`) {
 				t.Errorf("a call that becomes no task is answered %d %s", a.Status, a.Data)
 			}
-			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)); a.Status != http.StatusForbidden {
-				t.Errorf("a call that the server refuses is answered %d %s", a.Status, a.Data)
-			}
+			wantStatus(t, s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)), http.StatusForbidden)
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
 			if meta == tasks {
 				s.created(t, c)

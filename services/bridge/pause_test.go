@@ -75,9 +75,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	if err := process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if a := waittest.Receive(t, "the request is answered", answers); a.Status != http.StatusServiceUnavailable {
-		t.Errorf("the request is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, waittest.Receive(t, "the request is answered", answers), http.StatusServiceUnavailable)
 	if _, err := process.Wait(); err != nil { // it ends by itself
 		t.Fatal(err)
 	}
@@ -113,13 +111,9 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 	checked := make(chan rpc.Answer)
 	go func() { checked <- h.Check(rpc.Call{Action: rpc.Check, Session: h.Name, Stream: stream}) }()
 	waittest.Receive(t, "the log is asked for the call's end", asking)
-	if a := h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}); a.Status != http.StatusAccepted {
-		t.Fatalf("the request is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}), http.StatusAccepted)
 	close(answer)
-	if a := waittest.Receive(t, "the check is answered", checked); a.Status != http.StatusAccepted {
-		t.Errorf("the check is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, waittest.Receive(t, "the check is answered", checked), http.StatusAccepted)
 	close(goOn)
 	if all := s.finished(t, h.Name, stream); !slices.Equal(all, []string{response("1")}) {
 		t.Errorf("the stream has %v", all)

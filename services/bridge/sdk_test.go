@@ -79,9 +79,7 @@ func (s *system) openAsked(t *testing.T) string {
 	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
 		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
 	}
-	if a := s.post(t, "sdk", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.Status != http.StatusAccepted {
-		t.Fatalf("initialized was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, "sdk", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`), http.StatusAccepted)
 	return "sdk"
 }
 
@@ -113,9 +111,7 @@ func TestGoSDK_Sessions(t *testing.T) {
 			in := s.start(t, testConfig(up.URL))
 			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
-			if a := s.post(t, name, stream, callWork); a.Status != http.StatusAccepted {
-				t.Fatalf("the call was answered %d %s", a.Status, a.Data)
-			}
+			wantStatus(t, s.post(t, name, stream, callWork), http.StatusAccepted)
 			waittest.Until(t, "there is progress", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
 			if opts.EventStore != nil {
 				up.CloseClientConnections() // the server answers what resumes it with the next message

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +91,25 @@ func (s *server) onGet(f func(w *writing, r *http.Request)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.get = f
+}
+
+// onResume is onGet of a server that opens no stream for its own messages: f continues a stream.
+func (s *server) onResume(f func(w *writing, r *http.Request)) {
+	s.onGet(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.stream()
+		f(w, r)
+	})
+}
+
+// ended returns the sessions that were ended, in their order.
+func (s *server) ended() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.deleted)
 }
 
 // posted returns how often a body that holds text was posted.

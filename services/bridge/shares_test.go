@@ -80,9 +80,7 @@ func TestAttackFilesTakenByProcesses(t *testing.T) {
 	var last string
 	for range 2 { // three quarters are 9 files
 		name, a := s.openAs(t, "mallory", "")
-		if a.Status != http.StatusOK {
-			t.Fatalf("it was answered %d %s", a.Status, a.Data)
-		}
+		wantStatus(t, a, http.StatusOK)
 		last = name
 	}
 	_, a := s.openAs(t, "mallory", "")
@@ -209,9 +207,7 @@ func TestAttackWaitsTakenByOneClient(t *testing.T) {
 		waittest.Receive(t, "the server has a notification", hanging)
 	}
 	wantBusy(t, s.do(t, note))
-	if a := s.post(t, alice, "", `{"jsonrpc":"2.0","method":"x"}`); a.Status != http.StatusAccepted {
-		t.Errorf("another client was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, alice, "", `{"jsonrpc":"2.0","method":"x"}`), http.StatusAccepted)
 }
 
 // One client makes requests that hang, with bodies that together are larger than the memory for clients.
@@ -247,9 +243,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 		s.post(t, mallory, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}`),
 		s.post(t, mallory, "", `{"jsonrpc":"2.0","id":1,"result":{}}`),
 	} {
-		if a.Status != http.StatusAccepted {
-			t.Errorf("it was answered %d %s", a.Status, a.Data)
-		}
+		wantStatus(t, a, http.StatusAccepted)
 	}
 	if taken < 4 || taken > 9 || in.host.Memory.Used() > 8<<20 {
 		t.Errorf("%d requests are taken, of %d bytes", taken, in.host.Memory.Used())

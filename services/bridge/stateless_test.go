@@ -154,13 +154,9 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	in := s.start(t, testConfig(up.URL))
-	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusBadGateway {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")), http.StatusBadGateway)
 	in.server.SetEra(false, 0) // the second is over
-	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
-		t.Errorf("asked again: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 }
 
 // A server that refuses initialize is asked again what it speaks.
@@ -172,9 +168,7 @@ func TestEra_InitializeRefused(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
 		t.Errorf("the error is %d %s", a.Status, a.Data)
 	}
-	if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); a.Status != http.StatusOK {
-		t.Errorf("without a session: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 	takenForEarlier()
 	s.open(t)
 }
@@ -206,14 +200,9 @@ func TestStateless_CallWithProgress(t *testing.T) {
 		if got := header.Get("Mcp-Param-Region"); (got == "north") != (name == "modern") {
 			t.Errorf("%s: the server has the client's field as %q", name, got)
 		}
-		ended := func() int {
-			up.mu.Lock()
-			defer up.mu.Unlock()
-			return len(up.deleted)
-		}
 		if name == "earlier" { // a moment after the log's session
-			waittest.Until(t, "the server's session is ended", func() bool { return ended() == 1 })
-		} else if n := ended(); n != 0 {
+			waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
+		} else if n := len(up.ended()); n != 0 {
 			t.Errorf("%s: %d sessions were ended", name, n)
 		}
 	}
@@ -316,9 +305,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	s.open(t)
 	up.handle(mcp.MethodListen, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	c := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
-	if a := s.do(t, c); a.Status != http.StatusTooManyRequests {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusTooManyRequests)
 	waittest.Until(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
 	if s.isKnown(t, c.Session) {
 		t.Error("the session is in the log")
@@ -441,9 +428,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 		t.Fatal("a call that waits for its client was cancelled")
 	}
 	h.Demand.SetOpened(time.Now().Add(-time.Hour))
-	if a := s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)); a.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)), http.StatusAccepted)
 	if h.Ctx.Err() != nil || h.IsOrphaned(time.Now(), time.Time{}) {
 		t.Error("a call is cancelled whose client has just answered")
 	}
@@ -593,9 +578,7 @@ func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
 	asked, _ := s.ask(t, c)
 	c = repeated(t, c, "2", asked, `{"action":"accept"}`)
 	c.Data = bytes.Replace(c.Data, []byte(`"mine"`), []byte(`"another"`), 1)
-	if a := s.do(t, c); a.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[0], `"progressToken":"another"`) {
 		t.Errorf("the stream is %q", all)
 	}
@@ -745,12 +728,7 @@ func TestStateless_TakenOver(t *testing.T) {
 			})
 		}
 		sent := progresses(up)
-		up.onGet(func(w *writing, r *http.Request) {
-			if r.Header.Get("Last-Event-ID") == "" {
-				w.WriteHeader(http.StatusMethodNotAllowed)
-				return
-			}
-			w.stream()
+		up.onResume(func(w *writing, r *http.Request) {
 			w.send("e2", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[]}}`)
 		})
 		s.do(t, c)
@@ -791,11 +769,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	in.stop()
 	s.start(t, testConfig(up.URL))
 	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
-	waittest.Until(t, "the server's session is ended", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
 }
 
 // Servers that ask on the standalone stream do so after the bridge was replaced, too.
@@ -831,12 +805,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	sent, respond := progresses(up), make(chan struct{})
-	up.onGet(func(w *writing, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") == "" {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		w.stream()
+	up.onResume(func(w *writing, r *http.Request) {
 		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 		select {
 		case <-respond:
@@ -860,9 +829,7 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	waittest.Until(t, "the server's response is taken", made.Done)
 	other := repeated(t, c, "2", asked, `{}`)
 	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
-	if a := s.do(t, other); a.Status != http.StatusBadRequest {
-		t.Errorf("another request is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, other), http.StatusBadRequest)
 	if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), `"text":"done"`) || !strings.Contains(string(a.Data), `"id":2`) {
 		t.Errorf("the repeated request is answered %d %s", a.Status, a.Data)
 	}

@@ -110,9 +110,7 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	name := s.ready(t)
 	hang, _ := s.request(t, name, "1", "hang") // so that there are two
 	stream := newStream(t, "2")
-	if a := s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"progress",`+"\n"+`"params":{"_meta":{"progressToken":"t"}}}`); a.Status != http.StatusAccepted {
-		t.Fatalf("it was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"progress",`+"\n"+`"params":{"_meta":{"progressToken":"t"}}}`), http.StatusAccepted)
 	if all := s.finished(t, name, stream); len(all) != 4 || all[3] != response("2") {
 		t.Errorf("the stream has %v", all)
 	}
@@ -128,9 +126,7 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return slices.Equal(all, []string{note(1)})
 	})
-	if a := s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`); a.Status != http.StatusBadRequest {
-		t.Errorf("an ID that is in use was answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`), http.StatusBadRequest)
 	s.end(t, name)
 	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	s.wantState(t, name, session.Closed)
@@ -161,9 +157,7 @@ func TestProcess_RequestsToClient(t *testing.T) {
 		all, _ := s.read(t, name, stream)
 		return slices.Equal(all, []string{`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`})
 	})
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","id":"q","result":{}}`); a.Status != http.StatusAccepted {
-		t.Errorf("the answer was answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","id":"q","result":{}}`), http.StatusAccepted)
 	waittest.Until(t, "the process has heard it", func() bool {
 		all, _ := s.read(t, name, stream)
 		return len(all) == 2 && strings.Contains(all[1], `"heard","params":{"id":"q"}`)

@@ -20,9 +20,7 @@ func TestPost_WhileTheBridgeStops(t *testing.T) {
 	}
 	notification := rpc.Call{Action: rpc.Post, Session: h.Name, Data: []byte(`{"jsonrpc":"2.0","method":"note"}`)}
 	s.do(t, rpc.Call{Action: rpc.End, Session: ended.Name})
-	if a := ended.Post(request(ended)); a.Status != http.StatusNotFound {
-		t.Errorf("after the end: %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, ended.Post(request(ended)), http.StatusNotFound)
 	in.host.Stop(upstream.ErrStopping)
 	for _, c := range []rpc.Call{request(h), notification} {
 		if a := h.Post(c); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {

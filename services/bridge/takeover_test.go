@@ -148,14 +148,12 @@ func TestRestart_StoresNothingTwice(t *testing.T) {
 }
 
 func TestRestart_CallWithoutEventIDs(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, first, name := begun(t)
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(0))
 		<-r.Context().Done()
 	})
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	stream, _ := s.request(t, name, `"q"`, "hang")
 	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
 	first.stop()
@@ -169,13 +167,11 @@ func TestRestart_CallWithoutEventIDs(t *testing.T) {
 
 // The calls of a take-over are read from the log in turns: each takes memory.
 func TestRestart_ReloadsInTurns(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, first, name := begun(t)
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		<-r.Context().Done()
 	})
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "hang")
 	first.stop()
 	var turns chan struct{}
@@ -241,9 +237,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 	s, _, in, name := begun(t)
 	stream := newStream(t, "1", `"b"`)
 	for range 2 {
-		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
-			t.Fatalf("the check was answered %d", a.Status)
-		}
+		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	}
 	wantError(t, s.finished(t, name, stream), 2, `"b"`)
 	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {
@@ -258,11 +252,7 @@ func TestSession_ClosedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	waittest.Until(t, "it has ended upstream", func() bool {
-		up.mu.Lock()
-		defer up.mu.Unlock()
-		return len(up.deleted) == 1
-	})
+	waittest.Until(t, "it has ended upstream", func() bool { return len(up.ended()) == 1 })
 }
 
 func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {

@@ -674,12 +674,7 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 			close(release)
 		}
 	})
-	up.onGet(func(w *writing, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") == "" {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		w.stream()
+	up.onResume(func(w *writing, r *http.Request) {
 		select {
 		case <-release:
 			w.send("2", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, outcome))
@@ -725,12 +720,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 			close(done)
 		}
 	})
-	up.onGet(func(w *writing, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") == "" {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		w.stream()
+	up.onResume(func(w *writing, r *http.Request) {
 		w.send("2", `{"jsonrpc":"2.0","id":"two","method":"elicitation/create","params":{}}`)
 		select {
 		case <-answered[`"two"`]:

@@ -127,7 +127,7 @@ func TestCall_StreamBreaksAndResumes(t *testing.T) {
 }
 
 func TestCall_UnknownSession(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in, name := begun(t)
 	hanging := make(chan struct{})
 	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -136,8 +136,6 @@ func TestCall_UnknownSession(t *testing.T) {
 	})
 	gone := func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) }
 	up.handle("gone", gone)
-	in := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
 	hang, _ := s.request(t, name, "1", "hang")
 	<-hanging
 	if _, a := s.request(t, name, "2", "gone"); a.Status != http.StatusNotFound {
@@ -146,9 +144,7 @@ func TestCall_UnknownSession(t *testing.T) {
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, session.Closed)
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
-	up.mu.Lock()
-	defer up.mu.Unlock()
-	if len(up.deleted) > 0 {
+	if len(up.ended()) > 0 {
 		t.Error("it was deleted upstream")
 	}
 }
@@ -187,17 +183,13 @@ func TestCancel_NoResponse(t *testing.T) {
 		close(cancelled)
 	})
 	stream, _ := s.request(t, name, "1", "hang")
-	if a := s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`); a.Status != http.StatusAccepted {
-		t.Fatalf("it was answered %d", a.Status)
-	}
+	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), http.StatusAccepted)
 	s.ended(t, name, stream)
 	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
 	// The bridge adds nothing after the end: not for an edge that asks, and not the next one.
 	check := func() {
 		t.Helper()
-		if a := s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}); a.Status != http.StatusAccepted {
-			t.Errorf("the check was answered %d", a.Status)
-		}
+		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 		if all, final := s.read(t, name, stream); len(all) != 1 || final {
 			t.Errorf("the stream has %v", all)
 		}
@@ -278,9 +270,7 @@ func TestCall_LateRefusal(t *testing.T) {
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	stream, a := s.request(t, name, "1", "late")
-	if a.Status != http.StatusAccepted {
-		t.Errorf("it was answered %d", a.Status)
-	}
+	wantStatus(t, a, http.StatusAccepted)
 	large, _ := s.request(t, name, "2", "large")
 	close(late)
 	wantError(t, s.finished(t, name, large), 1, "2")

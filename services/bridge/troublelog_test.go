@@ -56,9 +56,7 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 				return log.count("level=WARN", "the MCP server cannot be reached", tt.why) == 1
 			})
 			for range 3 { // it is known
-				if a := s.opening(t); a.Status != http.StatusBadGateway {
-					t.Errorf("it was answered %d %s", a.Status, a.Data)
-				}
+				wantStatus(t, s.opening(t), http.StatusBadGateway)
 			}
 			if n := log.count("cannot be reached"); n != 1 {
 				t.Errorf("%d lines", n)
@@ -90,9 +88,7 @@ func TestTrouble_ServerRefuses(t *testing.T) {
 	s.start(t, testConfig(server.URL))
 	waittest.Until(t, "it was looked for", func() bool { return log.count("level=INFO", "the MCP server can be reached", "status=200") == 1 })
 	for range 2 {
-		if a := s.opening(t); a.Status != http.StatusUnauthorized {
-			t.Errorf("it was answered %d %s", a.Status, a.Data)
-		}
+		wantStatus(t, s.opening(t), http.StatusUnauthorized)
 	}
 	if n := log.count("level=WARN", "the MCP server refuses requests", "status=401", "times=1"); n != 1 {
 		t.Errorf("%d lines", n)
@@ -107,9 +103,7 @@ func TestTrouble_TooManyProcesses(t *testing.T) {
 	s.start(t, cfg)
 	s.open(t)
 	for range 2 {
-		if a := s.opening(t); a.Status != http.StatusServiceUnavailable {
-			t.Errorf("it was answered %d %s", a.Status, a.Data)
-		}
+		wantStatus(t, s.opening(t), http.StatusServiceUnavailable)
 	}
 	if n := log.count("level=WARN", "--max-processes", "processes=1"); n != 1 {
 		t.Errorf("%d lines", n)
@@ -152,9 +146,7 @@ func TestTrouble_MessagesLeftOut(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
 	})
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	if a := s.do(t, c); a.Status != http.StatusOK {
-		t.Fatalf("%d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, c), http.StatusOK)
 	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 3 {
 		t.Errorf("%v messages are counted", n)
 	}

@@ -5,8 +5,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // Everything that is wrong gets a problem document with a stable code, leaves no
@@ -161,15 +160,7 @@ func TestPublish_BadInput(t *testing.T) {
 		})
 	}
 	t.Run("larger than any body", func(t *testing.T) {
-		var d net.Dialer
-		conn, err := d.DialContext(waittest.Context(t), "tcp", in.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		if _, err := io.WriteString(conn, "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000000\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		conn := webtest.Dial(t, in.Addr().String(), "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000000\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -279,12 +279,7 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	const n = 40_000
-	var d net.Dialer
-	conn, err := d.DialContext(waittest.Context(t), "tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := webtest.Dial(t, in.Addr().String(), "")
 	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil { //nolint:errcheck,forcetypeassert // it is one
 		t.Fatal(err)
 	}
@@ -295,18 +290,10 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	if _, err := conn.Write(bytes.Repeat(line, n)); err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	count, last := 0, []byte(nil)
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); count++ {
-		last = bytes.Clone(lines.Bytes())
-	}
+	lines := strings.Split(strings.TrimSpace(webtest.ReadAnswer(t, bufio.NewReader(conn), http.MethodPost).Text), "\n")
 	var sum batchAnswer
-	if err := json.Unmarshal(last, &sum); err != nil || count != n+1 || sum.Accepted != n {
-		t.Errorf("%d lines, the last is %s", count, last)
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil || len(lines) != n+1 || sum.Accepted != n {
+		t.Errorf("%d lines, the last is %s", len(lines), lines[len(lines)-1])
 	}
 }
 
@@ -341,23 +328,12 @@ func TestBatch_CutLine(t *testing.T) {
 		fmt.Fprintln(&body, 100_000+n)
 	}
 	const whole = 3000 // lines before the cut
-	var d net.Dialer
-	conn, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(in.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
+	conn := webtest.Dial(t, in.Addr().String(), fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nIdempotency-Key: k\r\nContent-Length: %d\r\n\r\n%s", batchPath, asNDJSON, body.Len(), body.String()[:7*whole+3]))
+	if tcp, ok := conn.(*net.TCPConn); !ok || tcp.CloseWrite() != nil {
+		t.Fatal("the body is not cut")
 	}
-	defer func() { _ = conn.Close() }()
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nIdempotency-Key: k\r\nContent-Length: %d\r\n\r\n%s", batchPath, asNDJSON, body.Len(), body.String()[:7*whole+3])
-	if tcp, ok := conn.(*net.TCPConn); err != nil || !ok || tcp.CloseWrite() != nil {
-		t.Fatalf("the body is not cut: %v", err)
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var cut batchAnswer
-	if err := json.NewDecoder(resp.Body).Decode(&cut); err != nil || cut.Accepted != whole || cut.Stopped == nil || cut.Stopped.Index != whole {
+	if err := json.Unmarshal([]byte(webtest.ReadAnswer(t, bufio.NewReader(conn), http.MethodPost).Text), &cut); err != nil || cut.Accepted != whole || cut.Stopped == nil || cut.Stopped.Index != whole {
 		t.Errorf("%v, %+v, stopped %+v", err, cut, cut.Stopped)
 	}
 	if again := in.postBatch(t, asNDJSON, batchPath, body.String(), "Idempotency-Key", "k"); again.Duplicates != whole || again.Accepted != 5000 {

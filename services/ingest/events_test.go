@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
@@ -21,10 +21,7 @@ import (
 func TestPublish_ByteForByte(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 4})
 	in := s.start(t, testConfig())
-	js, err := jetstream.New(s.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, s.b.Conn)
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	tests := map[string]struct {
 		session, stream string // percent-encoded

@@ -10,15 +10,13 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
 func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 	t.Helper()
-	js, err := jetstream.New(s.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, s.b.Conn)
 	stream, err := js.Stream(waittest.Context(t), "MCP_0")
 	if err != nil {
 		t.Fatal(err)

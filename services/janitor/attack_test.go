@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
@@ -87,10 +85,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	term := r.leases.Acting(0)
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	var direct []string // as many as the ledger has seen go, and more
 	for i := range 10 {
 		direct = append(direct, fmt.Sprint("direct", i))
@@ -262,10 +257,7 @@ func TestFollow_MissingEvents(t *testing.T) {
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	srv.Stop()
 	srv.Start()
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	stream, err := js.Stream(t.Context(), "MCP_0")
 	if err != nil {
 		t.Fatal(err)
@@ -294,10 +286,7 @@ func TestSession_NameUsedAgain(t *testing.T) {
 	cfg := quick()
 	cfg.ClosedGrace = 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	kv, err := js.KeyValue(t.Context(), session.Bucket)
 	if err != nil {
 		t.Fatal(err)

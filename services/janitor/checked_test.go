@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -93,10 +91,7 @@ func TestChecked_DamagedReplicaLeads(t *testing.T) {
 		}
 		r.followed(t, ack)
 	}
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	stream, err := js.Stream(t.Context(), "MCP_0")
 	if err != nil {
 		t.Fatal(err)

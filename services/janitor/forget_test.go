@@ -56,10 +56,7 @@ func (r *running) forgotten(t *testing.T, name string) {
 func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 	t.Helper()
 	of := event.Subject{Partition: r.b.Log.Partition(name), Session: name, Life: life}
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	kinds := map[event.Kind]int{}
 	waittest.NoError(t, func() error {
 		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))
@@ -86,10 +83,7 @@ func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 // loseIndex deletes the bucket of the registry, and waits until it is there again.
 func (r *running) loseIndex(t *testing.T) {
 	t.Helper()
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	if err := js.DeleteKeyValue(t.Context(), session.Bucket); err != nil {
 		t.Fatal(err)
 	}

@@ -246,10 +246,7 @@ func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 	t.Helper()
 	of := event.Subject{Partition: r.b.Log.Partition(session), Session: session, Life: r.life(session)}
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	var info *jetstream.StreamInfo
 	waittest.NoError(t, func() error {
 		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))

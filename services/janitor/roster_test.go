@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/services/janitor/follow"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
@@ -20,10 +18,7 @@ import (
 // written waits until the metadata of all partitions says which servers there are now.
 func (r *running) written(t *testing.T, now cluster.Servers) {
 	t.Helper()
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	for p := range r.b.Log.Settings().Partitions {
 		waittest.NoError(t, func() error {
 			stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", p))

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
@@ -252,10 +251,7 @@ func TestRegistry_Duties(t *testing.T) {
 	cfg.ClosedGrace, cfg.TombstoneTTL = 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: -1}, cfg, impatient)
 	// The index is lost.
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	kv, err := js.KeyValue(t.Context(), session.Bucket)
 	if err != nil {
 		t.Fatal(err)
@@ -338,10 +334,7 @@ func TestRegistry_PartitionUnavailable(t *testing.T) {
 			return do(p, f)
 		}
 	})
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	alone := inPartitions(r.b.Log, "alone")
 	names := slices.Clone(alone)
 	for _, name := range alone {
@@ -406,10 +399,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 		return fmt.Errorf("ledger ready %t, to do %+v", ok, todo)
 	})
 	late := event.Subject{Session: "late", Life: r.life("late"), Stream: "a"}
-	js, err := jetstream.New(r.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, r.b.Conn)
 	ack, err := js.Publish(t.Context(), late.String(), []byte(`{}`))
 	if err != nil {
 		t.Fatal(err)

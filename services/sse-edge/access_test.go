@@ -163,9 +163,7 @@ func TestAccess_TokenExpires(t *testing.T) {
 	waittest.Until(t, "it is counted", func() bool {
 		return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("expired")) == float64(opened)
 	})
-	if resp := edgetest.Ask(t, http.MethodGet, url+streamPath, edgetest.Bearer(last)...); resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("%d %s", resp.StatusCode, resp.Text)
-	}
+	edgetest.Ask(t, http.MethodGet, url+streamPath, edgetest.Bearer(last)...).Got(t, http.StatusUnauthorized)
 
 	f.Publish("a", 1)
 	renewed := subscribe(t, url+streamPath+"?after="+place, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
@@ -229,9 +227,7 @@ func TestAccess_KeysOrRegistryFail(t *testing.T) {
 
 func TestCookie_NoAccessControl(t *testing.T) {
 	f := newFixture(t)
-	if resp := edgetest.Ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", edgetest.Bearer("x")...); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("%d %s", resp.StatusCode, resp.Text)
-	}
+	edgetest.Ask(t, http.MethodPost, f.edge(nil)+"/v1/cookie", edgetest.Bearer("x")...).Got(t, http.StatusNotFound)
 }
 
 func TestAccess_PublicAddress(t *testing.T) {
@@ -342,7 +338,5 @@ func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 	f.SetMembers("s")
 	waittest.Until(t, "the edge knows", func() bool { rec, _ := s.sessions.Session("s"); return len(rec.Members) == 0 })
 	f.Publish("a", 1)
-	if got := <-answers; got.StatusCode != http.StatusNotFound {
-		t.Errorf("%d %s", got.StatusCode, got.Text)
-	}
+	(<-answers).Got(t, http.StatusNotFound)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/waittest"
@@ -85,20 +86,20 @@ gap a trimmed true, asked for ` + trimmed + `, on from 2
 end a gone at 8, sent 1`
 	happenings := inspect.Question{About: inspect.Happenings, Session: "s"}
 	a = f.audience(happenings, "the end is noted", func(a inspect.Answer) bool { return a.Total == 7 })
-	if got := recounted(a.Happenings); got != want {
+	if got := edgetest.Happenings(a.Happenings); got != want {
 		t.Errorf("it happened\n%s\nwant\n%s", got, want)
 	}
 	if a.Since.IsZero() || a.Happenings[0].Session != "" || a.Happenings[0].Connection == 0 {
 		t.Errorf("%+v", a)
 	}
 	happenings.Limit = 2
-	if a := f.audience(happenings, "there are two", always); a.Total != 7 || recounted(a.Happenings) != strings.Join(strings.Split(want, "\n")[5:], "\n") {
-		t.Errorf("the last two are\n%s", recounted(a.Happenings))
+	if a := f.audience(happenings, "there are two", always); a.Total != 7 || edgetest.Happenings(a.Happenings) != strings.Join(strings.Split(want, "\n")[5:], "\n") {
+		t.Errorf("the last two are\n%s", edgetest.Happenings(a.Happenings))
 	}
 
 	poll(t, url+streamPath+"?after=nonsense")
 	a = f.audience(inspect.Question{About: inspect.Gaps}, "there are gaps", func(a inspect.Answer) bool { return a.Total == 2 })
-	if got := recounted(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for "+trimmed+", on from 2\ngap a unknown true, asked for nonsense, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
+	if got := edgetest.Happenings(a.Happenings); a.Reasons["trimmed"] != 1 || a.Reasons["unknown"] != 1 || got != "gap a trimmed true, asked for "+trimmed+", on from 2\ngap a unknown true, asked for nonsense, on from 2" || a.Happenings[0].Session != "s" || a.Happenings[0].Connection != 0 {
 		t.Errorf("the gaps are %v\n%s", a.Reasons, got)
 	}
 	a = f.audience(inspect.Question{About: inspect.Clients, Sessions: []string{"s", "unused"}}, "they are counted", func(a inspect.Answer) bool { return a.Clients == 2 })
@@ -135,22 +136,4 @@ func TestConnections_SlowClient(t *testing.T) {
 	if got := a.Connections[0]; got.Events >= 100 || got.Came != inspect.FromNow {
 		t.Errorf("%+v", got)
 	}
-}
-
-// recounted says what happened, the oldest first.
-func recounted(happenings []inspect.Happening) string {
-	var all []string
-	for _, h := range slices.Backward(happenings) {
-		one := string(h.What) + " " + cmp.Or(h.Stream, "*")
-		switch h.What {
-		case inspect.Connected, inspect.Resumed:
-			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
-		case inspect.Gapped:
-			one += fmt.Sprintf(" %s %t, asked for %s, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
-		case inspect.Ended:
-			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
-		}
-		all = append(all, one)
-	}
-	return strings.Join(all, "\n")
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
@@ -16,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -25,10 +24,7 @@ const flowPath = "/v1/sessions/s/events"
 
 func (f *fixture) mark(kind event.Kind, stream string) {
 	f.t.Helper()
-	js, err := jetstream.New(f.Backend.Conn)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	js := natstest.JetStream(f.t, f.Backend.Conn)
 	if _, err := js.Publish(waittest.Context(f.t), event.Subject{Session: "s", Life: f.Life("s"), Stream: stream, Kind: kind}.String(), nil); err != nil {
 		f.t.Fatal(err)
 	}

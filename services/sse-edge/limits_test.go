@@ -2,7 +2,6 @@ package edge
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
+	"rejoin/shared/web/webtest"
 )
 
 // A client that connects too often is refused before anything else, and served again when there is
@@ -83,18 +83,10 @@ func TestLimits_RequestsWithBodies(t *testing.T) {
 			"half a one": "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
 			"large":      "Content-Length: 100000\r\n\r\nab",
 		} {
-			var d net.Dialer
-			conn, err := d.DialContext(t.Context(), "tcp", s.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
 			if name == "large" { // the server waits for the first 8 KiB
 				body += strings.Repeat("x", 10_000)
 			}
-			_, err = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"+body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := webtest.Dial(t, s.Addr().String(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"+body)
 			line := make([]byte, len("HTTP/1.1 200 OK\r\n"))
 			if _, err := io.ReadFull(conn, line); err != nil && name != "half a one" || err == nil && string(line) != "HTTP/1.1 200 OK\r\n" {
 				t.Errorf("%s, %s: %q, %v", path, name, line, err)

@@ -107,10 +107,7 @@ func TestCreate_WaitsForEnoughServers(t *testing.T) {
 func TestOpen_LogOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
 	config := jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "1", "rejoin.birth": "x"}}
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)

@@ -68,11 +68,7 @@ func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
 
 func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
+	return natstest.JetStream(t, srv.Connect())
 }
 
 func TestFollow_ContentsThenChanges(t *testing.T) {
@@ -168,10 +164,7 @@ func TestFollow_CompleteInACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", Replicas: 3})
 	if err != nil {
 		t.Fatal(err)

@@ -151,16 +151,7 @@ func TestAdminHosts_BoundName(t *testing.T) {
 // HAProxy's checks have HTTP/1.0 and no Host.
 func TestAdminHosts_NoHost(t *testing.T) {
 	url := startAdmin(t, Config{}, NewEnv(nil))
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "GET /readyz HTTP/1.0\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := io.ReadAll(conn)
+	answer, err := io.ReadAll(webtest.Dial(t, strings.TrimPrefix(url, "http://"), "GET /readyz HTTP/1.0\r\n\r\n"))
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.0 200 ") {
 		t.Errorf("%s, %v", answer, err)
 	}

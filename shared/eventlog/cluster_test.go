@@ -117,11 +117,7 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 	js := newJetStream(t, l)
 	leaders := make([]string, settings.Partitions)
 	for p := range leaders {
-		stream, err := js.Stream(waittest.Context(t), fmt.Sprint("MCP_", p))
-		if err != nil {
-			t.Fatal(err)
-		}
-		leaders[p] = stream.CachedInfo().Cluster.Leader
+		leaders[p] = streamOf(t, l, fmt.Sprint("MCP_", p)).CachedInfo().Cluster.Leader
 	}
 	gone := slices.IndexFunc(leaders, func(name string) bool { return name != leaders[0] })
 	if gone < 0 {

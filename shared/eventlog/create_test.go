@@ -34,11 +34,7 @@ func TestCreate_KeepsSettings(t *testing.T) {
 	}
 	js := newJetStream(t, first)
 	for _, name := range []string{"MCP_0", "MCP_1", "MCP_2"} {
-		stream, err := js.Stream(waittest.Context(t), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg := stream.CachedInfo().Config
+		cfg := streamOf(t, first, name).CachedInfo().Config
 		got := []any{cfg.Subjects, cfg.MaxAge, cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard, cfg.Compression, cfg.MaxConsumers}
 		want := []any{[]string{"mcp." + name[4:] + ".>"}, time.Duration(0), int64(-1), int64(1 << 20), int32(1000 + 4096), jetstream.DiscardNew, jetstream.S2Compression, 100_000}
 		if !reflect.DeepEqual(got, want) {
@@ -120,10 +116,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := natstest.Start(t)
 			nc := connect(t, srv)
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := natstest.JetStream(t, nc)
 			made, err := js.CreateStream(waittest.Context(t), tt.there)
 			if err != nil {
 				t.Fatal(err)

@@ -45,11 +45,7 @@ func wantConsumers(t *testing.T, l *eventlog.Log, n int) {
 	t.Helper()
 	began := time.Now()
 	waittest.Value(t, fmt.Sprintf("%d consumers", n), func() int {
-		stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream.CachedInfo().State.Consumers
+		return streamOf(t, l, "MCP_0").CachedInfo().State.Consumers
 	}, func(got int) bool { return got == n })
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %s", took)

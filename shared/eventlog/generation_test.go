@@ -42,11 +42,7 @@ func begin(t *testing.T, l *eventlog.Log, looks ...cluster.Servers) {
 // listed returns the generations that the metadata of partition 0 lists.
 func listed(t *testing.T, l *eventlog.Log) string {
 	t.Helper()
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stream.CachedInfo().Config.Metadata["rejoin.generations"]
+	return streamOf(t, l, "MCP_0").CachedInfo().Config.Metadata["rejoin.generations"]
 }
 
 func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {
@@ -145,11 +141,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	publish(t, l, "s", "t", 1)
 	origin := look(t, l).Origin
 	js := newJetStream(t, l)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	list := []string{origin + ":1"}
 	for n := 1; n < event.MaxGenerations; n++ {
 		list = append(list, fmt.Sprintf("g%d:2", n))
@@ -181,10 +173,7 @@ func TestLook_InvalidGenerations(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := streamOf(t, l, "MCP_0")
 	for _, broken := range []string{"", "a", "a:", "a:b", ":1", "a:1,", "a:-1"} {
 		cfg := stream.CachedInfo().Config
 		cfg.Metadata["rejoin.generations"] = broken

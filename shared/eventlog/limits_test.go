@@ -29,11 +29,7 @@ func untilState(t *testing.T, l *eventlog.Log, p int, ok func(eventlog.State) bo
 
 func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
 	t.Helper()
-	s, err := newJetStream(t, l).Stream(waittest.Context(t), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.CachedInfo().Config.Metadata
+	return streamOf(t, l, stream).CachedInfo().Config.Metadata
 }
 
 func TestSetLimits_ReachEveryService(t *testing.T) {
@@ -225,11 +221,7 @@ func TestLook_OtherPartitions(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
-	s, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.Metadata["rejoin.partitions"] = "2"
 	update(t, js, cfg)
 	if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), "2 partitions") {

@@ -121,11 +121,17 @@ func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 
 func newJetStream(t *testing.T, l *eventlog.Log) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(l.Conn())
+	return natstest.JetStream(t, l.Conn())
+}
+
+// streamOf returns a stream of JetStream.
+func streamOf(t *testing.T, l *eventlog.Log, name string) jetstream.Stream {
+	t.Helper()
+	stream, err := newJetStream(t, l).Stream(waittest.Context(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return js
+	return stream
 }
 
 // publish stores a numbered message and returns its sequence.

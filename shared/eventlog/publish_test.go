@@ -43,10 +43,7 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 		got.Type != "tick" || !got.Final || got.Index != "7.w" || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
 		t.Errorf("stored as %+v", got)
 	}
-	raw, err := newJetStream(t, l).Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", ack.Partition))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := streamOf(t, l, fmt.Sprintf("MCP_%d", ack.Partition))
 	msg, err := raw.GetMsg(waittest.Context(t), 1)
 	if err != nil || msg.Header.Get("traceparent") != e.Trace.Parent || msg.Header.Get("tracestate") != e.Trace.State {
 		t.Errorf("headers %v, %v", msg.Header, err)
@@ -153,11 +150,7 @@ func TestPublish_NoRoomForHeaders(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	js := newJetStream(t, l)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.MaxMsgSize = 100
 	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
@@ -181,11 +174,7 @@ func TestPublish_Full(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	publish(t, l, "s", "t", 1)
 	js := newJetStream(t, l)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.MaxMsgs, cfg.Discard = 1, jetstream.DiscardNew
 	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)

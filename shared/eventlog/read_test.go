@@ -129,11 +129,7 @@ func TestRead_RemovesItsConsumer(t *testing.T) {
 	for n := range 100 {
 		publish(t, l, "s", "t", n)
 	}
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := stream.CachedInfo().State.Consumers
+	before := streamOf(t, l, "MCP_0").CachedInfo().State.Consumers
 	ended := gone(t)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -175,10 +171,7 @@ func TestRead_Nothing(t *testing.T) {
 func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := streamOf(t, l, "MCP_0")
 	var last uint64
 	for round := 0; round < 60; round += 4 {
 		for n := range 60 {

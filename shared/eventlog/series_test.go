@@ -189,10 +189,7 @@ func TestSeries_OrderInACluster(t *testing.T) {
 // together counts the events that were stored in an atomic batch.
 func together(t *testing.T, l *eventlog.Log) (n int) {
 	t.Helper()
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := streamOf(t, l, "MCP_0")
 	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq += 7 {
 		msg, err := stream.GetMsg(waittest.Context(t), seq)
 		if err != nil {

@@ -102,11 +102,7 @@ func keepsGenerations(t *testing.T, servers string) {
 	publish(t, l, "s", "t", 1)
 	publish(t, l, "s", "t", 2)
 	js := newJetStream(t, l)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	if delete(cfg.Metadata, "rejoin.servers"); servers != "" {
 		cfg.Metadata["rejoin.servers"] = servers
 	}

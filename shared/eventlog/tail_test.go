@@ -87,10 +87,7 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 		f.onEntry = func(eventlog.Entry) { <-removed }
 	})
 	f.wait(t, "a start", func() bool { return len(f.starts) > 0 })
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := streamOf(t, l, "MCP_0")
 	var held uint64
 	for held == 0 { // until the client holds what it gets in advance
 		for c := range stream.ListConsumers(waittest.Context(t)).Info() {

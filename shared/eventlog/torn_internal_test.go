@@ -87,10 +87,7 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	if err := js.DeleteStream(t.Context(), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -179,10 +178,7 @@ func TestAfter_PartitionIsRecreated(t *testing.T) {
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
 	mustAppend(t, a, "s", "req", "0", "1", "2")
-	js, err := jetstream.New(w.creator.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, w.creator.Conn)
 	p := w.creator.Log.Partition("s")
 	before, _ := w.creator.Log.State(p)
 	if err := js.DeleteStream(t.Context(), fmt.Sprintf("MCP_%d", p)); err != nil {
@@ -488,10 +484,7 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	if err != nil || now.Life == earlier.Life {
 		t.Fatalf("%+v, %v", now, err)
 	}
-	js, err := jetstream.New(w.creator.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, w.creator.Conn)
 	data, err := json.Marshal(earlier)
 	if err != nil {
 		t.Fatal(err)

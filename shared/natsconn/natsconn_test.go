@@ -119,10 +119,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 func TestReader_Config(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	s := stream(t, js, 6)
 	for name, tt := range map[string]struct {
 		cfg   natsconn.ReaderConfig
@@ -156,10 +153,7 @@ func TestReader_Config(t *testing.T) {
 func TestReader_ConsumerIsDeleted(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	s := stream(t, js, 1)
 	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1})
 	if err != nil {
@@ -195,10 +189,7 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	nc := srv.Connect()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	stream(t, js, 0)
 	for i := range 300 {
 		size := 10
@@ -249,10 +240,7 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	const messages, size, full = 40, 60_000, 2 << 20
 	sizes := make([]int, messages) // of the messages' data
 	for i := range sizes {
@@ -309,10 +297,7 @@ func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 func TestReader_MessageLikeAStatus(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	js, err := jetstream.New(srv.Connect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, srv.Connect())
 	stream(t, js, 0)
 	for _, status := range []string{"100", "408", "409", "503"} {
 		if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "s.1", Header: nats.Header{"Status": {status}}}); err != nil {

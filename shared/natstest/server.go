@@ -17,6 +17,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/waittest"
 )
@@ -208,6 +209,16 @@ func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 	}
 	s.t.Cleanup(nc.Close)
 	return nc
+}
+
+// JetStream returns the API of a connection's server.
+func JetStream(t testing.TB, nc *nats.Conn, opts ...jetstream.JetStreamOpt) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 // AwaitConn waits until a connection has noticed that the server was restarted: until then it is one

@@ -166,10 +166,7 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
 		t.Errorf("the index has that it ended at %s, the log at %s, %v", got.Ended, at, err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 	if err != nil {
 		t.Fatal(err)
@@ -196,10 +193,7 @@ func TestPublish_LifeIsForgotten(t *testing.T) {
 	}
 	mustEnd(t, r, "s", "")
 	forget(t, nc, "s")
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	partition, err := js.Stream(t.Context(), "MCP_0")
 	if err == nil {
 		err = partition.Purge(t.Context(), jetstream.WithPurgeSubject(event.Subject{Session: "s"}.SessionFilter()))

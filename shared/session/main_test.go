@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -115,10 +114,7 @@ func mustEnd(t *testing.T, r *session.Registry, name, stream string) {
 // seal writes the seal of a life and nothing behind it.
 func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	if _, err := js.Publish(waittest.Context(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -127,10 +123,7 @@ func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 // forget removes a session from the index.
 func forget(t *testing.T, nc *nats.Conn, name string) {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
 	if err == nil {
 		err = kv.Delete(waittest.Context(t), event.Token(name))
@@ -151,10 +144,7 @@ func forgetOpening(t *testing.T, l *eventlog.Log, name string) {
 // putRaw writes a record behind the registry's back and returns its revision.
 func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 	t.Helper()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	ack, err := js.Publish(waittest.Context(t), "$KV."+session.Bucket+"."+key, []byte(value))
 	if err != nil {
 		t.Fatal(err)

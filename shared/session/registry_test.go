@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/natstest"
@@ -209,10 +207,7 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	create(t, nc)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	stream, err := js.Stream(waittest.Context(t), "KV_"+session.Bucket)
 	if err != nil {
 		t.Fatal(err)

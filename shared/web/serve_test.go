@@ -63,15 +63,7 @@ type client struct {
 
 func dial(t *testing.T, addr string) *client {
 	t.Helper()
-	var d net.Dialer
-	conn, err := d.DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(waittest.Timeout)); err != nil {
-		t.Fatal(err)
-	}
+	conn := webtest.Dial(t, addr, "")
 	return &client{conn, bufio.NewReader(conn)}
 }
 
@@ -82,6 +74,14 @@ func (c *client) reset(t *testing.T) {
 		t.Fatal("this is no TCP connection")
 	}
 	_ = c.Close()
+}
+
+// closed fails the test unless the server has closed the connection, and sent no more.
+func (c *client) closed(t *testing.T) {
+	t.Helper()
+	if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection is not closed: %q, %v", rest, err)
+	}
 }
 
 // response is one with its body read.

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
@@ -22,10 +20,7 @@ func TestReplicas_WhilePublishing(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	s := beginAt(t, c.URL(), eventlog.Settings{Partitions: 2, MaxEventsPerStream: -1, MaxEventsPerSession: -1, MaxBytesPerSession: -1}) // nothing is trimmed
-	js, err := jetstream.New(s.b.Conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, s.b.Conn)
 	ctx, stop := context.WithCancel(t.Context())
 	var stored uint64
 	var publishing sync.WaitGroup

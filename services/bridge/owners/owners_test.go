@@ -23,10 +23,7 @@ func connect(t *testing.T) jetstream.JetStream {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	if _, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,7 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, nc)
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: expiredMarkerTTL})
 	if err != nil {
 		t.Fatal(err)

@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -170,10 +169,7 @@ func TestPartitions_WithoutNATS(t *testing.T) {
 func TestPartitions_ReadyWithoutOnePartition(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := lingers(t, f, 0, time.Hour)
-	js, err := jetstream.New(ps.log.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, ps.log.Conn())
 	lost := ps.log.Partition("s")
 	f.Backend.Close() // who creates the log would create the partition again
 	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", lost)); err != nil {
@@ -209,10 +205,7 @@ func TestPartitions_Near(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	js, err := jetstream.New(ps.log.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := natstest.JetStream(t, ps.log.Conn())
 	f.Backend.Close() // who creates the log would create the partition again
 	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)); err != nil {
 		t.Fatal(err)

@@ -1,13 +1,12 @@
 package delivery
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
@@ -28,7 +27,7 @@ func TestDiary_Bounded(t *testing.T) {
 	d.note(happening{what: inspect.Ended, where: window.Place{Session: "s1", Stream: "a"}})
 	newest, total, since := d.OfSession("s1", 5)
 	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != inspect.Ended || newest[1].Connection != maxComings-1 {
-		t.Errorf("%d happened since %s: %s", total, since, recount(newest))
+		t.Errorf("%d happened since %s: %s", total, since, edgetest.Happenings(newest))
 	}
 	if newest, reasons, total, since := d.Lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
 		t.Errorf("a storm of connects took a gap: %d, %v since %s", total, reasons, since)
@@ -55,26 +54,8 @@ func TestGap_Text(t *testing.T) {
 		d.noteGap(r, cursor.Step{Gaps: []cursor.Gap{g}, First: 9}, g, Request{number: 3})
 	}
 	newest, _, _ := d.OfSession("s", 5)
-	if got := recount(newest); got != "gap a expired false, asked for a_0000000_7, on from 8\ngap * unknown true, asked for <b>, on from 8\n"+
+	if got := edgetest.Happenings(newest); got != "gap a expired false, asked for a_0000000_7, on from 8\ngap * unknown true, asked for <b>, on from 8\n"+
 		"gap * unknown true, asked for "+strings.Repeat("x", inspect.MaxRequested-2)+"_7, on from 8" || newest[0].Connection != 3 || newest[0].Address != "" {
 		t.Error(got)
 	}
-}
-
-// recount says what happened, the oldest first.
-func recount(happenings []inspect.Happening) string {
-	var all []string
-	for _, h := range slices.Backward(happenings) {
-		one := string(h.What) + " " + cmp.Or(h.Stream, "*")
-		switch h.What {
-		case inspect.Connected, inspect.Resumed:
-			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
-		case inspect.Gapped:
-			one += fmt.Sprintf(" %s %t, asked for %s, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
-		case inspect.Ended:
-			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
-		}
-		all = append(all, one)
-	}
-	return strings.Join(all, "\n")
 }

@@ -1,12 +1,17 @@
 package edgetest
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/inspect"
 	"rejoin/shared/sse"
 )
 
@@ -79,6 +84,14 @@ type Answered struct {
 	Text string
 }
 
+// Got fails the test unless the answer has a status.
+func (a Answered) Got(t *testing.T, status int) {
+	t.Helper()
+	if a.StatusCode != status {
+		t.Fatalf("%d %s, want %d", a.StatusCode, a.Text, status)
+	}
+}
+
 // Ask makes a request with headers in pairs.
 func Ask(t *testing.T, method, url string, headers ...string) Answered {
 	t.Helper()
@@ -129,4 +142,22 @@ func Sequences(from, to uint64) (all []uint64) {
 		all = append(all, n)
 	}
 	return all
+}
+
+// Happenings returns a line for each of what happened to clients, the oldest first.
+func Happenings(happenings []inspect.Happening) string {
+	var all []string
+	for _, h := range slices.Backward(happenings) {
+		one := string(h.What) + " " + cmp.Or(h.Stream, "*")
+		switch h.What {
+		case inspect.Connected, inspect.Resumed:
+			one += fmt.Sprintf(" %s from %d", h.Came, h.Cursor)
+		case inspect.Gapped:
+			one += fmt.Sprintf(" %s %t, asked for %s, on from %d", h.Reason, *h.Certain, h.Requested, h.Cursor)
+		case inspect.Ended:
+			one += fmt.Sprintf(" %s at %d, sent %d", h.Reason, h.Cursor, h.Events)
+		}
+		all = append(all, one)
+	}
+	return strings.Join(all, "\n")
 }

@@ -63,12 +63,8 @@ func TestMCP_Owner(t *testing.T) {
 	// A member uses a session, and does not end it.
 	f.SetMembers(alice.session, "bob")
 	bob := as(authtest.Of(t, "bob", "*"))
-	if a := bob.read(bob.post(result("1"))); a.StatusCode != http.StatusAccepted {
-		t.Errorf("a member's message: %d %s", a.StatusCode, a.Text)
-	}
-	if a := bob.read(bob.do(http.MethodDelete, "")); a.StatusCode != http.StatusForbidden {
-		t.Errorf("a member's DELETE: %d %s", a.StatusCode, a.Text)
-	}
+	bob.read(bob.post(result("1"))).Got(t, http.StatusAccepted)
+	bob.read(bob.do(http.MethodDelete, "")).Got(t, http.StatusForbidden)
 	if a := as(narrow); a.read(a.post(`{"jsonrpc":"2.0","id":0,"method":"initialize"}`)).StatusCode != http.StatusForbidden {
 		t.Error("who may only read began a session")
 	}

@@ -43,9 +43,7 @@ func TestMCP_BelowWindow(t *testing.T) {
 	again.primed()
 	again.says(progress(1), result(`"a"`))
 	again.Over()
-	if a := small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")); a.StatusCode != http.StatusNoContent {
-		t.Errorf("behind the response: %d %s", a.StatusCode, a.Text)
-	}
+	small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")).Got(t, http.StatusNoContent)
 }
 
 // What may be lost, and may not, is no end of a call whose client can ask again.

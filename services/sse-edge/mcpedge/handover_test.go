@@ -107,9 +107,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 		id := strconv.Itoa(i)
 		state = u.follow(u.post(repeated(id, "", state, ""))).handsOver(id)
 	}
-	if a := u.read(u.post(repeated("9", "", state, ""))); a.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("after the last hand-over: %d %s", a.StatusCode, a.Text)
-	}
+	u.read(u.post(repeated("9", "", state, ""))).Got(t, http.StatusServiceUnavailable)
 	one.subs.Admitted.Leave(visit)
 	<-stopped
 	again := u.at(f.mcpEdge(nil))

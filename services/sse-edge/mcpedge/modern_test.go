@@ -192,9 +192,7 @@ func TestModern_Resume(t *testing.T) {
 	again.primed()
 	again.says(progress(1), progress(2), result("7"))
 	again.Over()
-	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
-		t.Errorf("behind the response: %d %s", a.StatusCode, a.Text)
-	}
+	u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)).Got(t, http.StatusNoContent)
 	gone := sessionEventID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", gone)); a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) {
 		t.Errorf("a call that is gone: %d %s", a.StatusCode, a.Text)
@@ -238,12 +236,8 @@ func TestModern_Refused(t *testing.T) {
 			t.Errorf("%s: %s", name, a.Text)
 		}
 	}
-	if a := u.read(u.post(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`)); a.StatusCode != http.StatusAccepted {
-		t.Errorf("a notification: %d %s", a.StatusCode, a.Text)
-	}
-	if a := u.read(u.post(result("1"))); a.StatusCode != http.StatusBadRequest {
-		t.Errorf("a response: %d %s", a.StatusCode, a.Text)
-	}
+	u.read(u.post(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`)).Got(t, http.StatusAccepted)
+	u.read(u.post(result("1"))).Got(t, http.StatusBadRequest)
 	for _, method := range []string{http.MethodGet, http.MethodDelete} {
 		if a := u.read(u.do(method, "")); a.StatusCode != http.StatusMethodNotAllowed || a.Header.Get("Allow") != "POST" {
 			t.Errorf("%s: %d %v", method, a.StatusCode, a.Header)

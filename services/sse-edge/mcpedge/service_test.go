@@ -134,9 +134,7 @@ func TestMCP_Delete(t *testing.T) {
 	c.primed()
 	call := u.follow(u.post(toolCall))
 	call.primed()
-	if a := u.read(u.do(http.MethodDelete, "")); a.StatusCode != http.StatusNoContent {
-		t.Errorf("%d %s", a.StatusCode, a.Text)
-	}
+	u.read(u.do(http.MethodDelete, "")).Got(t, http.StatusNoContent)
 	c.Over()
 	call.fails(`"a"`)
 	call.Over()
@@ -237,9 +235,7 @@ func TestMCP_FailuresAreSummedUp(t *testing.T) {
 	b.leave()
 	const requests = 10
 	for range requests {
-		if a := u.read(u.post(toolList)); a.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%d %s", a.StatusCode, a.Text)
-		}
+		u.read(u.post(toolList)).Got(t, http.StatusServiceUnavailable)
 	}
 	stop() // now all is logged
 	lines, n := 0, 0

@@ -293,9 +293,7 @@ func TestMCP_RequestsToClient(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	c.says(question)
-	if a := u.read(u.post(result("1"))); a.StatusCode != http.StatusAccepted {
-		t.Errorf("%d %s", a.StatusCode, a.Text)
-	}
+	u.read(u.post(result("1"))).Got(t, http.StatusAccepted)
 	if answer := b.sent(rpc.Post)[1]; string(answer.Data) != result("1") {
 		t.Errorf("the bridge got %s", answer.Data)
 	}

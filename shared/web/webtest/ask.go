@@ -3,9 +3,11 @@ package webtest
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"rejoin/shared/waittest"
 )
@@ -40,6 +42,21 @@ func Ask(t testing.TB, method, url, body string, headers ...string) Answer {
 		t.Fatal(err)
 	}
 	return read(t, resp)
+}
+
+// Dial opens a connection that ends with the test, or after [waittest.Timeout], and writes a request.
+func Dial(t testing.TB, addr, request string) net.Conn {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 // ReadAnswer reads the answer to a request of a method from a connection.
