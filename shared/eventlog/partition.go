@@ -136,8 +136,10 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 			return err
 		}
 	}
-	return fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
+	return errHeldUp
 }
+
+var errHeldUp = fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
 
 func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, updateWithin)
@@ -305,23 +307,26 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 	if l.parts != nil { // the log is open, and its caller owns the partition
 		defer func() { l.parts[p].unwritten = err != nil }()
 	}
-	read := l.now()
-	stream, err := l.find(ctx, p)
-	if err != nil {
-		return apiError(err)
+	for range changeAttempts {
+		read := l.now()
+		stream, err := l.find(ctx, p)
+		if err != nil {
+			return apiError(err)
+		}
+		cfg := stream.CachedInfo().Config
+		if cfg.Metadata = metadata.Own(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
+			return nil
+		}
+		if read.Until(l.now()) > lookWithin {
+			continue // they may have changed since: see change
+		}
+		if last > 0 {
+			l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
+			delete(cfg.Metadata, metadata.KeyServer)
+		}
+		return l.update(ctx, cfg)
 	}
-	cfg := stream.CachedInfo().Config
-	if cfg.Metadata = metadata.Own(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
-		return nil
-	}
-	if last > 0 {
-		l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
-		delete(cfg.Metadata, metadata.KeyServer)
-	}
-	if read.Until(l.now()) > lookWithin { // they may have changed since: see change
-		return fmt.Errorf("%w: this program stood still", ErrUnavailable)
-	}
-	return l.update(ctx, cfg)
+	return errHeldUp
 }
 
 // streamConfig returns the JetStream stream of a partition.

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -38,6 +39,31 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 	}
 	if state, err := l.Look(t.Context(), 0); err != nil || state.Generation().ID != "next" || state.server == "" {
 		t.Errorf("the partition is %+v, %v", state, err)
+	}
+}
+
+// A janitor that stands still once reads the metadata again.
+func TestRewriteMetadata_HeldUp(t *testing.T) {
+	t.Parallel()
+	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	_, info, err := l.info(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock, looks := l.now, 0
+	l.now = func() clocks.Instant {
+		now := clock()
+		if looks++; looks > 1 {
+			now.Mono, now.Wall = now.Mono+2*lookWithin, now.Wall+2*lookWithin
+		}
+		return now
+	}
+	if err := l.rewriteMetadata(t.Context(), 0, metadata.Own(info.Config.Metadata), 10); err != nil || looks != 4 {
+		t.Errorf("after %d looks at the clock: %v", looks, err)
 	}
 }
 
