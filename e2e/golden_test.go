@@ -129,7 +129,7 @@ func golden(t *testing.T, name, got string) {
 // own, in a partition of its own, so that sequences do not depend on other cases.
 func TestTranscripts_Golden(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=64", "--ack-timeout=9s", "--heartbeat=300ms")
+	p := startProc(t, "--partitions=64", "--lease=1m", "--ack-timeout=9s", "--heartbeat=300ms")
 	sse := "Accept: text/event-stream"
 	cases := map[string]func(t *testing.T, p *proc, session string) string{
 		"first-connect": func(_ *testing.T, p *proc, session string) string {
