@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/leaktest"
@@ -17,12 +16,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 
 // Each call over half a second leaves a marker, so those stay for a short time.
 func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
-	nc, err := nats.Connect(natstest.Start(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js := natstest.JetStream(t, nc)
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: expiredMarkerTTL})
 	if err != nil {
 		t.Fatal(err)
