@@ -383,3 +383,50 @@ func TestForget_MoreThanOneTrimLists(t *testing.T) {
 		t.Errorf("the trims list %v entries, want %v", listed, want)
 	}
 }
+
+// Each change of its members is an opening of a session, and several processes may begin its end.
+func TestForget_ManyOpeningsAndEnds(t *testing.T) {
+	m := newModel()
+	m.open("s")
+	life := m.lives["s"].life
+	var all, ends []uint64
+	for _, c := range []struct {
+		kind event.Kind
+		at   place
+		seqs *[]uint64
+	}{{event.Open, place{session: "s"}, &all}, {event.Seal, place{"s", life, ""}, &ends}, {event.End, place{"s", life, ""}, &ends}} {
+		for range eventlog.MaxRemoved {
+			m.control(c.kind, c.at)
+			*c.seqs = append(*c.seqs, m.last)
+		}
+	}
+	l := rebuilt(m)
+	forgettable := func() []Announcement {
+		return slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
+	}
+	check := func(want []uint64, whole bool, newest ...uint64) {
+		t.Helper()
+		var got []uint64
+		trims := forgettable()
+		for i, one := range trims {
+			last := i == len(trims)-1
+			if len(one.Removed) > eventlog.MaxRemoved || !slices.IsSorted(one.Removed) || one.Forgotten != (whole && last) {
+				t.Errorf("trim %d of %d, forgotten %t, lists %d entries", i+1, len(trims), one.Forgotten, len(one.Removed))
+			}
+			for _, seq := range newest {
+				if contains(one.Removed, seq) != last {
+					t.Errorf("trim %d of %d lists %d: %t", i+1, len(trims), seq, !last)
+				}
+			}
+			got = append(got, one.Removed...)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%d entries are listed, want %d", len(got), len(want))
+		}
+	}
+	opening := l.openings["s"].Seq
+	l.openings["s"].Life, l.openings["s"].Known = life, true
+	check(append([]uint64{1}, all...), false, opening)
+	l.openings["s"].Life = "another"
+	check(ends, true, ends[eventlog.MaxRemoved-1], m.last)
+}

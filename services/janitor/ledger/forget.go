@@ -35,17 +35,23 @@ func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
 	if len(openings)+len(rest) == 0 {
 		return nil
 	}
-	// The life's own end says that it is forgotten, so it is in the last trim.
+	// The newest opening and the life's own end say that it is forgotten, so they are in the last trim: all
+	// others may be many.
 	first, last := map[*Account][]uint64{}, map[*Account][]uint64{}
 	for _, c := range k.controls.list {
-		switch a := openings[c.opening]; {
+		a, newest := openings[c.opening], false
+		switch {
 		case c.opening != nil && a != nil:
-			last[a] = append(last[a], c.seq)
+			newest = c.seq == c.opening.Seq
 		case c.kind == event.Trim || !rest[c.life]:
-		case c.stream != nil || c.kind == event.Clear:
-			first[c.life] = append(first[c.life], c.seq)
+			continue
 		default:
-			last[c.life] = append(last[c.life], c.seq)
+			a, newest = c.life, c.seq == c.life.markers.seal.seq || c.seq == c.life.markers.end.seq
+		}
+		if newest {
+			last[a] = append(last[a], c.seq)
+		} else {
+			first[a] = append(first[a], c.seq)
 		}
 	}
 	for a, ends := range last {
