@@ -132,10 +132,10 @@ func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Ent
 // that the log does not take fails alone.
 func TestSeries_OrderInACluster(t *testing.T) {
 	t.Parallel()
-	const n, large = 1200, 700
+	const n, large = 700, 600 // more than are stored at once
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
-	before := runSeries(t, l, seriesOf("0", n)[300:600], waittest.Timeout)
+	before := runSeries(t, l, seriesOf("0", n)[120:250], waittest.Timeout)
 	var running sync.WaitGroup
 	results := make([][]begun, 3)
 	for i := range results {
@@ -144,7 +144,7 @@ func TestSeries_OrderInACluster(t *testing.T) {
 		running.Go(func() { results[i] = runSeries(t, l, events, waittest.Timeout) })
 	}
 	running.Go(func() {
-		for i := range 100 {
+		for i := range 40 {
 			publish(t, l, "s", "single", i)
 		}
 	})
@@ -165,12 +165,12 @@ func TestSeries_OrderInACluster(t *testing.T) {
 				}
 				continue
 			}
-			known := i == 0 && at >= 300 && at < 600
+			known := i == 0 && at >= 120 && at < 250
 			if b.err != nil || b.ack.Duplicate != known || !bytes.Equal(entries[b.ack.Sequence].Data, b.event.Data) {
 				t.Fatalf("event %d of stream %d: %+v, %v; there is %s", at, i, b.ack, b.err, entries[b.ack.Sequence].Data)
 			}
 			if known {
-				if b.ack.Sequence != before[at-300].ack.Sequence {
+				if b.ack.Sequence != before[at-120].ack.Sequence {
 					t.Errorf("event %d is said to be at %d", at, b.ack.Sequence)
 				}
 				continue
