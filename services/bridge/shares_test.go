@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
@@ -255,4 +256,48 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	}
 	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
+}
+
+// One client sends answers that nothing has asked for while the MCP server takes none. They are in nobody's
+// share, but not without a bound.
+func TestAttackAnswersTakeTheMemory(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	taking := make(chan struct{}, 16)
+	up.handle("", func(_ *writing, r *http.Request, _ rpc.Message) {
+		taking <- struct{}{}
+		<-r.Context().Done()
+	})
+	in := s.start(t, testConfig(up.URL), func(s *Service) {
+		s.host.Memory, s.host.Answers = quota.NewPool(8<<20), quota.NewPool(8<<20)
+		s.host.Answers.Each(host.AnswerBytes)
+	})
+	mallory, _ := s.openAs(t, "mallory", "")
+	alice, _ := s.openAs(t, "alice", "")
+	large := rpc.Call{Action: rpc.Post, Session: mallory, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"text":%q}}`, strings.Repeat("x", 700<<10))}
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	refused := make(chan rpc.Answer, 12)
+	for range 12 { // 8.2 MiB
+		waiting.Go(func() {
+			if a, _ := large.Do(waittest.Context(t), s.b.Conn); a.Status != http.StatusAccepted {
+				refused <- a
+			}
+		})
+		select {
+		case <-taking:
+		case a := <-refused:
+			wantBusy(t, a)
+		}
+	}
+	if used := in.host.Memory.Used(); used < 6<<20 || used > 7<<20 {
+		t.Errorf("one client's answers take %d bytes of the memory for all", used)
+	}
+	stream := newStream(t, "1")
+	if a := s.post(t, alice, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"x","params":{"text":%q}}`, strings.Repeat("x", 700<<10))); a.Status != http.StatusAccepted {
+		t.Errorf("another client was answered %d %s", a.Status, a.Data)
+	} else {
+		s.finished(t, alice, stream)
+	}
+	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 0 && in.host.Answers.Used() == 0 })
 }

@@ -862,3 +862,31 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		}
 	}
 }
+
+// What the server refuses one client, for its credentials, it does not refuse others.
+func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	const field = "X-Api-Key"
+	discover := up.on[mcp.MethodDiscover]
+	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
+		if r.Header.Get(field) != "right" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		discover(w, r, m)
+	})
+	cfg := testConfig(up.URL)
+	cfg.ForwardHeader = append(cfg.ForwardHeader, field)
+	s.start(t, cfg)
+	call := func(key string) rpc.Answer {
+		c := statelessCall(t, "1", "tools/list", "", "")
+		c.Header.Set(field, key)
+		return s.do(t, c)
+	}
+	if a := call("wrong"); a.Status != http.StatusUnauthorized {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	if a := call("right"); a.Status != http.StatusOK {
+		t.Errorf("another client's call is answered %d %s", a.Status, a.Data)
+	}
+}

@@ -38,6 +38,9 @@ type Host struct {
 	CallLimits *session.Limits
 
 	Memory *quota.Pool // bytes of what clients have sent, until it is served
+	// Answers are the bytes of Memory that answers of clients take besides their clients' shares, each
+	// client's up to [AnswerBytes]; one answer may always be larger.
+	Answers *quota.Pool
 	// Open and Processes have a place for each call of the upstream, and for each process of it.
 	Open, Processes *quota.Pool
 	// Files are those of the program that clients may make it open: connections to the upstream, and what
@@ -88,6 +91,9 @@ type Times struct {
 // reloadsAtOnce is how many streams are read from the log at a time.
 const reloadsAtOnce = 16
 
+// AnswerBytes is how much of the memory a client's answers may take besides its share.
+const AnswerBytes = 1 << 20
+
 // AnswerWithin is the usual Times.Answer.
 const AnswerWithin = 250 * time.Millisecond
 
@@ -97,7 +103,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h := &Host{
 		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
-		Memory: env.Memory, Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
+		Memory: env.Memory, Answers: quota.NewPool(env.Memory.Capacity()), Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
 			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
@@ -105,6 +111,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		Confirm: func(context.Context) error { return nil },
 		traces:  env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
 	}
+	h.Answers.Each(AnswerBytes)
 	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })
 	if cfg.CacheBytes > 0 {
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)

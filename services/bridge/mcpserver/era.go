@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -22,7 +23,7 @@ import (
 const eraFor = 5 * time.Minute
 
 // refusedFor is how long a server that could not be asked is not asked again: those who waited for
-// the answer have it.
+// the answer have it. What it refuses one client says nothing to those with other credentials.
 const refusedFor = time.Second
 
 // IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
@@ -36,12 +37,12 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 		return false, &a
 	case now.Before(s.era.until):
 		return s.era.modern, nil
-	case now.Before(s.era.refusedUntil):
+	case now.Before(s.era.refusedUntil) && (s.era.refused.Status >= http.StatusInternalServerError || maps.EqualFunc(s.era.refusedTo, s.identifying(client), slices.Equal)):
 		return false, s.era.refused
 	}
 	modern, tasks, refused := s.probe(client)
 	if refused != nil {
-		s.era.refused, s.era.refusedUntil = refused, time.Now().Add(refusedFor)
+		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.identifying(client), time.Now().Add(refusedFor)
 		return false, refused
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
@@ -49,6 +50,16 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	}
 	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
 	return modern, nil
+}
+
+// identifying returns the fields of a client's header by which the server may know the client: all that are
+// forwarded but those that a client usually sends with every request, or that differ in each.
+func (s *Server) identifying(client http.Header) http.Header {
+	h := s.endpoint.Chosen(upstream.WithoutRepeated(client))
+	for _, name := range []string{"Accept-Language", "Traceparent", "Tracestate", "Baggage"} {
+		h.Del(name)
+	}
+	return h
 }
 
 // HasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.

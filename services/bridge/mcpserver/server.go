@@ -33,8 +33,10 @@ type era struct {
 	modern bool
 	tasks  bool // it has tasks of its own
 	until  time.Time
-	// refused is the answer while the server could not be asked, until then.
+	// refused is the answer while the server could not be asked, until then. With a status below 500 it is that
+	// of clients with the header refusedTo alone.
 	refused      *rpc.Answer
+	refusedTo    http.Header
 	refusedUntil time.Time
 }
 

@@ -45,11 +45,7 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 	}
 	h.cancelled(cancel)
 	if len(ids) == 0 {
-		client := h.Share
-		if answers { // a call of the client's may wait for them, and hold what it has until then
-			client = ""
-		}
-		return h.notify(c, initialized, client)
+		return h.notify(c, initialized, answers)
 	}
 	if c.Stream == "" || c.Stream == rpc.Standalone {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "there is no stream for the responses")
@@ -136,13 +132,34 @@ const NoMemory = "the bridge holds too much for clients, or too much for this on
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
-// notify hands over messages that are no requests, in the share of a client.
-func (h *Session) notify(c rpc.Call, initialized bool, client string) rpc.Answer {
-	n := int64(len(c.Data))
-	if !h.Host.Memory.Take(client, n) {
+// hold takes memory for messages that are no requests. Answers may take some besides the client's share: a
+// call of the client's may wait for them, and hold what it has until then.
+func (h *Session) hold(n int64, answers bool) (give func(), ok bool) {
+	s := h.Host
+	if s.Memory.Take(h.Share, n) {
+		return func() { s.Memory.Give(h.Share, n) }, true
+	}
+	extra := min(n, host.AnswerBytes)
+	if !answers || !s.Answers.Take(h.Share, extra) {
+		return nil, false
+	}
+	if !s.Memory.Take("", n) {
+		s.Answers.Give(h.Share, extra)
+		return nil, false
+	}
+	return func() {
+		s.Memory.Give("", n)
+		s.Answers.Give(h.Share, extra)
+	}, true
+}
+
+// notify hands over messages that are no requests. answers says that nothing but answers and cancellations
+// is among them.
+func (h *Session) notify(c rpc.Call, initialized, answers bool) rpc.Answer {
+	give, ok := h.hold(int64(len(c.Data)), answers)
+	if !ok {
 		return upstream.Busy(NoMemory)
 	}
-	give := func() { h.Host.Memory.Give(client, n) }
 	reply := make(chan rpc.Answer, 1)
 	if !h.Go(func() {
 		defer give()

@@ -57,7 +57,7 @@ type Partitions struct {
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
 	whole    *quota.Pool     // a place for each request that is answered with a whole event, by client
 	compares *quota.Pool     // likewise, for one that a tail waits for, and not behind clients
-	trims    *quota.Pool     // a place for each read of a session's trims
+	trims    *quota.Pool     // a place for each read of a session's trims, by client
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
 	end      context.CancelFunc
@@ -76,7 +76,7 @@ const wholeAtOnce = 4
 type clientKey struct{}
 
 // WithClient returns a context for what a client asks for, which counts in the client's share of the
-// requests that are answered with whole events. Without a client there is no share.
+// requests that are answered with whole events, and of the reads of trims. Without a client there is no share.
 func WithClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }

@@ -600,6 +600,43 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	}
 }
 
+// A read of trims counts in its client's share, so that one client's do not delay those of others.
+func TestReader_TrimsAreSharedOut(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	trims := quota.NewPool(8)
+	var reading, probed, more atomic.Bool
+	link := natstest.Link{Before: func(data []byte) {
+		if reading.Load() && bytes.Contains(data, []byte("=trim")) && !probed.Swap(true) {
+			more.Store(trims.Take("mallory", 2)) // with the one of the read more than a quarter
+		}
+	}}
+	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), daemon.NewEnv(nil).Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps := followed(t, l, daemon.NewEnv(nil), -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ctx := WithClient(waittest.Context(t), "mallory")
+	r, err := ps.Open(ctx, streamOf(""), Start{}, ten)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ps.trims = trims
+	trims.Take("bob", 5)
+	reading.Store(true)
+	for r.Cursor < 5 {
+		if _, err := r.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !probed.Load() || more.Load() {
+		t.Errorf("trims are read: %t, and the client gets more than a quarter besides: %t", probed.Load(), more.Load())
+	}
+}
+
 // Answers of NATS with a whole event are asked for a few at a time.
 func TestReader_WholeEventsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)
