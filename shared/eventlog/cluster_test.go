@@ -74,6 +74,15 @@ func TestLook_ClusterWithoutALeader(t *testing.T) {
 	}
 }
 
+// Of a partition that never had an entry, JetStream may list sequence 0, which is none.
+func TestAbsent_ClusterWithoutAnEntry(t *testing.T) {
+	t.Parallel()
+	l := replicated(t, natstest.StartCluster(t))
+	if state, absent, err := l.Absent(waittest.Context(t), 0); err != nil || len(absent) > 0 || state.Absent() != 0 {
+		t.Errorf("absent are %v, %d, %v", absent, state.Absent(), err)
+	}
+}
+
 // A program that starts while one partition has no leader serves the others, and that one once it has.
 func TestOpen_PartitionWithoutALeader(t *testing.T) {
 	t.Parallel()

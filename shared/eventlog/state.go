@@ -362,10 +362,14 @@ func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 		return State{}, nil, err
 	}
 	state, err := stateOf(info, server)
-	if n := len(info.State.Deleted); err == nil && uint64(n) != state.Absent() {
+	absent := info.State.Deleted
+	if state.Last == 0 {
+		absent = nil // JetStream lists 0 until the first entry
+	}
+	if n := len(absent); err == nil && uint64(n) != state.Absent() {
 		err = fmt.Errorf("%w: the leader of partition %d lacks %d entries and lists %d", ErrUnavailable, p, state.Absent(), n)
 	}
-	return state, info.State.Deleted, err
+	return state, absent, err
 }
 
 // connection is the server that is connected.

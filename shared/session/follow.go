@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -113,11 +114,12 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 			continue
 		}
 		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
-			r.log.Error("the session registry has gone; creating it again")
-			err = createBucket(ctx, r.js, r.events)
+			if err = createBucket(ctx, r.js, r.events); err == nil {
+				r.log.Error("the session registry has gone; it is created again")
+			}
 		}
 		if err != nil && r.nc.IsConnected() {
-			r.log.Warn("cannot follow the session registry", "error", err)
+			r.trouble.Note(ctx, err.Error(), "cannot follow the session registry", slog.Any("error", err))
 		}
 		r.pause(ctx)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 )
 
@@ -44,6 +45,8 @@ type Registry struct {
 	bucket jetstream.Stream // the stream below kv
 	events *eventlog.Log
 	log    *slog.Logger
+	// trouble logs that the bucket cannot be followed, which is tried again soon.
+	trouble *logrepeat.Log
 
 	readOnly bool // see [Registry.ReadOnly]
 	creator  bool // it makes the bucket again when that has gone
@@ -127,7 +130,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, events: events, log: log, creator: creator}
+	r := &Registry{nc: nc, js: js, events: events, log: log, trouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}
 	for _, opt := range opts {
 		opt(r)
 	}

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -258,6 +260,47 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 	}
 	if err := <-opened; err != nil {
 		t.Error(err)
+	}
+}
+
+// The bucket may be away for as long as a cluster has too few servers, and each process tries five
+// times a second.
+func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
+	t.Parallel()
+	nc := connect(t, natstest.Start(t))
+	l := newLog(t, nc, one())
+	creator, err := session.Create(waittest.Context(t), l, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creator.Close() // else it makes the bucket again
+	var logged waittest.Buffer
+	r, err := session.OpenRegistry(waittest.Context(t), l, slog.New(slog.NewTextHandler(&logged, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	attempts, err := nc.SubscribeSync("$JS.API.CONSUMER.CREATE.KV_" + session.Bucket + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.ForceReconnect(); err != nil { // a watch that goes on would notice half a minute later
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := attempts.NextMsgWithContext(waittest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(logged.String(), "stream not found"); n > 1 {
+		t.Errorf("%d lines:\n%s", n, logged.String())
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/event"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 )
@@ -45,7 +46,7 @@ type attachRecord struct {
 type attachRecords struct {
 	js       jetstream.JetStream
 	replicas int
-	logger   *slog.Logger
+	trouble  *logrepeat.Log                     // that the bucket cannot be followed, which is tried again soon
 	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is there
 }
 
@@ -57,7 +58,7 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 	if err != nil {
 		return nil, err
 	}
-	return &attachRecords{js: js, replicas: replicas, logger: logger}, nil
+	return &attachRecords{js: js, replicas: replicas, trouble: logrepeat.New(logger, slog.LevelWarn, nil)}, nil
 }
 
 // open opens the bucket. One that was deleted is created again, if the edge's NATS user may.
@@ -182,7 +183,7 @@ func (a *attachRecords) follow(ctx context.Context, edge string, to *attachments
 			}, func() {})
 		}
 		if ctx.Err() == nil && !errors.Is(err, natsconn.ErrChanged) && a.connected() {
-			a.logger.Warn("cannot follow the attach records", "error", err)
+			a.trouble.Note(ctx, err.Error(), "cannot follow the attach records", slog.Any("error", err))
 		}
 		natsconn.Pause(ctx, attachAgain)
 	}
