@@ -199,3 +199,44 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 		t.Errorf("the client has received %s", all)
 	}
 }
+
+// A client that listens, and for whose session there is no room, leaves nothing behind: what it listens to it
+// can make up.
+func TestAttackListenersWithoutRoom(t *testing.T) {
+	for name, up := range map[string]*server{"modern": listens(newModern(t)), "earlier": newEarlier(t)} {
+		t.Run(name, func(t *testing.T) {
+			up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
+				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}}`)
+			})
+			s := newSystem(t, eventlog.Settings{})
+			cfg := testConfig(up.URL)
+			cfg.Sessions.MaxSessions, cfg.ListenMemory = 8, time.Hour
+			s.start(t, cfg)
+			accepted := 0
+			for i := range 6 {
+				l := owned(t, "mallory", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":["x:%d"]}`, i))
+				switch a := s.do(t, l); a.Status {
+				case http.StatusAccepted:
+					s.listenedTo(t, l, 1)
+					accepted++
+				case http.StatusTooManyRequests:
+				default:
+					t.Errorf("a listener is answered %d %s", a.Status, a.Data)
+				}
+			}
+			keys, err := s.records(t).KV.ListKeys(waittest.Context(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			remembered := 0
+			for key := range keys.Keys() {
+				if strings.HasPrefix(key, "=listen") {
+					remembered++
+				}
+			}
+			if accepted == 0 || accepted == 6 || remembered != accepted {
+				t.Errorf("%d listeners are accepted, and %d are remembered", accepted, remembered)
+			}
+		})
+	}
+}

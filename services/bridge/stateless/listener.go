@@ -88,6 +88,10 @@ func (l *listener) taskIDs() []string {
 // the MCP server reports changes of.
 func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
+	// Without room for its session a client leaves no note either, of which it could make up any number.
+	if _, err := l.call.Session.AnswerOrOpen(l.call, call.Item{}); err != nil {
+		return err
+	}
 	missed := l.remember(ctx, f)
 	l.storing.Lock()
 	defer l.storing.Unlock()
