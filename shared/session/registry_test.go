@@ -284,11 +284,7 @@ func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket); err != nil {
+	if err := natstest.JetStream(t, nc).DeleteStream(waittest.Context(t), "KV_"+session.Bucket); err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.ForceReconnect(); err != nil { // a watch that goes on would notice half a minute later
