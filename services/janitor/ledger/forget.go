@@ -39,7 +39,8 @@ func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
 	// others may be many.
 	first, last := map[*Account][]uint64{}, map[*Account][]uint64{}
 	for _, c := range k.controls.list {
-		a, newest := openings[c.opening], false
+		a := openings[c.opening]
+		var newest bool
 		switch {
 		case c.opening != nil && a != nil:
 			newest = c.seq == c.opening.Seq
