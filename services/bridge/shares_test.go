@@ -258,8 +258,8 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
 }
 
-// One client sends answers that nothing has asked for while the MCP server takes none. They are in nobody's
-// share, but not without a bound.
+// One client sends answers that nothing has asked for while the MCP server takes none. They may exceed the
+// client's share, but not without a bound.
 func TestAttackAnswersTakeTheMemory(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	taking := make(chan struct{}, 16)

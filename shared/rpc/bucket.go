@@ -20,13 +20,18 @@ const (
 	CallsBucket = "MCP_CALLS"
 )
 
-// kept is how long a bucket keeps a record of [AttachBucket], or the marker of a removed
-// one of [CallsBucket].
+// kept is how long a bucket keeps a record of [AttachBucket], or the marker of one
+// of [CallsBucket] that has expired.
 const kept = time.Hour
 
 // AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge.
 func AttachConfig(replicas int) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{Bucket: AttachBucket, Description: "Which edge has the newest connection of a stream of MCP", TTL: kept, Replicas: replicas}
+}
+
+// CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge.
+func CallsConfig(replicas int) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on", LimitMarkerTTL: kept, Replicas: replicas}
 }
 
 // CreateBuckets creates those of the buckets that are missing. The janitor does, with the
@@ -37,10 +42,7 @@ func CreateBuckets(ctx context.Context, nc *nats.Conn, replicas int) error {
 	if err != nil {
 		return err
 	}
-	for _, cfg := range []jetstream.KeyValueConfig{
-		AttachConfig(replicas),
-		{Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on", LimitMarkerTTL: kept, Replicas: replicas},
-	} {
+	for _, cfg := range []jetstream.KeyValueConfig{AttachConfig(replicas), CallsConfig(replicas)} {
 		if _, err := bucket.Ensure(ctx, js, cfg); err != nil {
 			return fmt.Errorf("cannot create the bucket %s: %w", cfg.Bucket, err)
 		}

@@ -28,10 +28,8 @@ const (
 	recordAfter  = 500 * time.Millisecond // is how long a call lasts before it is written down
 	recordPause  = 2 * time.Second        // between two records of one call
 	writeTimeout = 2 * time.Second        // bounds a write
-	// expiredMarkerTTL is how long the bucket keeps the marker of a record that has expired.
-	expiredMarkerTTL = time.Hour
-	// removedMarkerTTL is how long it keeps that of a removed record. Nothing reads it, but NATS wants one.
-	removedMarkerTTL = time.Minute
+	// markerTTL is how long the bucket keeps the marker of a removed record. Nothing reads it, but NATS wants one.
+	markerTTL = time.Minute
 )
 
 // Record is what the bucket of calls holds of a stream, under <session token>.<stream
@@ -79,10 +77,7 @@ func Open(ctx context.Context, b *backend.Backend, log *slog.Logger) (*Bucket, e
 	}
 	r := &Bucket{nc: b.Conn, log: log, JS: js, written: map[string]Record{}}
 	return r, retry.Do(ctx, func() (err error) {
-		r.KV, err = bucket.Ensure(ctx, js, jetstream.KeyValueConfig{
-			Bucket: rpc.CallsBucket, Description: "Rejoin: calls that bridges work on",
-			Replicas: b.Log.Settings().Replicas, LimitMarkerTTL: expiredMarkerTTL,
-		})
+		r.KV, err = bucket.Ensure(ctx, js, rpc.CallsConfig(b.Log.Settings().Replicas))
 		if err != nil {
 			log.Info("the bucket of open calls cannot be opened yet", "error", err)
 		}
@@ -194,7 +189,7 @@ func (r *Bucket) Put(ctx context.Context, key string, rec Record) error {
 func (r *Bucket) remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	if err := r.KV.Purge(ctx, key, jetstream.PurgeTTL(removedMarkerTTL)); err != nil {
+	if err := r.KV.Purge(ctx, key, jetstream.PurgeTTL(markerTTL)); err != nil {
 		return err
 	}
 	delete(r.written, key)

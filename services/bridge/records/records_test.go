@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // Each call over half a second leaves a marker, so those stay for a short time.
 func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: expiredMarkerTTL})
+	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
 	if err != nil {
 		t.Fatal(err)
 	}

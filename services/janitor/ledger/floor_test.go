@@ -291,6 +291,11 @@ func TestKeeper_Knows(t *testing.T) {
 	}
 }
 
+// forgettable returns the trims of lives whose names are not kept.
+func forgettable(l *Ledger, now time.Time) []Announcement {
+	return slices.Concat(Keeper{Ledger: l, Now: now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
+}
+
 // The opening of a life goes first, and everything else once it is deleted: at no time is there
 // an opening without the seal and the end that go with it.
 func TestForget_OpeningGoesFirst(t *testing.T) {
@@ -304,13 +309,9 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	m.endSession("s") // 8 the seal, 9 the end of a, 10 the end
 	m.open("another")
 	l := rebuilt(m)
-	forgettable := func() []Announcement {
-		t.Helper()
-		return slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
-	}
 	announced := func(want ...uint64) {
 		t.Helper()
-		all := forgettable()
+		all := forgettable(l, m.now)
 		var got []uint64
 		for i, one := range all {
 			if one.Forgotten != (len(want) > 1 && i == len(all)-1) {
@@ -373,7 +374,7 @@ func TestForget_MoreThanOneTrimLists(t *testing.T) {
 	l := rebuilt(m)
 	l.openings["s"].Life, l.openings["s"].Known = "another", true
 	var listed []int
-	for _, one := range slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...) {
+	for _, one := range forgettable(l, m.now) {
 		listed = append(listed, len(one.Removed))
 		if last := len(listed) == 2; one.Forgotten != last || contains(one.Removed, m.last) != last || !slices.IsSorted(one.Removed) {
 			t.Errorf("trim %d: forgotten %v, with the end %v", len(listed), one.Forgotten, contains(one.Removed, m.last))
@@ -401,13 +402,10 @@ func TestForget_ManyOpeningsAndEnds(t *testing.T) {
 		}
 	}
 	l := rebuilt(m)
-	forgettable := func() []Announcement {
-		return slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
-	}
 	check := func(want []uint64, whole bool, newest ...uint64) {
 		t.Helper()
 		var got []uint64
-		trims := forgettable()
+		trims := forgettable(l, m.now)
 		for i, one := range trims {
 			last := i == len(trims)-1
 			if len(one.Removed) > eventlog.MaxRemoved || !slices.IsSorted(one.Removed) || one.Forgotten != (whole && last) {

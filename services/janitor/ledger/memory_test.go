@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"testing"
 
 	"rejoin/shared/event"
@@ -144,7 +143,7 @@ func TestMemory_Forgotten(t *testing.T) {
 		a := l.Accounts[event.LifeKey(name, m.lives[name].life)]
 		announce(Announcements(Policy(l.View(a, l.LifeState(a)), Limits{}, m.now)))
 		for range 2 { // the opening, and the rest
-			announce(slices.Concat(Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}.Forgettable(false)...))
+			announce(forgettable(l, m.now))
 		}
 		delete(m.lives, name)
 		clear(m.history)
