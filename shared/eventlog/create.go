@@ -29,7 +29,7 @@ const (
 // existing log keeps its own settings. Only janitors and the standalone program create what is
 // missing, and a partition that exists stays as it is: the acting janitor alone changes it.
 //
-// Errors wrap [ErrInvalidSettings], [ErrMismatch] or [ErrUnavailable].
+// Errors wrap [ErrInvalidSettings], [ErrMismatch], [ErrFull] or [ErrUnavailable].
 func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Logger) (*Log, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err

@@ -180,7 +180,7 @@ func TestOpen_ContextEnds(t *testing.T) {
 func TestCreate_DiskIsTooSmall(t *testing.T) {
 	t.Parallel()
 	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet(t))
-	if !errors.Is(err, eventlog.ErrFull) {
+	if !errors.Is(err, eventlog.ErrFull) || !strings.Contains(err.Error(), "NATS cannot provide 1073741824 MiB for MCP_0: raise its max_file_store") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -44,8 +44,8 @@ var (
 	// ErrExists is returned when a session that is to be opened has an opening already.
 	ErrExists = errors.New("the session has an opening")
 
-	// ErrFull is returned when the log refused an event for lack of space.
-	ErrFull = errors.New("the log is full")
+	// ErrFull is returned when the log refused an event, or cannot be created, for lack of space.
+	ErrFull = errors.New("the log has no space left")
 
 	// ErrTooLarge is returned when an event is larger than the log allows.
 	ErrTooLarge = errors.New("the event is too large for the log")

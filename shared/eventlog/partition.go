@@ -281,7 +281,11 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 		case err == nil:
 			return l.rewriteMetadata(ctx, p, cfg.Metadata, stream.CachedInfo().State.LastSeq)
 		case !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
-			return apiError(err)
+			if err = apiError(err); errors.Is(err, ErrFull) {
+				return fmt.Errorf("NATS cannot provide %d MiB for %s: raise its max_file_store, which is three quarters of the free disk unless it is set, or lower --max-bytes: %w",
+					cfg.MaxBytes>>20, cfg.Name, err)
+			}
+			return err
 		}
 		stream, err = l.find(ctx, p)
 	}
