@@ -119,7 +119,8 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 	return settingsFrom(stream.CachedInfo().Config.Metadata)
 }
 
-// start looks at each partition. One that cannot be looked at is found later, as while the log is open.
+// start looks at each partition. One that cannot be looked at, or that has gone and awaits a janitor, is
+// found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
 	l.link.Store(newLinkContext())
 	l.parts = make([]*partition, l.Settings().Partitions)
@@ -135,7 +136,7 @@ func (l *Log) start(ctx context.Context) (*Log, error) {
 	}
 	looking.Wait()
 	for p, err := range failed {
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, ErrUnavailable)) {
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotFound)) {
 			return nil, fmt.Errorf("partition %d: %w", p, err)
 		}
 	}

@@ -164,6 +164,28 @@ func TestOpen_WaitsForTheLog(t *testing.T) {
 	}
 }
 
+// A server that was killed may have lost a partition until a janitor creates it again (docs/upstream/0036).
+func TestOpen_PartitionHasGone(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	created := create(t, srv, eventlog.Settings{Partitions: 2})
+	js := newJetStream(t, created)
+	created.Close()
+	if err := js.DeleteStream(waittest.Context(t), "MCP_1"); err != nil {
+		t.Fatal(err)
+	}
+	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	create(t, srv, eventlog.Settings{Partitions: 2})
+	waittest.Until(t, "the partition is found", func() bool {
+		state, _ := l.State(1)
+		return state.Origin != ""
+	})
+}
+
 func TestOpen_ContextEnds(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, natstest.Start(t))

@@ -23,7 +23,7 @@ import (
 const eraFor = 5 * time.Minute
 
 // refusedFor is how long a server that could not be asked is not asked again: those who waited for
-// the answer have it. What it refuses one client says nothing to those with other credentials.
+// the answer have it.
 const refusedFor = time.Second
 
 // IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
@@ -37,7 +37,7 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 		return false, &a
 	case now.Before(s.era.until):
 		return s.era.modern, nil
-	case now.Before(s.era.refusedUntil) && (s.era.refused.Status >= http.StatusInternalServerError || maps.EqualFunc(s.era.refusedTo, s.identifying(client), slices.Equal)):
+	case now.Before(s.era.refusedUntil) && s.refuses(client):
 		return false, s.era.refused
 	}
 	modern, tasks, refused := s.probe(client)
@@ -50,6 +50,12 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	}
 	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
 	return modern, nil
+}
+
+// refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
+// with the same credentials.
+func (s *Server) refuses(client http.Header) bool {
+	return s.era.refused.Status >= http.StatusInternalServerError || maps.EqualFunc(s.era.refusedTo, s.identifying(client), slices.Equal)
 }
 
 // identifying returns the fields of a client's header by which the server may know the client: all that are

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/inspect"
 )
 
-func TestDiary_Bounded(t *testing.T) {
+func TestHistory_Bounded(t *testing.T) {
 	d := newHistory()
 	gap := happening{what: inspect.Gapped, where: window.Place{Session: "s", Stream: "a"}, reason: "trimmed", certain: true}
 	d.note(gap)
