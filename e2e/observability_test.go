@@ -153,6 +153,9 @@ func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 				}
 				continue
 			}
+			if alerts[r.Alert] {
+				t.Errorf("two alerts are called %s", r.Alert)
+			}
 			alerts[r.Alert] = true
 			if r.Annotations["summary"] == "" || r.Annotations["action"] == "" || r.Annotations["docs"] != "docs/metrics.md#"+strings.ToLower(r.Alert) {
 				t.Errorf("%s has the annotations %v", r.Alert, r.Annotations)

@@ -66,8 +66,18 @@ func TestGeneration_RollingRestart(t *testing.T) {
 	}
 	now := all[0].sees(t, nil, "")
 	all[0].written(t, now)
-	for _, srv := range c.Servers {
+	underReplicated := func() (n float64) {
+		for _, r := range all {
+			n += r.metric(t, "log_under_replicated_partitions")
+		}
+		return n
+	}
+	waittest.Until(t, "all replicas are current", func() bool { return underReplicated() == 0 })
+	for i, srv := range c.Servers {
 		srv.Stop()
+		if i == 0 {
+			waittest.Until(t, "the janitors miss replicas", func() bool { return underReplicated() == 2 })
+		}
 		srv.Start()
 		c.WaitCurrent()
 		before := now
