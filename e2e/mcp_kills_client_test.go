@@ -240,7 +240,7 @@ func (c *killedCall) poll(ctx context.Context) (over bool) {
 		return true
 	}
 	switch {
-	case !is.Status.Over():
+	case !is.Status.IsTerminal():
 		return false
 	case is.Status == mcprev.TaskCompleted:
 		c.result(is.Result)

@@ -227,7 +227,7 @@ func TestCall_CancelledBeforeItWaits(t *testing.T) {
 		if err := context.Cause(ctx); !errors.Is(err, want) {
 			t.Errorf("with %d of 2 requests cancelled it ends with %v", n, err)
 		}
-		p.Over()
+		p.End()
 	}
 }
 

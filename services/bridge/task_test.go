@@ -564,7 +564,7 @@ func TestTask_TakenOver(t *testing.T) {
 			}
 			s.wantState(t, c.Session, session.Closed)
 			all := s.states(t, c.Session)
-			if n := len(slices.DeleteFunc(all, func(is mcp.StoredTask) bool { return !is.Status.Over() })); n != 1 {
+			if n := len(slices.DeleteFunc(all, func(is mcp.StoredTask) bool { return !is.Status.IsTerminal() })); n != 1 {
 				t.Errorf("the task was over %d times", n)
 			}
 			if n := up.posted("tools/call"); n != 1 {

@@ -108,7 +108,7 @@ func (b *batch) run() *stop {
 	var first *stop
 	go func() {
 		defer close(settled)
-		first = b.settle()
+		first = b.await()
 	}()
 	end := b.read()
 	close(b.pending)
@@ -220,9 +220,9 @@ func (b *batch) ended(index int) *stop {
 	}
 }
 
-// settle waits for what was begun, and returns the first trouble. What follows a message
+// await waits for what was begun, and returns the first trouble. What follows a message
 // that was refused because of its fence is refused too, and not reported.
-func (b *batch) settle() (first *stop) {
+func (b *batch) await() (first *stop) {
 	for p := range b.pending {
 		r := result{index: p.index}
 		err := p.failed

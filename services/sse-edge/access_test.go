@@ -332,7 +332,7 @@ func TestAccess_MemberRemovedWhilePolling(t *testing.T) {
 		answers <- edgetest.Ask(t, http.MethodGet, url+streamPath+"?wait=60", append(edgetest.Bearer(authtest.Of(t, "bob", "*")), "Accept", "application/json")...)
 	}()
 	waittest.Until(t, "it was let in", func() bool {
-		all, _ := s.subs.Admitted.Clients(inspect.Question{})
+		all, _ := s.subs.Admission.Clients(inspect.Question{})
 		return all == 1
 	})
 	f.SetMembers("s")

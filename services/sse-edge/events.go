@@ -16,14 +16,14 @@ import (
 // stream answers with an event stream. Trouble that will pass is a 200 that ends
 // at once with a reconnection time, since anything else stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
-	by, err := s.subs.LetIn(c, req.At.Session)
+	by, err := s.subs.Admit(c, req.At.Session)
 	if err != nil {
 		return s.sendLater(c)
 	}
 	handedOver := false
 	defer func() {
 		if !handedOver {
-			s.subs.Admitted.Leave(by.Visit)
+			s.subs.Admission.Leave(by.Visit)
 		}
 	}()
 	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
@@ -77,7 +77,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 		return err
 	}
 	subscriber.Uncached(c)
-	if req.At.Life, err = s.subs.Admit(c, req.At.Session, grants); err != nil {
+	if req.At.Life, err = s.subs.Authorize(c, req.At.Session, grants); err != nil {
 		return s.turnAway(c, err)
 	}
 	req.Expires, req.Guest = grants.Expires, s.subs.GuestOf(grants, req.At)

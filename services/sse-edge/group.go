@@ -139,13 +139,13 @@ func (s *Service) group(c *fiber.Ctx) error {
 			names = append(names, p.Session)
 		}
 	}
-	by, err := s.subs.LetIn(c, names...)
+	by, err := s.subs.Admit(c, names...)
 	if err != nil {
 		return s.sendLater(c)
 	}
 	g, err := s.openGroup(c, req, grants)
 	if err != nil {
-		s.subs.Admitted.Leave(by.Visit)
+		s.subs.Admission.Leave(by.Visit)
 		if problem := web.AsProblem(err); problem.Code == web.CodeUnavailable {
 			s.subs.SentAway(by, window.Place{Session: req.places[0].Session}, err)
 			return s.later(c, "unavailable")
@@ -210,11 +210,11 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		return all, err
 	}
 	if s.cfg.Access.On() {
-		cfg.Admit = func(ctx context.Context, name, life string) (string, bool, error) {
-			return s.admitLife(ctx, name, life, grants)
+		cfg.Authorize = func(ctx context.Context, name, life string) (string, bool, error) {
+			return s.authorizeLife(ctx, name, life, grants)
 		}
 		cfg.Uses = grants.Uses
-		cfg.StillAdmitted = func(name, life string) bool {
+		cfg.StillAuthorized = func(name, life string) bool {
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}
 	}
@@ -230,9 +230,9 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	return g, err
 }
 
-// admitLife reports whether a caller may read a life of a session, or, when life is empty, the newest
+// authorizeLife reports whether a caller may read a life of a session, or, when life is empty, the newest
 // one, which it returns.
-func (s *Service) admitLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
+func (s *Service) authorizeLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, subscriber.OpenTimeout)
 	defer cancel()
 	rec, err := s.subs.VisibleNow(ctx, name, grants)

@@ -350,7 +350,7 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		c := subscribe(t, s.url()+"/v1/events"+query, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
 		c.Next("connect")
 	}
-	a := s.subs.Admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
+	a := s.subs.Admission.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
 	if len(a.Present) != 1 || a.Present[0].Session != 0 {
 		t.Errorf("present are %+v", a.Present)
 	}
@@ -359,7 +359,7 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 		c.Next("connect")
 		c.Close()
 		waittest.Until(t, "the connection has ended", func() bool {
-			_, of := s.subs.Admitted.Clients(inspect.Question{Sessions: []string{"s"}})
+			_, of := s.subs.Admission.Clients(inspect.Question{Sessions: []string{"s"}})
 			return of[0] == 0
 		})
 	}

@@ -116,7 +116,7 @@ func TestPattern_IsNoVisit(t *testing.T) {
 	if states, _, _ := c.connects(); states != "x open, s open" {
 		t.Errorf("connect: %s", states)
 	}
-	a := s.subs.Admitted.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "s", Within: 60}, {Name: "x", Within: 60}}})
+	a := s.subs.Admission.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "s", Within: 60}, {Name: "x", Within: 60}}})
 	if len(a.Present) != 1 || a.Present[0].Session != 1 {
 		t.Errorf("present are %+v", a.Present)
 	}

@@ -123,7 +123,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var subs sync.WaitGroup
 	subs.Go(func() { s.subs.Run(subsCtx) })
 	tails.Go(func() {
-		if err := presence.Serve(tailCtx, s.nc, s.subs.Admitted.Answerer()); err != nil {
+		if err := presence.Serve(tailCtx, s.nc, s.subs.Admission.Answerer()); err != nil {
 			s.logger.Warn("the janitor is not told who is connected", "error", err)
 		}
 	})
@@ -218,7 +218,7 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 	host, _ := os.Hostname() // or none is shown
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
-		a.Clients, a.Of = s.subs.Admitted.Clients(q)
+		a.Clients, a.Of = s.subs.Admission.Clients(q)
 		limit := cmp.Or(q.Limit, inspect.MaxItems)
 		switch q.About {
 		case inspect.Clients:

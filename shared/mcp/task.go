@@ -37,8 +37,8 @@ const (
 	TaskCancelled     Status = "cancelled"
 )
 
-// Over reports whether a status is final.
-func (s Status) Over() bool { return s != TaskWorking && s != TaskInputRequired }
+// IsTerminal reports whether a status is final.
+func (s Status) IsTerminal() bool { return s != TaskWorking && s != TaskInputRequired }
 
 // Task is the state of a task, as tasks/get and notifications/tasks have it.
 type Task struct {

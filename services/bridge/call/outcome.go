@@ -119,8 +119,8 @@ func (c *Call) Drop(reason string, err error) {
 		slog.String("session", c.Session.Name), slog.String("stream", c.Stream), slog.Any("reason", err))
 }
 
-// Over ends a call that nothing is waited for any more. why is nil when all is answered.
-func (c *Call) Over(why error) {
+// End ends a call that nothing is waited for any more. why is nil when all is answered.
+func (c *Call) End(why error) {
 	switch {
 	case why == nil, errors.Is(why, ErrClosed):
 	case errors.Is(why, upstream.ErrStopping):

@@ -194,10 +194,10 @@ func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Head
 	u.Send(ctx, client, data)
 	c.CancelAtOnce = true
 	ctx, p := c.Wait(ctx)
-	defer p.Over()
+	defer p.End()
 	all, _, err := rpc.Messages(data)
 	if err != nil {
-		c.Over(err)
+		c.End(err)
 		return
 	}
 	for _, data := range all {
@@ -207,7 +207,7 @@ func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Head
 		}
 		response, refused := u.answer(ctx, p, c, client, m)
 		if why := context.Cause(ctx); why != nil && response == nil {
-			c.Over(why)
+			c.End(why)
 			return
 		}
 		if refused != nil {
@@ -219,11 +219,11 @@ func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Head
 		}
 		c.Accept()
 		if err := c.Take(call.Item{Data: response}); err != nil {
-			c.Over(err)
+			c.End(err)
 			return
 		}
 	}
-	c.Over(nil)
+	c.End(nil)
 }
 
 // answer returns the response to a request: what belongs to the session is answered here.
@@ -454,7 +454,7 @@ func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.A
 
 // Resume ends a call of another bridge: the server has forgotten it.
 func (u *modernServer) Resume(_ context.Context, c *call.Call, _ http.Header) {
-	c.Over(upstream.ErrRestarted)
+	c.End(upstream.ErrRestarted)
 }
 
 // Close has nothing to do: there is no session.

@@ -125,7 +125,7 @@ func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.
 // Serve hands over requests, and stores what the upstream sends for them, to the end.
 func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	ctx, p := c.Wait(ctx)
-	defer p.Over()
+	defer p.End()
 	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
 	case refused == nil:
@@ -149,7 +149,7 @@ func (r *remote) finish(c *call.Call, client http.Header, why error) {
 	if errors.Is(why, upstream.ErrGone) {
 		c.Session.Finish(upstream.ErrGone)
 	}
-	c.Over(why)
+	c.End(why)
 }
 
 // cancel tells the upstream that the open requests are cancelled.
@@ -312,7 +312,7 @@ func pauseAfter(pause, ran time.Duration) time.Duration {
 // ends or there is none.
 func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	ctx, p := upstream.NewIdleTimer(ctx, 0)
-	defer p.Over()
+	defer p.End()
 	pause := listenPause
 	opened := c.Cursor().ID != "" // by the bridge before, else by this one
 	for {
@@ -370,11 +370,11 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 // Resume continues a call of another bridge, where the upstream offers that.
 func (r *remote) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	if c.Cursor().ID == "" {
-		c.Over(upstream.ErrRestarted)
+		c.End(upstream.ErrRestarted)
 		return
 	}
 	ctx, p := c.Wait(ctx)
-	defer p.Over()
+	defer p.End()
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {
 		err = r.follow(ctx, p, c, client, resp)

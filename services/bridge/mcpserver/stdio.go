@@ -198,7 +198,7 @@ func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 // Serve hands over requests, and waits until they are answered.
 func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
 	ctx, p := c.Wait(ctx)
-	defer p.Over()
+	defer p.End()
 	call, ok := u.begin(c, p, data)
 	if !ok {
 		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
@@ -223,11 +223,11 @@ func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []b
 			_ = u.write(u.host.Life, upstream.Cancelled(r.Sent)) // it is over in any case
 		}
 	}
-	c.Over(why)
+	c.End(why)
 }
 
 // Resume ends a call whose process has ended with the bridge before.
-func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.Over(upstream.ErrExited) }
+func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.End(upstream.ErrExited) }
 
 // Listen has nothing to do: all messages come on one stream.
 func (u *stdio) Listen(context.Context, *call.Call, func() http.Header) {}

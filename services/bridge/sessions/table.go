@@ -170,7 +170,7 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 	}
 	defer done()
 	for _, c := range h.streams() {
-		c.Over(upstream.ErrExited)
+		c.End(upstream.ErrExited)
 	}
 	return t.closeOnce(ctx, h)
 }

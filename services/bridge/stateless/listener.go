@@ -188,10 +188,10 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 		return false
 	}
 	w.sequence, w.absent, w.lost = sequence, time.Time{}, false
-	if ended && !is.Status.Over() {
+	if ended && !is.Status.IsTerminal() {
 		is.Task = is.Failed(mcp.TaskEnded)
 	}
-	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.Over()
+	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
 // hasLost reports, once, that the bridge of a task has been away for long. A question without an

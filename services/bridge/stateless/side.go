@@ -130,7 +130,7 @@ func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 		if p, ok := u.work.(*passed); ok {
 			c.To = p
 		}
-		c.Over(upstream.ErrRestarted)
+		c.End(upstream.ErrRestarted)
 		return
 	}
 	t.resume(ctx, c, client)
@@ -213,7 +213,7 @@ func (u *side) continueTask(k *task) {
 		u.to.continueTask(k)
 		return
 	}
-	u.work = &passed{env: u.env, session: u.session, request: u.request, taskState: taskState{made: k, over: k.is.Status.Over()}}
+	u.work = &passed{env: u.env, session: u.session, request: u.request, taskState: taskState{made: k, over: k.is.Status.IsTerminal()}}
 }
 
 // discovered changes the result of server/discover: the client learns what Rejoin speaks.

@@ -65,7 +65,7 @@ func (s *Calls) takeOverTask(h *sessions.Session, u *side) (over bool, err error
 		}
 		k := newTask(h.Session, is)
 		k.stored, k.out.Last = time.Now(), sequence
-		over = is.Status.Over()
+		over = is.Status.IsTerminal()
 		u.continueTask(k)
 		return nil
 	})

@@ -88,14 +88,14 @@ func (k *task) store() error {
 	k.is.Updated = k.stored.UTC()
 	data, err := k.is.Event()
 	if err == nil {
-		_, err = k.out.Put(k.session.Host.Life, call.Item{Data: data, Final: k.is.Status.Over()})
+		_, err = k.out.Put(k.session.Host.Life, call.Item{Data: data, Final: k.is.Status.IsTerminal()})
 	}
 	return err
 }
 
 // set stores another state, unless the task is over. One that is too large fails the task.
 func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTask)) {
-	if k.is.Status.Over() {
+	if k.is.Status.IsTerminal() {
 		return
 	}
 	err := k.change(status, message, change)
@@ -112,7 +112,7 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 
 func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
-	if status.Over() {
+	if status.IsTerminal() {
 		ttl := (time.Since(k.is.Created) + TaskTTL(k.session.Host)).Milliseconds()
 		k.is.TTL = &ttl
 	}
@@ -129,7 +129,7 @@ func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
 // are those of the MCP server.
 func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
 	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
-	return !k.is.Status.Over()
+	return !k.is.Status.IsTerminal()
 }
 
 // respond ends the task with the response to its request.
@@ -152,7 +152,7 @@ func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
 // takes less at a time.
 func (k *task) refresh(now time.Time) {
 	s := k.session.Host
-	if k.is.Status.Over() || now.Sub(k.checked) < TaskCheck {
+	if k.is.Status.IsTerminal() || now.Sub(k.checked) < TaskCheck {
 		return
 	}
 	k.checked = now

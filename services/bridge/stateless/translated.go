@@ -103,7 +103,7 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 func (t *translated) serve(ctx context.Context, c *call.Call) {
 	if refused := t.connect(ctx); refused != nil {
 		if why := context.Cause(ctx); why != nil {
-			c.Over(why)
+			c.End(why)
 			return
 		}
 		c.Refuse(*refused)
@@ -148,7 +148,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	case refused == nil:
 		c.Answered(id)
 	case why != nil:
-		c.Over(why)
+		c.End(why)
 	default:
 		c.Refuse(*refused)
 	}
@@ -528,7 +528,7 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 		select {
 		case <-turned:
 		case <-ctx.Done():
-			c.Over(context.Cause(ctx))
+			c.End(context.Cause(ctx))
 		}
 	}
 }
@@ -582,13 +582,13 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	t.filter, t.listener = filter, l
 	t.mu.Unlock()
 	if err != nil {
-		c.Over(err)
+		c.End(err)
 		return
 	}
 	<-ctx.Done()
 	switch why := context.Cause(ctx); {
 	case errors.Is(why, host.ErrEnded), errors.Is(why, upstream.ErrStopping):
-		c.Over(why)
+		c.End(why)
 	default: // the server has ended the session: the client listens again
 		t.answer(translate.ListenEnd(t.request.ID), nil)
 	}

@@ -74,7 +74,7 @@ func (t *translated) askTask() {
 
 // continueTask continues the task that the call has become at another bridge.
 func (t *translated) continueTask(k *task) {
-	t.made, t.over = k, k.is.Status.Over()
+	t.made, t.over = k, k.is.Status.IsTerminal()
 	if k.is.Status == mcp.TaskInputRequired {
 		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
 	}

@@ -66,8 +66,8 @@ func (p *IdleTimer) Cancel() {
 	p.end(ErrCancelled)
 }
 
-// Over ends the context.
-func (p *IdleTimer) Over() {
+// End ends the context.
+func (p *IdleTimer) End() {
 	p.Came()
 	p.end(nil)
 }

@@ -14,7 +14,7 @@ func TestIdleTimer_Hurry(t *testing.T) {
 		for _, came := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, p := NewIdleTimer(t.Context(), timeout)
-				defer p.Over()
+				defer p.End()
 				if came {
 					p.Came()
 				}

@@ -33,9 +33,9 @@ func reasonOf(r eventlog.Reason) Reason {
 type Gap struct {
 	Reason  Reason
 	Certain bool
-	// Unsettled says that no janitor has checked the log yet: nothing may be missing, and a client that
+	// Unchecked says that no janitor has checked the log yet: nothing may be missing, and a client that
 	// comes again later may hear that.
-	Unsettled bool
+	Unchecked bool
 	// Session is set in a [Group], and ResumesAt, which is where its place continues.
 	Session, ResumesAt string
 	// Stream is whose events are missing; empty for a whole session's flow.

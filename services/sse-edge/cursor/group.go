@@ -45,14 +45,14 @@ type Group struct {
 type GroupConfig struct {
 	// Limit bounds a step.
 	Limit window.Limits
-	// Admit reports whether the client may read a life of a session, or, with an empty one, the
+	// Authorize reports whether the client may read a life of a session, or, with an empty one, the
 	// newest life, which it returns. Errors pass. Nil: every session may be read.
-	Admit func(ctx context.Context, session, life string) (_ string, ok bool, _ error)
-	// StillAdmitted reports, without a wait, whether the client may still read a life that it was
-	// admitted to. It is set with Admit, as is Uses, which reports that for a session with such an owner
+	Authorize func(ctx context.Context, session, life string) (_ string, ok bool, _ error)
+	// StillAuthorized reports, without a wait, whether the client may still read a life that it was
+	// authorized for. It is set with Authorize, as is Uses, which reports that for a session with such an owner
 	// and members.
-	StillAdmitted func(session, life string) bool
-	Uses          func(owner string, members []string) bool
+	StillAuthorized func(session, life string) bool
+	Uses            func(owner string, members []string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
 	// known without a wait; see registryWithin. Errors pass. MaxMembers bounds what is followed, without
 	// what has ended. Both are for patterns.
@@ -86,16 +86,16 @@ func (g *Group) limits() window.Limits {
 	return window.Limits{Events: max(g.cfg.Limit.Events/n, 8), Bytes: max(g.cfg.Limit.Bytes/n, 1)}
 }
 
-// admit asks whether the client may read a session's life, or its newest one.
-func (g *Group) admit(ctx context.Context, session, life string) (string, bool, error) {
-	if g.cfg.Admit == nil {
+// authorize asks whether the client may read a session's life, or its newest one.
+func (g *Group) authorize(ctx context.Context, session, life string) (string, bool, error) {
+	if g.cfg.Authorize == nil {
 		return life, true, nil
 	}
-	return g.cfg.Admit(ctx, session, life)
+	return g.cfg.Authorize(ctx, session, life)
 }
 
 // Next returns what follows the positions. An empty step means that there is nothing now. Errors
-// are those of the log, and of Admit.
+// are those of the log, and of Authorize.
 func (g *Group) Next(ctx context.Context) (Step, error) {
 	if len(g.sent) > 0 {
 		s := Step{Items: g.sent, More: true}
@@ -115,7 +115,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 		}
 		l.turning = l.turning[:0]
 		for _, m := range l.members {
-			g.settle(m)
+			g.note(m)
 		}
 		lanes = append(lanes, l)
 	}
@@ -179,13 +179,13 @@ func (g *Group) take(s *Step, lanes []*lane) {
 			s.More = true
 		}
 		for _, m := range l.members {
-			g.settle(m) // its last event may have been taken
+			g.note(m) // its last event may have been taken
 		}
 	}
 }
 
-// settle notes what has become of a member: its gaps, its state, its share of the checksum.
-func (g *Group) settle(m *Member) {
+// note records what has become of a member: its gaps, its state, its share of the checksum.
+func (g *Group) note(m *Member) {
 	for _, gap := range m.gaps {
 		gap.Session = m.name()
 		g.gaps = append(g.gaps, gap)

@@ -204,9 +204,9 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x", "y")
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAdmitted = func(string, string) bool { return true }
+		c.StillAuthorized = func(string, string) bool { return true }
 		c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
-		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if name == "s" && life != "" {
 				return life, false, nil // as of a later life
 			}
@@ -269,8 +269,8 @@ func TestGroup_AdmissionFails(t *testing.T) {
 	outage := errors.New("an outage")
 	var failing error
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAdmitted = func(string, string) bool { return true }
-		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+		c.StillAuthorized = func(string, string) bool { return true }
+		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
 				life, _ = ps.Of(name).Life(name)
 			}
@@ -306,8 +306,8 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 	comesTo(t, ps, "s", last)
 	open := func(from Start, sessions []string, refused ...string) *Group {
 		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-			c.StillAdmitted = func(string, string) bool { return true }
-			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+			c.StillAuthorized = func(string, string) bool { return true }
+			c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 				if slices.Contains(refused, name) {
 					return life, false, nil
 				}
@@ -351,11 +351,11 @@ func TestGroup_BecomesMember(t *testing.T) {
 			behind := true
 			open := func(from Start) *Group {
 				return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-					c.StillAdmitted = func(string, string) bool { return true }
+					c.StillAuthorized = func(string, string) bool { return true }
 					c.Uses = func(owner string, members []string) bool {
 						return owner == "alice" || slices.Contains(members, "alice")
 					}
-					c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+					c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 						if name == "s" && behind {
 							return life, false, nil
 						}
@@ -400,8 +400,8 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	admitted := true
 	open := func(from Start) *Group {
 		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-			c.StillAdmitted = func(string, string) bool { return true }
-			c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+			c.StillAuthorized = func(string, string) bool { return true }
+			c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 				if life == "" && admitted {
 					life, _ = ps.Of(name).Life(name)
 				}

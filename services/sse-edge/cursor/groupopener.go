@@ -13,7 +13,7 @@ import (
 
 // OpenGroup returns a group of places, to be closed by the caller. With from.After, each
 // continues at the position of its partition, if the ID has one. Errors are those of
-// [Partitions.Open] and of Admit, and ErrTooManySessions.
+// [Partitions.Open] and of Authorize, and ErrTooManySessions.
 func (ps *Partitions) OpenGroup(ctx context.Context, places []Follow, from Start, cfg GroupConfig) (*Group, error) {
 	g := &Group{cfg: cfg, key: &window.Chain{}}
 	lanes := map[int]*lane{}
@@ -103,7 +103,7 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 		return err
 	}
 	if len(g.patterns) > 0 {
-		if err := o.admitFound(); err != nil {
+		if err := o.authorizeFound(); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 	o.tellOfLives()
 	for _, m := range g.members {
 		m.State = m.state()
-		g.settle(m)
+		g.note(m)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // it is no news
 			return m.End > 0 && (!resumes || m.End <= after)
 		})
-		if err == nil && g.cfg.Admit != nil {
+		if err == nil && g.cfg.Authorize != nil {
 			changed[i], err = l.readable(ctx, changed[i])
 		}
 		return err
@@ -202,8 +202,8 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	return nil
 }
 
-// admitFound removes the members of patterns that the client may not read, or has read to their ends.
-func (o *groupOpener) admitFound() error {
+// authorizeFound removes the members of patterns that the client may not read, or has read to their ends.
+func (o *groupOpener) authorizeFound() error {
 	g := o.group
 	for i, m := range o.members { // one that had ended at the client's position, or before it came, is no news
 		if m.of == nil || m.over {
@@ -260,9 +260,9 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 	if m.place == nil {
 		var err error
 		if m.of != nil {
-			life, ok, err = m.lane.admit(ctx, m.Place.Session, "")
+			life, ok, err = m.lane.authorize(ctx, m.Place.Session, "")
 		} else {
-			life, ok, err = o.group.admit(ctx, m.Place.Session, "")
+			life, ok, err = o.group.authorize(ctx, m.Place.Session, "")
 		}
 		if err != nil {
 			return err
@@ -377,7 +377,7 @@ func (o *groupOpener) tellOfLives() {
 	}
 	tell := func(i int) bool { return o.members[i].of == nil && !o.stayed(i) }
 	one := -1
-	if o.group.cfg.Admit != nil {
+	if o.group.cfg.Authorize != nil {
 		if one = slices.IndexFunc(o.members, func(m *Member) bool { return !m.over && !m.refused && sum-m.lifeSum() == o.id.Lives }); one >= 0 && o.stayed(one) {
 			tell = func(i int) bool { return i == one }
 		} else if one = -1; !others {

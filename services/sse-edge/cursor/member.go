@@ -21,7 +21,7 @@ type Member struct {
 
 	lane   *lane
 	reader *Reader
-	life   string // that was admitted, or refused
+	life   string // that was authorized, or refused
 	opened uint64 // the sequence of its opening; 0 when that certainly lies before the position
 	summed uint32 // what the group's checksum of lives has of it
 	// refused says that the session has no life yet, or one that the client may not read: the reader
@@ -80,7 +80,7 @@ func (m *Member) lifeSum() uint32 {
 }
 
 // follow reads a life from now on. One that is refused, or none yet, is watched.
-func (m *Member) follow(ctx context.Context, life string, admitted bool, from Start, limit window.Limits) error {
+func (m *Member) follow(ctx context.Context, life string, authorized bool, from Start, limit window.Limits) error {
 	at := m.Place
 	at.Life = life
 	r, err := m.lane.part.open(ctx, at, from, limit)
@@ -95,7 +95,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 		}
 	}
 	if m.reader != nil { // what it has not reported is reported now
-		if m.skipsLife(r.Place.Life, admitted) {
+		if m.skipsLife(r.Place.Life, authorized) {
 			m.reader.Pending = append(m.reader.Pending, m.reader.gap(ReasonUnknown, false, m.Place.Stream))
 		}
 		for _, gap := range m.reader.Pending {
@@ -104,7 +104,7 @@ func (m *Member) follow(ctx context.Context, life string, admitted bool, from St
 		}
 	}
 	m.release()
-	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !admitted, r.Finished(), r.Cursor, opened
+	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !authorized, r.Finished(), r.Cursor, opened
 	r.Listen(m.lane)
 	m.lane.dirty.Store(true) // it may have changed before
 	return nil
@@ -128,8 +128,8 @@ func (m *Member) newLife() (life string, there bool) {
 // skipsLife reports whether the name had a life between the member's and the next one to follow. The window
 // knows the owner of the newest life alone, so one in between is not followed. A client that may read neither
 // the life before nor the next one does not learn that the session exists.
-func (m *Member) skipsLife(next string, admitted bool) bool {
-	if m.refused && !admitted || next == m.life {
+func (m *Member) skipsLife(next string, authorized bool) bool {
+	if m.refused && !authorized || next == m.life {
 		return false
 	}
 	newest, _ := m.lane.part.window.Session(m.Place.Session)
@@ -148,13 +148,13 @@ func (m *Member) mayRead(g *Group) (may, known bool) {
 
 // out reports whether the client may not read the life any more.
 func (m *Member) out(g *Group) bool {
-	if m.refused || g.cfg.StillAdmitted == nil {
+	if m.refused || g.cfg.StillAuthorized == nil {
 		return false
 	}
 	if may, known := m.mayRead(g); known {
 		return !may
 	}
-	return !g.cfg.StillAdmitted(m.Place.Session, m.life)
+	return !g.cfg.StillAuthorized(m.Place.Session, m.life)
 }
 
 // letIn reports whether the client, which was refused, may read the life now.
@@ -205,7 +205,7 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	if m.of != nil || !there { // it was let in, and may be out again by now
 		life = ""
 	}
-	life, ok, err := m.lane.admit(ctx, m.Place.Session, life)
+	life, ok, err := m.lane.authorize(ctx, m.Place.Session, life)
 	if err != nil {
 		return err
 	}

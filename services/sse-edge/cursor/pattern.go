@@ -126,7 +126,7 @@ func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window
 		if all[i].Owner != "" || all[i].End == 0 {
 			return nil
 		}
-		_, ok, err := l.admit(ctx, all[i].Session, "")
+		_, ok, err := l.authorize(ctx, all[i].Session, "")
 		refused[i] = !ok
 		return err
 	})
@@ -144,16 +144,16 @@ func (l *lane) catchUp(ctx context.Context) (eventlog.State, error) {
 	}
 }
 
-// admit reports whether the client may read a life of a session, or, with an empty one, the newest life,
+// authorize reports whether the client may read a life of a session, or, with an empty one, the newest life,
 // which it returns. Of the newest life that the window knows, the opening says so: the registry may be behind
 // the window, or have a later one.
-func (l *lane) admit(ctx context.Context, session, life string) (_ string, ok bool, _ error) {
+func (l *lane) authorize(ctx context.Context, session, life string) (_ string, ok bool, _ error) {
 	if uses := l.group.cfg.Uses; uses != nil {
 		if m, known := l.part.window.Session(session); known && m.Owner != "" {
 			return m.Life, uses(m.Owner, m.Members), nil
 		}
 	}
-	return l.group.admit(ctx, session, life)
+	return l.group.authorize(ctx, session, life)
 }
 
 // mayFind reports, without a wait, whether a session may have begun since.
@@ -185,7 +185,7 @@ func (l *lane) find(ctx context.Context) error {
 // left out with a gap of its pattern.
 func (g *Group) include(ctx context.Context, l *lane, found window.SessionView) error {
 	p := g.patternOf(found.Session)
-	life, ok, err := l.admit(ctx, found.Session, "")
+	life, ok, err := l.authorize(ctx, found.Session, "")
 	if err != nil || !ok {
 		return err
 	}

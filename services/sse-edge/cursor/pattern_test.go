@@ -174,8 +174,8 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	knows(t, ps, "o.1")
 	refused := ""
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAdmitted = func(string, string) bool { return true }
-		c.Admit = func(_ context.Context, name, life string) (string, bool, error) {
+		c.StillAuthorized = func(string, string) bool { return true }
+		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
 				life, _ = ps.Of(name).Life(name)
 			}
@@ -289,7 +289,7 @@ func TestPattern_BeginsDuringConnect(t *testing.T) {
 			}
 		}
 		g := openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-			c.Admit = func(context.Context, string, string) (string, bool, error) {
+			c.Authorize = func(context.Context, string, string) (string, bool, error) {
 				publish()
 				return "", true, nil
 			}
@@ -308,8 +308,8 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	knows(t, ps, "o.1")
 	var second, third uint64
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAdmitted = func(string, string) bool { return true }
-		c.Admit = func(_ context.Context, name, _ string) (string, bool, error) {
+		c.StillAuthorized = func(string, string) bool { return true }
+		c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
 			if name == "o.2" { // the sessions that begin are known by now
 				f.Create("o.3", "")
 				second = f.PublishTo("o.3", "a", 1)
@@ -485,9 +485,9 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 				if !tt.uses {
 					return
 				}
-				c.StillAdmitted = func(string, string) bool { return true }
+				c.StillAuthorized = func(string, string) bool { return true }
 				c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
-				c.Admit = func(_ context.Context, name, _ string) (string, bool, error) {
+				c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
 					rec, _ := f.Backend.Sessions.Session(name)
 					return rec.Life, rec.Owner == "alice", nil
 				}

@@ -121,7 +121,7 @@ func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []windo
 	}
 	r.doubted = true
 	doubt := r.gap(ReasonDamaged, false, r.Place.Stream)
-	doubt.Unsettled = true
+	doubt.Unchecked = true
 	s.add(doubt)
 	return true, nil
 }

@@ -116,14 +116,14 @@ func (st *Stream) Drop() {
 	st.streams.cfg.Admission.Leave(st.Request.Visit)
 }
 
-// Over reports whether the worker is done with the stream.
-func (st *Stream) Over() bool { return st.reason != "" }
+// IsOver reports whether the worker is done with the stream.
+func (st *Stream) IsOver() bool { return st.reason != "" }
 
 // IsAway reports whether a goroutine reads or writes for the stream.
 func (st *Stream) IsAway() bool { return st.phase.away() }
 
-// Settle returns what the client receives of a step.
-func (st *Stream) Settle(s cursor.Step) cursor.Step {
+// UpToGap returns what the client receives of a step: nothing behind a gap, if the stream ends there.
+func (st *Stream) UpToGap(s cursor.Step) cursor.Step {
 	if st.EndsAtGap && len(s.Gaps) > 0 {
 		s.Items, s.More, s.Ended = nil, false, true
 	}

@@ -44,7 +44,7 @@ func (st *Stream) tellRested() {
 	t.rested <- st.At() // there is room
 	t.rested = nil
 	t.quiet.Store(true)
-	if next := t.next; next != nil && !st.Over() {
+	if next := t.next; next != nil && !st.IsOver() {
 		t.next = nil
 		st.Turn(*next)
 	}
@@ -68,7 +68,7 @@ func (w *worker) rest(st *Stream, rested chan<- string) {
 func (w *worker) takeTurn(st *Stream, cursor string) {
 	t := &st.Turns
 	switch {
-	case st.Over():
+	case st.IsOver():
 		return
 	case !t.quiet.Load() && t.rested != nil: // it is being read for, and is to be quiet first
 		t.next = &cursor

@@ -238,7 +238,7 @@ func (w *worker) setTimes(st *Stream, now time.Time) {
 // advance sends what follows a stream's cursor.
 func (w *worker) advance(st *Stream) {
 	switch {
-	case st.Over(), !st.retryAt.IsZero(): // the log could not be read a moment ago
+	case st.IsOver(), !st.retryAt.IsZero(): // the log could not be read a moment ago
 		return
 	case st.IsQuiet():
 		w.endQuiet(st)
@@ -285,7 +285,7 @@ func (w *worker) serve(st *Stream, s cursor.Step) {
 
 // serveOwn sends a step that is a stream's own.
 func (w *worker) serveOwn(st *Stream, s cursor.Step) {
-	s = st.Settle(s)
+	s = st.UpToGap(s)
 	w.forget()
 	st.Filter.show(&s)
 	w.out.fill(st, s)
@@ -393,7 +393,7 @@ func (w *worker) back(st *Stream) {
 	again := st.again
 	st.again = false
 	switch {
-	case st.Over():
+	case st.IsOver():
 		st.source.GoBack(s, 0) // what was read was not sent
 		w.finish(st, true)
 	case was != reading && err != nil:
@@ -419,7 +419,7 @@ func (w *worker) back(st *Stream) {
 
 // end ends a stream; reason is the metric's.
 func (w *worker) end(st *Stream, reason string) {
-	if st.Over() {
+	if st.IsOver() {
 		return
 	}
 	st.reason = reason
@@ -509,7 +509,7 @@ func (w *worker) tick(now time.Time) {
 			st.beatAt = now.Add(w.streams.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
-			if !st.phase.away() && !st.Over() {
+			if !st.phase.away() && !st.IsOver() {
 				w.write(st, st.Format.Heartbeat())
 			}
 		}
@@ -523,7 +523,7 @@ func (w *worker) warn(st *Stream, now time.Time) {
 	heap.Fix(&w.timers, st.timer)
 	w.advance(st) // so that it receives its newest cursor
 	switch {
-	case st.Over():
+	case st.IsOver():
 	case st.phase.away():
 		st.warnAt = now.Add(warnAgain)
 		heap.Fix(&w.timers, st.timer)

@@ -174,7 +174,7 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	}
 	b.open = says(http.StatusOK)
 	connections := func() int {
-		all, _ := s.subs.Admitted.Clients(inspect.Question{})
+		all, _ := s.subs.Admission.Clients(inspect.Question{})
 		return all
 	}
 	call := func(u *mcpUser, body string, headers ...string) func() reply {

@@ -44,9 +44,9 @@ type caller struct {
 // after a connection that ends early.
 func (m caller) primed() bool { return m.resumes || m.version >= revisionPrimed }
 
-// admit checks what all requests have in common. A version that the edge does not
+// check looks at what all requests have in common. A version that the edge does not
 // speak is left to the handler, which knows the request's ID.
-func (s *Service) admit(c *fiber.Ctx) (caller, error) {
+func (s *Service) check(c *fiber.Ctx) (caller, error) {
 	who := caller{asked: strings.Clone(c.Get(headerProtocol))}
 	who.resumes = s.cfg.ResumeStateless && who.asked == mcp.Modern
 	switch {

@@ -132,7 +132,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	}
 	req, err := m.Params.request(time.Now())
 	if err == nil {
-		req.At.Life, err = s.subs.Admit(c, req.At.Session, who.grants)
+		req.At.Life, err = s.subs.Authorize(c, req.At.Session, who.grants)
 	}
 	if err != nil {
 		return "", err

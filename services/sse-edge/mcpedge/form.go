@@ -97,13 +97,13 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 
 // openStream lets a client in, as a connection of sessions, and opens a stream without a format.
 func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Stream, error) {
-	by, err := s.subs.LetIn(c, sessions...)
+	by, err := s.subs.Admit(c, sessions...)
 	if err != nil {
 		return nil, err
 	}
 	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
 	if err != nil {
-		s.subs.Admitted.Leave(by.Visit)
+		s.subs.Admission.Leave(by.Visit)
 		return nil, err
 	}
 	return delivery.NewStream(s.subs.Streams, r, by), nil
@@ -262,7 +262,7 @@ func (m *streamForm) Closing(s cursor.Step) []byte {
 	switch {
 	case m.lost:
 		why = "The MCP server cannot be reached."
-	case len(s.Gaps) > 0 && m.primed && s.Gaps[0].Unsettled:
+	case len(s.Gaps) > 0 && m.primed && s.Gaps[0].Unchecked:
 		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
 			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.subs.Config.Retry)), m.named(id.String()))
 		}
@@ -396,7 +396,7 @@ func (m *streamForm) Tick(now time.Time) {
 // noBridge gives the call up when no bridge has listened for long.
 func (m *streamForm) noBridge(now time.Time) {
 	switch {
-	case m.Over():
+	case m.IsOver():
 	case m.unheard.IsZero():
 		m.unheard = now
 	case now.Sub(m.unheard) < m.service.unheardFor || m.IsAway():

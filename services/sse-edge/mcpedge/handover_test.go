@@ -94,7 +94,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	c := u.follow(u.post(statelessTool))
 	call := waittest.Receive(t, "the bridge has the request", calls)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
-	if refused := one.subs.Admitted.Enter(visit); refused != "" {
+	if refused := one.subs.Admission.Enter(visit); refused != "" {
 		t.Fatal(refused)
 	}
 	stopped := make(chan struct{})
@@ -108,7 +108,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 		state = u.follow(u.post(repeated(id, "", state, ""))).handsOver(id)
 	}
 	u.read(u.post(repeated("9", "", state, ""))).Got(t, http.StatusServiceUnavailable)
-	one.subs.Admitted.Leave(visit)
+	one.subs.Admission.Leave(visit)
 	<-stopped
 	again := u.at(f.mcpEdge(nil))
 	c = again.follow(again.post(repeated("10", "", state, "")))

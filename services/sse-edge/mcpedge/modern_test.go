@@ -51,7 +51,7 @@ func (s *edge) notCancelled(t *testing.T, b *bridge) {
 	t.Helper()
 	// A call that is not counted any more has begun its cancellation, which waits for the bridge's answer.
 	waittest.Until(t, "the call is over", func() bool {
-		all, _ := s.subs.Admitted.Clients(inspect.Question{})
+		all, _ := s.subs.Admission.Clients(inspect.Question{})
 		return all == 0
 	})
 	s.attached.work.Wait()
@@ -293,13 +293,13 @@ func TestModern_StateOfAnotherClient(t *testing.T) {
 		answered <- u.read(u.post(statelessBody("7", "tools/call", `"name":"x","requestState":"`+state.String()+`",`)))
 	}()
 	waittest.Receive(t, "the bridge is asked", asked)
-	if all, of := s.subs.Admitted.Clients(inspect.Question{Sessions: []string{name}}); all != 1 || of[0] != 0 {
+	if all, of := s.subs.Admission.Clients(inspect.Question{Sessions: []string{name}}); all != 1 || of[0] != 0 {
 		t.Errorf("%d connections, %d of them of the session", all, of[0])
 	}
 	close(over)
 	waittest.Receive(t, "the client is answered", answered)
 	idle := presence.Question{Sessions: []presence.Session{{Name: name, Within: 3600}}}
-	if a := s.subs.Admitted.Answerer()(idle); len(a.Present) > 0 {
+	if a := s.subs.Admission.Answerer()(idle); len(a.Present) > 0 {
 		t.Errorf("the session was used: %+v", a)
 	}
 }

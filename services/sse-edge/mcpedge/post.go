@@ -209,7 +209,7 @@ func (m *streamForm) sendResponse(c *fiber.Ctx) error {
 // sendWhole answers with all of a stream that has ended already, and keeps the connection.
 func (m *streamForm) sendWhole(c *fiber.Ctx) error {
 	body := m.Opening(c.UserContext(), delivery.Beginning{Position: m.Reader.ResumesAt(m.Step)})
-	step := m.Settle(m.Step)
+	step := m.UpToGap(m.Step)
 	var room []byte
 	for i := range step.Items {
 		if m.Rewrites() {

@@ -56,7 +56,7 @@ func (s *Service) Routes() []web.Route {
 func (s *Service) handler(h func(*fiber.Ctx, caller) error) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		subscriber.Uncached(c)
-		who, err := s.admit(c)
+		who, err := s.check(c)
 		if err == nil {
 			err = h(c, who)
 		}

@@ -32,11 +32,11 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 	case err != nil && !ended: // in an ended session the task is over
 		return postRefused, err
 	}
-	by, err := s.subs.LetIn(c, rec.Session)
+	by, err := s.subs.Admit(c, rec.Session)
 	if err != nil {
 		return postRefused, err
 	}
-	leave := func() { s.subs.Admitted.Leave(by.Visit) }
+	leave := func() { s.subs.Admission.Leave(by.Visit) }
 	defer func() {
 		if err != nil {
 			leave()
@@ -49,16 +49,16 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 	case err != nil:
 		return postRefused, err
 	}
-	if !is.Status.Over() && rec.State != session.Open {
+	if !is.Status.IsTerminal() && rec.State != session.Open {
 		is = is.Failed(mcp.TaskEnded)
 	}
 	switch {
 	case r.Method == mcp.MethodGetTask:
-		if !is.Status.Over() && s.hasLost(rec.Session) {
+		if !is.Status.IsTerminal() && s.hasLost(rec.Session) {
 			is = is.Failed(mcp.TaskLost)
 		}
 		return s.direct(c, response(r.ID, is.GetResult()), leave)
-	case is.Status.Over():
+	case is.Status.IsTerminal():
 		return s.direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)), leave)
 	}
 	call.Life, call.Held = rec.Life, true

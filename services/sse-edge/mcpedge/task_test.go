@@ -49,7 +49,7 @@ func (k *aTask) becomes(t *testing.T, status mcp.Status, change func(*mcp.Stored
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.b.say(k.name, mcp.TaskStream, status.Over(), string(data))
+	k.b.say(k.name, mcp.TaskStream, status.IsTerminal(), string(data))
 }
 
 // ask makes a request about the task.

@@ -251,7 +251,7 @@ func TestMCP_ExpiredGap(t *testing.T) {
 }
 
 // While no janitor has checked the log, a client whose call may have lost something comes again.
-func TestMCP_UnsettledGap(t *testing.T) {
+func TestMCP_UncheckedGap(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	b := f.bridge()

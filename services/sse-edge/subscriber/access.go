@@ -17,12 +17,12 @@ import (
 	"rejoin/shared/web"
 )
 
-// Admit returns an error unless a request may read a session: what the token does not
+// Authorize returns an error unless a request may read a session: what the token does not
 // allow is 403, whatever there is, and a session of another is 404, the same as one that
 // is not there. So a client cannot wait for a session that somebody else may create. With
 // access control it returns the life of the session that the caller may read: no other one
 // of the name may be read.
-func (s *Service) Admit(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
+func (s *Service) Authorize(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
 	if !s.Config.Access.On() {
 		return "", nil
 	}
@@ -54,7 +54,7 @@ type Guest struct {
 	Session, Life string
 }
 
-// GuestOf returns an admitted caller as a guest; nil without access control, and for the owner.
+// GuestOf returns an authorized caller as a guest; nil without access control, and for the owner.
 func (s *Service) GuestOf(grants auth.Grants, at window.Place) *Guest {
 	if !s.Config.Access.On() {
 		return nil
@@ -98,17 +98,17 @@ func (s *Service) VisibleNow(ctx context.Context, name string, grants auth.Grant
 	return s.sessions.Visible(ctx, name, UsedBy(grants))
 }
 
-// What [Service.LetIn] returns, which has counted why.
+// What [Service.Admit] returns, which has counted why.
 var (
 	ErrNoRoom   = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
 	ErrStopping = web.Wrap(ErrNoRoom, web.CodeUnavailable, "The edge is stopping.")
 )
 
-// LetIn admits a request for events of sessions. A visit that is let in has to leave
+// Admit admits a request for events of sessions. A visit that is admitted has to leave
 // admission. The error is ErrNoRoom, or ErrStopping, which wraps it.
-func (s *Service) LetIn(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
+func (s *Service) Admit(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
 	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.ClientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
-	if refused := s.Admitted.Enter(by.Visit); refused != "" {
+	if refused := s.Admission.Enter(by.Visit); refused != "" {
 		s.Streams.CountRefused(refused)
 		if refused == admission.Closed {
 			return by, ErrStopping

@@ -25,14 +25,14 @@ const pageBytes = 4 << 20
 // A page that is requested right after a 201 may lack the event: JetStream has it, the tail
 // brings it a moment later.
 func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
-	by, err := s.LetIn(c, req.At.Session)
+	by, err := s.Admit(c, req.At.Session)
 	if err != nil {
 		return err
 	}
 	held := s.memory.Part(s.Config.Clients.Client(c))
 	over := func() {
 		held.Release()
-		s.Admitted.Leave(by.Visit)
+		s.Admission.Leave(by.Visit)
 	}
 	body, err := s.readPage(c, req, by, held, form)
 	if err != nil {

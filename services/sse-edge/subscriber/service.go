@@ -25,9 +25,9 @@ import (
 
 // Service serves subscribers. It is safe for concurrent use.
 type Service struct {
-	Parts    *cursor.Partitions
-	Streams  *delivery.Streams
-	Admitted *admission.Admission
+	Parts     *cursor.Partitions
+	Streams   *delivery.Streams
+	Admission *admission.Admission
 	// Refusals logs what goes wrong for clients. The application closes it.
 	Refusals *web.Refusals
 
@@ -63,12 +63,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 		Config: cfg, Base: base, end: end, sessions: b.Sessions, memory: env.Memory,
 		Refusals: web.NewRefusals(env.Log, cfg.Clients), connects: web.NewLimiter[netip.Addr](cfg.MaxAddressConnectRate), metrics: newMetrics(env.Metrics),
 	}
-	s.Admitted = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
+	s.Admission = admission.New(cfg.MaxConnections, cfg.MaxSessionConnections, cfg.MaxAddressConnections, func(name string) bool {
 		_, ok := b.Sessions.Session(name)
 		return ok
 	})
 	s.Streams = delivery.New(delivery.Config{
-		Base: base, Admission: s.Admitted, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
+		Base: base, Admission: s.Admission, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
 		SentAway:  s.SentAway,
 		Retention: func() time.Duration { return b.Log.Settings().MaxAge },
@@ -100,13 +100,13 @@ func (s *Service) Run(ctx context.Context) {
 // Drain admits no more clients, closes all streams within a time, and waits for them and for
 // polls.
 func (s *Service) Drain(within time.Duration) {
-	s.Admitted.Close()
+	s.Admission.Close()
 	s.Streams.BeginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off after it.
 	cut := time.AfterFunc(within+s.Config.WriteTimeout, s.end)
 	defer cut.Stop()
-	s.Admitted.Wait()
+	s.Admission.Wait()
 }
 
 // Close ends all streams at once.
