@@ -118,7 +118,7 @@ func TestAccess_ShareOfSubject(t *testing.T) {
 			for range 6 {
 				subscribe(t, s.url()+path, alice...).Next("connect")
 			}
-			subscribe(t, s.url()+path, alice...).Over()
+			subscribe(t, s.url()+path, alice...).WantEnd()
 			if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("share_limit")); n != 1 {
 				t.Errorf("%v connections above the share were refused", n)
 			}
@@ -202,7 +202,7 @@ func (c *client) expires(now time.Time, life time.Duration, poll func(place stri
 	if a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"events":[]`) {
 		c.T.Errorf("%d %s", a.StatusCode, a.Text)
 	}
-	c.Over()
+	c.WantEnd()
 	if r := c.Decoder.Retry(); r < 2*time.Second || r > 4*time.Second {
 		c.T.Errorf("retry is %s", r)
 	}

@@ -551,7 +551,7 @@ func TestProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	c := subscribe(t, newFixture(t).edge(func(c *Config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute })+"/v1/sessions/quiet/events")
 	c.Next("connect")
-	c.Over()
+	c.WantEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the subscriber comes back after %s", c.Decoder.Retry())
 	}

@@ -127,7 +127,7 @@ type Cursor struct {
 }
 
 // Call is a body of requests whose responses go to one stream. One goroutine serves it,
-// and calls Take, Moved, Over and Refuse; the rest is safe for concurrent use.
+// and calls Take, Moved, End and Refuse; the rest is safe for concurrent use.
 type Call struct {
 	*requests
 	Session *Session

@@ -22,7 +22,7 @@ type IdleTimer struct {
 }
 
 // NewIdleTimer returns a context that ends with parent, or when nothing has come for
-// timeout; 0 or less means no limit. Over must be called.
+// timeout; 0 or less means no limit. End must be called.
 func NewIdleTimer(parent context.Context, timeout time.Duration) (ctx context.Context, p *IdleTimer) {
 	p = &IdleTimer{timeout: max(timeout, 0), cause: ErrTimeout}
 	ctx, p.end = context.WithCancelCause(parent)

@@ -70,8 +70,8 @@ func (c *Client) Messages(n int) (lastID string) {
 	return lastID
 }
 
-// Over expects the end of the body.
-func (c *Client) Over() {
+// WantEnd expects the end of the body.
+func (c *Client) WantEnd() {
 	c.T.Helper()
 	if e, err := c.Decoder.Next(); !errors.Is(err, io.EOF) {
 		c.T.Errorf("the stream continues with %s, %v", e.Data, err)

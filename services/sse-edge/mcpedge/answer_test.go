@@ -212,10 +212,10 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		if tt.resumes { // the log has the response
 			c := u.follow(resp)
 			again := u.get(c.primed())
-			c.Over()
+			c.WantEnd()
 			again.primed()
 			again.Next("message")
-			again.Over()
+			again.WantEnd()
 		} else if a := u.read(resp); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 			t.Errorf("%s without memory for it: %d %.100s", name, a.StatusCode, a.Text)
 		}

@@ -25,7 +25,7 @@ func TestMCP_SlowClient(t *testing.T) {
 	messages = append(messages, `{"jsonrpc":"2.0","id":"a","result":"`+strings.Repeat("x", 900<<10)+`"}`)
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, messages...)
 	c.says(messages...)
-	c.Over()
+	c.WantEnd()
 }
 
 // The response may lie below the window, which has nothing of the call.
@@ -36,13 +36,13 @@ func TestMCP_BelowWindow(t *testing.T) {
 	first := c.primed()
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
 	last := c.says(progress(1), result(`"a"`))
-	c.Over()
+	c.WantEnd()
 	b.f.Publish("b", 300)
 	small := u.at(b.f.mcpEdge(func(c *config) { c.WindowBytes = 4 << 10 }))
 	again := small.get(first)
 	again.primed()
 	again.says(progress(1), result(`"a"`))
-	again.Over()
+	again.WantEnd()
 	small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")).Got(t, http.StatusNoContent)
 }
 
@@ -58,7 +58,7 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	other := f.Publish("b", 3)
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
-	c.Over()
+	c.WantEnd()
 	stop()
 	f.Trim("b", eventlog.Trimmed, other-2)
 	f.Restart()
@@ -66,17 +66,17 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	c = u.get(first)
 	c.primed()
 	place := c.primed()
-	c.Over()
+	c.WantEnd()
 	old := *u
 	old.version = "2025-06-18"
 	c = old.get(first)
 	c.fails(`"a"`)
-	c.Over()
+	c.WantEnd()
 	f.Check(0)
 	c = u.get(place)
 	c.primed()
 	c.says(progress(1), result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
 
 // Calls that are answered are no news: an installation may make thousands in a second.
@@ -99,7 +99,7 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	})
 	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
-	c.Over()
+	c.WantEnd()
 	waittest.Until(t, "it has gone", func() bool { return len(open()) == 0 })
 	standalone := u.get("")
 	standalone.primed()
@@ -130,7 +130,7 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 			c.says(result(`"ü"`))
 			end(b, u)
 			c.fails("2")
-			c.Over()
+			c.WantEnd()
 		})
 	}
 }
@@ -149,5 +149,5 @@ func TestMCP_BatchIsResumed(t *testing.T) {
 	b.say(u.session, stream, true, result("2"))
 	again := u.get(received)
 	again.says(result("2"))
-	again.Over()
+	again.WantEnd()
 }

@@ -251,7 +251,7 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	resumed = u.at(two.url()).get(id)
 	resumed.primed()
 	resumed.says(progress(2), result(`"a"`))
-	resumed.Over()
+	resumed.WantEnd()
 }
 
 // Who makes up the names of calls makes no records.
@@ -261,7 +261,7 @@ func TestAttach_UnknownCall(t *testing.T) {
 	c := u.get("abcdefabcdef-7_0000000_1")
 	c.primed()
 	c.fails("7")
-	c.Over()
+	c.WantEnd()
 	if _, _, err := a.records.read(waittest.Context(t), attachKey(placeOf(u.session, "abcdefabcdef-7"))); !errors.Is(err, jetstream.ErrKeyNotFound) {
 		t.Errorf("its record was read with %v", err)
 	}

@@ -35,7 +35,7 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	c.fails(`"a"`)
-	c.Over()
+	c.WantEnd()
 	if asked := b.sent(rpc.Check)[0]; asked.Stream != b.sent(rpc.Post)[0].Stream {
 		t.Errorf("asked for %s", asked.Stream)
 	}
@@ -53,7 +53,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	other.primed()
 	b.leave()
 	c.fails(`"a"`)
-	c.Over()
+	c.WantEnd()
 	if n := testutil.ToFloat64(s.metrics.abandoned); n != 1 {
 		t.Errorf("%v calls were given up", n)
 	}
@@ -64,7 +64,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	c = u.get(id)
 	c.primed()
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
 
 // While an edge waits for a response that is answered as JSON, nobody asks about the call: it waits no

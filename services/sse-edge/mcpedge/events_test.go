@@ -173,7 +173,7 @@ func (c *client) occurs(sequences ...uint64) (last string) {
 func (c *client) responds() {
 	c.T.Helper()
 	c.says(`{"id":7,"jsonrpc":"2.0","result":{"resultType":"complete","_meta":{}}}`)
-	c.Over()
+	c.WantEnd()
 }
 
 func TestEvents_List(t *testing.T) {

@@ -40,7 +40,7 @@ func (c *client) handsOver(id string) (state string) {
 	if requests, ok := m.Result["inputRequests"].(map[string]any); !ok || len(requests) != 0 {
 		c.T.Errorf("the client is asked %v", m.Result["inputRequests"])
 	}
-	c.Over()
+	c.WantEnd()
 	state, _ = m.Result["requestState"].(string)
 	return state
 }
@@ -72,12 +72,12 @@ func TestHandOver_Drain(t *testing.T) {
 	silent := again.follow(again.post(repeated("9", "", state, "")))
 	b.say(call.Session, call.Stream, true, `{"jsonrpc":"2.0","id":7,"result":{"x":1}}`)
 	c.says(`{"id":"b","jsonrpc":"2.0","result":{"x":1}}`)
-	c.Over()
+	c.WantEnd()
 	silent.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":9,"jsonrpc":"2.0","result":{"x":1}}`)
-	silent.Over()
+	silent.WantEnd()
 	late := again.follow(again.post(repeated("10", "", state, "")))
 	late.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":10,"jsonrpc":"2.0","result":{"x":1}}`)
-	late.Over()
+	late.WantEnd()
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
 		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
 	}
@@ -114,7 +114,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	c = again.follow(again.post(repeated("10", "", state, "")))
 	b.say(call.Session, call.Stream, true, result("7"))
 	c.says(`{"id":10,"jsonrpc":"2.0","result":{}}`)
-	c.Over()
+	c.WantEnd()
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
 		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
 	}
@@ -137,7 +137,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	other.handsOver("7")
 	b.say(call.Session, call.Stream, true, result("7"))
 	c.says(`{"id":` + id + `,"jsonrpc":"2.0","result":{}}`)
-	c.Over()
+	c.WantEnd()
 }
 
 // A request that waits for its response alone is handed over as well.
@@ -162,7 +162,7 @@ func TestHandOver_OtherMethod(t *testing.T) {
 	b.say(call.Session, call.Stream, false, progress(1))
 	c.says(progress(1))
 	stop()
-	c.Over()
+	c.WantEnd()
 	waittest.Until(t, "the call is cancelled", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
 }
 
@@ -205,7 +205,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 			got++
 		}
 	}
-	c.Over()
+	c.WantEnd()
 	<-stopped
 	again := u.at(f.mcpEdge(large))
 	c = again.follow(again.post(repeated("8", "", state, "")))
@@ -216,7 +216,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 	}
 	b.say(call.Session, call.Stream, true, result("7"))
 	c.says(`{"id":8,"jsonrpc":"2.0","result":{}}`)
-	c.Over()
+	c.WantEnd()
 }
 
 // No state makes a call again, and none shows a call to another client.
@@ -267,7 +267,7 @@ func TestHandOver_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.fails("8")
-	c.Over()
+	c.WantEnd()
 	waittest.Until(t, "the edge knows of the end", func() bool {
 		rec, err := b.f.Backend.Sessions.Get(waittest.Context(t), call.Session)
 		return err == nil && rec.State != session.Open
@@ -291,7 +291,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	call := waittest.Receive(t, "the bridge has the request", calls)
 	c.primed()
 	last := c.primed()
-	c.Over()
+	c.WantEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the client comes back after %s", c.Decoder.Retry())
 	}
@@ -299,18 +299,18 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	c = u.at(unlimited).follow(u.at(unlimited).do(http.MethodGet, "", "Last-Event-ID", last))
 	c.primed()
 	c.says(result("7"))
-	c.Over()
+	c.WantEnd()
 
 	old := join(t, url, "2025-11-25")
 	c = old.follow(old.post(toolCall))
 	c.primed()
 	last = c.primed()
-	c.Over()
+	c.WantEnd()
 	b.say(old.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
 	c = old.at(unlimited).get(last)
 	c.primed()
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
 
 func TestProxyRequestLimit_Events(t *testing.T) {

@@ -143,7 +143,7 @@ func TestModern_Stream(t *testing.T) {
 		}
 		b.say(call.Session, call.Stream, true, result("7"))
 		c.says(result("7"))
-		c.Over()
+		c.WantEnd()
 		s.notCancelled(t, b)
 	}
 }
@@ -186,12 +186,12 @@ func TestModern_Resume(t *testing.T) {
 	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
 	b.say(call.Session, call.Stream, true, result("7"))
 	last := back.says(result("7"))
-	back.Over()
+	back.WantEnd()
 
 	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))
 	again.primed()
 	again.says(progress(1), progress(2), result("7"))
-	again.Over()
+	again.WantEnd()
 	u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)).Got(t, http.StatusNoContent)
 	gone := sessionEventID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", gone)); a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) {
@@ -517,7 +517,7 @@ func TestModern_NotCancelledAfterResponse(t *testing.T) {
 	call := waittest.Receive(t, "the bridge has the request", calls)
 	b.say(call.Session, call.Stream, true, progress(1), result("7"))
 	c.says(progress(1), result("7"))
-	c.Over()
+	c.WantEnd()
 	s.notCancelled(t, b)
 }
 
@@ -641,7 +641,7 @@ func TestModern_ResumeAfterCancel(t *testing.T) {
 	again.primed()
 	again.says(progress(1))
 	again.fails("7")
-	again.Over()
+	again.WantEnd()
 }
 
 func TestModern_ResumeAfterStoredResponse(t *testing.T) {
@@ -656,7 +656,7 @@ func TestModern_ResumeAfterStoredResponse(t *testing.T) {
 	c := u.follow(u.post(statelessTool))
 	c.primed()
 	last := c.says(result("7"))
-	c.Over()
+	c.WantEnd()
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
 		t.Errorf("%s: %d %s", last, a.StatusCode, a.Text)
 	}

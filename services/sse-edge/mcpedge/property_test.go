@@ -81,6 +81,6 @@ func TestMCP_CutAtAnyPlace(t *testing.T) {
 				id = next
 			}
 		}
-		c.Over()
+		c.WantEnd()
 	})
 }

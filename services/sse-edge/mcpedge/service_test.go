@@ -45,14 +45,14 @@ func TestMCP_Call(t *testing.T) {
 	b.say(u.session, rpc.Standalone, false, progress(99))
 	b.say(u.session, call.Stream, true, progress(2), result(`"a"`))
 	c.says(progress(2), result(`"a"`))
-	c.Over()
+	c.WantEnd()
 
 	again := u.get(first)
 	if id := again.primed(); !strings.HasPrefix(id, first+".") {
 		t.Errorf("primed with %s, want a place like %s", id, first)
 	}
 	again.says(progress(2), result(`"a"`))
-	again.Over()
+	again.WantEnd()
 }
 
 func TestMCP_ImmediateAnswer(t *testing.T) {
@@ -68,7 +68,7 @@ func TestMCP_ImmediateAnswer(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 	b.post = func(c rpc.Call) rpc.Answer {
 		b.say(c.Session, c.Stream, true, progress(1), result("7"))
 		return rpc.Answer{Status: http.StatusAccepted}
@@ -76,7 +76,7 @@ func TestMCP_ImmediateAnswer(t *testing.T) {
 	c = u.follow(u.post(toolList))
 	c.primed()
 	c.says(progress(1), result("7"))
-	c.Over()
+	c.WantEnd()
 }
 
 func TestMCP_Notification(t *testing.T) {
@@ -135,9 +135,9 @@ func TestMCP_Delete(t *testing.T) {
 	call := u.follow(u.post(toolCall))
 	call.primed()
 	u.read(u.do(http.MethodDelete, "")).Got(t, http.StatusNoContent)
-	c.Over()
+	c.WantEnd()
 	call.fails(`"a"`)
-	call.Over()
+	call.WantEnd()
 	waittest.Until(t, "the edge's copy says so too", func() bool {
 		rec, ok := s.sessions.Session(u.session)
 		return ok && rec.State != session.Open
@@ -316,7 +316,7 @@ func TestMCP_ResumeAfterResponse(t *testing.T) {
 	failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"no such tool"}}`
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
 	last := c.says(failed)
-	c.Over()
+	c.WantEnd()
 	for _, id := range []string{last, last + ".7"} {
 		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNoContent || a.Text != "" {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
@@ -355,7 +355,7 @@ func TestMCP_ResumeInEndedSession(t *testing.T) {
 			} else {
 				last = again.says(failed)
 			}
-			again.Over()
+			again.WantEnd()
 			for _, id := range []string{last, standalone, ""} {
 				if cleared && id == at {
 					continue
@@ -410,5 +410,5 @@ func TestMCP_AnswerBreaks(t *testing.T) {
 	c.primed()
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
-	c.Over() // an io.EOF: there was a last chunk
+	c.WantEnd() // an io.EOF: there was a last chunk
 }

@@ -157,7 +157,7 @@ func TestMCP_OldConnectionEnds(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	ids := map[string]bool{c.primed(): true}
 	last := c.primed() // with the farewell
-	c.Over()
+	c.WantEnd()
 	ids[last] = true
 	if c.Decoder.Retry() == 0 {
 		t.Error("sent away without a time to come back")
@@ -167,7 +167,7 @@ func TestMCP_OldConnectionEnds(t *testing.T) {
 		ids[c.primed()] = true
 		last = c.primed()
 		ids[last] = true
-		c.Over()
+		c.WantEnd()
 	}
 	if len(ids) != 6 {
 		t.Errorf("%d places are distinct, want 6", len(ids))
@@ -175,12 +175,12 @@ func TestMCP_OldConnectionEnds(t *testing.T) {
 	calls := b.sent(rpc.Post)
 	b.say(u.session, calls[0].Stream, true, result(`"a"`))
 	patient.says(result(`"a"`))
-	patient.Over()
+	patient.WantEnd()
 	b.say(u.session, calls[1].Stream, true, result(`"a"`))
 	c = u.get(last)
 	c.primed()
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
 
 func TestMCP_Drain(t *testing.T) {
@@ -196,7 +196,7 @@ func TestMCP_Drain(t *testing.T) {
 	waittest.Until(t, "both are at work", func() bool { return len(b.sent(rpc.Post)) == 2 })
 	stop()
 	last := c.primed()
-	c.Over()
+	c.WantEnd()
 	listed := <-list
 	place := listed.primed()
 	for _, call := range b.sent(rpc.Post) {
@@ -207,7 +207,7 @@ func TestMCP_Drain(t *testing.T) {
 		c := u.at(two).get(at)
 		c.primed()
 		c.says(result(id))
-		c.Over()
+		c.WantEnd()
 	}
 }
 
@@ -230,7 +230,7 @@ func TestMCP_Gap(t *testing.T) {
 	c = u.at(f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
-	c.Over()
+	c.WantEnd()
 }
 
 // Whether a call whose next events have expired has lost any of them can never be known: its client receives
@@ -247,7 +247,7 @@ func TestMCP_ExpiredGap(t *testing.T) {
 	c = u.at(f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
-	c.Over()
+	c.WantEnd()
 }
 
 // While no janitor has checked the log, a client whose call may have lost something comes again.
@@ -268,12 +268,12 @@ func TestMCP_UncheckedGap(t *testing.T) {
 	if again := c.primed(); again == "" || c.Decoder.Retry() == 0 {
 		t.Errorf("it is asked to come again with the ID %q", again)
 	}
-	c.Over()
+	c.WantEnd()
 	f.Check(0)
 	c = u.get(first)
 	c.primed()
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
 
 // What a server asks its client travels with the call, and the answer finds its way back.
@@ -298,5 +298,5 @@ func TestMCP_RequestsToClient(t *testing.T) {
 		t.Errorf("the bridge got %s", answer.Data)
 	}
 	c.says(result(`"a"`))
-	c.Over()
+	c.WantEnd()
 }
