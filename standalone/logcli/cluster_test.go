@@ -31,7 +31,7 @@ func TestReplicas_WhilePublishing(t *testing.T) {
 			stored += s.publishOnce(stored)
 		}
 	})
-	s.want(0, "replicas: 1 → 3\nAll 2 partitions are set.\n", "", "set", "--replicas=3")
+	s.want(0, "replicas: 1 → 3\nNATS copies 2 partitions to their new servers, which may take minutes for each; all of them have to be up.\nAll 2 partitions are set.\n", "", "set", "--replicas=3")
 	stop()
 	publishing.Wait()
 	state, err := s.b.Log.Look(t.Context(), s.b.Log.Partition("s"))

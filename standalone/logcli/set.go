@@ -131,6 +131,11 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 			return err
 		}
 	}
+	if to.Replicas > from.Replicas && l.Clustered() {
+		if _, err := fmt.Fprintf(out, "NATS copies %d partitions to their new servers, which may take minutes for each; all of them have to be up.\n", to.Partitions); err != nil {
+			return err
+		}
+	}
 	// From the last partition to the first: see eventlog.Log.SetLimits.
 	for p := to.Partitions - 1; p >= 0; p-- {
 		if err := setOne(ctx, l, logset.Request{Partition: p, From: from, To: to}); err != nil {
