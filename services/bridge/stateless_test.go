@@ -868,12 +868,18 @@ func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	const field = "X-Api-Key"
 	discover := up.on[mcp.MethodDiscover]
+	slow, release := make(chan struct{}), make(chan struct{})
 	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
-		if r.Header.Get(field) != "right" {
+		switch r.Header.Get(field) {
+		case "right":
+			discover(w, r, m)
+		case "slow":
+			close(slow)
+			<-release
+			fallthrough
+		default:
 			w.WriteHeader(http.StatusUnauthorized)
-			return
 		}
-		discover(w, r, m)
 	})
 	cfg := testConfig(up.URL)
 	cfg.ForwardHeader = append(cfg.ForwardHeader, field)
@@ -886,7 +892,14 @@ func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 	if a := call("wrong"); a.Status != http.StatusUnauthorized {
 		t.Errorf("the call is answered %d %s", a.Status, a.Data)
 	}
+	waits := make(chan rpc.Answer, 1)
+	go func() { waits <- call("slow") }()
+	<-slow
 	if a := call("right"); a.Status != http.StatusOK {
 		t.Errorf("another client's call is answered %d %s", a.Status, a.Data)
+	}
+	close(release)
+	if a := <-waits; a.Status != http.StatusUnauthorized {
+		t.Errorf("the call that waited is answered %d %s", a.Status, a.Data)
 	}
 }

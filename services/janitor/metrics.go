@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"math"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -112,12 +113,20 @@ func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Pa
 	gauge("fullest_partition_ratio", "How full the fullest partition is, from 0 to 1; 0 without a limit. From 0.875 on its oldest events go, however young they are; at 1 it refuses events.", func(total float64, s eventlog.State) float64 {
 		return max(total, float64(s.Bytes)/maxBytes(s))
 	})
-	gauge("under_replicated_partitions", "Partitions of which fewer servers than the log has replicas hold everything.", func(total float64, s eventlog.State) float64 {
-		if s.Current < s.Limits.Replicas {
+	gauge("under_replicated_partitions", "Partitions of which, for half a minute, fewer servers than the log has replicas held everything.", func(total float64, s eventlog.State) float64 {
+		if underReplicated(s, time.Now()) {
 			total++
 		}
 		return total
 	})
+}
+
+// wholeWithin is how long a partition may lack a replica: under load the slowest server lacks the newest entry
+// at most looks, and a server that is restarted is back by then.
+const wholeWithin = 30 * time.Second
+
+func underReplicated(s eventlog.State, now time.Time) bool {
+	return s.Current < s.Limits.Replicas && now.Sub(s.Whole) > wholeWithin
 }
 
 // maxBytes is what a partition may take.

@@ -66,17 +66,20 @@ func TestGeneration_RollingRestart(t *testing.T) {
 	}
 	now := all[0].sees(t, nil, "")
 	all[0].written(t, now)
-	underReplicated := func() (n float64) {
-		for _, r := range all {
-			n += r.metric(t, "log_under_replicated_partitions")
-		}
-		return n
-	}
-	waittest.Until(t, "all replicas are current", func() bool { return underReplicated() == 0 })
+	log := all[0].b.Log
 	for i, srv := range c.Servers {
 		srv.Stop()
 		if i == 0 {
-			waittest.Until(t, "the janitors miss replicas", func() bool { return underReplicated() == 2 })
+			var missing eventlog.State
+			var looked <-chan struct{}
+			waittest.Until(t, "a replica is missing", func() bool {
+				missing, looked = log.State(0)
+				return missing.Current < 3
+			})
+			<-looked
+			if later, _ := log.State(0); later.Current >= 3 || !later.Whole.Equal(missing.Whole) {
+				t.Errorf("with a replica missing it was whole at %s, then at %s", missing.Whole, later.Whole)
+			}
 		}
 		srv.Start()
 		c.WaitCurrent()

@@ -142,6 +142,23 @@ func TestMetrics_EachMoves(t *testing.T) {
 }
 
 // That the janitor had yet to read whose an opening is needs no repair of the record.
+func TestMetrics_UnderReplicated(t *testing.T) {
+	three := eventlog.Limits{Replicas: 3}
+	for name, tt := range map[string]struct {
+		state eventlog.State
+		want  bool
+	}{
+		"not seen yet":                  {eventlog.State{}, false},
+		"all are current":               {eventlog.State{Current: 3, Whole: midday.Add(-time.Hour), Limits: three}, false},
+		"one lacks the newest entry":    {eventlog.State{Current: 2, Whole: midday.Add(-2 * time.Second), Limits: three}, false},
+		"one has been away for a while": {eventlog.State{Current: 2, Whole: midday.Add(-31 * time.Second), Limits: three}, true},
+	} {
+		if got := underReplicated(tt.state, midday); got != tt.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 func TestMetrics_RepairedRecordsHaveChanged(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1}
 	r := begin(t, srv, settings, idle()) // a record that is yet to be written may be repaired

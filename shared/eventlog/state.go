@@ -35,8 +35,12 @@ type State struct {
 	First, Last uint64
 	// Events and Bytes are what is retained.
 	Events, Bytes uint64
-	// Current is how many of the servers that hold the partition have all of it.
+	// Current is how many of the servers that hold the partition have all of it. Under load the slowest
+	// lacks the newest entry most of the time.
 	Current int
+	// Whole is when a look of this program last found as many of them as the partition has replicas, by the
+	// program's clock; until one has, when the first look was.
+	Whole time.Time
 	// Quorum says that the leader has lately heard from most of these servers, so that no other one leads
 	// and Last is the partition's.
 	Quorum bool
@@ -99,6 +103,7 @@ type partition struct {
 	unconfirmed uint64
 	owned       chan struct{} // holds one token while somebody changes the configuration
 	unwritten   bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+	whole       time.Time     // see State
 }
 
 // own waits until no other goroutine of this process reads and writes the configuration of
@@ -209,6 +214,10 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		return nil // a look that was begun later is back already, and knows more
 	}
 	part.shown = number
+	if part.whole.IsZero() || state.Current >= state.Limits.Replicas {
+		part.whole = time.Now()
+	}
+	state.Whole = part.whole
 	part.state, part.stream = state, stream
 	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -29,27 +30,58 @@ const refusedFor = time.Second
 // IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
 // is known. The answer is the client's when the server cannot be asked.
 func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
+	if ctx.Err() != nil {
+		a := upstream.Unreachable(context.Cause(ctx))
+		return false, &a
+	}
+	if modern, refused, known := s.knownEra(client); known {
+		return modern, refused
+	}
+	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
+	// may refuse it, and take its time.
+	var credentials strings.Builder
+	_ = s.identifying(client).Write(&credentials) // a Builder takes all
+	v, _, _ := s.era.asked.Do(credentials.String(), func() (any, error) { return s.askEra(client), nil })
+	found, _ := v.(foundEra)
+	return found.modern, found.refused
+}
+
+// foundEra is what a client's question has brought.
+type foundEra struct {
+	modern  bool
+	refused *rpc.Answer
+}
+
+// knownEra returns what is known without asking the server for a client.
+func (s *Server) knownEra(client http.Header) (modern bool, refused *rpc.Answer, known bool) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	switch now := time.Now(); {
-	case ctx.Err() != nil:
-		a := upstream.Unreachable(context.Cause(ctx))
-		return false, &a
 	case now.Before(s.era.until):
-		return s.era.modern, nil
+		return s.era.modern, nil, true
 	case now.Before(s.era.refusedUntil) && s.refuses(client):
-		return false, s.era.refused
+		return false, s.era.refused, true
+	default:
+		return false, nil, false
+	}
+}
+
+func (s *Server) askEra(client http.Header) foundEra {
+	if modern, refused, known := s.knownEra(client); known { // since this client has looked
+		return foundEra{modern, refused}
 	}
 	modern, tasks, refused := s.probe(client)
+	s.era.mu.Lock()
+	defer s.era.mu.Unlock()
 	if refused != nil {
 		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.identifying(client), time.Now().Add(refusedFor)
-		return false, refused
+		return foundEra{refused: refused}
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
 		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
 	}
 	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
-	return modern, nil
+	return foundEra{modern: modern}
 }
 
 // refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
@@ -85,7 +117,7 @@ func (s *Server) forgetEra() {
 	}
 }
 
-// probe asks the MCP server for what it speaks, for all who want to know.
+// probe asks the MCP server for what it speaks, as a client.
 func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
@@ -29,7 +31,8 @@ type Server struct {
 // era is whether the MCP server speaks the revision without sessions. It is a property of the
 // server, not of a request (MCP 2026-07-28, Versioning). It is safe for concurrent use.
 type era struct {
-	mu     sync.Mutex // held while the server is asked: others wait for the answer
+	asked  singleflight.Group // by the credentials of clients
+	mu     sync.Mutex
 	modern bool
 	tasks  bool // it has tasks of its own
 	until  time.Time
