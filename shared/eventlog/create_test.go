@@ -169,11 +169,8 @@ func TestOpen_PartitionHasGone(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	created := create(t, srv, eventlog.Settings{Partitions: 2})
-	js := newJetStream(t, created)
 	created.Close()
-	if err := js.DeleteStream(waittest.Context(t), "MCP_1"); err != nil {
-		t.Fatal(err)
-	}
+	deletePartition(t, srv, newJetStream(t, created), "MCP_1")
 	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet(t))
 	if err != nil {
 		t.Fatal(err)
@@ -209,12 +206,13 @@ func TestCreate_DiskIsTooSmall(t *testing.T) {
 
 func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	srv := natstest.Start(t)
+	l := create(t, srv, one())
+	js := newJetStream(t, l)
 	publish(t, l, "s", "t", 1)
-	before, _ := l.State(0)
-	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	before, looked := l.State(0)
+	<-looked
+	deletePartition(t, srv, js, "MCP_0")
 	f := follow(t, l, 0, 0)
 	f.wait(t, "a new partition", func() bool {
 		return len(f.starts) > 0 && f.starts[len(f.starts)-1].Origin != before.Origin

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -117,6 +119,21 @@ func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 	}
 	t.Cleanup(l.Close)
 	return l
+}
+
+// deletePartition deletes the JetStream stream of a log's partition, whose creator is not there or has just looked
+// at it: one that created it again while NATS still removes its files would lose the new ones
+// (docs/upstream/0013).
+func deletePartition(t *testing.T, srv *natstest.Server, js jetstream.JetStream, name string) {
+	t.Helper()
+	if err := js.DeleteStream(waittest.Context(t), name); err != nil {
+		t.Fatal(err)
+	}
+	files := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", name)
+	waittest.Until(t, "the files of the partition are removed", func() bool {
+		_, err := os.Stat(files)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 func newJetStream(t *testing.T, l *eventlog.Log) jetstream.JetStream {

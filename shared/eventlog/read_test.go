@@ -271,6 +271,7 @@ func TestDelete_Repeated(t *testing.T) {
 	if err := l.Delete(gone(t), 0, 3); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
+	l.Close() // or it would create the partition again
 	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
 		t.Fatal(err)
 	}

@@ -140,15 +140,17 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 
 func TestTail_PartitionIsRecreated(t *testing.T) {
 	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	srv := natstest.Start(t)
+	creator := create(t, srv, one())
+	l := open(t, srv)
 	for n := range 5 {
 		publish(t, l, "s", "t", n)
 	}
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 5)
-	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	creator.Close()
+	deletePartition(t, srv, newJetStream(t, l), "MCP_0")
+	create(t, srv, one())
 	f.wait(t, "another start", func() bool { return len(f.starts) > 1 })
 	before, after := f.starts[0], f.starts[len(f.starts)-1]
 	if after.Last != 0 || after.First != 1 || after.Origin == before.Origin || after.Created.Equal(before.Created) {
