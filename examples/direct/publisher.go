@@ -124,11 +124,15 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(log(partition(e.session, p.partitions))))
-	// With sequence 0 the server could not look: that says nothing.
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0") {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0"): // with 0 the server could not look
 		return nil, fmt.Errorf("%w (%w)", errEnded, err)
+	case ok && api.ErrorCode == 10158: // in a cluster: an earlier attempt is on its way, and may be stored
+		return nil, errors.New(err.Error())
+	default:
+		return ack, err
 	}
-	return ack, err
 }
 
 // begin finds out the session's life and sees to the birth of the stream, once for each server that is

@@ -244,8 +244,10 @@ func TestCORS(t *testing.T) {
 		status                  int
 		origin, allowed         string
 	}{
-		"a preflight":                   {"OPTIONS", "/who", header("Origin", app1) + preflight, 204, app1, corsAllowed},
-		"of the other origin":           {"OPTIONS", "/who", header("Origin", app2) + preflight, 204, app2, corsAllowed},
+		"a preflight":         {"OPTIONS", "/who", header("Origin", app1) + preflight, 204, app1, corsAllowed},
+		"of the other origin": {"OPTIONS", "/who", header("Origin", app2) + preflight, 204, app2, corsAllowed},
+		"of a tool's parameters": {"OPTIONS", "/who", header("Origin", app1, "Access-Control-Request-Method", "POST",
+			"Access-Control-Request-Headers", "authorization,mcp-param-region, x-other ,MCP-Param-Zone"), 204, app1, corsAllowed + ", mcp-param-region, MCP-Param-Zone"},
 		"of another origin":             {"OPTIONS", "/who", header("Origin", "https://evil.example") + preflight, 204, "", ""},
 		"of an origin that begins so":   {"OPTIONS", "/who", header("Origin", app1+".evil.example") + preflight, 204, "", ""},
 		"of another scheme":             {"OPTIONS", "/who", header("Origin", "http://app.example") + preflight, 204, "", ""},

@@ -1,6 +1,10 @@
 package web
 
-import "github.com/gofiber/fiber/v2"
+import (
+	"strings"
+
+	"github.com/gofiber/fiber/v2"
+)
 
 // What pages of other origins may send and read, besides what the Fetch standard always
 // allows.
@@ -29,11 +33,24 @@ func (a *Access) CORS() fiber.Handler {
 		c.Set(fiber.HeaderCrossOriginResourcePolicy, "cross-origin") // also without CORS
 		if c.Method() == fiber.MethodOptions && c.Get(fiber.HeaderAccessControlRequestMethod) != "" {
 			c.Set(fiber.HeaderAccessControlAllowMethods, corsMethods)
-			c.Set(fiber.HeaderAccessControlAllowHeaders, corsAllowed)
+			c.Set(fiber.HeaderAccessControlAllowHeaders, allowedHeaders(c.Get(fiber.HeaderAccessControlRequestHeaders)))
 			c.Set(fiber.HeaderAccessControlMaxAge, corsMaxAge)
 			return c.SendStatus(fiber.StatusNoContent)
 		}
 		c.Set(fiber.HeaderAccessControlExposeHeaders, corsExposed)
 		return c.Next()
 	}
+}
+
+// allowedHeaders returns the headers that pages may send, of those that one asks for in a preflight also the
+// arguments of tools (MCP 2026-07-28, Transports, x-mcp-header): with credentials there is no wildcard.
+func allowedHeaders(asked string) string {
+	const param = "mcp-param-"
+	allowed := corsAllowed
+	for name := range strings.SplitSeq(asked, ",") {
+		if name = strings.TrimSpace(name); strings.HasPrefix(strings.ToLower(name), param) {
+			allowed += ", " + name
+		}
+	}
+	return allowed
 }
