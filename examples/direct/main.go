@@ -29,6 +29,7 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it, also while it waits for a line
 	if err := run(ctx, *url, event{session: *session, stream: *stream, kind: *kind, key: *key}, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "direct:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
@@ -43,7 +44,9 @@ func run(ctx context.Context, url string, e event, in io.Reader, out io.Writer) 
 	}
 	defer p.nc.Close()
 	prefix, n := e.key, 0
-	for lines := bufio.NewScanner(in); lines.Scan(); {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 32<<20)
+	for lines.Scan() {
 		n++
 		if e.data = bytes.TrimSpace(lines.Bytes()); len(e.data) == 0 {
 			continue
@@ -57,5 +60,5 @@ func run(ctx context.Context, url string, e event, in io.Reader, out io.Writer) 
 			return err
 		}
 	}
-	return nil
+	return lines.Err()
 }

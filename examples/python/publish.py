@@ -83,7 +83,7 @@ def repeat(base, session, stream, body, key, token, content_type, done):
             # These two say that it is not stored. A proxy's 502 or 504, say, does not.
             if error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
                 unknown = True
-            retry_after = float(error.headers.get("Retry-After", 0))
+            retry_after = seconds(error.headers.get("Retry-After"))
         except (OSError, http.client.HTTPException) as error:  # no answer, or a part of one
             unknown, reason = True, str(error)
         wait = max(retry_after, pause * random.uniform(1, 1.5))
@@ -95,6 +95,13 @@ def repeat(base, session, stream, body, key, token, content_type, done):
         if time.time() > deadline:  # the machine slept
             raise PublishError(reason, unknown)
         pause = min(2 * pause, 5)
+
+
+def seconds(retry_after):
+    try:
+        return float(retry_after or 0)
+    except ValueError:  # a date, as proxies may send
+        return 0
 
 
 def code_of(problem):

@@ -72,7 +72,7 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
         unknown = true // those say that it is not stored; a proxy's 502 or 504, say, does not
       }
       reason = answer
-      retryAfter = 1000 * Number(response.headers.get('Retry-After') ?? 0)
+      retryAfter = 1000 * (Number(response.headers.get('Retry-After')) || 0) // a proxy's may be a date
     } catch (error) {
       if (error instanceof PublishError) {
         error.unknown ||= unknown

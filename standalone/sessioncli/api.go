@@ -45,9 +45,17 @@ func newAPI(f remote.Flags, status io.Writer) (a *api, done func(), err error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	a = &api{
 		base: strings.TrimRight(f.URL, "/"), token: token, status: status,
-		http: &http.Client{Transport: transport, Timeout: answerWithin},
+		http: &http.Client{Transport: transport, Timeout: answerWithin, CheckRedirect: followReads},
 	}
 	return a, transport.CloseIdleConnections, nil
+}
+
+// followReads has net/http follow the redirects of reads alone: it would repeat a DELETE or POST as a GET.
+func followReads(_ *http.Request, via []*http.Request) error {
+	if via[0].Method != http.MethodGet || len(via) > 10 {
+		return http.ErrUseLastResponse
+	}
+	return nil
 }
 
 // page is a part of the list of sessions.
@@ -132,12 +140,18 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	})
 	defer quiet.Stop()
 	resp, err := a.http.Do(req)
+	if ctx.Err() != nil {
+		return nil, a.interrupted(method)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, a.interrupted(method)
+		}
 		return nil, err
 	}
 	if resp.StatusCode >= 300 {
@@ -148,6 +162,14 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		return nil, err
 	}
 	return answer, nil
+}
+
+// interrupted returns an error that does not wrap the context's, with which a program ends as after its work.
+func (a *api) interrupted(method string) error {
+	if method == http.MethodGet {
+		return fmt.Errorf("interrupted: %s has not answered", a.base)
+	}
+	return fmt.Errorf("interrupted: %s has not answered, and may have done it", a.base)
 }
 
 // refusal is what a problem document says.

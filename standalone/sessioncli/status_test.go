@@ -2,6 +2,9 @@ package sessioncli
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -112,6 +115,50 @@ func (r *reported) Write(text []byte) (int, error) {
 	r.text += string(text)
 	close(r.reply)
 	return len(text), nil
+}
+
+// A redirected DELETE would become a GET, whose answer says nothing of a close.
+func TestAPI_RedirectOfAChange(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/moved" {
+			http.Redirect(w, r, "/moved", http.StatusMovedPermanently)
+		}
+	}))
+	defer s.Close()
+	a, done, err := newAPI(remote.Flags{URL: s.URL}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	for method, ok := range map[string]bool{http.MethodGet: true, http.MethodPost: false, http.MethodDelete: false} {
+		if _, err := a.do(t.Context(), method, "/", nil); (err == nil) != ok {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+// A program whose context has ended exits with 0 when its error says nothing else.
+func TestAPI_Interrupted(t *testing.T) {
+	for name, part := range map[string]string{"before the response": "", "within it": "{"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if part != "" {
+				_, _ = io.WriteString(w, part)
+				_ = http.NewResponseController(w).Flush()
+			}
+			interrupt()
+			<-r.Context().Done()
+		}))
+		a, done, err := newAPI(remote.Flags{URL: s.URL}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.do(ctx, http.MethodDelete, "/", nil); err == nil || errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "interrupted") {
+			t.Errorf("%s: %v", name, err)
+		}
+		done()
+		s.Close()
+	}
 }
 
 func TestAPI_SilentServerIsReported(t *testing.T) {

@@ -31,6 +31,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it, also while it waits for a line
 	if err := run(ctx, flag.Arg(0), flag.Arg(1), *key, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "publish:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped

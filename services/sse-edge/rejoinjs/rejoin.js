@@ -373,6 +373,7 @@ class Subscription {
   async #follow() {
     while (!this.#stopped) {
       this.#setState('connecting')
+      if (this.#stopped) break // onState has closed it
       const { end, now, error, asked = 0 } = this.#native ? await this.#listen() : await this.#fetch()
       if (end) return end
       if (now || this.#stopped) continue
@@ -472,6 +473,7 @@ class Subscription {
         this.#token = undefined
         response = await this.#request(token, signal)
       } catch (error) {
+        this.#renewed = false
         return { error }
       }
       if (response.status !== 200) return await this.#refused(response, token, signal)
@@ -524,6 +526,7 @@ class Subscription {
   async #refused(response, token, signal) {
     if (response.status === 204) return { end: { reason: 'closed' } }
     const error = await problemOf(response)
+    if (response.status !== 401) this.#renewed = false
     if (response.status === 401 && !this.#renewed) {
       this.#renewed = true
       try {
@@ -667,8 +670,8 @@ async function askedInTime(token, refused, signal, unknown) {
   try {
     return await unlessAborted(limit.signal, token(refused))
   } catch (cause) {
-    if (!limit.signal.aborted || signal?.aborted) throw cause
-    throw new RejoinError('the token did not come in time', { unknown, cause })
+    if (signal?.aborted) throw cause
+    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${cause.message}`, { unknown, cause })
   } finally {
     limit.end()
   }

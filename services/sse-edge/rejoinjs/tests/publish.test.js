@@ -129,6 +129,14 @@ test('it takes names and not less', async () => {
   await assert.rejects(publish('x', 's', message), TypeError)
 })
 
+test('a token that cannot be had between two attempts leaves the message in doubt', async (t) => {
+  hurry(t)
+  let asked = 0
+  const token = async () => { if (++asked > 1) throw new TypeError('Failed to fetch'); return 'a' }
+  await assert.rejects(send(serve(unreachable), { token }), { name: 'RejoinError', unknown: true })
+  assert.equal(asked, 2)
+})
+
 test('a token that never comes ends with the signal, and after the time of an attempt', async (t) => {
   const server = serve(json(stored, 201))
   const token = () => new Promise(() => {})

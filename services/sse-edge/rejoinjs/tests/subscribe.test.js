@@ -320,6 +320,14 @@ test('tokens', async (t) => {
     const never = await follow(serve(unauthorized), { renew: () => false })
     assert.equal(never.end.reason, 'refused')
   })
+  await t.test('two refusals with a failure between them are not in a row', async (t) => {
+    hurry(t)
+    let n = 0
+    const server = serve(unauthorized, problem(503, 'unavailable'), unauthorized, ended)
+    const { end } = await follow(server, { renew: async () => { n++ } })
+    assert.equal(end.reason, 'closed')
+    assert.equal(n, 2)
+  })
   await t.test('a login that cannot be renewed is tried again', async (t) => {
     hurry(t)
     let n = 0
@@ -422,6 +430,13 @@ test('close ends it at once, wherever it is', async (t) => {
     })
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(cursor, id(1))
+  })
+  await t.test('as it says that it connects', async () => {
+    const abort = new AbortController()
+    const server = serve(hanging)
+    const { end } = await follow(server, { signal: abort.signal, onState: () => abort.abort() })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(server.requests.length, 0)
   })
   await t.test('while it waits for a token', async () => {
     const abort = new AbortController()
