@@ -121,9 +121,8 @@ func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 	return l
 }
 
-// deletePartition deletes the JetStream stream of a log's partition, whose creator is not there or has just looked
-// at it: one that created it again while NATS still removes its files would lose the new ones
-// (docs/upstream/0013).
+// deletePartition deletes the JetStream stream of a log's partition, while no creator of the log is there: a
+// partition that is created again while NATS still removes the files loses the new ones (docs/upstream/0013).
 func deletePartition(t *testing.T, srv *natstest.Server, js jetstream.JetStream, name string) {
 	t.Helper()
 	if err := js.DeleteStream(waittest.Context(t), name); err != nil {
