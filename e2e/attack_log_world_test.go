@@ -33,7 +33,7 @@ type storedNATS struct {
 func startStoredNATS(t *testing.T) storedNATS {
 	t.Helper()
 	n := storedNATS{newNATS(t), filepath.Join(t.TempDir(), "store")}
-	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream { store_dir: %q, max_file_store: 16GB }\n", n.addr, n.store)
+	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%s", n.addr, jetStreamIn(n.store))
 	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

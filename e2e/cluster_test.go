@@ -112,8 +112,8 @@ func newNATSCluster(t *testing.T) *natsCluster {
 		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePort(t))
 	}
 	for i, n := range c.servers {
-		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 2MB\njetstream { store_dir: %q, max_file_store: 16GB }\ncluster { name: c, listen: %q, routes: [%s] }\n",
-			i, n.addr, filepath.Join(t.TempDir(), "store"), strings.TrimPrefix(routes[i], "nats://"), `"`+strings.Join(routes, `", "`)+`"`)
+		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 2MB\n%scluster { name: c, listen: %q, routes: [%s] }\n",
+			i, n.addr, jetStreamIn(filepath.Join(t.TempDir(), "store")), strings.TrimPrefix(routes[i], "nats://"), `"`+strings.Join(routes, `", "`)+`"`)
 		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -330,7 +330,7 @@ type natsProc struct {
 func newNATS(t *testing.T) *natsProc {
 	t.Helper()
 	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(t.TempDir(), "nats.conf")}
-	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\njetstream { store_dir: %q, max_file_store: 16GB }\n", n.addr, t.TempDir())
+	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%s", n.addr, jetStreamIn(t.TempDir()))
 	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -340,6 +340,12 @@ func newNATS(t *testing.T) *natsProc {
 		}
 	})
 	return n
+}
+
+// jetStreamIn returns the part of a server's configuration that has it store files in a folder. Without a limit
+// it would promise logs no more than three quarters of the disk that is free.
+func jetStreamIn(folder string) string {
+	return fmt.Sprintf("jetstream { store_dir: %q, max_file_store: 16GB }\n", folder)
 }
 
 func (n *natsProc) flag() string { return "--nats-url=nats://" + n.addr }

@@ -34,8 +34,8 @@ func newPrivilegedCluster(t *testing.T) *privilegedCluster {
 		c.servers = append(c.servers, n)
 		c.stores = append(c.stores, filepath.Join(t.TempDir(), "store"))
 		n.config = filepath.Join(filepath.Dir(beside), fmt.Sprintf("n%d.conf", i))
-		text := fmt.Sprintf("include 'nats.conf'\nserver_name: n%d\nlisten: %q\nhttp: '127.0.0.1:%d'\njetstream { store_dir: %q, max_file_store: 16GB }\ncluster { name: c, listen: %q, routes: [\"nats://%s\"] }\n",
-			i, n.addr, natstest.FreePort(t), c.stores[i], route, strings.Join(routes, `", "nats://`))
+		text := fmt.Sprintf("include 'nats.conf'\nserver_name: n%d\nlisten: %q\nhttp: '127.0.0.1:%d'\n%scluster { name: c, listen: %q, routes: [\"nats://%s\"] }\n",
+			i, n.addr, natstest.FreePort(t), jetStreamIn(c.stores[i]), route, strings.Join(routes, `", "nats://`))
 		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -128,7 +128,7 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 	switch {
 	case ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0"): // with 0 the server could not look
 		return nil, fmt.Errorf("%w (%w)", errEnded, err)
-	case ok && api.ErrorCode == 10158: // in a cluster: an earlier attempt is on its way, and may be stored
+	case ok && api.ErrorCode == 10158: // in a cluster: an earlier attempt is on its way. No APIError: it may be stored
 		return nil, errors.New(err.Error())
 	default:
 		return ack, err

@@ -113,7 +113,7 @@ func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Pa
 	gauge("fullest_partition_ratio", "How full the fullest partition is, from 0 to 1; 0 without a limit. From 0.875 on its oldest events go, however young they are; at 1 it refuses events.", func(total float64, s eventlog.State) float64 {
 		return max(total, float64(s.Bytes)/maxBytes(s))
 	})
-	gauge("under_replicated_partitions", "Partitions of which, for half a minute, fewer servers than the log has replicas held everything.", func(total float64, s eventlog.State) float64 {
+	gauge("under_replicated_partitions", "Partitions that have lacked a current replica for half a minute.", func(total float64, s eventlog.State) float64 {
 		if underReplicated(s, time.Now()) {
 			total++
 		}

@@ -103,7 +103,6 @@ type partition struct {
 	unconfirmed uint64
 	owned       chan struct{} // holds one token while somebody changes the configuration
 	unwritten   bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
-	whole       time.Time     // see State
 }
 
 // own waits until no other goroutine of this process reads and writes the configuration of
@@ -214,10 +213,9 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		return nil // a look that was begun later is back already, and knows more
 	}
 	part.shown = number
-	if part.whole.IsZero() || state.Current >= state.Limits.Replicas {
-		part.whole = time.Now()
+	if state.Whole = part.state.Whole; state.Whole.IsZero() || state.Current >= state.Limits.Replicas {
+		state.Whole = time.Now()
 	}
-	state.Whole = part.whole
 	part.state, part.stream = state, stream
 	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {

@@ -140,10 +140,10 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	})
 	defer quiet.Stop()
 	resp, err := a.http.Do(req)
-	if ctx.Err() != nil {
-		return nil, a.interrupted(method)
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, a.interrupted(method)
+		}
 		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -164,7 +164,7 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	return answer, nil
 }
 
-// interrupted returns an error that does not wrap the context's, with which a program ends as after its work.
+// interrupted returns an error that does not wrap the context's: with one that does the program exits with 0.
 func (a *api) interrupted(method string) error {
 	if method == http.MethodGet {
 		return fmt.Errorf("interrupted: %s has not answered", a.base)

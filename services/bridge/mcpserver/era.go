@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -39,9 +38,7 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	}
 	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
 	// may refuse it, and take its time.
-	var credentials strings.Builder
-	_ = s.identifying(client).Write(&credentials) // a Builder takes all
-	v, _, _ := s.era.asked.Do(credentials.String(), func() (any, error) { return s.askEra(client), nil })
+	v, _, _ := s.era.asked.Do(s.credentials(client), func() (any, error) { return s.askEra(client), nil })
 	found, _ := v.(foundEra)
 	return found.modern, found.refused
 }
@@ -74,7 +71,7 @@ func (s *Server) askEra(client http.Header) foundEra {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if refused != nil {
-		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.identifying(client), time.Now().Add(refusedFor)
+		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.credentials(client), time.Now().Add(refusedFor)
 		return foundEra{refused: refused}
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
@@ -87,17 +84,19 @@ func (s *Server) askEra(client http.Header) foundEra {
 // refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
 // with the same credentials.
 func (s *Server) refuses(client http.Header) bool {
-	return s.era.refused.Status >= http.StatusInternalServerError || maps.EqualFunc(s.era.refusedTo, s.identifying(client), slices.Equal)
+	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.credentials(client)
 }
 
-// identifying returns the fields of a client's header by which the server may know the client: all that are
+// credentials returns the fields of a client's header by which the server may know the client: all that are
 // forwarded but those that a client usually sends with every request, or that differ in each.
-func (s *Server) identifying(client http.Header) http.Header {
+func (s *Server) credentials(client http.Header) string {
 	h := s.endpoint.Chosen(upstream.WithoutRepeated(client))
 	for _, name := range []string{"Accept-Language", "Traceparent", "Tracestate", "Baggage"} {
 		h.Del(name)
 	}
-	return h
+	var fields strings.Builder
+	_ = h.Write(&fields) // a Builder takes all
+	return fields.String()
 }
 
 // HasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.

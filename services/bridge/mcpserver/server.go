@@ -37,9 +37,9 @@ type era struct {
 	tasks  bool // it has tasks of its own
 	until  time.Time
 	// refused is the answer while the server could not be asked, until then. With a status below 500 it is that
-	// of clients with the header refusedTo alone.
+	// of clients with the credentials refusedTo alone.
 	refused      *rpc.Answer
-	refusedTo    http.Header
+	refusedTo    string
 	refusedUntil time.Time
 }
 
