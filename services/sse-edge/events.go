@@ -52,7 +52,7 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 		}
 		if len(st.Step.Gaps) > 0 {
 			s.subs.Streams.CountTold(r, st.Step, 0, by)
-			return subscriber.GoneProblem(st.Step.Gaps[0])
+			return subscriber.GoneProblem(st.Step.Gap())
 		}
 	}
 	handedOver = true
@@ -97,7 +97,7 @@ func (s *Service) events(c *fiber.Ctx) error {
 func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 	var g *delivery.GapData
 	if len(step.Gaps) > 0 {
-		one := merged(step.Gaps)
+		one := step.Gap()
 		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
 	}
 	b = append(b, `{"events":[`...)
@@ -111,16 +111,4 @@ func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 	b = append(append(b, `,"gap":`...), event.MustJSON(g)...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
 	return append(b, '}'), nil
-}
-
-// merged returns the one gap that a page tells of: the first one, about the whole
-// session when there are others of other streams.
-func merged(gaps []cursor.Gap) cursor.Gap {
-	g := gaps[0]
-	for _, other := range gaps[1:] {
-		if other.Stream != g.Stream {
-			g.Stream = ""
-		}
-	}
-	return g
 }

@@ -127,6 +127,30 @@ func TestReader_Damage(t *testing.T) {
 	}
 }
 
+func TestReader_DamageBehindATrim(t *testing.T) {
+	f := newFixture(t)
+	f.Publish("b", 1)
+	f.Publish("a", 5) // 2 to 6
+	f.Trim("a", eventlog.Trimmed, 3)
+	f.Remove(5)
+	f.Check(5)
+	for _, backfill := range []int{0, -1} {
+		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
+		for _, path := range []string{streamPath, flowPath} {
+			c := subscribe(t, url+path+"?after="+cursorAt(t, url, path, 2))
+			c.Next("connect")
+			if g := c.gap(); g.Reason != cursor.ReasonTrimmed || !g.Certain {
+				t.Errorf("%s: the first gap is %+v", path, g)
+			}
+			if g := c.gap(); g.Reason != cursor.ReasonDamaged || g.Certain {
+				t.Errorf("%s: the second gap is %+v", path, g)
+			}
+			c.Messages(2)
+			receives(t, url, path, 2, "trimmed", 4)
+		}
+	}
+}
+
 // A cursor that the tail did not see the way of is complete only when the janitor has read
 // the partition since its server started: that is waited for, for as long as the patience
 // says.

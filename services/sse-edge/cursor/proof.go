@@ -112,7 +112,9 @@ func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []windo
 	if err != nil {
 		return false, err
 	}
-	s.add(r.damage(items)...)
+	if r.damaged(items) {
+		s.add(r.gap(ReasonDamaged, false, r.Place.Stream))
+	}
 	switch {
 	case checked || r.doubted:
 		return true, nil
@@ -126,19 +128,19 @@ func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []windo
 	return true, nil
 }
 
-// damage returns a gap, once, for a cursor before entries that are missing without an
-// explanation: they may have been of any stream.
-func (r *Reader) damage(items []window.Item) []Gap {
+// damaged reports, once, whether entries are missing after the cursor without an explanation: they may
+// have been of any stream.
+func (r *Reader) damaged(items []window.Item) bool {
 	state, _ := r.part.log.State(r.part.number) // a look at the leader has followed the read
 	from := r.Cursor
 	if r.Fresh {
 		from = items[0].Sequence
 	}
 	if from >= state.Damaged || r.toldDamage >= state.Damaged {
-		return nil
+		return false
 	}
 	r.toldDamage = state.Damaged
-	return []Gap{r.gap(ReasonDamaged, false, r.Place.Stream)}
+	return true
 }
 
 // checked reports whether a janitor has read the partition since its server started, and

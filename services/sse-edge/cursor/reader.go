@@ -117,13 +117,24 @@ const (
 	MemberFull    MemberState = "full"
 )
 
-// add adds gaps. A second one of the same stream is the first one's continuation.
-func (s *Step) add(gaps ...Gap) {
-	for _, g := range gaps {
-		if !slices.ContainsFunc(s.Gaps, func(there Gap) bool { return there.Stream == g.Stream }) {
-			s.Gaps = append(s.Gaps, g)
-		}
+// add adds a gap. One of the same stream and reason is the continuation of the first.
+func (s *Step) add(g Gap) {
+	at := slices.IndexFunc(s.Gaps, func(there Gap) bool { return there.Stream == g.Stream && there.Reason == g.Reason })
+	if at < 0 {
+		s.Gaps = append(s.Gaps, g)
+		return
 	}
+	s.Gaps[at].Certain = s.Gaps[at].Certain || g.Certain
+}
+
+// Gap returns the one gap that there is room for: the first that is certain, or else the first, and about
+// all streams when others are of other streams. There must be one.
+func (s *Step) Gap() Gap {
+	g := s.Gaps[max(slices.IndexFunc(s.Gaps, func(g Gap) bool { return g.Certain }), 0)]
+	if slices.ContainsFunc(s.Gaps, func(other Gap) bool { return other.Stream != g.Stream }) {
+		g.Stream = ""
+	}
+	return g
 }
 
 // found enters what was read, for the client.

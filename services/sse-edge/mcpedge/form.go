@@ -262,13 +262,12 @@ func (m *streamForm) Closing(s cursor.Step) []byte {
 	switch {
 	case m.lost:
 		why = "The MCP server cannot be reached."
-	case len(s.Gaps) > 0 && m.primed && s.Gaps[0].Unchecked:
-		if id, err := event.ParseID(s.Gaps[0].Requested); err == nil {
+	case len(s.Gaps) > 0:
+		gap := s.Gap()
+		if id, err := event.ParseID(gap.Requested); m.primed && gap.Unchecked && err == nil {
 			return appendPrime(sse.AppendRetry(nil, delivery.Jitter(m.service.subs.Config.Retry)), m.named(id.String()))
 		}
-		why = whyGap(s.Gaps[0])
-	case len(s.Gaps) > 0:
-		why = whyGap(s.Gaps[0])
+		why = whyGap(gap)
 	}
 	return appendErrors(nil, open, why)
 }
@@ -309,7 +308,10 @@ func (m *streamForm) Gaps(s cursor.Step) (b []byte) {
 	if !m.sse2024 {
 		return nil
 	}
-	for _, g := range s.Gaps {
+	for i, g := range s.Gaps {
+		if slices.ContainsFunc(s.Gaps[:i], func(before cursor.Gap) bool { return before.Stream == g.Stream }) {
+			continue // its requests have their errors
+		}
 		ids, _ := rpc.RequestIDs(g.Stream)
 		b = appendErrors(b, ids, whyGap(g))
 	}

@@ -91,7 +91,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	}
 	if len(step.Gaps) > 0 && req.OnGapError {
 		s.Streams.CountTold(r, step, 0, by) // of its events the client gets none
-		return nil, GoneProblem(step.Gaps[0])
+		return nil, GoneProblem(step.Gap())
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
