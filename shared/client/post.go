@@ -10,6 +10,8 @@ import (
 	"net/http/httptrace"
 	"sync/atomic"
 	"time"
+
+	"rejoin/shared/clocks"
 )
 
 // post sends messages of one stream in one request and sets their verdicts, which
@@ -24,7 +26,11 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	for _, e := range batch {
 		body = append(body, e.line...)
 	}
-	within, cancel := p.untilExpiry(batch)
+	doubt, doubtful := p.oldestDoubt(batch)
+	within, cancel := context.WithCancel(p.ctx)
+	if doubtful {
+		within, cancel = context.WithTimeout(p.ctx, p.cfg.RepeatWithin-doubt.Until(p.now()))
+	}
 	defer cancel()
 	g := newGuard(within)
 	defer g.close()
@@ -35,7 +41,10 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	ctx := httptrace.WithClientTrace(g.ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
-	resp, err := p.send(ctx, to, body)
+	repetition := func() (io.ReadCloser, error) {
+		return timely{bytes.NewReader(body), func() bool { return doubt.Until(p.now()) >= p.cfg.RepeatWithin }}, nil
+	}
+	resp, err := p.send(ctx, to, body, doubtful, repetition)
 	if err != nil {
 		err = g.why(err)
 		if connected.Load() {
@@ -64,22 +73,36 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	return err
 }
 
-// untilExpiry returns the context of a request. A repetition must not arrive when the
-// log has forgotten the keys, so it ends when the time for repetitions does.
-func (p *Publisher) untilExpiry(batch []*entry) (context.Context, context.CancelFunc) {
-	now, oldest := p.now(), time.Duration(-1)
+// oldestDoubt returns when the first attempt began that may have stored a message of the batch, and whether
+// there was one before now.
+func (p *Publisher) oldestDoubt(batch []*entry) (oldest clocks.Instant, doubtful bool) {
+	oldest = p.now()
 	for _, e := range batch {
-		if e.isDoubtful() {
-			oldest = max(oldest, e.doubt.Until(now))
+		if e.isDoubtful() && (!doubtful || e.doubt.Until(oldest) > 0) {
+			oldest, doubtful = e.doubt, true
 		}
 	}
-	if oldest < 0 {
-		return context.WithCancel(p.ctx)
-	}
-	return context.WithTimeout(p.ctx, p.cfg.RepeatWithin-oldest)
+	return oldest, doubtful
 }
 
-func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Response, error) {
+// timely is the body of a repeated request, which must not arrive when the log has forgotten its keys: the
+// timer of the request stands still while the machine is suspended.
+type timely struct {
+	body io.Reader
+	late func() bool
+}
+
+func (t timely) Read(p []byte) (int, error) {
+	if t.late() {
+		return 0, context.DeadlineExceeded
+	}
+	return t.body.Read(p)
+}
+
+func (timely) Close() error { return nil }
+
+// send sends a request. Its body is that of a repetition from the start, or when net/http repeats it.
+func (p *Publisher) send(ctx context.Context, to address, body []byte, repeats bool, repetition func() (io.ReadCloser, error)) (*http.Response, error) {
 	path := eventsPath(to.session, to.stream) + "?results=each"
 	req, err := p.endpoint.request(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
@@ -90,6 +113,9 @@ func (p *Publisher) send(ctx context.Context, to address, body []byte) (*http.Re
 	// Every line has a key, so net/http may send the request again by itself when a
 	// connection that it kept turns out to be closed. An empty value is not sent.
 	req.Header["Idempotency-Key"] = []string{}
+	if req.GetBody = repetition; repeats {
+		req.Body, _ = repetition()
+	}
 	return p.endpoint.http.Do(req)
 }
 

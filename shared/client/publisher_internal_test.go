@@ -19,6 +19,42 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// A machine may be suspended after a repetition has begun and before it is sent.
+func TestPublisher_SuspendedWithinARepetition(t *testing.T) {
+	for _, byTransport := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var suspended atomic.Int64
+			attempts := 0
+			transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+				body := r.Body
+				if byTransport {
+					body, _ = r.GetBody()
+				} else if attempts == 1 {
+					return nil, io.ErrUnexpectedEOF
+				}
+				suspended.Store(int64(10 * time.Minute))
+				if sent, err := io.ReadAll(body); err == nil {
+					t.Errorf("%q is sent after the log has forgotten its key", sent)
+				}
+				return nil, io.ErrUnexpectedEOF
+			})
+			p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(suspended.Load())) })
+			if _, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")}); !errors.Is(err, ErrUnknown) {
+				t.Errorf("error is %v", err)
+			}
+			if err := p.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // The log forgets a key while the machine is suspended, so that timers and the monotonic clock stand
 // still, and also when the wall clock is set back after an attempt whose outcome is unknown.
 func TestPublisher_ClockJumps(t *testing.T) {

@@ -256,7 +256,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	}
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
-	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start a janitor, which applies the changes, and repeat the command to be sure that it is complete", "set", "--max-age=2h")
+	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start one, which applies the changes, or wait until one has taken over, and repeat the command to be sure that it is complete", "set", "--max-age=2h")
 }
 
 func TestErrors_ShowNoSecrets(t *testing.T) {

@@ -166,7 +166,7 @@ func stopped(err error, done, of int) error {
 	case strings.Contains(err.Error(), "err_code=10074"): // JSStreamReplicasNotSupportedErr, as the janitor prints it
 		return errors.New("--replicas needs a NATS cluster, and this NATS server is in none")
 	case errors.Is(err, logset.ErrNobody):
-		return fmt.Errorf("%w; start a janitor, which applies the changes, and %s", err, far)
+		return fmt.Errorf("%w; start one, which applies the changes, or wait until one has taken over, and %s", err, far)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted; %s", far) // no wrapping: it is an error, unlike the end of a service
 	default:

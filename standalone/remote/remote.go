@@ -19,7 +19,7 @@ type Flags struct {
 	URL string `name:"url" default:"http://127.0.0.1:8080" help:"URL of the Rejoin server." placeholder:"URL"`
 
 	// TokenFile is a file with a bearer token. Default: none is sent.
-	TokenFile string `type:"path" help:"File with a bearer token; read before every request, so you can replace it." placeholder:"FILE"`
+	TokenFile string `type:"path" help:"File with a bearer token; read before every request, so you can replace it, but a pipe once." placeholder:"FILE"`
 }
 
 // Validate returns an error when the URL cannot be one.
@@ -69,6 +69,9 @@ func (f Flags) Token() (client.TokenFunc, error) {
 		}
 		return strings.TrimSpace(string(token)), nil
 	}
-	_, err := read(context.Background())
+	token, err := read(context.Background())
+	if info, statErr := os.Stat(f.TokenFile); statErr == nil && !info.Mode().IsRegular() { // a pipe is read once
+		read = func(context.Context) (string, error) { return token, nil }
+	}
 	return read, err
 }
