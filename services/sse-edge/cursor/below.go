@@ -53,6 +53,14 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 // Below the window, events of a flow that are announced as removed and not yet deleted count.
 func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
 	before, left, start := r.part.window.BeforeLast(r.Chain, n)
+	if left == 0 || start <= 1 {
+		return before, nil
+	}
+	give, err := takeOne(ctx, r.part.of.scans)
+	if err != nil {
+		return 0, err
+	}
+	defer give()
 	to := start - 1
 	for span := uint64(16 * n); left > 0 && to > 0; span *= 16 { // the log is read forwards only
 		from := to - min(span, to)

@@ -229,7 +229,7 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, err
 	}
-	give, err := p.of.takeWhole(ctx) // its newest entry may be an event
+	give, err := takeOne(ctx, p.of.whole) // its newest entry may be an event
 	if err != nil {
 		return life{}, err
 	}

@@ -57,7 +57,7 @@ type Partitions struct {
 	reads    chan struct{}   // a token for each read below the windows, of all partitions
 	whole    *quota.Pool     // a place for each request that is answered with a whole event, by client
 	compares *quota.Pool     // likewise, for one that a tail waits for, and not behind clients
-	trims    *quota.Pool     // a place for each read of a session's trims, by client
+	scans    *quota.Pool     // a place for each read of a session's trims, or look for newest events, by client
 	turns    eventlog.Turns  // for a backfill each
 	ctx      context.Context //nolint:containedctx // of the tails
 	end      context.CancelFunc
@@ -76,7 +76,7 @@ const wholeAtOnce = 4
 type clientKey struct{}
 
 // WithClient returns a context for what a client asks for, which counts in the client's share of the
-// requests that are answered with whole events, and of the reads of trims. Without a client there is no share.
+// requests that are answered with whole events, and of scans. Without a client there is no share.
 func WithClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
@@ -87,18 +87,18 @@ func clientOf(ctx context.Context) string {
 	return client
 }
 
-// takeWhole waits until a request may be made that is answered with a whole event. Then give has to be called.
-func (ps *Partitions) takeWhole(ctx context.Context) (give func(), err error) {
+// takeOne waits for a place in a pool for the client of a context. Then give has to be called.
+func takeOne(ctx context.Context, from *quota.Pool) (give func(), err error) {
 	client := clientOf(ctx)
-	if err := ps.whole.Wait(ctx, client, 1); err != nil {
+	if err := from.Wait(ctx, client, 1); err != nil {
 		return nil, err
 	}
-	return func() { ps.whole.Give(client, 1) }, nil
+	return func() { from.Give(client, 1) }, nil
 }
 
 // Newest is [eventlog.Log.Newest], which is answered with a whole event.
 func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
-	give, err := ps.takeWhole(ctx)
+	give, err := takeOne(ctx, ps.whole)
 	if err != nil {
 		return eventlog.Entry{}, err
 	}
@@ -111,7 +111,7 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), trims: quota.NewPool(int64(cfg.LogReads)),
+		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), scans: quota.NewPool(int64(cfg.LogReads)),
 		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {

@@ -284,7 +284,7 @@ func TestPartitions_WholeEventsAreShared(t *testing.T) {
 		var greedy sync.WaitGroup
 		for range 2 * wholeAtOnce {
 			greedy.Go(func() {
-				give, err := ps.takeWhole(WithClient(t.Context(), "greedy"))
+				give, err := takeOne(WithClient(t.Context(), "greedy"), ps.whole)
 				if err != nil {
 					t.Error(err)
 					return
@@ -296,7 +296,7 @@ func TestPartitions_WholeEventsAreShared(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // of the bubble
 		defer cancel()
-		give, err := ps.takeWhole(WithClient(ctx, "modest"))
+		give, err := takeOne(WithClient(ctx, "modest"), ps.whole)
 		close(release)
 		greedy.Wait()
 		if err != nil {

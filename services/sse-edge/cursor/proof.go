@@ -63,11 +63,11 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	release := func() {}
 	if r.Place.Stream == "" { // the trims of a flow are read with a consumer
-		trims, client := r.part.of.trims, clientOf(ctx)
-		if err := trims.Wait(ctx, client, 1); err != nil {
+		give, err := takeOne(ctx, r.part.of.scans)
+		if err != nil {
 			return eventlog.State{}, false, err
 		}
-		release = sync.OnceFunc(func() { trims.Give(client, 1) })
+		release = sync.OnceFunc(give)
 	}
 	defer release()
 	look := func(ctx context.Context, _ int) (eventlog.State, error) {

@@ -569,7 +569,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	f.Publish("a", 5)
 	ps := followLog(t, f, -1)
 	all := int64(ps.cfg.LogReads)
-	ps.trims.Take("", all)
+	ps.scans.Take("", all)
 	next := func(stream string) error {
 		r, err := ps.Open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
 		if err != nil {
@@ -594,7 +594,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 		return
 	default:
 	}
-	ps.trims.Give("", all)
+	ps.scans.Give("", all)
 	if err := waittest.Receive(t, "the flow has read", flow); err != nil {
 		t.Error(err)
 	}
@@ -624,7 +624,7 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ps.trims = trims
+	ps.scans = trims
 	trims.Take("bob", 5)
 	reading.Store(true)
 	for r.Cursor < 5 {
@@ -634,6 +634,32 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 	}
 	if !probed.Load() || more.Load() {
 		t.Errorf("trims are read: %t, and the client gets more than a quarter besides: %t", probed.Load(), more.Load())
+	}
+}
+
+// A look for the newest events of a stream that has few reads all below the window: one client's looks
+// leave places for others' reads.
+func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 5)
+	ps := followLog(t, f, -1)
+	open := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(WithClient(t.Context(), "mallory"), within)
+		defer cancel()
+		r, err := ps.Open(ctx, streamOf("a"), Start{Last: 3}, ten)
+		if err == nil {
+			r.Close()
+		}
+		return err
+	}
+	all := ps.scans.Capacity()
+	ps.scans.Take("", all)
+	if err := open(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a place: %v", err)
+	}
+	ps.scans.Give("", all)
+	if err := open(time.Minute); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -130,7 +130,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 // startAt returns the sequence after which everything was stored at a time or later. The search reads
 // events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
-	give, err := p.of.takeWhole(ctx)
+	give, err := takeOne(ctx, p.of.whole)
 	if err != nil {
 		return 0, err
 	}
