@@ -104,7 +104,7 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 	for _, a := range l.Accounts {
 		one(a)
 	}
-	return append(lives, w.keeper(l, now).Forgettable(w.rules().MaxAge > 0)...)
+	return append(lives, w.keeper(l, now).Forgettable(w.log.Settings().MaxAge > 0)...)
 }
 
 // store stores an entry as the janitor that acts, and only as that.

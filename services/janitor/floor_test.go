@@ -191,7 +191,7 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 		t.Errorf("%d bytes are left from %d on, %v", state.Bytes, state.First, err)
 	}
 	r.sweepNow(t)
-	off.Add(int64(roomKept))
+	off.Add(int64(limitsKept))
 	r.sweepNow(t)
 	if got := limit(); got != 64<<10 {
 		t.Errorf("the limit is %d", got)
@@ -230,7 +230,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	}
 }
 
-// Since when a partition has more room than it should was seen in another term, and may be the room
+// Since when a partition has other limits than it should was seen in another term, and may be the room
 // of a change that somebody makes now: it is watched again.
 func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 	t.Parallel()
@@ -242,12 +242,77 @@ func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.sweeper.floors[0].roomy = midday
+	r.sweeper.floors[0].other = midday
 	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Limits != roomy.Limits {
 		t.Errorf("the limits are %+v, want %+v, %v", now.Limits, roomy.Limits, err)
+	}
+}
+
+// A change of the limits that took long was undone where it was made first, and ends with the settings.
+func TestFloor_LimitsFollowTheSettings(t *testing.T) {
+	t.Parallel()
+	var off atomic.Int64
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 2, MaxBytes: 8 << 20}, idle(), func(s *Service) {
+		for _, p := range s.partitions {
+			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
+		}
+	})
+	r.acts(t)
+	to := r.b.Log.Settings()
+	to.MaxBytes, to.MaxMessageBytes = 16<<20, 16<<20
+	for p := range 2 {
+		r.sweepNow(t)
+		if p == 0 { // as a change that is at partition 1 first
+			if err := r.b.Log.SetLimits(t.Context(), 1, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.sweepNow(t)
+		off.Add(int64(limitsKept))
+		r.sweepNow(t)
+		if state, _ := r.b.Log.State(1); state.Limits != r.b.Log.Settings().Limits() {
+			t.Errorf("partition 1 has the limits %+v, want %+v", state.Limits, r.b.Log.Settings().Limits())
+		}
+		if err := r.b.Log.SetLimits(t.Context(), 0, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The limit of a change that was cut off is the one that refuses events.
+func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
+	t.Parallel()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 2, MaxBytes: 1 << 20, MaxAge: -1}, idle())
+	r.acts(t)
+	to := r.b.Log.Settings()
+	to.MaxBytes = 256 << 10
+	if err := r.b.Log.SetLimits(t.Context(), 1, to); err != nil {
+		t.Fatal(err)
+	}
+	name := "s"
+	for r.b.Log.Partition(name) != 1 {
+		name += "s"
+	}
+	publish := func() (eventlog.Ack, error) {
+		return r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "a", Data: []byte(`"` + strings.Repeat("x", 1<<10) + `"`)})
+	}
+	last, err := eventlog.Ack{}, error(nil)
+	for ack := last; err == nil; ack, err = publish() {
+		last = ack
+	}
+	if !errors.Is(err, eventlog.ErrFull) {
+		t.Fatal(err)
+	}
+	r.followed(t, last)
+	r.sweepNow(t)
+	if state, err := r.b.Log.Look(t.Context(), 1); err != nil || state.First == 1 {
+		t.Errorf("nothing of the full partition is removed: %+v, %v", state, err)
+	}
+	if _, err := publish(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -21,8 +21,10 @@ import (
 func (r *running) acts(t *testing.T) {
 	t.Helper()
 	waittest.NoError(t, func() error {
-		if r.leases.Acting(0) == nil {
-			return errors.New("it does not act")
+		for _, p := range r.partitions {
+			if r.leases.Acting(p.Number) == nil {
+				return fmt.Errorf("it does not act for partition %d", p.Number)
+			}
 		}
 		return nil
 	})

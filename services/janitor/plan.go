@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/session"
@@ -66,11 +67,11 @@ func (w *sweeper) limits() ledger.Limits {
 	}
 }
 
-// rules are the floor's, now.
-func (w *sweeper) rules() ledger.Rules {
-	s := w.log.Settings()
+// rules are those of a partition's floor, now.
+func (w *sweeper) rules(p *follow.Partition) ledger.Rules {
+	state, _ := p.Log.State(p.Number)
 	return ledger.Rules{
-		MaxAge: s.MaxAge, MaxBytes: s.Limits().MaxBytes,
+		MaxAge: w.log.Settings().MaxAge, MaxBytes: state.MaxBytes(w.log.Settings()),
 		SyncInterval: w.cfg.SyncInterval, Interval: w.cfg.Interval,
 	}
 }

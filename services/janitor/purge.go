@@ -25,16 +25,16 @@ const (
 	// floorSteps is how many steps the floor takes in the maximum age at most, unless the partition
 	// is full.
 	floorSteps = 64
-	// roomKept is how long a partition keeps the room that was made for it: a change of the
+	// limitsKept is how long a partition keeps limits that are not those of the settings: a change of the
 	// limits by somebody looks the same while it is made.
-	roomKept = time.Minute
+	limitsKept = time.Minute
 )
 
 // floorKeeper is what the sweeper remembers of a partition's floor in its term.
 type floorKeeper struct {
 	term  <-chan struct{} // ends with it
 	moved time.Time       // when it moved last for the entries' age
-	roomy time.Time       // since when the partition has more room than its settings say; zero: it has not
+	other time.Time       // since when the partition has other limits than the settings say; zero: it has not
 }
 
 // moveFloor copies what has to be copied, and moves the floor as far as it may. ctx is that of the
@@ -43,7 +43,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	if err := w.readLimits(ctx); err != nil {
 		return err
 	}
-	r, at := w.rules(), w.floors[p.Number]
+	r, at := w.rules(p), w.floors[p.Number]
 	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
 		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.NoteStored(l.Epoch, s.Last) }); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 			at.moved = now
 		}
 	}
-	return errors.Join(err, w.takeRoomBack(ctx, p, r, at))
+	return errors.Join(err, w.resetLimits(ctx, p, r, at))
 }
 
 func (w *sweeper) keeper(l *ledger.Ledger, now time.Time) ledger.Keeper {
@@ -202,19 +202,19 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 	return err
 }
 
-// takeRoomBack gives a partition that has more room than it should the limit of the settings,
-// when there is room below it.
-func (w *sweeper) takeRoomBack(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
+// resetLimits gives a partition whose limits are not those of the settings these: it got room, or a change of
+// the limits was cut off. Room is taken back when there is room below it.
+func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
 	state, _ := p.Log.State(p.Number)
-	settings := w.log.Settings()
-	if r.MaxBytes <= 0 || state.Limits.MaxBytes <= r.MaxBytes || state.Limits.Replicas != settings.Replicas || r.Used(state.Bytes) > ledger.FullShare {
-		at.roomy = time.Time{}
-		return nil
-	}
-	if now := p.Now(); at.roomy.IsZero() {
-		at.roomy = now
-	} else if now.Sub(at.roomy) >= roomKept {
-		return w.log.SetLimits(ctx, p.Number, settings)
+	want := w.log.Settings().Limits()
+	switch {
+	case state.Limits == want, state.Limits.Replicas != want.Replicas,
+		eventlog.SmallerLimit(want.MaxBytes, state.Limits.MaxBytes) && r.Used(state.Bytes) > ledger.FullShare:
+		at.other = time.Time{}
+	case at.other.IsZero():
+		at.other = p.Now()
+	case p.Now().Sub(at.other) >= limitsKept:
+		return w.log.ResetLimits(ctx, p.Number)
 	}
 	return nil
 }

@@ -217,7 +217,7 @@ func (w *sweeper) trimEarly() {
 			}
 			p.CaughtUp(ctx)
 		}
-		if state, _ := p.Log.State(p.Number); w.rules().Used(state.Bytes) > ledger.FullShare {
+		if state, _ := p.Log.State(p.Number); w.rules(p).Used(state.Bytes) > ledger.FullShare {
 			err = errors.Join(err, w.moveFloor(ctx, p))
 		}
 		return err

@@ -45,7 +45,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 		return nil, err
 	}
 	l.settings.Store(&has)
-	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.MaxMessageBytes+HeaderRoom) {
+	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.Limits().MaxMessageBytes+HeaderRoom) {
 		log.Warn("NATS takes smaller messages than the log: raise its max_payload", "max_payload", payload, "max_message_bytes", has.MaxMessageBytes)
 	}
 	servers := sync.OnceValue(func() cluster.Servers { return l.seen(ctx) })

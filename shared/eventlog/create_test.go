@@ -36,7 +36,7 @@ func TestCreate_KeepsSettings(t *testing.T) {
 	for _, name := range []string{"MCP_0", "MCP_1", "MCP_2"} {
 		cfg := streamOf(t, first, name).CachedInfo().Config
 		got := []any{cfg.Subjects, cfg.MaxAge, cfg.MaxMsgsPerSubject, cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard, cfg.Compression, cfg.MaxConsumers}
-		want := []any{[]string{"mcp." + name[4:] + ".>"}, time.Duration(0), int64(-1), int64(1 << 20), int32(1000 + 4096), jetstream.DiscardNew, jetstream.S2Compression, 100_000}
+		want := []any{[]string{"mcp." + name[4:] + ".>"}, time.Duration(0), int64(-1), int64(1 << 20), int32(64<<10 + 4096), jetstream.DiscardNew, jetstream.S2Compression, 100_000}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}

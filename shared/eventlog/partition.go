@@ -31,7 +31,7 @@ const updateWithin = time.Minute
 // A change of a log gives the partitions their limits from the last one to the
 // first, as [Create] makes them: partition 0 comes last, so the log's settings are
 // the old ones until every partition has the new limits. A change that was cut off
-// is then a difference that is still there, to be made, and asked about, again.
+// is then a difference, which the janitor undoes after a minute ([Log.ResetLimits]).
 //
 // Another number of replicas is that of this partition alone; buckets are changed by
 // [Log.SetReplicas]. It returns when they are current, while publishing and reading go on:
@@ -62,13 +62,35 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	return l.refresh(ctx, p)
 }
 
+// ResetLimits gives partition p the limits of bytes and of messages that the log's settings say. Errors are
+// those of [Log.MakeRoom]. Only the acting janitor may call it.
+func (l *Log) ResetLimits(ctx context.Context, p int) error {
+	ctx, cancel := l.request(ctx)
+	defer cancel()
+	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		settings := l.Settings()
+		if p == 0 {
+			var err error
+			if settings, err = settingsFrom(cfg.Metadata); err != nil {
+				return false, err
+			}
+		}
+		want := settings.streamConfig(p)
+		cfg.MaxBytes, cfg.MaxMsgSize = want.MaxBytes, want.MaxMsgSize
+		return limitsOf(*cfg) != limitsOf(info.Config), nil
+	}); err != nil {
+		return err
+	}
+	return l.refresh(ctx, p)
+}
+
 // minRoom is how much room a full partition gets at least, in bytes: some hundred control entries.
 const minRoom = 1 << 16
 
 // MakeRoom raises the limit of a partition's bytes by an eighth of its share of MaxBytes: a janitor
 // that has to store something before it may remove anything finds the partition full. Publishers
 // take the room as well. So from twice the share on it adds 64 KiB, while no such room is left,
-// until the janitor could store its entries. [Log.SetLimits] takes the room back. made is false where
+// until the janitor could store its entries. [Log.ResetLimits] takes the room back. made is false where
 // the limit is not what keeps entries out, as on a full disk. Errors wrap [ErrUnavailable] or
 // [ErrNotFound]. Only the acting janitor may call it.
 func (l *Log) MakeRoom(ctx context.Context, p int) (made bool, err error) {
@@ -346,7 +368,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		MaxMsgs:            -1,
 		MaxMsgsPerSubject:  -1,
 		MaxBytes:           s.Limits().MaxBytes,
-		MaxMsgSize:         int32(s.MaxMessageBytes + HeaderRoom), //nolint:gosec // validated: at most 31 MiB
+		MaxMsgSize:         int32(s.Limits().MaxMessageBytes + HeaderRoom), //nolint:gosec // validated: at most 31 MiB
 		MaxConsumers:       maxConsumers,
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,

@@ -3,6 +3,7 @@ package eventlog_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -142,6 +143,30 @@ func TestPublish_LargestWithAllHeaders(t *testing.T) {
 		if got, err := l.At(waittest.Context(t), 0, 1); err != nil || got.Size != size {
 			t.Errorf("of %d bytes %d are stored, %v", size, got.Size, err)
 		}
+	}
+}
+
+// Openings and trims may be larger than the largest message.
+func TestPublish_ControlEntriesInALogOfSmallMessages(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 1})
+	metadata := json.RawMessage(`"` + strings.Repeat("m", 16<<10) + `"`)
+	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Metadata: metadata})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil); err != nil {
+		t.Errorf("a copy of the opening: %v", err)
+	}
+	trim := eventlog.Trim{Session: "s", Life: "l", Reason: eventlog.Trimmed}
+	for seq := uint64(1) << 40; len(trim.Removed) < eventlog.MaxRemoved; seq += 1 << 29 {
+		trim.Removed, trim.UpTo = append(trim.Removed, seq), seq
+	}
+	if _, err := l.Announce(waittest.Context(t), trim, 0); err != nil {
+		t.Errorf("a trim: %v", err)
+	}
+	if err := put(t, l, 2, ""); !errors.Is(err, eventlog.ErrTooLarge) {
+		t.Errorf("an event of 2 bytes: %v", err)
 	}
 }
 

@@ -29,6 +29,10 @@ const (
 // has 950; the rest is for publishers on NATS, which may send more.
 const HeaderRoom = 4 << 10
 
+// controlRoom is what a control entry may take in JetStream's limit: the list of a trim lies in headers,
+// which NATS limits to 64 KiB, and an opening has metadata.
+const controlRoom = 64 << 10
+
 // Settings are the properties of a log, set by its creator; only the limits and
 // the replicas can be changed later ([Log.SetLimits]). Every service reads them from the log, so
 // that none that starts with other defaults can delete anything. -1 switches a limit off; zero means the default.
@@ -183,13 +187,14 @@ const maxConsumers = 100_000
 type Limits struct {
 	Replicas int
 	MaxBytes int64 // of this partition alone
-	// MaxMessageBytes is the largest event, without its headers.
+	// MaxMessageBytes is the largest entry, without its headers: the largest event or, if that is smaller,
+	// 64 KiB for control entries.
 	MaxMessageBytes int
 }
 
 // Limits returns the limits that every partition of a log with these settings has.
 func (s Settings) Limits() Limits {
-	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes, MaxMessageBytes: s.MaxMessageBytes}
+	l := Limits{Replicas: s.Replicas, MaxBytes: s.MaxBytes, MaxMessageBytes: max(s.MaxMessageBytes, controlRoom)}
 	if s.MaxBytes > 0 {
 		l.MaxBytes = max(s.MaxBytes/int64(s.Partitions), 1)
 	}

@@ -229,6 +229,16 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	return nil
 }
 
+// MaxBytes returns how many bytes the partition may hold: its share by the settings, or what JetStream
+// enforces if that is less, as while they are changed. -1 is for no limit.
+func (s State) MaxBytes(settings Settings) int64 {
+	share := settings.Limits().MaxBytes
+	if SmallerLimit(s.Limits.MaxBytes, share) {
+		return s.Limits.MaxBytes
+	}
+	return share
+}
+
 // stateOf returns the state of a partition, given the server that the client was connected to.
 // While an election is not over, any server of a cluster answers with what it has, which may be older
 // than what was acknowledged: the error wraps ErrUnavailable then.

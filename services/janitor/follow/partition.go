@@ -218,7 +218,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 			l.Hush(key)
 		}
 	}
-	if (ledger.Rules{MaxBytes: p.Log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
+	if (ledger.Rules{MaxBytes: state.MaxBytes(p.Log.Settings())}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
 	}
 	if p.compared(state) && !l.HeardOf(state.Generation().ID) && l.Follows(state) {

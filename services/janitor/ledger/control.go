@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -203,7 +202,13 @@ func (l *Ledger) gone(c control) {
 		a.clears--
 	case event.Trim:
 		a.announced--
-		maps.DeleteFunc(a.trims, func(_ string, at uint64) bool { return at == c.seq })
+		name := ""
+		if s != nil {
+			name = s.name
+		}
+		if a.trims[name] == c.seq {
+			delete(a.trims, name)
+		}
 	default:
 	}
 	if s != nil {

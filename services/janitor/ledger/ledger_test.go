@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 	"unsafe"
@@ -416,6 +417,33 @@ func TestMemory_PerStream(t *testing.T) {
 func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 	fill(New(), 100, b.N/100+1)
+}
+
+// The floor passes the trims of a life, one for each of its streams: what one costs does not depend on how
+// many there are.
+func BenchmarkAdvance_Trims(b *testing.B) {
+	for _, streams := range []int{1_000, 16_000} {
+		b.Run(strconv.Itoa(streams), func(b *testing.B) {
+			m := newModel()
+			m.open("s")
+			life := m.lives["s"].life
+			for i := range streams {
+				name := strconv.Itoa(i)
+				m.publish("s", name, false)
+				m.store(eventlog.Entry{
+					Subject: event.Subject{Session: "s", Life: life, Stream: name, Kind: event.Trim},
+					Trim:    &eventlog.Trim{Session: "s", Life: life, Stream: name, UpTo: m.last, Reason: eventlog.Trimmed, Removed: []uint64{m.last}},
+				})
+			}
+			for b.Loop() {
+				b.StopTimer()
+				l := rebuilt(m)
+				b.StartTimer()
+				l.Advance(m.last+1, m.last)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*streams), "ns/trim")
+		})
+	}
 }
 
 // A janitor that starts on an idle log knows how old its entries are by what the server says.
