@@ -67,13 +67,6 @@ type Registry struct {
 // Create makes the bucket if it is missing, and opens the registry. The service
 // that creates the log creates the bucket too.
 func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
-	js, err := jetstream.New(events.Conn(), jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return nil, err
-	}
-	if err := createBucket(ctx, js, events); err != nil {
-		return nil, err
-	}
 	return open(ctx, events, log, true, opts...)
 }
 
@@ -127,6 +120,9 @@ func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger, o
 func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator bool, opts ...Option) (*Registry, error) {
 	nc := events.Conn()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	if err == nil && creator {
+		err = createBucket(ctx, js, events)
+	}
 	if err != nil {
 		return nil, err
 	}
