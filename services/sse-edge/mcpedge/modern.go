@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
@@ -20,6 +19,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -183,10 +183,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 // handOverAgain hands a call over once more, to a client that came back to an edge that stops: a proxy takes
 // a moment to notice, and the client knows no other place. It waits that moment.
 func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
-	select {
-	case <-time.After(delivery.Jitter(s.subs.Config.Retry)):
-	case <-s.subs.Base.Done():
-	}
+	natsconn.Pause(s.subs.Base, delivery.Jitter(s.subs.Config.Retry))
 	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
 }
 

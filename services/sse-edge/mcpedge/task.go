@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -102,9 +103,7 @@ func (s *Service) hasLost(name string) bool {
 	lost, begun := s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), limit)
 	if begun {
 		s.attached.work.Go(func() {
-			select {
-			case <-s.subs.Base.Done():
-			case <-time.After(limit):
+			if natsconn.Pause(s.subs.Base, limit) {
 				s.hasLost(name)
 			}
 		})
