@@ -224,10 +224,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	if errors.Is(err, cursor.ErrTooManySessions) {
 		return nil, web.Wrap(err, web.CodeInvalidParameter, "More open sessions match than the "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" that a connection may follow (--max-connection-sessions).")
 	}
-	if err != nil && cursor.Transient(err) {
-		return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
-	}
-	return g, err
+	return g, subscriber.Problem(err)
 }
 
 // authorizeLife reports whether a caller may read a life of a session, or, when life is empty, the newest
