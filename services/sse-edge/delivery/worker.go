@@ -372,10 +372,7 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 	if st.phase = flushing; last {
 		st.phase = closing
 	}
-	size := 0
-	for _, b := range rest {
-		size += len(b)
-	}
+	size := total(rest)
 	w.streams.Metrics.BlockedWrites.Inc()
 	w.streams.Metrics.Blocked.Inc()
 	go func() {
@@ -384,6 +381,13 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 		w.streams.Metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
+}
+
+func total(buffers [][]byte) (n int) {
+	for _, b := range buffers {
+		n += len(b)
+	}
+	return n
 }
 
 // back takes a stream back from its goroutine.
