@@ -193,8 +193,9 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 		return Unknown, 0
 	}
 	verdict := Unknown
+	lives := slices.Compact([]string{place.Life, ""})
 	for i := len(generations) - 1; i >= 0; i-- {
-		for _, life := range lives(place.Life) {
+		for _, life := range lives {
 			p := place
 			p.Generation, p.Life = generations[i].ID, life
 			tag := p.Tag()
@@ -281,11 +282,4 @@ func end(later []Generation) uint64 {
 		end = min(end, g.Start)
 	}
 	return end
-}
-
-func lives(current string) []string {
-	if current == "" {
-		return []string{""}
-	}
-	return []string{current, ""}
 }
