@@ -526,11 +526,7 @@ func (r *Registry) writeLinked(ctx context.Context, rec, indexed Record) (Record
 // ingest. It is safe to repeat, and finishes what another process began. Errors wrap
 // [ErrNotFound], [ErrUnavailable], or those of [eventlog.Log.EndSession].
 func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool) error {
-	f, err := r.find(ctx, name)
-	if err != nil {
-		return err
-	}
-	rec, err := r.judge(ctx, f)
+	rec, err := r.Get(ctx, name)
 	if err != nil {
 		return err
 	}
