@@ -109,14 +109,7 @@ func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 //
 // A session that the caller may not read is like one that is not there, and does not keep the
 // others from it.
-func (s *Service) group(c *fiber.Ctx) error {
-	if s.subs.TooOften(c) {
-		return s.slowDown(c)
-	}
-	grants, err := s.cfg.Access.Authenticate(c)
-	if err != nil {
-		return s.turnAway(c, err)
-	}
+func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	req, err := s.parseGroup(c)
 	if err != nil {
 		return err
