@@ -114,8 +114,8 @@ func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
 // address is [Clients.Address] for a peer and the header's lines, which are one list.
 func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
 	client := peer
-	for i := len(forwarded) - 1; i >= 0; i-- {
-		for rest, more := forwarded[i], true; more; {
+	for _, line := range slices.Backward(forwarded) {
+		for rest, more := line, true; more; {
 			if !cl.trusts(client) {
 				return client
 			}
