@@ -275,9 +275,6 @@ func writes(c *fiber.Ctx) bool {
 	}
 }
 
-// Listed reports whether an origin is one of those whose pages may read answers.
-func (a *Access) Listed(origin string) bool { return a != nil && a.origins[origin] }
-
 // listed reports whether a request comes from a page of one of the origins.
 func (a *Access) listed(c *fiber.Ctx) bool {
 	headers := c.Request().Header.PeekAll(fiber.HeaderOrigin)
