@@ -9,6 +9,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/auth"
 	"rejoin/shared/event"
 	"rejoin/shared/web"
 )
@@ -59,19 +60,26 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	return subscriber.SendStream(c, st, from)
 }
 
+// authenticated returns a handler that has h answer clients with a valid token that do not come too often.
+func (s *Service) authenticated(h func(*fiber.Ctx, auth.Grants) error) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		if s.subs.TooOften(c) {
+			return s.slowDown(c)
+		}
+		grants, err := s.cfg.Access.Authenticate(c)
+		if err != nil {
+			return s.turnAway(c, err)
+		}
+		return h(c, grants)
+	}
+}
+
 // events answers a subscriber with an event stream or with a page.
 //
 // A stream is authorised when it begins, and ends with its token, at the end of the leeway. A
 // member is checked again with each heartbeat against the copy of the registry; an owner never
 // loses a session.
-func (s *Service) events(c *fiber.Ctx) error {
-	if s.subs.TooOften(c) {
-		return s.slowDown(c)
-	}
-	grants, err := s.cfg.Access.Authenticate(c)
-	if err != nil {
-		return s.turnAway(c, err)
-	}
+func (s *Service) events(c *fiber.Ctx, grants auth.Grants) error {
 	req, err := parse(c)
 	if err != nil {
 		return err

@@ -109,14 +109,7 @@ func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 //
 // A session that the caller may not read is like one that is not there, and does not keep the
 // others from it.
-func (s *Service) group(c *fiber.Ctx) error {
-	if s.subs.TooOften(c) {
-		return s.slowDown(c)
-	}
-	grants, err := s.cfg.Access.Authenticate(c)
-	if err != nil {
-		return s.turnAway(c, err)
-	}
+func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	req, err := s.parseGroup(c)
 	if err != nil {
 		return err
@@ -224,10 +217,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	if errors.Is(err, cursor.ErrTooManySessions) {
 		return nil, web.Wrap(err, web.CodeInvalidParameter, "More open sessions match than the "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" that a connection may follow (--max-connection-sessions).")
 	}
-	if err != nil && cursor.Transient(err) {
-		return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
-	}
-	return g, err
+	return g, subscriber.Problem(err)
 }
 
 // authorizeLife reports whether a caller may read a life of a session, or, when life is empty, the newest

@@ -34,9 +34,9 @@ const partitionParameter = "p"
 func (s *Service) Routes() []web.Route {
 	query := []string{"after", "from", "last", "on_gap", "envelope", "method", "level", "limit", "wait", partitionParameter}
 	routes := []web.Route{
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.events, NoHead: true, Query: query},
-		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.events, NoHead: true, Query: query},
-		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.group, NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level", partitionParameter}},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.authenticated(s.events), NoHead: true, Query: query},
+		{Method: fiber.MethodGet, Path: "/v1/sessions/:session/events", Handler: s.authenticated(s.events), NoHead: true, Query: query},
+		{Method: fiber.MethodGet, Path: "/v1/events", Handler: s.authenticated(s.group), NoHead: true, Query: []string{"session", "stream", "added", "after", "from", "method", "level", partitionParameter}},
 		{Method: fiber.MethodGet, Path: "/rejoin.js", Handler: pages.File(rejoinjs.Source, "text/javascript; charset=utf-8")},
 	}
 	routes = append(routes, s.mcp.Routes()...)

@@ -34,11 +34,10 @@ func (p Pattern) Check() error {
 // CheckSubject reports whether p can match the subject of a token. The error wraps
 // [ErrPattern].
 func (p Pattern) CheckSubject() error {
-	beginning, open := strings.CutSuffix(string(p), "*")
-	if open && beginning == "" {
+	if p == All {
 		return nil
 	}
-	if err := CheckSubject(beginning); err != nil {
+	if err := CheckSubject(strings.TrimSuffix(string(p), "*")); err != nil {
 		return fmt.Errorf("%w: %q: %w", ErrPattern, string(p), err)
 	}
 	return nil
@@ -55,7 +54,7 @@ func CheckSubject(subject string) error {
 
 // covers reports whether p stands for all names that another pattern stands for.
 func (p Pattern) covers(other Pattern) bool {
-	if _, open := strings.CutSuffix(string(p), "*"); !open {
+	if !strings.HasSuffix(string(p), "*") {
 		return p == other
 	}
 	return p.Match(strings.TrimSuffix(string(other), "*"))

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,23 +60,17 @@ func (m *Message) line(key string) []byte {
 	from := len(b)
 	b = append(b, m.Data...)
 	// Inside of strings JSON has no line ends.
-	for data := b[from:]; ; {
-		i := bytes.IndexAny(data, "\r\n")
-		if i < 0 {
-			break
+	for i, c := range b[from:] {
+		if c == '\r' || c == '\n' {
+			b[from+i] = ' '
 		}
-		data[i] = ' '
-		data = data[i+1:]
 	}
 	return append(b, '}', '\n')
 }
 
 // appendText appends a text as a JSON string.
 func appendText(b []byte, text string) []byte {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		panic(err) // a string always can be marshalled
-	}
+	quoted, _ := json.Marshal(text) // a string always can be marshalled
 	return append(b, quoted...)
 }
 

@@ -18,14 +18,11 @@ import (
 // are all untried before. The error says why some have to be sent again; it is nil
 // when none has to.
 func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
-	size := 0
-	for _, e := range batch {
-		size += len(e.line)
+	lines := make([][]byte, len(batch))
+	for i, e := range batch {
+		lines[i] = e.line
 	}
-	body := make([]byte, 0, size)
-	for _, e := range batch {
-		body = append(body, e.line...)
-	}
+	body := bytes.Join(lines, nil)
 	doubt, doubtful := p.oldestDoubt(batch)
 	within, cancel := context.WithCancel(p.ctx)
 	if doubtful {

@@ -218,7 +218,7 @@ func TestRun_AdminPortClosesLast(t *testing.T) {
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, `"draining":true`) {
 		t.Errorf("while stopping, /readyz says %d %s", status, body)
 	}
-	if !env.Health.Draining() {
+	if !env.Health.Readiness().Draining {
 		t.Error("not draining")
 	}
 }

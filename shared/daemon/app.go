@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,9 +185,7 @@ func refusalCode(err error) int {
 }
 
 func (a App) withDefaults() App {
-	if a.Usage == "" {
-		a.Usage = a.Name
-	}
+	a.Usage = cmp.Or(a.Usage, a.Name)
 	if a.Args == nil {
 		a.Args = os.Args[1:]
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,10 +80,7 @@ func (g *Group) Run(ctx context.Context) error {
 		errs = r.collect(errs)
 	}
 
-	timeout := g.StopTimeout
-	if timeout == 0 {
-		timeout = DefaultStopTimeout
-	}
+	timeout := cmp.Or(g.StopTimeout, DefaultStopTimeout)
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	for _, r := range slices.Backward(started) {

@@ -46,13 +46,6 @@ func (h *Health) Drain() {
 	h.draining = true
 }
 
-// Draining tells whether Drain has been called.
-func (h *Health) Draining() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.draining
-}
-
 // Readiness is the JSON body of /readyz.
 type Readiness struct {
 	Ready    bool      `json:"ready"`

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -33,8 +34,5 @@ func CurrentVersion() string {
 			return s.Value
 		}
 	}
-	if info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
+	return cmp.Or(info.Main.Version, "unknown")
 }

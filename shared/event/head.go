@@ -29,28 +29,13 @@ func LevelOf(data []byte) (level int, ok bool) {
 // none before those of other names. What is no object has no members.
 func member(object []byte, name string, until ...string) []byte {
 	s := scanner{data: object}
-	s.space()
-	if s.pos == len(object) || s.peek() != '{' {
-		return nil
-	}
-	s.pos++
-	s.space()
-	for s.peek() != '}' {
-		key := text(s.value())
-		s.space()
-		s.pos++ // the colon
-		s.space()
+	for written := range s.names {
+		key := text(written)
 		if string(key) == name {
 			return s.value()
 		}
 		if slices.Contains(until, string(key)) {
 			return nil
-		}
-		s.value()
-		s.space()
-		if s.peek() == ',' {
-			s.pos++
-			s.space()
 		}
 	}
 	return nil

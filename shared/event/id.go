@@ -193,10 +193,11 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 		return Unknown, 0
 	}
 	verdict := Unknown
-	for i := len(generations) - 1; i >= 0; i-- {
-		for _, life := range lives(place.Life) {
+	lives := slices.Compact([]string{place.Life, ""})
+	for i, g := range slices.Backward(generations) {
+		for _, life := range lives {
 			p := place
-			p.Generation, p.Life = generations[i].ID, life
+			p.Generation, p.Life = g.ID, life
 			tag := p.Tag()
 			if tag == id.Tag {
 				if later := generations[i+1:]; len(later) > 0 && id.Sequence >= end(later) {
@@ -261,14 +262,12 @@ func NextGenerations(generations []Generation, more ...Generation) []Generation 
 // largest sequence there is when nothing was begun in between, and 0 when the
 // lists have nothing in common.
 func Fork(before, after []Generation) uint64 {
-	for i := len(before) - 1; i >= 0; i-- {
-		for j := range after {
-			if after[j].ID == before[i].ID {
-				if first := min(end(before[i+1:]), end(after[j+1:])); first != math.MaxUint64 {
-					return first - 1
-				}
-				return math.MaxUint64
+	for i, g := range slices.Backward(before) {
+		if j := slices.IndexFunc(after, func(other Generation) bool { return other.ID == g.ID }); j >= 0 {
+			if first := min(end(before[i+1:]), end(after[j+1:])); first != math.MaxUint64 {
+				return first - 1
 			}
+			return math.MaxUint64
 		}
 	}
 	return 0
@@ -281,11 +280,4 @@ func end(later []Generation) uint64 {
 		end = min(end, g.Start)
 	}
 	return end
-}
-
-func lives(current string) []string {
-	if current == "" {
-		return []string{""}
-	}
-	return []string{current, ""}
 }

@@ -1,5 +1,7 @@
 package event
 
+import "strings"
+
 // MaxKeyLen is the longest idempotency key, in bytes.
 const MaxKeyLen = 256
 
@@ -11,10 +13,5 @@ func ValidKey(key string) bool {
 
 // PrintableASCII reports whether a text has visible ASCII characters and spaces only.
 func PrintableASCII(text string) bool {
-	for i := range len(text) {
-		if text[i] < 0x20 || text[i] > 0x7e {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < 0x20 || r > 0x7e })
 }

@@ -122,14 +122,8 @@ func (m *members) read(data []byte) error {
 }
 
 func (m *members) set(key, value []byte) error {
-	name := string(key[1 : len(key)-1])
-	if bytes.IndexByte(key, '\\') >= 0 {
-		if err := json.Unmarshal(key, &name); err != nil {
-			return fmt.Errorf("%w: a member has no readable name", ErrInvalidMessage)
-		}
-	}
 	var place *[]byte
-	switch name {
+	switch string(text(key)) {
 	case "jsonrpc":
 		place = &m.jsonrpc
 	case "id":
@@ -146,7 +140,7 @@ func (m *members) set(key, value []byte) error {
 		return nil
 	}
 	if *place != nil {
-		return fmt.Errorf("%w: it has two members %q", ErrInvalidMessage, name)
+		return fmt.Errorf("%w: it has two members %q", ErrInvalidMessage, text(key))
 	}
 	*place = value
 	return nil
@@ -225,25 +219,39 @@ type scanner struct {
 func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		s := scanner{data: object}
-		s.space()
-		if s.pos == len(object) || s.peek() != '{' {
-			return
-		}
-		s.pos++
-		s.space()
-		for s.peek() != '}' {
-			name := s.value()
-			s.space()
-			s.pos++ // the colon
-			s.space()
+		for name := range s.names {
 			if !yield(name, s.value()) {
 				return
 			}
+		}
+	}
+}
+
+// names yields the names of an object's members as they are written, each while the scanner is at the value. It
+// steps over a value that the loop leaves.
+func (s *scanner) names(yield func(name []byte) bool) {
+	s.space()
+	if s.pos == len(s.data) || s.peek() != '{' {
+		return
+	}
+	s.pos++
+	s.space()
+	for s.peek() != '}' {
+		name := s.value()
+		s.space()
+		s.pos++ // the colon
+		s.space()
+		at := s.pos
+		if !yield(name) {
+			return
+		}
+		if s.pos == at {
+			s.value()
+		}
+		s.space()
+		if s.peek() == ',' {
+			s.pos++
 			s.space()
-			if s.peek() == ',' {
-				s.pos++
-				s.space()
-			}
 		}
 	}
 }

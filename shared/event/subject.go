@@ -1,8 +1,10 @@
 package event
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -144,12 +146,7 @@ func ParseLifeKey(key string) (session, life string) {
 	return session, life
 }
 
-func lifeToken(life string) string {
-	if life == "" {
-		return noLife
-	}
-	return life
-}
+func lifeToken(life string) string { return cmp.Or(life, noLife) }
 
 // CheckLife reports whether a text may be a life: at most 32 characters of [a-z0-9], or
 // empty. The error wraps [ErrInvalidSubject].
@@ -199,17 +196,8 @@ func ParseSubject(subject string) (Subject, error) {
 		s.Life = life
 	}
 	if control, stream, of := strings.Cut(token, "."); of || strings.HasPrefix(token, "=") {
-		switch control {
-		case controls[Birth]:
-			s.Kind = Birth
-		case controls[Seal]:
-			s.Kind = Seal
-		case controls[End]:
-			s.Kind = End
-		case controls[Clear]:
-			s.Kind = Clear
-		case controls[Trim]:
-			s.Kind = Trim
+		if kind := slices.Index(controls[:], control); kind > int(Open) { // an opening has no life
+			s.Kind = Kind(kind) //nolint:gosec // the index of a kind
 		}
 		switch {
 		case s.Kind == Message && of, s.Kind == Birth && !of, s.Kind == Seal && of:

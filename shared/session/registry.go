@@ -67,13 +67,6 @@ type Registry struct {
 // Create makes the bucket if it is missing, and opens the registry. The service
 // that creates the log creates the bucket too.
 func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
-	js, err := jetstream.New(events.Conn(), jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return nil, err
-	}
-	if err := createBucket(ctx, js, events); err != nil {
-		return nil, err
-	}
 	return open(ctx, events, log, true, opts...)
 }
 
@@ -127,6 +120,9 @@ func OpenRegistry(ctx context.Context, events *eventlog.Log, log *slog.Logger, o
 func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator bool, opts ...Option) (*Registry, error) {
 	nc := events.Conn()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
+	if err == nil && creator {
+		err = createBucket(ctx, js, events)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -530,11 +526,7 @@ func (r *Registry) writeLinked(ctx context.Context, rec, indexed Record) (Record
 // ingest. It is safe to repeat, and finishes what another process began. Errors wrap
 // [ErrNotFound], [ErrUnavailable], or those of [eventlog.Log.EndSession].
 func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool) error {
-	f, err := r.find(ctx, name)
-	if err != nil {
-		return err
-	}
-	rec, err := r.judge(ctx, f)
+	rec, err := r.Get(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -202,19 +202,19 @@ func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), verifyTimeout)
 	defer cancel()
 	grants, err := a.verifier.Verify(ctx, token)
-	switch {
-	case err == nil:
+	if err == nil {
 		return grants, nil
+	}
+	problem := Wrap(err, CodeUnauthorized, "")
+	switch {
 	case errors.Is(err, auth.ErrUnavailable):
-		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnavailable, "Tokens cannot be checked at the moment."))
+		problem = Wrap(err, CodeUnavailable, "Tokens cannot be checked at the moment.")
 	case errors.Is(err, auth.ErrMissing):
 		challenge(c, "") // RFC 6750, section 3.1: no error where there was nothing to be wrong
-		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnauthorized, ""))
 	default:
 		challenge(c, "invalid_token")
-		err = a.refuse(auth.Reason(err), Wrap(err, CodeUnauthorized, ""))
 	}
-	return auth.Grants{}, err
+	return auth.Grants{}, a.refuse(auth.Reason(err), problem)
 }
 
 // Insufficient returns the problem that answers a request for what its token does not
@@ -274,9 +274,6 @@ func writes(c *fiber.Ctx) bool {
 		return true
 	}
 }
-
-// Listed reports whether an origin is one of those whose pages may read answers.
-func (a *Access) Listed(origin string) bool { return a != nil && a.origins[origin] }
 
 // listed reports whether a request comes from a page of one of the origins.
 func (a *Access) listed(c *fiber.Ctx) bool {

@@ -103,7 +103,6 @@ func (cfg Config) withDefaults() Config {
 func NewApp(cfg Config) *fiber.App {
 	cfg = cfg.withDefaults()
 	m := newMetrics(cfg.Service, cfg.Metrics)
-	refused := cfg.Refusals
 	app := fiber.New(fiber.Config{
 		AppName:                      "Rejoin",
 		CaseSensitive:                true,
@@ -121,7 +120,7 @@ func NewApp(cfg Config) *fiber.App {
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
 			isolate(c)
-			return answer(c, refused, err)
+			return answer(c, cfg.Refusals, err)
 		},
 	})
 	server := app.Server()
@@ -140,17 +139,17 @@ func NewApp(cfg Config) *fiber.App {
 		routed(c)
 	}
 	app.Hooks().OnShutdown(func() error {
-		refused.close()
+		cfg.Refusals.close()
 		return nil
 	})
-	app.Use(frame(m, cfg, refused), checkHead(cfg.MaxBodyBytes), checkTarget)
+	app.Use(frame(m, cfg), checkHead(cfg.MaxBodyBytes), checkTarget)
 	return app
 }
 
 // frame is around everything else: it measures, recovers from panics, answers errors,
 // so that the measured status is the one sent, and sees to it that no rest of a body is
 // taken for the next request.
-func frame(m *metrics, cfg Config, refused *Refusals) fiber.Handler {
+func frame(m *metrics, cfg Config) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()
 		method := methodLabel(c.Method())
@@ -160,7 +159,7 @@ func frame(m *metrics, cfg Config, refused *Refusals) fiber.Handler {
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
 		if err := guarded(c); err != nil {
-			if err := answer(c, refused, err); err != nil {
+			if err := answer(c, cfg.Refusals, err); err != nil {
 				return err
 			}
 		}

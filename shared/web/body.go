@@ -81,7 +81,8 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 func (b *Body) Part() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.over && !b.stopping() {
+	// Once the server stops, ctx has an error, and the rest of a body has to hurry.
+	if now := time.Now(); now.Sub(b.extended) > b.timeout/16 && !b.over && b.ctx.Err() == nil {
 		b.extended = now
 		_ = b.ctx.Conn().SetReadDeadline(now.Add(b.timeout)) // fails on a closed connection, as Read does
 	}
@@ -138,16 +139,6 @@ func (b *Body) Read(p []byte) (int, error) {
 	}
 	b.err = bodyError(err)
 	return n, b.err
-}
-
-// stopping reports whether the server stops, and the rest of a body has to hurry.
-func (b *Body) stopping() bool {
-	select {
-	case <-b.ctx.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 func bodyError(err error) error {

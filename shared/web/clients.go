@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -103,10 +104,7 @@ func (cl *Clients) bodyTimeout() time.Duration { return cmp.Or(cl.cfg.BodyTimeou
 // its end. Where the header holds something that is no address, the last one after it
 // counts. The address is never in IPv6 what it is in IPv4, and has no zone.
 func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
-	var peer netip.Addr
-	if tcp, ok := c.Context().RemoteAddr().(*net.TCPAddr); ok {
-		peer = plain(tcp.AddrPort().Addr())
-	}
+	peer := peerOf(c.Context().RemoteAddr())
 	if cl == nil || len(cl.proxies) == 0 {
 		return peer
 	}
@@ -116,8 +114,8 @@ func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
 // address is [Clients.Address] for a peer and the header's lines, which are one list.
 func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
 	client := peer
-	for i := len(forwarded) - 1; i >= 0; i-- {
-		for rest, more := forwarded[i], true; more; {
+	for _, line := range slices.Backward(forwarded) {
+		for rest, more := line, true; more; {
 			if !cl.trusts(client) {
 				return client
 			}
@@ -136,12 +134,8 @@ func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
 // Peer returns what stands for the client where connections are counted, before there is a request: the
 // peer's address as [Counted]; empty for a trusted proxy, which has those of many clients.
 func (cl *Clients) Peer(addr net.Addr) string {
-	tcp, ok := addr.(*net.TCPAddr)
-	if !ok {
-		return ""
-	}
-	peer := plain(tcp.AddrPort().Addr())
-	if cl != nil && cl.trusts(peer) {
+	peer := peerOf(addr)
+	if !peer.IsValid() || cl != nil && cl.trusts(peer) {
 		return ""
 	}
 	return Counted(peer).String()
@@ -154,12 +148,7 @@ func cutLast(list []byte) (before, last []byte, more bool) {
 }
 
 func (cl *Clients) trusts(addr netip.Addr) bool {
-	for _, p := range cl.proxies {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(cl.proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // parseForwarded reads an address, with or without a port.
@@ -191,14 +180,20 @@ func (cl *Clients) watch(c *fiber.Ctx, log *slog.Logger) {
 	if cl.alike || len(c.Request().Header.Peek(fiber.HeaderXForwardedFor)) == 0 {
 		return
 	}
-	peer, ok := c.Context().RemoteAddr().(*net.TCPAddr)
-	if !ok || cl.trusts(plain(peer.AddrPort().Addr())) {
+	peer := peerOf(c.Context().RemoteAddr())
+	if !peer.IsValid() || cl.trusts(peer) {
 		return
 	}
 	now := time.Now().Unix()
 	if before := cl.unlisted.Load(); now-before >= 60 && cl.unlisted.CompareAndSwap(before, now) {
-		log.Warn("requests come from a proxy that is not in --trusted-proxies: all clients behind it count as one, with one client's share", "proxy", peer.IP.String())
+		log.Warn("requests come from a proxy that is not in --trusted-proxies: all clients behind it count as one, with one client's share", "proxy", peer.String())
 	}
+}
+
+// peerOf returns the address of a connection's other end; the zero Addr when that is not of TCP.
+func peerOf(addr net.Addr) netip.Addr {
+	tcp, _ := addr.(*net.TCPAddr)
+	return plain(tcp.AddrPort().Addr())
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
@@ -209,9 +204,5 @@ func Counted(addr netip.Addr) netip.Addr {
 	if !addr.Is6() {
 		return addr
 	}
-	network, err := addr.WithZone("").Prefix(64)
-	if err != nil {
-		return addr // never: 64 bits are not too many
-	}
-	return network.Addr()
+	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().Addr()
 }

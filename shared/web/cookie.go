@@ -36,15 +36,12 @@ const (
 // request's host is the loopback interface. Errors are those of [Access.Authenticate]; a
 // cookie does not renew itself.
 func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
-	if _, ofCookie, err := credentials(c); err == nil && ofCookie {
+	token, ofCookie, err := credentials(c)
+	if err == nil && ofCookie {
 		_, err = a.verify(c, "")
 		return err
 	}
-	grants, err := a.Authenticate(c)
-	if err != nil {
-		return err
-	}
-	token, _, err := credentials(c)
+	grants, err := a.Authenticate(c) // which has the error of credentials
 	if err != nil {
 		return err
 	}

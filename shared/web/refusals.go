@@ -54,7 +54,6 @@ type refused struct {
 	level   slog.Level
 	n       int
 	clients map[netip.Addr]int
-	others  int    // of other clients
 	newest  string // the cause of a failure
 	timer   *time.Timer
 }
@@ -147,8 +146,6 @@ func (r *Refusals) first(code Code, level slog.Level, cause string, client netip
 	}
 	if _, known := w.clients[client]; known || len(w.clients) < refusalClients {
 		w.clients[client]++
-	} else {
-		w.others++
 	}
 	return false
 }

@@ -28,7 +28,7 @@ const arrival = time.Second
 // Serve's, and who hijacked it must close it. Serve closes ln; it must be
 // called only once for each app.
 func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Duration) error {
-	var open connections
+	open := connections{all: map[net.Conn]struct{}{}}
 	app.Server().ConnState = open.track
 	l, ok := ln.(*listener)
 	if !ok {
@@ -78,9 +78,6 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case fasthttp.StateNew:
-		if c.all == nil {
-			c.all = make(map[net.Conn]struct{})
-		}
 		c.all[conn] = struct{}{}
 	case fasthttp.StateClosed:
 		delete(c.all, conn)

@@ -5,6 +5,7 @@ package admission
 import (
 	"crypto/rand"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,12 +97,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 
 // crowded reports whether a session of a visit has as many as it may have. The caller holds mu.
 func (a *Admission) crowded(v Visit) bool {
-	for _, name := range v.Sessions {
-		if a.sessions[name] >= a.perSession {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Sessions, func(name string) bool { return a.sessions[name] >= a.perSession })
 }
 
 // note notes a visit's sessions.

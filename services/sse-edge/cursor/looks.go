@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 )
 
 // looks lets readers that look at the partition's leader at about the same time share
@@ -95,10 +96,8 @@ const lookTimeout = 10 * time.Second
 // says that the window is in another generation, and has not.
 func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 	for !l.window.Reached(state) {
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, reachEvery) {
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
-		case <-time.After(reachEvery):
 		}
 	}
 	if l.window.Stats().End < state.Last {
@@ -136,13 +135,5 @@ const (
 // catchesUp waits a moment if an attempt failed because the window is behind, and
 // reports whether to try again; begun is when the first attempt was made.
 func catchesUp(ctx context.Context, begun time.Time, err error) bool {
-	if !errors.Is(err, errBehind) || time.Since(begun) > catchUpWithin {
-		return false
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(catchUpEvery):
-		return true
-	}
+	return errors.Is(err, errBehind) && time.Since(begun) <= catchUpWithin && natsconn.Pause(ctx, catchUpEvery)
 }

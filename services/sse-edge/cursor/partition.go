@@ -53,8 +53,8 @@ type Partition struct {
 // follow tails the partition into the window until ctx ends, and all reads have.
 func (p *Partition) follow() {
 	var work sync.WaitGroup
-	work.Go(func() { p.watch(p.ctx) })
-	work.Go(func() { p.lookAfterJumps(p.ctx) })
+	work.Go(p.watch)
+	work.Go(p.lookAfterJumps)
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
 		Turns:  p.of.turns,
 		Again:  p.again,
@@ -128,12 +128,12 @@ func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Holes().Ins
 // watch lets frames carry a generation that was begun while the tail went on, or has the tail begin
 // again if the partition was rolled back: in a cluster its server is not always the one that the edge
 // is connected to.
-func (p *Partition) watch(ctx context.Context) {
+func (p *Partition) watch() {
 	for {
 		state, changed := p.log.State(p.number)
 		p.extend(state)
 		select {
-		case <-ctx.Done():
+		case <-p.ctx.Done():
 			return
 		case <-changed:
 		}
@@ -155,23 +155,17 @@ func (p *Partition) extend(state eventlog.State) {
 // lag returns by how many sequences the window is behind the log, as last seen.
 func (p *Partition) lag() float64 {
 	state, _ := p.log.State(p.number)
-	if end := p.window.Stats().End; state.Last > end {
-		return float64(state.Last - end)
-	}
-	return 0
+	end := p.window.Stats().End
+	return float64(max(state.Last, end) - end)
 }
 
 func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	p.metrics.received.Inc()
-	if missed > 0 {
-		p.metrics.missed.Add(float64(missed))
-	}
 	if !e.Valid {
 		if _, begins := event.ParseGenerationSubject(p.number, e.RawSubject); !begins { // in whichever run of the server
 			p.metrics.skipped.WithLabelValues("subject").Inc()
 		}
-	}
-	if e.Valid && e.Subject.Kind == event.Message && !validMessage(e.Data) {
+	} else if e.Subject.Kind == event.Message && !validMessage(e.Data) {
 		p.metrics.skipped.WithLabelValues("json").Inc()
 		e.Valid = false
 	}
@@ -180,6 +174,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	}
 	p.window.Append(e, missed)
 	if missed > 0 {
+		p.metrics.missed.Add(float64(missed))
 		p.askForLook()
 	}
 }
@@ -252,12 +247,12 @@ func (p *Partition) askForLook() {
 	}
 }
 
-// lookAfterJumps looks at the partition as soon as a window has holes, until ctx ends:
+// lookAfterJumps looks at the partition as soon as a window has holes, while it is followed:
 // the earlier it looks, the less has been removed since that the window still holds.
-func (p *Partition) lookAfterJumps(ctx context.Context) {
+func (p *Partition) lookAfterJumps() {
 	for {
 		select {
-		case <-ctx.Done():
+		case <-p.ctx.Done():
 			return
 		case <-p.jumped:
 		}
@@ -265,7 +260,7 @@ func (p *Partition) lookAfterJumps(ctx context.Context) {
 		if !v.Inside || v.Proved <= 1 {
 			continue
 		}
-		if _, err := p.afterJump(ctx, v); err != nil && ctx.Err() == nil {
+		if _, err := p.afterJump(p.ctx, v); err != nil && p.ctx.Err() == nil {
 			p.logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 	}

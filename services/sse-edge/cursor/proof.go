@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 )
 
 // A reader proves from the log alone that nothing is missing after its cursor. Events that
@@ -162,10 +163,8 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 		if p.patience.over(state) {
 			return state.Checked(), nil
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, checkAgain) {
 			return false, ctx.Err()
-		case <-time.After(checkAgain):
 		}
 	}
 }

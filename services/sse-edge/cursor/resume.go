@@ -147,7 +147,7 @@ func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error
 func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) error {
 	id, err := event.ParseID(text)
 	if err != nil {
-		r.begin(ReasonUnknown, text)
+		r.begin(text)
 		return nil //nolint:nilerr // what cannot be read is no error but a gap
 	}
 	verdict, common := event.Resolve(id, r.tagPlace(), a.Gens)
@@ -159,24 +159,18 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 			return err
 		}
 	}
-	lost := verdict == event.RolledBack || verdict == event.Forgotten
-	switch {
-	case verdict == event.Unknown:
-		r.begin(ReasonUnknown, text)
-		return nil
-	case lost && common == 0:
-		r.begin(ReasonRolledBack, text)
-		r.Pending[0].Certain = verdict == event.RolledBack
-		return nil
-	case lost:
+	switch verdict {
+	case event.Unknown:
+		r.begin(text)
+	case event.RolledBack, event.Forgotten:
 		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: verdict == event.RolledBack, Stream: r.Place.Stream, Requested: text}}
-		r.Cursor = common
-		return nil
-	}
-	r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
-	if id.Sequence > last {
-		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: true, Stream: r.Place.Stream, Requested: text}}
-		r.Cursor = last
+		r.Fresh, r.Cursor = common == 0, common
+	case event.Good:
+		r.Cursor, r.given, r.givenAt = id.Sequence, text, id.Sequence
+		if id.Sequence > last {
+			r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: true, Stream: r.Place.Stream, Requested: text}}
+			r.Cursor = last
+		}
 	}
 	return nil
 }
@@ -222,10 +216,10 @@ func (r *Reader) tagPlace() event.Place {
 	return p
 }
 
-// begin starts at the oldest retained event, after a gap.
-func (r *Reader) begin(reason Reason, requested string) {
+// begin starts at the oldest retained event, after a gap: what was requested is not known.
+func (r *Reader) begin(requested string) {
 	r.Fresh, r.Cursor = true, 0
-	r.Pending = []Gap{{Reason: reason, Certain: true, Stream: r.Place.Stream, Requested: requested}}
+	r.Pending = []Gap{{Reason: ReasonUnknown, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
 // About is what the first event on a connection tells. While the log does not answer, or is asked by too

@@ -52,7 +52,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 // with a cursor continues there once what follows was read.
 func (st *Stream) open(from Beginning) (err error) {
 	r := st.Reader
-	ctx, cancel := context.WithTimeout(cursor.WithClient(st.streams.base, st.Request.Client), openingTimeout)
+	ctx, cancel := context.WithTimeout(cursor.WithClient(st.streams.cfg.Base, st.Request.Client), openingTimeout)
 	defer cancel()
 	if st.raw, err = RawOf(st.conn); err != nil {
 		return err

@@ -28,7 +28,7 @@ const (
 type History struct {
 	mu            sync.Mutex
 	began         int64 // as in happening
-	comings, gaps latest[happening]
+	comings, gaps latest
 }
 
 // happening is an entry of a history.
@@ -49,7 +49,7 @@ type happening struct {
 var arrivals = [...]inspect.Came{inspect.FromStart, inspect.FromNow, inspect.FromWindow, inspect.FromLog}
 
 func newHistory() *History {
-	return &History{began: time.Now().UnixNano(), comings: latest[happening]{most: maxComings}, gaps: latest[happening]{most: maxGaps}}
+	return &History{began: time.Now().UnixNano(), comings: latest{most: maxComings}, gaps: latest{most: maxGaps}}
 }
 
 // note writes something down.
@@ -81,7 +81,7 @@ func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Requ
 func (d *History) OfSession(session string, limit int) (newest []inspect.Happening, total int, since time.Time) {
 	var found []happening
 	d.mu.Lock()
-	for _, book := range []*latest[happening]{&d.comings, &d.gaps} {
+	for _, book := range []*latest{&d.comings, &d.gaps} {
 		kept := 0
 		for h := range book.backward() {
 			if h.where.Session != session {
@@ -95,7 +95,7 @@ func (d *History) OfSession(session string, limit int) (newest []inspect.Happeni
 	}
 	since = d.whole(&d.comings, &d.gaps)
 	d.mu.Unlock()
-	slices.SortStableFunc(found, func(a, b happening) int { return int(max(min(b.at-a.at, 1), -1)) })
+	slices.SortStableFunc(found, func(a, b happening) int { return cmp.Compare(b.at, a.at) })
 	for _, h := range found[:min(limit, len(found))] {
 		h.where.Session = ""
 		newest = append(newest, h.shown())
@@ -123,12 +123,10 @@ func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[str
 }
 
 // whole returns from when on books hold everything. The caller holds mu.
-func (d *History) whole(books ...*latest[happening]) time.Time {
+func (d *History) whole(books ...*latest) time.Time {
 	since := d.began
 	for _, book := range books {
-		if forgot, ok := book.forgot(); ok {
-			since = max(since, forgot.at)
-		}
+		since = max(since, book.forgot)
 	}
 	return time.Unix(0, since).UTC()
 }
@@ -153,30 +151,26 @@ func (h happening) shown() inspect.Happening {
 }
 
 // latest keeps the newest of what is added.
-type latest[T any] struct {
-	most  int
-	all   []T
-	next  int // where the next one goes, once all is full
-	lost  T   // the newest that was forgotten
-	loses bool
+type latest struct {
+	most   int
+	all    []happening
+	next   int   // where the next one goes, once all is full
+	forgot int64 // when the newest that was forgotten happened; 0 for none
 }
 
-func (l *latest[T]) add(one T) {
+func (l *latest) add(one happening) {
 	if len(l.all) < l.most {
 		l.all = append(l.all, one)
 		return
 	}
-	l.lost, l.loses = l.all[l.next], true
+	l.forgot = l.all[l.next].at
 	l.all[l.next] = one
 	l.next = (l.next + 1) % l.most
 }
 
-// forgot returns the newest of what was forgotten.
-func (l *latest[T]) forgot() (T, bool) { return l.lost, l.loses }
-
 // backward goes through what is kept, the newest first.
-func (l *latest[T]) backward() iter.Seq[T] {
-	return func(yield func(T) bool) {
+func (l *latest) backward() iter.Seq[happening] {
+	return func(yield func(happening) bool) {
 		for i := range l.all {
 			if !yield(l.all[(l.next-1-i+2*len(l.all))%len(l.all)]) {
 				return

@@ -63,10 +63,10 @@ func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request)
 	for _, g := range st.Gaps {
 		s.Metrics.Gaps.WithLabelValues(string(g.Reason)).Inc()
 		s.History.noteGap(r, st, g, by)
-		s.logger.DebugContext(by.Ctx, "a subscriber receives a gap", "session", cmp.Or(g.Session, r.Place.Session), "stream", g.Stream,
+		s.cfg.Logger.DebugContext(by.Ctx, "a subscriber receives a gap", "session", cmp.Or(g.Session, r.Place.Session), "stream", g.Stream,
 			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
 	}
-	if !s.traces.On() {
+	if !s.cfg.Traces.On() {
 		return
 	}
 	for i := range n {

@@ -63,10 +63,3 @@ func HungUp(conn syscall.RawConn) (gone bool) {
 	})
 	return gone || err != nil
 }
-
-func total(buffers [][]byte) (n int) {
-	for _, b := range buffers {
-		n += len(b)
-	}
-	return n
-}

@@ -153,21 +153,21 @@ func (st *Stream) due() time.Time {
 // logBegin writes a debug line about a stream that begins; cursor is where.
 func (st *Stream) logBegin(from Beginning) {
 	s, r := st.streams, st.Reader
-	if !s.logger.Enabled(st.Request.Ctx, slog.LevelDebug) {
+	if !s.cfg.Logger.Enabled(st.Request.Ctx, slog.LevelDebug) {
 		return
 	}
 	message := "a subscriber connects"
 	if from.Resumes {
 		message = "a subscriber resumes"
 	}
-	s.logger.DebugContext(st.Request.Ctx, message, "session", r.Place.Session, "stream", r.Place.Stream, "cursor", from.Position) //nolint:sloglint // one of two constants
+	s.cfg.Logger.DebugContext(st.Request.Ctx, message, "session", r.Place.Session, "stream", r.Place.Stream, "cursor", from.Position) //nolint:sloglint // one of two constants
 }
 
 // logEnd writes a debug line about a stream that has ended.
 func (st *Stream) logEnd() {
 	s, r := st.streams, st.Reader
-	if s.logger.Enabled(st.Request.Ctx, slog.LevelDebug) {
-		s.logger.DebugContext(st.Request.Ctx, "a subscriber is gone", "session", r.Place.Session, "stream", r.Place.Stream, "cursor", r.Cursor, "reason", st.reason)
+	if s.cfg.Logger.Enabled(st.Request.Ctx, slog.LevelDebug) {
+		s.cfg.Logger.DebugContext(st.Request.Ctx, "a subscriber is gone", "session", r.Place.Session, "stream", r.Place.Stream, "cursor", r.Cursor, "reason", st.reason)
 	}
 }
 
@@ -215,12 +215,9 @@ type Config struct {
 // and remembered of them.
 type Streams struct {
 	cfg     Config
-	base    context.Context //nolint:containedctx // of all streams; ends when they must
-	drain   chan struct{}   // closed when the edge begins to stop
-	logger  *slog.Logger
+	drain   chan struct{} // closed when the edge begins to stop
 	waits   *logrepeat.Log
 	Metrics *Metrics
-	traces  *tracing.Traces
 	History *History
 
 	workers []*worker

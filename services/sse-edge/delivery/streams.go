@@ -23,7 +23,7 @@ import (
 // New returns the streams of an edge: none, until Run and the first client.
 func New(cfg Config) *Streams {
 	s := &Streams{
-		cfg: cfg, base: cfg.Base, drain: make(chan struct{}), logger: cfg.Logger, traces: cfg.Traces, History: newHistory(),
+		cfg: cfg, drain: make(chan struct{}), History: newHistory(),
 		Metrics: NewMetrics(cfg.Metrics, cfg.MaxConnections),
 		waits:   logrepeat.New(cfg.Logger, slog.LevelWarn, nil),
 	}

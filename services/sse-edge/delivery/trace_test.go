@@ -25,7 +25,7 @@ func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
 
 // untraced returns a set without streams.
 func untraced() *Streams {
-	return &Streams{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), logger: slog.New(slog.DiscardHandler)}
+	return &Streams{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
 }
 
 // newTraced returns as much of an edge as traces need.
@@ -39,7 +39,7 @@ func newTraced(t testing.TB, sampler sdk.Sampler) (*Streams, *tracetest.InMemory
 		}
 	})
 	s := untraced()
-	s.traces = tracing.New(p)
+	s.cfg.Traces = tracing.New(p)
 	return s, spans
 }
 

@@ -108,7 +108,7 @@ func (w *worker) rouse() {
 
 // run works until stop is closed, by when every stream must have ended.
 func (w *worker) run(stop <-chan struct{}) {
-	drain, over := w.streams.drain, w.streams.base.Done()
+	drain, over := w.streams.drain, w.streams.cfg.Base.Done()
 	clock := time.NewTimer(0)
 	defer clock.Stop()
 	var dirty []*chainListener
@@ -194,7 +194,7 @@ func (w *worker) begin(st *Stream) {
 	first := st.Step
 	st.Step = cursor.Step{}
 	w.serveOwn(st, first)
-	if w.streams.base.Err() != nil {
+	if w.streams.cfg.Base.Err() != nil {
 		w.end(st, causeDrain)
 	}
 	w.advance(st)
@@ -358,7 +358,7 @@ func (w *worker) write(st *Stream, block []byte) {
 // read has a stream's cursor moved by a goroutine, since that takes more than a look
 // at the window.
 func (w *worker) read(st *Stream) {
-	ctx, cancel := context.WithCancel(cursor.WithClient(w.streams.base, st.Request.Client))
+	ctx, cancel := context.WithCancel(cursor.WithClient(w.streams.cfg.Base, st.Request.Client))
 	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.Reader.Cursor
 	go func() {
 		defer cancel()
@@ -372,10 +372,7 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 	if st.phase = flushing; last {
 		st.phase = closing
 	}
-	size := 0
-	for _, b := range rest {
-		size += len(b)
-	}
+	size := total(rest)
 	w.streams.Metrics.BlockedWrites.Inc()
 	w.streams.Metrics.Blocked.Inc()
 	go func() {
@@ -384,6 +381,13 @@ func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
 		w.streams.Metrics.sentBytes.Add(float64(size))
 		w.post(st, newsBack)
 	}()
+}
+
+func total(buffers [][]byte) (n int) {
+	for _, b := range buffers {
+		n += len(b)
+	}
+	return n
 }
 
 // back takes a stream back from its goroutine.

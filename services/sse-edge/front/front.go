@@ -224,6 +224,7 @@ func (f flusher) Write(p []byte) (int, error) {
 type listener struct {
 	addr   net.Addr
 	conns  chan net.Conn
+	end    sync.Once
 	closed chan struct{}
 	files  *quota.Pool // nil: any number
 	client func(net.Addr) string
@@ -240,13 +241,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close may be called again, but not at the same time.
+// Close may be called again.
 func (l *listener) Close() error {
-	select {
-	case <-l.closed:
-	default:
-		close(l.closed)
-	}
+	l.end.Do(func() { close(l.closed) })
 	return nil
 }
 

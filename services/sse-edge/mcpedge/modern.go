@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
@@ -20,6 +19,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -183,10 +183,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 // handOverAgain hands a call over once more, to a client that came back to an edge that stops: a proxy takes
 // a moment to notice, and the client knows no other place. It waits that moment.
 func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
-	select {
-	case <-time.After(delivery.Jitter(s.subs.Config.Retry)):
-	case <-s.subs.Base.Done():
-	}
+	natsconn.Pause(s.subs.Base, delivery.Jitter(s.subs.Config.Retry))
 	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
 }
 
@@ -234,18 +231,26 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 // response, else with an error, as who was there at the end has got it. The call was cancelled then:
 // the client has been away for too long, or another one of the same principal has made the same call.
 func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
-	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
-	defer cancel()
-	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
-	e, err := s.subs.Parts.Newest(cursor.WithClient(ctx, s.subs.Config.Clients.Client(c)), last)
+	e, err := s.newest(s.subs.Config.Clients.Client(c), at)
 	switch {
 	case err == nil && isResponse(e.Data):
 		return c.SendStatus(http.StatusNoContent)
 	case err == nil, errors.Is(err, eventlog.ErrNotFound):
 		return subscriber.SendBriefly(c, appendErrors(nil, ids, noResponse))
-	case cursor.Transient(err):
-		return web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
 	default:
 		return err
 	}
+}
+
+// newest returns the newest event of a stream, for a client. The error wraps [eventlog.ErrNotFound] where there
+// is none.
+func (s *Service) newest(client string, at window.Place) (eventlog.Entry, error) {
+	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+	defer cancel()
+	last := event.Subject{Partition: s.log.Partition(at.Session), Session: at.Session, Life: at.Life, Stream: at.Stream, Kind: event.Message}
+	e, err := s.subs.Parts.Newest(cursor.WithClient(ctx, client), last)
+	if err != nil && cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
+		err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
+	}
+	return e, err
 }

@@ -9,15 +9,13 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
-	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/mcpedge/refusal"
-	"rejoin/services/sse-edge/subscriber"
-	"rejoin/shared/event"
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
-	"rejoin/shared/web"
 )
 
 // The tasks extension. Any edge finds the newest state of a task in the log; a bridge has to be
@@ -75,14 +73,8 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 // taskOf returns the newest state of a session's task, for a client. The error wraps [eventlog.ErrNotFound] where
 // there is none.
 func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
-	ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
-	defer cancel()
-	at := event.Subject{Partition: s.log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream, Kind: event.Message}
-	e, err := s.subs.Parts.Newest(cursor.WithClient(ctx, client), at)
+	e, err := s.newest(client, window.Place{Session: rec.Session, Life: rec.Life, Stream: mcp.TaskStream})
 	if err != nil {
-		if cursor.Transient(err) && !errors.Is(err, eventlog.ErrNotFound) {
-			err = web.Wrap(err, web.CodeUnavailable, "The log cannot be read at the moment.")
-		}
 		return mcp.Task{}, err
 	}
 	is, err := mcp.ParseTask(e.Data)
@@ -102,9 +94,7 @@ func (s *Service) hasLost(name string) bool {
 	lost, begun := s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), limit)
 	if begun {
 		s.attached.work.Go(func() {
-			select {
-			case <-s.subs.Base.Done():
-			case <-time.After(limit):
+			if natsconn.Pause(s.subs.Base, limit) {
 				s.hasLost(name)
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/admission"
-	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
@@ -32,14 +31,10 @@ func (s *Service) Authorize(c *fiber.Ctx, name string, grants auth.Grants) (life
 	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
 	rec, err := s.VisibleNow(ctx, name, grants)
-	switch {
-	case errors.Is(err, session.ErrNotFound):
+	if errors.Is(err, session.ErrNotFound) {
 		return "", web.Wrap(err, web.CodeNotFound, "There is no such session.")
-	case err != nil && cursor.Transient(err):
-		return "", web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
-	default:
-		return rec.Life, err
 	}
+	return rec.Life, Problem(err)
 }
 
 // UsedBy returns whether a session is there for a caller; see [auth.Grants.Uses].

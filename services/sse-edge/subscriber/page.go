@@ -77,14 +77,11 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	} else {
 		step, err = s.pollFiltered(ctx, r, req)
 	}
+	if errors.Is(err, cursor.ErrNoMemory) {
+		return nil, web.ErrNoMemory
+	}
 	if err != nil {
-		if errors.Is(err, cursor.ErrNoMemory) {
-			return nil, web.ErrNoMemory
-		}
-		if cursor.Transient(err) {
-			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
-		}
-		return nil, err
+		return nil, Problem(err)
 	}
 	if s.Out(req.Guest) { // while it waited
 		return nil, web.New(web.CodeNotFound, "There is no such session.")

@@ -43,16 +43,21 @@ const (
 // OpenTimeout bounds what a subscriber may wait for before its first answer.
 const OpenTimeout = 10 * time.Second
 
+// Problem returns an error of the log as a client receives it: trouble that will pass is unavailable.
+func Problem(err error) error {
+	if err != nil && cursor.Transient(err) {
+		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
+	}
+	return err
+}
+
 // Open returns the reader of a client's request, or a problem.
 func (s *Service) Open(client string, req Request, limit window.Limits) (*cursor.Reader, error) {
 	ctx, cancel := context.WithTimeout(s.Base, OpenTimeout)
 	defer cancel()
 	r, err := s.Parts.Open(cursor.WithClient(ctx, client), req.At, req.Start, limit)
 	if err != nil {
-		if cursor.Transient(err) {
-			return nil, web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")
-		}
-		return nil, err
+		return nil, Problem(err)
 	}
 	if req.Start.After != "" {
 		from := "window"

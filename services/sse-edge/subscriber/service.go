@@ -89,10 +89,9 @@ func (s *Service) SentAway(by delivery.Request, at window.Place, why error) {
 // they are.
 func (s *Service) Run(ctx context.Context) {
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
-	var tails, workers sync.WaitGroup
+	var tails sync.WaitGroup
 	tails.Go(func() { s.Parts.Run(tailCtx) })
-	workers.Go(func() { s.Streams.Run(ctx.Done()) })
-	workers.Wait()
+	s.Streams.Run(ctx.Done())
 	stopTails()
 	tails.Wait()
 }

@@ -1,5 +1,7 @@
 package window
 
+import "slices"
+
 // segments is a log of bytes in memory: appended at the end, freed at the front,
 // and never moved, so that slices of it can be written to many connections without
 // a copy. A freed segment lives on until the last write that uses it is done.
@@ -20,9 +22,6 @@ func newSegments(budget int) segments {
 func (s *segments) clear() {
 	s.list, s.bases, s.total = nil, nil, 0
 }
-
-// held is how many bytes the segments take.
-func (s *segments) held() int { return s.total }
 
 // append lets write append to the newest segment and returns where the result
 // lies. What does not fit begins another segment, of its own size when it is
@@ -59,17 +58,12 @@ func (s *segments) add(size int) int {
 // it lies in. Two results of one segment that follow each other can be joined by
 // lengthening the first.
 func (s *segments) bytes(offset uint64, size uint32) (b []byte, segment uint64) {
-	lo, hi := 0, len(s.bases)-1
-	for lo < hi {
-		mid := (lo + hi + 1) / 2
-		if s.bases[mid] <= offset {
-			lo = mid
-		} else {
-			hi = mid - 1
-		}
+	i, begins := slices.BinarySearch(s.bases, offset)
+	if !begins {
+		i-- // it lies in the segment before
 	}
-	from := offset - s.bases[lo]
-	return s.list[lo][from : from+uint64(size)], s.bases[lo]
+	from := offset - s.bases[i]
+	return s.list[i][from : from+uint64(size)], s.bases[i]
 }
 
 // freeBefore frees the segments that hold nothing at or after an offset.

@@ -1,6 +1,7 @@
 package window
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -42,15 +43,7 @@ func (t *trails) add(e eventlog.Entry, stream *Chain) {
 
 // of returns the trail of an event, nil when it is forgotten.
 func (t trails) of(sequence uint64) *Trail {
-	i, ok := slices.BinarySearchFunc(t, sequence, func(t trailed, sequence uint64) int {
-		switch {
-		case t.sequence < sequence:
-			return -1
-		case t.sequence > sequence:
-			return 1
-		}
-		return 0
-	})
+	i, ok := slices.BinarySearchFunc(t, sequence, func(t trailed, sequence uint64) int { return cmp.Compare(t.sequence, sequence) })
 	if !ok {
 		return nil
 	}

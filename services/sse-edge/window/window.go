@@ -487,7 +487,7 @@ func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
 
 // held is how many bytes the window takes.
 func (w *Window) held() int {
-	return w.frames.held() + w.ring.bytes() + len(w.controls)*controlBytes + w.chainBytes
+	return w.frames.total + w.ring.bytes() + len(w.controls)*controlBytes + w.chainBytes
 }
 
 // hold counts n entries more, or less, of a chain, and of its flow.
