@@ -85,32 +85,22 @@ func SessionName(token string) (string, error) {
 // StreamName decodes the token of a stream, as [SessionName] does for a session.
 func StreamName(token string) (string, error) {
 	name := token
-	if strings.IndexByte(token, '=') >= 0 {
+	if strings.Contains(token, "=") {
 		var b strings.Builder
 		b.Grow(len(token))
 		for i := 0; i < len(token); i++ {
 			c := token[i]
-			if c != '=' {
-				b.WriteByte(c)
-				continue
+			if c == '=' && i+2 < len(token) {
+				// What is no digit is -1, and makes a byte that no name has.
+				c = byte(strings.IndexByte(upperHex, token[i+1])<<4 | strings.IndexByte(upperHex, token[i+2]))
+				i += 2
 			}
-			if i+2 >= len(token) {
-				return "", fmt.Errorf("%w: %q ends inside an escape", ErrInvalidToken, token)
-			}
-			hi, lo := strings.IndexByte(upperHex, token[i+1]), strings.IndexByte(upperHex, token[i+2])
-			if hi < 0 || lo < 0 || plain(byte(hi<<4|lo)) {
-				return "", fmt.Errorf("%w: %q has a bad escape", ErrInvalidToken, token)
-			}
-			b.WriteByte(byte(hi<<4 | lo))
-			i += 2
+			b.WriteByte(c)
 		}
 		name = b.String()
-	} else {
-		for i := range len(token) {
-			if !plain(token[i]) {
-				return "", fmt.Errorf("%w: %q", ErrInvalidToken, token)
-			}
-		}
+	}
+	if Token(name) != token {
+		return "", fmt.Errorf("%w: %q", ErrInvalidToken, token)
 	}
 	if err := CheckStream(name); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrInvalidToken, err)
