@@ -61,15 +61,6 @@ type inFlight struct {
 	publishing *eventlog.Publishing
 }
 
-// sendCounted is send, which counts a failure.
-func (s *Service) sendCounted(ctx context.Context, m message) (*inFlight, error) {
-	u, err := s.send(ctx, m, 0)
-	if err != nil {
-		s.count(ctx, m, stored{}, err)
-	}
-	return u, err
-}
-
 // send checks a message, opens its session and sends the event to the log, without waiting for
 // the acknowledgement. patience is how long it waits while too much is in flight.
 func (s *Service) send(ctx context.Context, m message, patience time.Duration) (_ *inFlight, err error) {
