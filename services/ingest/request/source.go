@@ -209,31 +209,26 @@ func parseElement(text []byte, envelope bool) (Element, error) {
 	if err := event.CheckJSON(text); err != nil {
 		return Element{}, &LineError{err}
 	}
-	members, known := envelopeMembers(text)
-	if !known {
-		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope has the members message, key and type, and no others.")}
-	}
-	if members["message"] == nil {
-		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
-	}
-	e := Element{Data: members["message"]}
 	wrong := func(detail string) (Element, error) {
 		return Element{}, &LineError{web.New(web.CodeInvalidBody, detail)}
 	}
-	for name, value := range members {
-		switch name {
-		case "message":
-		case "key":
-			if !readString(value, &e.Key) || !event.ValidKey(e.Key) {
-				return wrong("An envelope's key must be a string of " + keyRule)
-			}
-		case "type":
-			if !readString(value, &e.Type) {
-				return wrong("An envelope's type must be a string.")
-			}
-			if err := event.CheckType(e.Type); err != nil {
-				return Element{}, &LineError{err}
-			}
+	members, known := envelopeMembers(text)
+	if !known {
+		return wrong("An envelope has the members message, key and type, and no others.")
+	}
+	e := Element{Data: members["message"]}
+	if e.Data == nil {
+		return wrong("An envelope must be an object with the member message.")
+	}
+	if key, given := members["key"]; given && (!readString(key, &e.Key) || !event.ValidKey(e.Key)) {
+		return wrong("An envelope's key must be a string of " + keyRule)
+	}
+	if eventType, given := members["type"]; given {
+		if !readString(eventType, &e.Type) {
+			return wrong("An envelope's type must be a string.")
+		}
+		if err := event.CheckType(e.Type); err != nil {
+			return Element{}, &LineError{err}
 		}
 	}
 	return e, nil
