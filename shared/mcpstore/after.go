@@ -37,7 +37,7 @@ func (s *Store) after(ctx context.Context, sessionID, streamID string, index int
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := s.bound(ctx, true)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	var all [][]byte
 	err = patiently(ctx, func() error {

@@ -100,15 +100,6 @@ func (s *Store) Close() {
 	s.work.Wait()
 }
 
-// bound returns a context that ends after the time-out, and with ctx only when cancel is
-// set: who stores an event does so for a client that may have gone.
-func (s *Store) bound(ctx context.Context, cancel bool) (context.Context, context.CancelFunc) {
-	if !cancel {
-		ctx = context.WithoutCancel(ctx)
-	}
-	return context.WithTimeout(ctx, s.cfg.Timeout)
-}
-
 // Open registers the session on first use and finds out where the stream ended before.
 // A request's stream of which the log holds nothing is a new one, since the SDK names it
 // at random. When the standalone stream of a session may have had events and none are
@@ -124,7 +115,7 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.bound(ctx, true)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	created := false // by an attempt of this Open
 	return patiently(ctx, func() error {
