@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -179,11 +180,7 @@ func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	}
 	s.streams.forget(at.session)
 	s.mu.Lock()
-	for st := range s.broken {
-		if st.at.session == at.session {
-			delete(s.broken, st)
-		}
-	}
+	maps.DeleteFunc(s.broken, func(st *stream, _ struct{}) bool { return st.at.session == at.session })
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
