@@ -251,11 +251,7 @@ func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) 
 // ended reports whether the log has the end of a stream.
 func (s *Service) ended(ctx context.Context, rec session.Record, stream string) (bool, error) {
 	end := event.Subject{Partition: s.backend.Log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: stream, Kind: event.End}
-	_, err := s.backend.Log.Last(ctx, end)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+	return s.backend.Log.Has(ctx, end)
 }
 
 // endsAskedRate is how often a second the log is asked for the ends of a session's streams, after a burst.

@@ -299,6 +299,15 @@ func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
 	return e.Sequence, err
 }
 
+// Has reports whether the log retains an entry on a subject. The error wraps [ErrUnavailable].
+func (l *Log) Has(ctx context.Context, s event.Subject) (bool, error) {
+	_, err := l.Last(ctx, s)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
 // [ErrUnavailable].
 func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
