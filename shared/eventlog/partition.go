@@ -169,9 +169,7 @@ func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamC
 	cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
 	cfg.AllowAtomicPublish = want.AllowAtomicPublish
 	cfg.Metadata = metadata.Own(cfg.Metadata)
-	if p == 0 {
-		maps.Copy(cfg.Metadata, s.metadata())
-	}
+	maps.Copy(cfg.Metadata, want.Metadata)
 	return cfg
 }
 
@@ -264,13 +262,7 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known clust
 // createPartition makes the JetStream stream of a partition when it is missing; gone is what was
 // last seen of it. It never updates one that is there. servers returns those of the cluster.
 func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() cluster.Servers) error {
-	settings := l.Settings()
-	cfg := settings.streamConfig(p)
-	if p == 0 {
-		for k, v := range settings.metadata() {
-			cfg.Metadata[k] = v
-		}
-	}
+	cfg := l.Settings().streamConfig(p)
 	stream, err := l.find(ctx, p)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers(), gone)
@@ -333,7 +325,7 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 	return errHeldUp
 }
 
-// streamConfig returns the JetStream stream of a partition.
+// streamConfig returns the JetStream stream of a partition. The metadata of partition 0 have the settings.
 func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
 		Name:               streamName(p),
@@ -351,6 +343,9 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,
 		Metadata:           map[string]string{metadata.KeyVersion: Version},
+	}
+	if p == 0 {
+		cfg.Metadata = s.metadata()
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression
