@@ -214,9 +214,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	l.Hear(state, now)
 	l.Prune(now)
 	if !p.Acts() {
-		for _, key := range l.Alarms() { // it does not trim without a term, and the first sweep of one looks at all
-			l.Hush(key)
-		}
+		l.Hush(l.Alarms()) // it does not trim without a term, and the first sweep of one looks at all
 	}
 	if (ledger.Rules{MaxBytes: p.Log.Settings().Limits().MaxBytes}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
