@@ -62,6 +62,5 @@ func (h *Host) ConnectError(err error) *rpc.Answer {
 		return nil
 	}
 	h.Trouble("initialize: "+innermost(err), "the MCP server did not answer initialize", slog.Any("error", err))
-	a := upstream.Unreachable(err)
-	return &a
+	return new(upstream.Unreachable(err))
 }

@@ -119,8 +119,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 
 // read stores what the server sends to who listens.
 func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f, missed translate.Filter, l *listening) {
-	method := mcp.MethodListen
-	header := u.repeat(client, rpc.Message{Method: &method})
+	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
 	if refused != nil {
 		return

@@ -62,8 +62,7 @@ var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "th
 // dialModern asks a server without sessions for what it is, for a client that begins one.
 func (s *Server) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
 	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
-	method := mcp.MethodDiscover
-	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
+	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
 	if refused != nil {
 		return Connected{}, refused
 	}
@@ -109,8 +108,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 	if why := context.Cause(ctx); why != nil {
 		err = why
 	}
-	a := u.failure(err)
-	return rpc.Message{}, &a
+	return rpc.Message{}, new(u.failure(err))
 }
 
 func (u *modernServer) failure(err error) rpc.Answer {

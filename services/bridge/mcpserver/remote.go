@@ -52,8 +52,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	host.EndPost(span, resp)
 	if err != nil {
 		r.host.Unreachable(err)
-		a := upstream.Unreachable(err)
-		return nil, &a
+		return nil, new(upstream.Unreachable(err))
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil

@@ -77,8 +77,7 @@ func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc
 	case a := <-c.Reply:
 		return r.response, &a
 	default:
-		a := upstream.Unreachable(upstream.ErrUnanswered)
-		return r.response, &a
+		return r.response, new(upstream.Unreachable(upstream.ErrUnanswered))
 	}
 }
 
