@@ -44,10 +44,7 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 			pause = listenPause
 		case <-ended:
 			pause = pauseAfter(pause, time.Since(began))
-			select {
-			case <-ctx.Done():
-			case <-u.host.Times.After(pause):
-			}
+			u.host.Pause(ctx, pause)
 			pause = min(2*pause, listenPauseMax)
 		}
 	}

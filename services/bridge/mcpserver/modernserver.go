@@ -372,10 +372,7 @@ const stateOnlyPause = 250 * time.Millisecond
 // client's ends the request, and so does a question that cannot be stored.
 func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	if len(r.Questions) == 0 {
-		select {
-		case <-ctx.Done():
-		case <-u.host.Times.After(stateOnlyPause):
-		}
+		u.host.Pause(ctx, stateOnlyPause)
 		return nil, nil
 	}
 	c.Accept()
