@@ -143,9 +143,6 @@ func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
 	return h
 }
 
-// maxPages bounds how many pages of tools are read.
-const maxPages = 100
-
 // learnTools reads what arguments of tools their calls have to repeat; once, unless again.
 func (u *modernServer) learnTools(ctx context.Context, client http.Header, again bool) {
 	u.mu.Lock()
@@ -154,33 +151,20 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 	if known && !again {
 		return
 	}
-	tools, method := map[string]map[string][]string{}, "tools/list"
-	for page, cursor := 0, json.RawMessage(nil); page < maxPages; page++ {
-		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: &method}
-		more := translate.Object{}
-		if cursor != nil {
-			more["cursor"] = cursor
-		}
-		answer, _ := u.exchange(ctx, client, m, more, nil)
-		var list struct {
-			Tools []struct {
-				Name        string          `json:"name"`
-				InputSchema json.RawMessage `json:"inputSchema"`
-			} `json:"tools"`
-			Next json.RawMessage `json:"nextCursor"`
-		}
-		if answer.Result == nil || rpc.Unmarshal(answer.Result, &list) != nil {
-			break // the call is made without them, and refused if they are missing
-		}
-		for _, tool := range list.Tools {
-			if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
-				tools[tool.Name] = fields
-			}
-		}
-		if cursor = list.Next; cursor == nil || string(cursor) == "null" {
-			break
-		}
+	type listed struct {
+		Name        string          `json:"name"`
+		InputSchema json.RawMessage `json:"inputSchema"`
 	}
+	tools := map[string]map[string][]string{}
+	translate.EachTool(func(params translate.Object) json.RawMessage {
+		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: new("tools/list")}
+		answer, _ := u.exchange(ctx, client, m, params, nil)
+		return answer.Result // none: the call is made without its fields, and refused if they are missing
+	}, func(tool listed) {
+		if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
+			tools[tool.Name] = fields
+		}
+	})
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.tools = tools

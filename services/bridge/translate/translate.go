@@ -189,25 +189,28 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	return event.MustJSON(r), nil
 }
 
-// TaskTools adds to known whether the calls of the tools of a tools/list result have to be tasks of the
-// revision 2025-11-25, by the tools' names. It returns the cursor of the next page; nil for the last.
-func TaskTools(result json.RawMessage, known map[string]bool) (next json.RawMessage) {
-	var list struct {
-		Tools []struct {
-			Name      string `json:"name"`
-			Execution struct {
-				Support string `json:"taskSupport"`
-			} `json:"execution"`
-		} `json:"tools"`
-		Next json.RawMessage `json:"nextCursor"`
+// maxToolPages bounds how many pages of tools are read.
+const maxToolPages = 100
+
+// EachTool hands over the tools of a server, page by page. list makes a request for tools/list with so many
+// parameters, and returns its result; one that cannot be read is the last.
+func EachTool[Tool any](list func(params Object) (result json.RawMessage), take func(Tool)) {
+	params := Object{}
+	for range maxToolPages {
+		var page struct {
+			Tools []Tool          `json:"tools"`
+			Next  json.RawMessage `json:"nextCursor"`
+		}
+		if rpc.Unmarshal(list(params), &page) != nil {
+			return
+		}
+		for _, tool := range page.Tools {
+			take(tool)
+		}
+		if params["cursor"] = some(page.Next); params["cursor"] == nil {
+			return
+		}
 	}
-	if rpc.Unmarshal(result, &list) != nil {
-		return nil
-	}
-	for _, tool := range list.Tools {
-		known[tool.Name] = tool.Execution.Support == "required"
-	}
-	return some(list.Next)
 }
 
 // HasTaskTools reports whether the server has tools whose calls may be tasks of the revision 2025-11-25.
