@@ -465,12 +465,6 @@ func (t *translated) Put(it call.Item) error {
 	return nil
 }
 
-// again reports whether a request is the one that the call began with, made once more by the same
-// client.
-func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	return t.session.Demand.IsRepeatedBy(c, r)
-}
-
 // unknownState refuses the requestState of a call that is over, or somebody else's.
 func unknownState() rpc.Answer {
 	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
