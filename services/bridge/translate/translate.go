@@ -35,12 +35,12 @@ func some(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// metaOf reads the _meta of a result or of parameters, which may have none.
-func metaOf(of Object) (meta Object, ok bool) {
-	if some(of["_meta"]) == nil {
+// readSome reads an object that may be missing, which is an empty one then.
+func readSome(value json.RawMessage) (o Object, ok bool) {
+	if some(value) == nil {
 		return Object{}, true
 	}
-	return read(of["_meta"])
+	return read(value)
 }
 
 // Server is what a server said in response to initialize.
@@ -172,7 +172,7 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	if Cacheable[method] {
 		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), event.MustJSON("private")
 	}
-	meta, ok := metaOf(r)
+	meta, ok := readSome(r["_meta"])
 	if !ok {
 		return nil, ErrResult
 	}
@@ -253,18 +253,11 @@ func (s Server) Discover(tasks bool) (json.RawMessage, error) {
 
 // WithTasks returns capabilities of a server, which may be nothing, with the extension.
 func WithTasks(capabilities json.RawMessage, tasks bool) json.RawMessage {
-	c, ok := read(capabilities)
-	if c == nil && some(capabilities) == nil {
-		c, ok = Object{}, true
-	}
+	c, ok := readSome(capabilities)
 	if !ok {
 		return capabilities
 	}
-	extensions, ok := read(c["extensions"])
-	if extensions == nil && some(c["extensions"]) == nil {
-		extensions, ok = Object{}, true
-	}
-	if tasks && ok {
+	if extensions, ok := readSome(c["extensions"]); tasks && ok {
 		if extensions[mcp.ExtensionTasks] == nil {
 			extensions[mcp.ExtensionTasks] = json.RawMessage("{}")
 		}
@@ -383,14 +376,11 @@ func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
 	if m.Method == nil || !f.wants(m) {
 		return nil
 	}
-	params, ok := Object{}, true
-	if some(m.Params) != nil {
-		params, ok = read(m.Params)
-	}
+	params, ok := readSome(m.Params)
 	if !ok {
 		return nil
 	}
-	meta, ok := metaOf(params)
+	meta, ok := readSome(params["_meta"])
 	if !ok {
 		return nil
 	}
