@@ -82,22 +82,22 @@ func (a *api) session(ctx context.Context, name remote.Session) (json.RawMessage
 	return a.do(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(string(name)), nil)
 }
 
-// create returns the name of the session that was created.
-func (a *api) create(ctx context.Context, f CreateFlags) (string, error) {
-	request, err := json.Marshal(struct {
+// create creates a session, and prints its name.
+func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
+	request, _ := json.Marshal(struct { // texts always can be written
 		Session remote.Session `json:"session,omitempty"`
 		Owner   string         `json:"owner,omitempty"`
 		Members []string       `json:"members,omitempty"`
 	}{f.Session, f.Owner, f.Members})
-	if err != nil {
-		return "", err
-	}
 	body, err := a.do(ctx, http.MethodPost, "/v1/sessions", request)
 	var created session
 	if err == nil {
 		err = decode(body, &created)
 	}
-	return created.Session, err
+	if err == nil {
+		_, err = fmt.Fprintln(out, plain(created.Session))
+	}
+	return err
 }
 
 // close closes, and says what. A stream need not have had events.

@@ -48,7 +48,7 @@ func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
 	command, _, _ := strings.Cut(env.Command, " ")
 	switch {
 	case command == "create":
-		return create(ctx, a, cli.Create, env.Stdout)
+		return a.create(ctx, cli.Create, env.Stdout)
 	case command == "close":
 		return a.close(ctx, cli.Close, env.Stdout)
 	case cli.Show.Session != "":

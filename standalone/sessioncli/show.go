@@ -26,14 +26,6 @@ type stream struct {
 	Closed bool      `json:"closed"`
 }
 
-func create(ctx context.Context, a *api, f CreateFlags, out io.Writer) error {
-	name, err := a.create(ctx, f)
-	if err == nil {
-		_, err = fmt.Fprintln(out, plain(name))
-	}
-	return err
-}
-
 // list prints all sessions, page by page: each page's columns have their own widths, so
 // that no more than a page is held.
 func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
