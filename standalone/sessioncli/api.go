@@ -78,9 +78,8 @@ func (a *api) list(ctx context.Context, f ShowFlags, after string) (p page, err 
 	return p, err
 }
 
-func (a *api) session(ctx context.Context, name remote.Session) (json.RawMessage, error) {
-	return a.do(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(string(name)), nil)
-}
+// pathOf returns where a session is.
+func pathOf(name remote.Session) string { return "/v1/sessions/" + url.PathEscape(string(name)) }
 
 // create creates a session, and prints its name.
 func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
@@ -102,7 +101,7 @@ func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
 
 // close closes, and says what. A stream need not have had events.
 func (a *api) close(ctx context.Context, f CloseFlags, out io.Writer) error {
-	path, what := "/v1/sessions/"+url.PathEscape(string(f.Session)), "session "+plain(string(f.Session))
+	path, what := pathOf(f.Session), "session "+plain(string(f.Session))
 	if f.Stream != "" {
 		path += "/streams/" + url.PathEscape(string(f.Stream))
 		what = "stream " + plain(string(f.Stream)) + " of " + what

@@ -70,18 +70,7 @@ func (s session) active() time.Time {
 	return last
 }
 
-func showOne(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
-	body, err := a.session(ctx, f.Session)
-	if err != nil {
-		return err
-	}
-	if f.JSON {
-		return printLines(out, body)
-	}
-	var d detail
-	if err := decode(body, &d); err != nil {
-		return err
-	}
+func printDetail(d detail, out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.active())); err != nil || len(d.Streams) == 0 {
 		return err
 	}

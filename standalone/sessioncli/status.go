@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -73,7 +72,7 @@ func GapsApp(args []string) daemon.App {
 	var cli listFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return cli.ask(func(a *api) error {
-			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format, env.Stdout, printGaps)
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps)
 		})
 	})
 }
@@ -82,8 +81,10 @@ func GapsApp(args []string) daemon.App {
 func ConnectionsApp(args []string) daemon.App {
 	var cli connectionsCLI
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		path := fmt.Sprintf("/v1/sessions/%s/connections?limit=%d", url.PathEscape(string(cli.Session)), cli.Limit)
-		return cli.ask(func(a *api) error { return show(ctx, a, path, cli.Format, env.Stdout, printConnections) })
+		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
+		return cli.ask(func(a *api) error {
+			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections)
+		})
 	})
 }
 
@@ -162,13 +163,13 @@ type connections struct {
 	}
 }
 
-// show prints the answer to one request.
-func show[T any](ctx context.Context, a *api, path, format string, out io.Writer, text func(T, io.Writer) error) error {
+// show prints the answer to one request, as it is or as text.
+func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.Writer, text func(T, io.Writer) error) error {
 	body, err := a.do(ctx, "GET", path, nil)
 	if err != nil {
 		return err
 	}
-	if format == "json" {
+	if asJSON {
 		return printLines(out, body)
 	}
 	var answer T
