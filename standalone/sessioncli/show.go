@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -61,13 +62,7 @@ func printSessions(out io.Writer, t *table, all []json.RawMessage) error {
 
 // active returns when something happened last.
 func (s session) active() time.Time {
-	last := s.Created
-	for _, at := range []time.Time{s.Ended, s.Newest} {
-		if at.After(last) {
-			last = at
-		}
-	}
-	return last
+	return slices.MaxFunc([]time.Time{s.Created, s.Ended, s.Newest}, time.Time.Compare)
 }
 
 func printDetail(d detail, out io.Writer) error {
