@@ -203,10 +203,7 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 		return err
 	}
 	if format == "json" {
-		body, err := json.Marshal(raw)
-		if err != nil {
-			return err
-		}
+		body, _ := json.Marshal(raw) // what was read can be written
 		return printLines(out, body)
 	}
 	size := flagtype.FormatBytes(l.Retained.Bytes) + " bytes"
