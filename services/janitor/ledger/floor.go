@@ -87,7 +87,7 @@ type Keeper struct {
 	TTL   NameKept
 	Index func(session string) (session.Record, bool)
 	// leaving has the newest entry of each life that is announced and not deleted yet;
-	// [Keeper.Barrier] and [Keeper.Overdue] set it.
+	// [Keeper.Barrier], [Keeper.Overdue] and [Keeper.Forgettable] set it.
 	leaving map[*Account]uint64
 }
 
