@@ -153,11 +153,7 @@ func (s Settings) changes(now Settings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	fixed := now
-	fixed.Replicas, fixed.MaxMessageBytes = s.Replicas, s.MaxMessageBytes
-	fixed.MaxAge, fixed.MaxEventsPerStream, fixed.MaxBytes = s.MaxAge, s.MaxEventsPerStream, s.MaxBytes
-	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession, fixed.MaxStreamsPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession
-	if s != fixed || s != s.withDefaults() {
+	if s.Partitions != now.Partitions || s.Compression != now.Compression || s != s.withDefaults() {
 		return fmt.Errorf("%w: only the limits and replicas of a log can be changed", ErrInvalidSettings)
 	}
 	return nil
