@@ -63,7 +63,7 @@ With access control it requires a token that grants admin.`
 func StatusApp(args []string) daemon.App {
 	var cli statusFlags
 	return daemon.Command("rejoin status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		return cli.ask(func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
+		return ask(cli.Flags, func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
 	})
 }
 
@@ -71,7 +71,7 @@ func StatusApp(args []string) daemon.App {
 func GapsApp(args []string) daemon.App {
 	var cli listFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		return cli.ask(func(a *api) error {
+		return ask(cli.Flags, func(a *api) error {
 			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps)
 		})
 	})
@@ -82,14 +82,15 @@ func ConnectionsApp(args []string) daemon.App {
 	var cli connectionsCLI
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
-		return cli.ask(func(a *api) error {
+		return ask(cli.Flags, func(a *api) error {
 			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections)
 		})
 	})
 }
 
-func (f statusFlags) ask(do func(a *api) error) error {
-	a, done, err := newAPI(f.Flags, os.Stderr)
+// ask calls do with who asks the Rejoin of the flags.
+func ask(f remote.Flags, do func(a *api) error) error {
+	a, done, err := newAPI(f, os.Stderr)
 	if err != nil {
 		return err
 	}
