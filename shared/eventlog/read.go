@@ -159,7 +159,7 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	drained := false
 	defer func() {
 		if drained {
-			s.askLeader()
+			ring(s.drained)
 		}
 	}()
 	s.mu.Lock()
@@ -181,15 +181,6 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 		s.end(e.Sequence, nil)
 	case e.Pending == 0:
 		drained = true
-	}
-}
-
-// askLeader has the leader asked whether there is more: the server where the consumer
-// lies has nothing.
-func (s *scan) askLeader() {
-	select {
-	case s.drained <- struct{}{}:
-	default:
 	}
 }
 

@@ -305,10 +305,7 @@ func (a *attempt) drain() {
 		a.through()
 		return
 	}
-	select {
-	case a.drained <- struct{}{}:
-	default:
-	}
+	ring(a.drained)
 }
 
 // ask asks the leader whether anything is to come that it had when the attempt began. If
