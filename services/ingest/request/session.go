@@ -138,11 +138,6 @@ func ReadMembers(c *fiber.Ctx) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseMembersBody(body)
-}
-
-// parseMembersBody reads the body of PUT /v1/sessions/{session}/members.
-func parseMembersBody(body []byte) ([]string, error) {
 	req, err := ParseSession(body)
 	if err != nil {
 		return nil, err
