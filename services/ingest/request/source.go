@@ -162,15 +162,6 @@ func (l *Lines) letGo() {
 	l.held = 0
 }
 
-// hold takes memory for so much more of a line. The error is [web.ErrNoMemory].
-func (l *Lines) hold(n int) error {
-	if !l.memory.Take(l.client, int64(n)) {
-		return web.ErrNoMemory
-	}
-	l.held += int64(n)
-	return nil
-}
-
 // line returns a copy of the next line. Of one that is too long it holds nothing.
 func (l *Lines) line() ([]byte, error) {
 	var line []byte
@@ -178,9 +169,10 @@ func (l *Lines) line() ([]byte, error) {
 	for {
 		part, err := l.r.ReadSlice('\n')
 		if !tooLong {
-			if err := l.hold(len(part)); err != nil {
-				return nil, err
+			if !l.memory.Take(l.client, int64(len(part))) {
+				return nil, web.ErrNoMemory
 			}
+			l.held += int64(len(part))
 			line = append(line, part...)
 		}
 		if len(line) > l.max {
