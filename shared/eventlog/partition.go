@@ -51,7 +51,10 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	var had Limits
 	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		had = limitsOf(info.Config)
-		*cfg = settings.configure(*cfg, p)
+		want := settings.streamConfig(p)
+		cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
+		cfg.AllowAtomicPublish = want.AllowAtomicPublish
+		maps.Copy(cfg.Metadata, want.Metadata)
 		return had != settings.Limits() || !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata)), nil
 	}); err != nil {
 		return err
@@ -157,16 +160,6 @@ func (s Settings) changes(now Settings) error {
 		return fmt.Errorf("%w: only the limits and replicas of a log can be changed", ErrInvalidSettings)
 	}
 	return nil
-}
-
-// configure returns a partition's configuration with the limits of settings.
-func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamConfig {
-	want := s.streamConfig(p)
-	cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
-	cfg.AllowAtomicPublish = want.AllowAtomicPublish
-	cfg.Metadata = metadata.Own(cfg.Metadata)
-	maps.Copy(cfg.Metadata, want.Metadata)
-	return cfg
 }
 
 const (
