@@ -57,19 +57,25 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--replicas=%d needs a NATS cluster, and one program has one NATS server; leave it out", c.Log.Replicas)
 	}
 	_, _, natsErr := splitAddr(cmp.Or(c.NATSAddr, defaultNATSAddr))
-	for _, err := range []error{c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr)
 }
 
 // Check reports what would keep the program from starting, besides what Validate reports, a line for
 // each problem.
 func (c *Config) Check() error {
 	_, clientsErr := web.NewClients(c.Clients)
-	return errors.Join(c.Access.Check(), clientsErr, c.Edge.TLS.Check(), (&program{cfg: *c}).checkReach())
+	return errors.Join(c.Access.Check(), clientsErr, c.Edge.TLS.Check(), c.checkReach())
+}
+
+// checkReach reports the first address that other machines reach, and that has no access
+// control.
+func (c *Config) checkReach() error {
+	return cmp.Or(
+		c.Access.CheckListen(c.Edge.EdgeAddr, "--edge-addr"),
+		c.Access.CheckListen(c.Ingest.IngestAddr, "--ingest-addr"),
+		c.Access.CheckListen(c.Janitor.JanitorAddr, "--janitor-addr"),
+		c.Access.CheckListen(c.NATSAddr, "--nats-addr"),
+	)
 }
 
 // bridge returns the configuration of the bridge.

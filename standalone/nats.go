@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,8 +29,8 @@ const (
 // natsServer is the embedded NATS server.
 type natsServer struct {
 	server *server.Server
-	key    nats.Option // of the one user that there is; nil when it takes everybody
-	failed *failure
+	key    nats.Option     // of the one user that there is; nil when it takes everybody
+	failed context.Context //nolint:containedctx // ends with the first fatal error of the server, which is its cause
 }
 
 // startNATS starts a server with its store in the folder, and waits until it takes
@@ -39,7 +38,7 @@ type natsServer struct {
 // says that it takes no client without the key in the folder. It syncs its files every
 // syncInterval, or after each write when that is 0. Errors wrap [ErrServer] or [ErrFolder].
 func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
-	n := &natsServer{failed: &failure{folder: f.path, over: make(chan struct{})}}
+	n := &natsServer{}
 	opts := &server.Options{
 		ServerName: "rejoin",
 		DontListen: addr == "",
@@ -79,12 +78,13 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServer, err)
 	}
-	n.server = s
-	s.SetLoggerV2(&serverLog{log: log.With("component", "nats"), failed: n.failed}, false, false, false)
+	failed, fail := context.WithCancelCause(context.Background())
+	n.server, n.failed = s, failed
+	s.SetLoggerV2(&serverLog{log: log.With("component", "nats"), folder: f.path, fail: fail}, false, false, false)
 	s.Start()
 	deadline := time.Now().Add(natsStart)
 	for !s.ReadyForConnections(100 * time.Millisecond) {
-		if err := n.failed.err(); err != nil {
+		if err := context.Cause(failed); err != nil {
 			n.stop()
 			return nil, err
 		}
@@ -105,8 +105,8 @@ func (n *natsServer) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-n.failed.over:
-		return n.failed.err()
+	case <-n.failed.Done():
+		return context.Cause(n.failed)
 	}
 }
 
@@ -142,30 +142,11 @@ func splitAddr(addr string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// failure holds the first fatal error of the server.
-type failure struct {
-	folder string
-	first  atomic.Pointer[sentence]
-	over   chan struct{} // closed with the first one
-}
-
-func (f *failure) set(s *sentence) {
-	if f.first.CompareAndSwap(nil, s) {
-		close(f.over)
-	}
-}
-
-func (f *failure) err() error {
-	if s := f.first.Load(); s != nil {
-		return s
-	}
-	return nil
-}
-
 // serverLog is the server's logger. What it notices is of interest to few.
 type serverLog struct {
 	log    *slog.Logger
-	failed *failure
+	folder string                  // of the store
+	fail   context.CancelCauseFunc // takes fatal errors, of which the first counts
 }
 
 func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) } //nolint:sloglint // the server's own words
@@ -192,15 +173,15 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error(text) //nolint:sloglint // the server's own words
 	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {
 		if strings.Contains(text, syscall.EMFILE.Error()) || strings.Contains(text, syscall.ENFILE.Error()) {
-			l.failed.set(&sentence{fmt.Sprintf("JetStream cannot open files in %s any more; raise the limit of open files (ulimit -n, LimitNOFILE), and start rejoin again", l.failed.folder), ErrServer})
+			l.fail(&sentence{fmt.Sprintf("JetStream cannot open files in %s any more; raise the limit of open files (ulimit -n, LimitNOFILE), and start rejoin again", l.folder), ErrServer})
 			return
 		}
-		l.failed.set(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.failed.folder), ErrNoSpace})
+		l.fail(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.folder), ErrNoSpace})
 	}
 }
 
 // Fatalf does not end the process, as the server would have it: the program stops
 // in order and says why.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.failed.set(&sentence{ErrServer.Error() + ": " + fmt.Sprintf(format, v...), ErrServer})
+	l.fail(&sentence{ErrServer.Error() + ": " + fmt.Sprintf(format, v...), ErrServer})
 }

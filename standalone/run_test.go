@@ -99,10 +99,11 @@ func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
 // the server says about it can.
 func TestRun_ServerCannotWrite(t *testing.T) {
 	for _, says := range []string{"JetStream stream '%s > %s' critical write error: %v", "JetStream out of %s resources, will be DISABLED"} {
-		n := &natsServer{failed: &failure{folder: "/data", over: make(chan struct{})}}
-		log := &serverLog{log: daemon.NewEnv(nil).Log, failed: n.failed}
+		failed, fail := context.WithCancelCause(t.Context())
+		n := &natsServer{failed: failed}
+		log := &serverLog{log: daemon.NewEnv(nil).Log, folder: "/data", fail: fail}
 		log.Errorf("something that passes")
-		if n.failed.err() != nil {
+		if failed.Err() != nil {
 			t.Fatal("the program ends for nothing")
 		}
 		log.Errorf(says, "a", "b", "c")
@@ -114,8 +115,9 @@ func TestRun_ServerCannotWrite(t *testing.T) {
 
 // Without a free file descriptor there may be disk space.
 func TestRun_ServerHasTooManyFiles(t *testing.T) {
-	n := &natsServer{failed: &failure{folder: "/data", over: make(chan struct{})}}
-	log := &serverLog{log: daemon.NewEnv(nil).Log, failed: n.failed}
+	failed, fail := context.WithCancelCause(t.Context())
+	n := &natsServer{failed: failed}
+	log := &serverLog{log: daemon.NewEnv(nil).Log, folder: "/data", fail: fail}
 	log.Errorf("Filestore [%s] Critical write error: %v", "MCP_0", &os.PathError{Op: "open", Path: "/data/index.db", Err: syscall.EMFILE})
 	if err := n.run(t.Context()); errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("the program ends with %v", err)

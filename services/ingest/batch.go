@@ -378,14 +378,6 @@ func (s *summary) end(at *stop) {
 	}
 }
 
-// nothing returns the problem of a request of which nothing was tried, or nil.
-func (s *summary) nothing(at *stop) *web.Problem {
-	if at == nil || s.Accepted+s.Refused+s.Unknown > 0 {
-		return nil
-	}
-	return at.problem
-}
-
 func (r result) refusal() refusal { return refusal{r.index, r.problem.Code, r.problem.Detail} }
 
 // line returns the result as a line of NDJSON.
@@ -407,8 +399,8 @@ func (s *Service) store(b *batch) (*summary, error) {
 	sum := newSummary()
 	b.report = sum.add
 	end := b.run()
-	if nothing := sum.nothing(end); nothing != nil {
-		return nil, nothing
+	if end != nil && sum.Accepted+sum.Refused+sum.Unknown == 0 { // nothing was tried
+		return nil, end.problem
 	}
 	sum.end(end)
 	return sum, nil

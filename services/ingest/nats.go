@@ -132,8 +132,9 @@ func (s *Service) answerNext(req micro.Request, m message, media request.MediaTy
 		s.answerArray(ctx, req, m, media)
 		return
 	}
-	under, err := s.sendCounted(ctx, m)
+	under, err := s.send(ctx, m, 0)
 	if err != nil {
+		s.count(ctx, m, stored{}, err)
 		span.End()
 		s.refuse(req, err)
 		return

@@ -61,15 +61,6 @@ type inFlight struct {
 	publishing *eventlog.Publishing
 }
 
-// sendCounted is send, which counts a failure.
-func (s *Service) sendCounted(ctx context.Context, m message) (*inFlight, error) {
-	u, err := s.send(ctx, m, 0)
-	if err != nil {
-		s.count(ctx, m, stored{}, err)
-	}
-	return u, err
-}
-
 // send checks a message, opens its session and sends the event to the log, without waiting for
 // the acknowledgement. patience is how long it waits while too much is in flight.
 func (s *Service) send(ctx context.Context, m message, patience time.Duration) (_ *inFlight, err error) {
@@ -260,11 +251,7 @@ func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) 
 // ended reports whether the log has the end of a stream.
 func (s *Service) ended(ctx context.Context, rec session.Record, stream string) (bool, error) {
 	end := event.Subject{Partition: s.backend.Log.Partition(rec.Session), Session: rec.Session, Life: rec.Life, Stream: stream, Kind: event.End}
-	_, err := s.backend.Log.Last(ctx, end)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+	return s.backend.Log.Has(ctx, end)
 }
 
 // endsAskedRate is how often a second the log is asked for the ends of a session's streams, after a burst.

@@ -73,9 +73,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 func (w *sweeper) resetAlarms(l *ledger.Ledger, only []string) {
 	l.Alarm = w.limits().Alarm()
 	if only != nil {
-		for _, key := range only {
-			l.Hush(key)
-		}
+		l.Hush(only)
 		return
 	}
 	l.Over = nil

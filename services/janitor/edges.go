@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -80,9 +81,5 @@ func (e *edges) roll(answers []inspect.Answer, now time.Time) edgesInfo {
 
 // forget forgets edges that have not answered for a while. The caller holds mu.
 func (e *edges) forget(now time.Time) {
-	for id, at := range e.heard {
-		if now.Sub(at) >= edgeMissed {
-			delete(e.heard, id)
-		}
-	}
+	maps.DeleteFunc(e.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= edgeMissed })
 }

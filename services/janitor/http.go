@@ -196,9 +196,7 @@ func (s *Service) dryRun(c *fiber.Ctx) error {
 		add(all.WouldRemove, a.Removed)
 		add(all.Left, a.Left)
 		all.More = all.More || a.More
-		for _, r := range a.Removals {
-			f.Add(r)
-		}
+		f.Add(a.Removals...)
 	}
 	removals, more := f.All()
 	all.Removals, all.More = append([]ledger.RemovalInfo{}, removals...), all.More || more

@@ -66,9 +66,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	}
 	f := ledger.Firsts[ledger.NearInfo]{N: n, Compare: compareNear}
 	for _, a := range answers {
-		for _, one := range a.Near {
-			f.Add(one)
-		}
+		f.Add(a.Near...)
 		list.Total += a.Total
 		list.Retained.Add(a.Retained)
 		list.Stored += a.Stored

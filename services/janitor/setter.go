@@ -78,11 +78,8 @@ func (s *setter) answer(msg *nats.Msg, do func() logset.Reply) {
 		s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
 		return
 	}
-	data, err := json.Marshal(do())
-	if err == nil {
-		err = msg.Respond(data)
-	}
-	if err != nil {
+	data, _ := json.Marshal(do()) // a text and a flag
+	if err := msg.Respond(data); err != nil {
 		s.logger.Warn("a request to change limits gets no answer", "error", err)
 	}
 }

@@ -34,10 +34,11 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := newLog(nc, log, true)
+	l, err := newLog(nc, log)
 	if err != nil {
 		return nil, err
 	}
+	l.creator = true
 	has, err := l.readSettings(ctx)
 	if errors.Is(err, ErrNotFound) {
 		has = settings.withDefaults()
@@ -61,26 +62,22 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 // Open opens the log, and waits until it exists or ctx ends. The error wraps
 // [ErrMismatch] or ctx's error.
 func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
-	l, err := newLog(nc, log, false)
-	if err != nil {
-		return nil, err
-	}
-	return l.open(ctx, log)
+	return open(ctx, nc, log, false)
 }
 
 // OpenToShow opens the log for somebody who may ask NATS what it is configured as and holds, and
 // nothing else: a [State] lacks the generations that began with an entry since a janitor was there.
 // Errors are those of [Open].
 func OpenToShow(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
-	l, err := newLog(nc, log, false)
+	return open(ctx, nc, log, true)
+}
+
+func open(ctx context.Context, nc *nats.Conn, log *slog.Logger, shows bool) (*Log, error) {
+	l, err := newLog(nc, log)
 	if err != nil {
 		return nil, err
 	}
-	l.shows = true
-	return l.open(ctx, log)
-}
-
-func (l *Log) open(ctx context.Context, log *slog.Logger) (*Log, error) {
+	l.shows = shows
 	said := false
 	for {
 		has, err := l.readSettings(ctx)
@@ -101,13 +98,13 @@ func (l *Log) open(ctx context.Context, log *slog.Logger) (*Log, error) {
 	}
 }
 
-func newLog(nc *nats.Conn, log *slog.Logger, creator bool) (*Log, error) {
+func newLog(nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout),
 		jetstream.WithPublishAsyncMaxPending(maxBegun), jetstream.WithPublishAsyncTimeout(forgetBegun))
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator, now: clocks.New(time.Now)}, nil
+	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), now: clocks.New(time.Now)}, nil
 }
 
 // readSettings asks partition 0 for the settings of the log.

@@ -117,19 +117,20 @@ func (b *inbox) put(e Entry) {
 		b.closed = true
 	}
 	b.mu.Unlock()
-	b.signal()
+	ring(b.filled)
 }
 
 func (b *inbox) close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.signal()
+	ring(b.filled)
 }
 
-func (b *inbox) signal() {
+// ring leaves a token in a channel that has room for one, unless it holds it.
+func ring(bell chan struct{}) {
 	select {
-	case b.filled <- struct{}{}:
+	case bell <- struct{}{}:
 	default:
 	}
 }

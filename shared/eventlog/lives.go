@@ -41,16 +41,12 @@ func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 		return Opening{}, err
 	}
 	s := event.Subject{Partition: l.Partition(o.Session), Session: o.Session, Kind: event.Open}
-	if err := l.writable(ctx, s.Partition); err != nil {
-		return Opening{}, err
-	}
 	msg := nats.NewMsg(s.String())
 	msg.Data = data
 	msg.Header.Set(headerAgain, "1")
 	msg.Header.Set(headerChanges, strconv.FormatUint(o.Changes, 10))
 	setBegan(msg, o.Began)
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(o.Sequence, 10))
-	ack, err := l.publish(ctx, s.Partition, msg)
+	ack, err := l.storeAfter(ctx, s.Partition, msg, o.Sequence)
 	o.Sequence = ack.Sequence
 	return o, err
 }
@@ -193,9 +189,15 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 	s.Partition = l.Partition(s.Session)
 	msg := nats.NewMsg(s.String())
 	msg.Data = data
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
-	if err := l.writable(ctx, s.Partition); err != nil {
+	return l.storeAfter(ctx, s.Partition, msg, 0)
+}
+
+// storeAfter stores a control entry if the newest entry under its subject lies at a sequence, or if there is
+// none for 0; otherwise the error wraps [ErrConflict].
+func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint64) (Ack, error) {
+	if err := l.writable(ctx, p); err != nil {
 		return Ack{}, err
 	}
-	return l.publish(ctx, s.Partition, msg)
+	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
+	return l.publish(ctx, p, msg)
 }

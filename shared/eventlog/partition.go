@@ -51,7 +51,10 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	var had Limits
 	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		had = limitsOf(info.Config)
-		*cfg = settings.configure(*cfg, p)
+		want := settings.streamConfig(p)
+		cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
+		cfg.AllowAtomicPublish = want.AllowAtomicPublish
+		maps.Copy(cfg.Metadata, want.Metadata)
 		return had != settings.Limits() || !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata)), nil
 	}); err != nil {
 		return err
@@ -175,26 +178,10 @@ func (s Settings) changes(now Settings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	fixed := now
-	fixed.Replicas, fixed.MaxMessageBytes = s.Replicas, s.MaxMessageBytes
-	fixed.MaxAge, fixed.MaxEventsPerStream, fixed.MaxBytes = s.MaxAge, s.MaxEventsPerStream, s.MaxBytes
-	fixed.MaxEventsPerSession, fixed.MaxBytesPerSession, fixed.MaxStreamsPerSession = s.MaxEventsPerSession, s.MaxBytesPerSession, s.MaxStreamsPerSession
-	if s != fixed || s != s.withDefaults() {
+	if s.Partitions != now.Partitions || s.Compression != now.Compression || s != s.withDefaults() {
 		return fmt.Errorf("%w: only the limits and replicas of a log can be changed", ErrInvalidSettings)
 	}
 	return nil
-}
-
-// configure returns a partition's configuration with the limits of settings.
-func (s Settings) configure(cfg jetstream.StreamConfig, p int) jetstream.StreamConfig {
-	want := s.streamConfig(p)
-	cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
-	cfg.AllowAtomicPublish = want.AllowAtomicPublish
-	cfg.Metadata = metadata.Own(cfg.Metadata)
-	if p == 0 {
-		maps.Copy(cfg.Metadata, s.metadata())
-	}
-	return cfg
 }
 
 const (
@@ -286,13 +273,7 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known clust
 // createPartition makes the JetStream stream of a partition when it is missing; gone is what was
 // last seen of it. It never updates one that is there. servers returns those of the cluster.
 func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() cluster.Servers) error {
-	settings := l.Settings()
-	cfg := settings.streamConfig(p)
-	if p == 0 {
-		for k, v := range settings.metadata() {
-			cfg.Metadata[k] = v
-		}
-	}
+	cfg := l.Settings().streamConfig(p)
 	stream, err := l.find(ctx, p)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		cfg.Metadata = newPartitionMetadata(cfg, l.nc.ConnectedServerId(), servers(), gone)
@@ -355,7 +336,7 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 	return errHeldUp
 }
 
-// streamConfig returns the JetStream stream of a partition.
+// streamConfig returns the JetStream stream of a partition. The metadata of partition 0 have the settings.
 func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
 		Name:               streamName(p),
@@ -373,6 +354,9 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		Duplicates:         2 * time.Minute,
 		AllowAtomicPublish: true,
 		Metadata:           map[string]string{metadata.KeyVersion: Version},
+	}
+	if p == 0 {
+		cfg.Metadata = s.metadata()
 	}
 	if s.Compression {
 		cfg.Compression = jetstream.S2Compression

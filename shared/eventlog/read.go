@@ -159,7 +159,7 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	drained := false
 	defer func() {
 		if drained {
-			s.askLeader()
+			ring(s.drained)
 		}
 	}()
 	s.mu.Lock()
@@ -181,15 +181,6 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 		s.end(e.Sequence, nil)
 	case e.Pending == 0:
 		drained = true
-	}
-}
-
-// askLeader has the leader asked whether there is more: the server where the consumer
-// lies has nothing.
-func (s *scan) askLeader() {
-	select {
-	case s.drained <- struct{}{}:
-	default:
 	}
 }
 
@@ -297,6 +288,15 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
 	e, err := l.Newest(ctx, s)
 	return e.Sequence, err
+}
+
+// Has reports whether the log retains an entry on a subject. The error wraps [ErrUnavailable].
+func (l *Log) Has(ctx context.Context, s event.Subject) (bool, error) {
+	_, err := l.Last(ctx, s)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or

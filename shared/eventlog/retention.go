@@ -19,7 +19,6 @@ import (
 func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
 	p := l.Partition(t.Session)
 	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
 	msg.Header.Set(headerUpTo, strconv.FormatUint(t.UpTo, 10))
 	msg.Header.Set(headerReason, string(t.Reason))
 	if len(t.Removed) > 0 {
@@ -28,10 +27,7 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	if t.Forgotten {
 		msg.Header.Set(headerForgotten, "1")
 	}
-	if err := l.writable(ctx, p); err != nil {
-		return Ack{}, err
-	}
-	return l.publish(ctx, p, msg)
+	return l.storeAfter(ctx, p, msg, follows)
 }
 
 // Rewrite stores a control entry again, which lies at a sequence, so that what lies below may

@@ -199,9 +199,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case <-a.cfg.Again:
 			return errors.New("it was told to begin again")
 		case <-a.drained:
-			if err := a.ask(ctx); err != nil {
-				return err
-			}
+			a.ask(ctx)
 			continue
 		case <-a.inbox.filled:
 			if err := a.takeIn(); err != nil {
@@ -307,21 +305,17 @@ func (a *attempt) drain() {
 		a.through()
 		return
 	}
-	select {
-	case a.drained <- struct{}{}:
-	default:
-	}
+	ring(a.drained)
 }
 
 // ask asks the leader whether anything is to come that it had when the attempt began. If
 // not, the tail has caught up. Else it comes, or the tail is found to stand still.
-func (a *attempt) ask(ctx context.Context) error {
+func (a *attempt) ask(ctx context.Context) {
 	last := a.position()
 	msg, err := a.next(ctx, last)
 	if errors.Is(err, ErrNotFound) || err == nil && msg.Sequence > a.state.Last {
 		a.throughFrom(last)
 	}
-	return nil
 }
 
 // throughFrom says that the tail has caught up, unless it has gone on or has said so.

@@ -292,11 +292,8 @@ func Decode(value string) (string, bool) {
 // Encode returns a header's value for a text.
 func Encode(value string) string {
 	encoded := strings.HasPrefix(value, base64Prefix) && strings.HasSuffix(value, base64Suffix)
-	plain := !encoded && value == strings.Trim(value, " \t")
-	for i := 0; plain && i < len(value); i++ {
-		plain = value[i] >= ' ' && value[i] <= '~' || value[i] == '\t'
-	}
-	if plain {
+	special := func(r rune) bool { return (r < ' ' || r > '~') && r != '\t' }
+	if !encoded && value == strings.Trim(value, " \t") && !strings.ContainsFunc(value, special) {
 		return value
 	}
 	return base64Prefix + base64.StdEncoding.EncodeToString([]byte(value)) + base64Suffix

@@ -48,12 +48,12 @@ func ParseState(text string) (s State, ours bool, err error) {
 var ErrState = invalid("the requestState is not known: its call has ended, or it belongs to another request.")
 
 // State returns the requestState of a request, if it is a bridge's. The error is an [*Error].
-func (r Request) State() (s State, ours bool, err error) {
-	var value string
-	if !text(r.Params["requestState"], &value) {
-		return State{}, false, nil
-	}
-	return ParseState(value)
+func (r Request) State() (s State, ours bool, err error) { return ParseState(r.requestState()) }
+
+// requestState returns the requestState; empty where it is no text.
+func (r Request) requestState() (value string) {
+	_ = text(r.Params["requestState"], &value)
+	return value
 }
 
 // handOverPrefix begins the states of edges. For a bridge or an edge that does not know it, it is a
@@ -82,11 +82,7 @@ func (h HandOver) String() string {
 // HandOver returns the requestState of a request, if it is an edge's. The error is [ErrState] unless
 // the state is whole, and of the same request.
 func (r Request) HandOver() (h HandOver, ours bool, err error) {
-	var value string
-	if !text(r.Params["requestState"], &value) {
-		return HandOver{}, false, nil
-	}
-	rest, ours := strings.CutPrefix(value, handOverPrefix)
+	rest, ours := strings.CutPrefix(r.requestState(), handOverPrefix)
 	if !ours {
 		return HandOver{}, false, nil
 	}

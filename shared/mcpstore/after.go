@@ -37,7 +37,7 @@ func (s *Store) after(ctx context.Context, sessionID, streamID string, index int
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := s.bound(ctx, true)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	var all [][]byte
 	err = patiently(ctx, func() error {
@@ -217,12 +217,9 @@ func (s *Store) cleared(ctx context.Context, p int, at place, life string) (uint
 func (s *Store) whole(ctx context.Context, at place, life string) (bool, error) {
 	l := s.backend.Log
 	p := l.Partition(at.session)
-	_, err := l.Last(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: at.stream, Kind: event.Birth})
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
+	born, err := l.Has(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: at.stream, Kind: event.Birth})
+	if err != nil || !born {
+		return err == nil, err
 	}
 	missing, _, err := l.RemovedAfter(ctx, l.Look, at.session, life, at.stream, 0, 0)
 	return len(missing) == 0, err

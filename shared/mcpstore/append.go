@@ -30,13 +30,14 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 	if err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx) // the client that the event is for may have gone
 	st := s.streams.use(at)
-	release, err := st.own(context.WithoutCancel(ctx)) // its turn comes: the holder of the token is bounded
+	release, err := st.own(ctx) // its turn comes: the holder of the token is bounded
 	if err != nil {
 		return err
 	}
 	defer release()
-	ctx, cancel := s.bound(ctx, false)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if !st.lost || s.backend.Conn.IsConnected() {
 		err = s.store(ctx, st, data)

@@ -3,6 +3,8 @@ package mcpstore
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"rejoin/shared/natsconn"
@@ -43,10 +45,7 @@ func (s *Store) mend(ctx context.Context) {
 // mendAll reports whether something is left to be done.
 func (s *Store) mendAll(ctx context.Context) (left bool) {
 	s.mu.Lock()
-	all := make([]*stream, 0, len(s.broken))
-	for st := range s.broken {
-		all = append(all, st)
-	}
+	all := slices.Collect(maps.Keys(s.broken))
 	s.mu.Unlock()
 	for _, st := range all {
 		if err := s.mendOne(ctx, st); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -100,15 +101,6 @@ func (s *Store) Close() {
 	s.work.Wait()
 }
 
-// bound returns a context that ends after the time-out, and with ctx only when cancel is
-// set: who stores an event does so for a client that may have gone.
-func (s *Store) bound(ctx context.Context, cancel bool) (context.Context, context.CancelFunc) {
-	if !cancel {
-		ctx = context.WithoutCancel(ctx)
-	}
-	return context.WithTimeout(ctx, s.cfg.Timeout)
-}
-
 // Open registers the session on first use and finds out where the stream ended before.
 // A request's stream of which the log holds nothing is a new one, since the SDK names it
 // at random. When the standalone stream of a session may have had events and none are
@@ -124,7 +116,7 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.bound(ctx, true)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	created := false // by an attempt of this Open
 	return patiently(ctx, func() error {
@@ -188,11 +180,7 @@ func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	}
 	s.streams.forget(at.session)
 	s.mu.Lock()
-	for st := range s.broken {
-		if st.at.session == at.session {
-			delete(s.broken, st)
-		}
-	}
+	maps.DeleteFunc(s.broken, func(st *stream, _ struct{}) bool { return st.at.session == at.session })
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
@@ -44,9 +45,7 @@ type stream struct {
 	writer string        // empty until the store knows where the stream ended before
 	before int           // of count, what others had given in that life
 	lost   bool          // the newest Append has failed, and the log does not say so yet
-
-	mu    sync.Mutex
-	count int // indexes given; without a writer, those given since
+	count  atomic.Int64  // indexes given; without a writer, those given since
 }
 
 // own takes the token. The function that it returns gives it back.
@@ -66,17 +65,9 @@ func (st *stream) begin(life string, before int) {
 	st.life, st.writer, st.before = life, newWriter(), before
 }
 
-func (st *stream) counted() int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.count
-}
+func (st *stream) counted() int { return int(st.count.Load()) }
 
-func (st *stream) add(n int) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.count += n
-}
+func (st *stream) add(n int) { st.count.Add(int64(n)) }
 
 // streams holds the streams that a store writes, and forgets those that were used
 // least recently, unless they are in use or have lost something. A stream that was

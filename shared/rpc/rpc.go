@@ -130,10 +130,7 @@ func (c Call) subject() string {
 // Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody],
 // [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; nothing is asked twice.
 func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
-	msg, err := encode(c.subject(), c, c.Data)
-	if err != nil {
-		return Answer{}, err
-	}
+	msg := encode(c.subject(), c, c.Data)
 	c.Trace.Set(msg.Header.Set)
 	reply, err := nc.RequestMsgWithContext(ctx, msg)
 	switch {
@@ -210,22 +207,15 @@ func (a Answer) Respond(msg *nats.Msg) error {
 	if !inbox.Is(msg.Reply) {
 		return fmt.Errorf("%w: its reply %q is no inbox", ErrInvalid, msg.Reply)
 	}
-	reply, err := encode(msg.Reply, a, a.Data)
-	if err != nil {
-		return err
-	}
-	return msg.RespondMsg(reply)
+	return msg.RespondMsg(encode(msg.Reply, a, a.Data))
 }
 
-func encode(subject string, v any, data []byte) (*nats.Msg, error) {
-	head, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
+func encode(subject string, v any, data []byte) *nats.Msg {
+	head, _ := json.Marshal(v) // a Call or an Answer, which has nothing but texts and numbers
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(header, string(head))
 	msg.Data = data
-	return msg, nil
+	return msg
 }
 
 func decode(msg *nats.Msg, v any) error {

@@ -26,11 +26,10 @@ type flag struct {
 func steps(places []place) []string {
 	var all []string
 	for _, p := range places[1:] {
-		before, last := "", p.path
-		if i := strings.LastIndex(p.path, " "); i >= 0 {
-			before, last = p.path[:i], p.path[i+1:]
+		if !strings.Contains(p.path, " ") {
+			p.path = " " + p.path // nothing was found before
 		}
-		all = append(all, "'"+before+" "+last+"'")
+		all = append(all, "'"+p.path+"'")
 	}
 	return all
 }

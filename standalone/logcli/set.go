@@ -46,20 +46,21 @@ var (
 
 // to returns the settings with those that were given.
 func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
-	to, given := from, false
+	to := from
+	if f == (SetFlags{Yes: f.Yes}) {
+		return to, errNothingAsked
+	}
 	limit := func(flag string, value, at *int64) error {
-		if value == nil {
-			return nil
-		}
-		given = true
-		if *value == 0 {
+		switch {
+		case value == nil:
+		case *value == 0:
 			return fmt.Errorf("--%s must be positive, or -1 for no limit", flag)
+		default:
+			*at = *value
 		}
-		*at = *value
 		return nil
 	}
 	if f.MaxAge != nil {
-		given = true
 		if to.MaxAge = time.Duration(*f.MaxAge); to.MaxAge == 0 {
 			return to, errors.New("--max-age must be positive, or -1 for no limit")
 		}
@@ -68,13 +69,11 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		}
 	}
 	if f.MaxMessageBytes != nil {
-		given = true
 		if to.MaxMessageBytes = int(*f.MaxMessageBytes); to.MaxMessageBytes < 1 {
 			return to, errors.New("--max-message-bytes must be at least 1")
 		}
 	}
 	if f.Replicas != nil {
-		given = true
 		if to.Replicas = *f.Replicas; to.Replicas < 1 {
 			return to, errors.New("--replicas must be at least 1")
 		}
@@ -86,9 +85,6 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		limit("max-bytes-per-session", (*int64)(f.MaxBytesPerSession), &to.MaxBytesPerSession),
 		limit("max-streams-per-session", f.MaxStreamsPerSession, &to.MaxStreamsPerSession),
 	)
-	if err == nil && !given {
-		err = errNothingAsked
-	}
 	if err == nil {
 		err = to.Validate()
 	}

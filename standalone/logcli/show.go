@@ -166,7 +166,7 @@ func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) 
 		_, _ = fmt.Fprintf(&b, "\n%d of %d partitions have all their replicas current.\n", whole(all), len(all))
 	}
 	if n := behind(s, all); n > 0 {
-		_, _ = fmt.Fprintf(&b, "\n%s\n", behindText(n, len(all)))
+		_, _ = fmt.Fprintf(&b, "\n%d of %d partitions have other limits after an interrupted change; rejoin log set completes it.\n", n, len(all))
 	}
 	_, err = out.Write(b.Bytes())
 	return err
@@ -208,8 +208,4 @@ func behind(s eventlog.Settings, all []eventlog.State) (n int) {
 		}
 	}
 	return n
-}
-
-func behindText(n, of int) string {
-	return fmt.Sprintf("%d of %d partitions have other limits after an interrupted change; rejoin log set completes it.", n, of)
 }

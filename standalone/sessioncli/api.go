@@ -78,31 +78,30 @@ func (a *api) list(ctx context.Context, f ShowFlags, after string) (p page, err 
 	return p, err
 }
 
-func (a *api) session(ctx context.Context, name remote.Session) (json.RawMessage, error) {
-	return a.do(ctx, http.MethodGet, "/v1/sessions/"+url.PathEscape(string(name)), nil)
-}
+// pathOf returns where a session is.
+func pathOf(name remote.Session) string { return "/v1/sessions/" + url.PathEscape(string(name)) }
 
-// create returns the name of the session that was created.
-func (a *api) create(ctx context.Context, f CreateFlags) (string, error) {
-	request, err := json.Marshal(struct {
+// create creates a session, and prints its name.
+func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
+	request, _ := json.Marshal(struct { // texts always can be written
 		Session remote.Session `json:"session,omitempty"`
 		Owner   string         `json:"owner,omitempty"`
 		Members []string       `json:"members,omitempty"`
 	}{f.Session, f.Owner, f.Members})
-	if err != nil {
-		return "", err
-	}
 	body, err := a.do(ctx, http.MethodPost, "/v1/sessions", request)
 	var created session
 	if err == nil {
 		err = decode(body, &created)
 	}
-	return created.Session, err
+	if err == nil {
+		_, err = fmt.Fprintln(out, plain(created.Session))
+	}
+	return err
 }
 
 // close closes, and says what. A stream need not have had events.
 func (a *api) close(ctx context.Context, f CloseFlags, out io.Writer) error {
-	path, what := "/v1/sessions/"+url.PathEscape(string(f.Session)), "session "+plain(string(f.Session))
+	path, what := pathOf(f.Session), "session "+plain(string(f.Session))
 	if f.Stream != "" {
 		path += "/streams/" + url.PathEscape(string(f.Stream))
 		what = "stream " + plain(string(f.Stream)) + " of " + what

@@ -5,7 +5,6 @@ package sessioncli
 
 import (
 	"context"
-	"os"
 	"strings"
 
 	"rejoin/shared/daemon"
@@ -40,20 +39,17 @@ func App(args []string) daemon.App {
 }
 
 func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
-	a, done, err := newAPI(cli.Flags, os.Stderr)
-	if err != nil {
-		return err
-	}
-	defer done()
-	command, _, _ := strings.Cut(env.Command, " ")
-	switch {
-	case command == "create":
-		return create(ctx, a, cli.Create, env.Stdout)
-	case command == "close":
-		return a.close(ctx, cli.Close, env.Stdout)
-	case cli.Show.Session != "":
-		return showOne(ctx, a, cli.Show, env.Stdout)
-	default:
-		return list(ctx, a, cli.Show, env.Stdout)
-	}
+	return ask(cli.Flags, func(a *api) error {
+		command, _, _ := strings.Cut(env.Command, " ")
+		switch {
+		case command == "create":
+			return a.create(ctx, cli.Create, env.Stdout)
+		case command == "close":
+			return a.close(ctx, cli.Close, env.Stdout)
+		case cli.Show.Session != "":
+			return show(ctx, a, pathOf(cli.Show.Session), cli.Show.JSON, env.Stdout, printDetail)
+		default:
+			return list(ctx, a, cli.Show, env.Stdout)
+		}
+	})
 }

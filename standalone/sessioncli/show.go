@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,14 +25,6 @@ type stream struct {
 	Bytes  int64     `json:"bytes"`
 	Newest time.Time `json:"newest"`
 	Closed bool      `json:"closed"`
-}
-
-func create(ctx context.Context, a *api, f CreateFlags, out io.Writer) error {
-	name, err := a.create(ctx, f)
-	if err == nil {
-		_, err = fmt.Fprintln(out, plain(name))
-	}
-	return err
 }
 
 // list prints all sessions, page by page: each page's columns have their own widths, so
@@ -69,27 +62,10 @@ func printSessions(out io.Writer, t *table, all []json.RawMessage) error {
 
 // active returns when something happened last.
 func (s session) active() time.Time {
-	last := s.Created
-	for _, at := range []time.Time{s.Ended, s.Newest} {
-		if at.After(last) {
-			last = at
-		}
-	}
-	return last
+	return slices.MaxFunc([]time.Time{s.Created, s.Ended, s.Newest}, time.Time.Compare)
 }
 
-func showOne(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
-	body, err := a.session(ctx, f.Session)
-	if err != nil {
-		return err
-	}
-	if f.JSON {
-		return printLines(out, body)
-	}
-	var d detail
-	if err := decode(body, &d); err != nil {
-		return err
-	}
+func printDetail(d detail, out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.active())); err != nil || len(d.Streams) == 0 {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -64,7 +63,7 @@ With access control it requires a token that grants admin.`
 func StatusApp(args []string) daemon.App {
 	var cli statusFlags
 	return daemon.Command("rejoin status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		return cli.ask(func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
+		return ask(cli.Flags, func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
 	})
 }
 
@@ -72,8 +71,8 @@ func StatusApp(args []string) daemon.App {
 func GapsApp(args []string) daemon.App {
 	var cli listFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		return cli.ask(func(a *api) error {
-			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format, env.Stdout, printGaps)
+		return ask(cli.Flags, func(a *api) error {
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps)
 		})
 	})
 }
@@ -82,13 +81,16 @@ func GapsApp(args []string) daemon.App {
 func ConnectionsApp(args []string) daemon.App {
 	var cli connectionsCLI
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		path := fmt.Sprintf("/v1/sessions/%s/connections?limit=%d", url.PathEscape(string(cli.Session)), cli.Limit)
-		return cli.ask(func(a *api) error { return show(ctx, a, path, cli.Format, env.Stdout, printConnections) })
+		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
+		return ask(cli.Flags, func(a *api) error {
+			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections)
+		})
 	})
 }
 
-func (f statusFlags) ask(do func(a *api) error) error {
-	a, done, err := newAPI(f.Flags, os.Stderr)
+// ask calls do with who asks the Rejoin of the flags.
+func ask(f remote.Flags, do func(a *api) error) error {
+	a, done, err := newAPI(f, os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -162,13 +164,13 @@ type connections struct {
 	}
 }
 
-// show prints the answer to one request.
-func show[T any](ctx context.Context, a *api, path, format string, out io.Writer, text func(T, io.Writer) error) error {
+// show prints the answer to one request, as it is or as text.
+func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.Writer, text func(T, io.Writer) error) error {
 	body, err := a.do(ctx, "GET", path, nil)
 	if err != nil {
 		return err
 	}
-	if format == "json" {
+	if asJSON {
 		return printLines(out, body)
 	}
 	var answer T
@@ -202,10 +204,7 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 		return err
 	}
 	if format == "json" {
-		body, err := json.Marshal(raw)
-		if err != nil {
-			return err
-		}
+		body, _ := json.Marshal(raw) // what was read can be written
 		return printLines(out, body)
 	}
 	size := flagtype.FormatBytes(l.Retained.Bytes) + " bytes"

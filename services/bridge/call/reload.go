@@ -28,11 +28,7 @@ func (c *Call) HasFinal(ctx context.Context) (bool, error) {
 func (c *Call) hasEnd(ctx context.Context) (bool, error) {
 	end := c.subject()
 	end.Kind = event.End
-	_, err := c.Session.Host.Backend.Log.Last(ctx, end)
-	if errors.Is(err, eventlog.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
+	return c.Session.Host.Backend.Log.Has(ctx, end)
 }
 
 // subject is where the stream's events are in the log.

@@ -57,11 +57,8 @@ func (r *requests) answeredTo(id []byte) {
 func (r *requests) answeredKey(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, a := range r.open {
-		if a.key == key {
-			r.open = append(r.open[:i:i], r.open[i+1:]...)
-			return
-		}
+	if i := slices.IndexFunc(r.open, func(a openRequest) bool { return a.key == key }); i >= 0 {
+		r.open = slices.Delete(r.open, i, i+1)
 	}
 }
 
@@ -96,11 +93,12 @@ func (r *requests) only() json.RawMessage {
 func (r *requests) Left() (open []openRequest, cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	cancelled = true
-	for _, a := range r.open {
-		cancelled = cancelled && a.cancelled
-	}
-	return slices.Clone(r.open), cancelled
+	return slices.Clone(r.open), r.allCancelled()
+}
+
+// allCancelled reports whether the client has cancelled all requests without a response. The caller holds the lock.
+func (r *requests) allCancelled() bool {
+	return !slices.ContainsFunc(r.open, func(a openRequest) bool { return !a.cancelled })
 }
 
 // Done reports whether all requests have a response.
@@ -121,12 +119,10 @@ func (r *requests) SentAs(id json.RawMessage) {
 func (r *requests) cancelOne(key string) (all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all = true
 	for i := range r.open {
 		if r.open[i].key == key {
 			r.open[i].cancelled = true
 		}
-		all = all && r.open[i].cancelled
 	}
-	return all
+	return r.allCancelled()
 }

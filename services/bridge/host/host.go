@@ -135,6 +135,16 @@ func (h *Host) Go(work func()) bool {
 	return true
 }
 
+// Pause waits for a while, and reports whether ctx has not ended meanwhile.
+func (h *Host) Pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-h.Times.After(d):
+		return true
+	}
+}
+
 // Stop ends all work with a cause, and waits for it.
 func (h *Host) Stop(cause error) {
 	h.mu.Lock()

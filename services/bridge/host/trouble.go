@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/rpc"
@@ -20,12 +21,10 @@ func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
 // Unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
 // session or the call is no trouble.
 func (h *Host) Unreachable(err error) {
-	for _, own := range []error{upstream.ErrStopping, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
-		if errors.Is(err, own) {
-			return
-		}
+	own := []error{upstream.ErrStopping, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled}
+	if !slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
+		h.Trouble(innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
 	}
-	h.Trouble(innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
 }
 
 // innermost returns the text of the error that the others are about: addresses and ports in
@@ -62,6 +61,5 @@ func (h *Host) ConnectError(err error) *rpc.Answer {
 		return nil
 	}
 	h.Trouble("initialize: "+innermost(err), "the MCP server did not answer initialize", slog.Any("error", err))
-	a := upstream.Unreachable(err)
-	return &a
+	return new(upstream.Unreachable(err))
 }

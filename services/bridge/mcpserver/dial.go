@@ -78,8 +78,7 @@ func (s *Server) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) 
 	if errors.Is(err, errBusy) {
 		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes, or the limit of open files)",
 			slog.Int("processes", s.host.Config.MaxProcesses), slog.String("client", host.ClientOf(c)))
-		a := upstream.Busy(errBusy.Error())
-		return Connected{}, &a
+		return Connected{}, new(upstream.Busy(errBusy.Error()))
 	}
 	if err != nil {
 		return Connected{}, s.host.ConnectError(err)

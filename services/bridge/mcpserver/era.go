@@ -30,8 +30,7 @@ const refusedFor = time.Second
 // is known. The answer is the client's when the server cannot be asked.
 func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	if ctx.Err() != nil {
-		a := upstream.Unreachable(context.Cause(ctx))
-		return false, &a
+		return false, new(upstream.Unreachable(context.Cause(ctx)))
 	}
 	if modern, refused, known := s.knownEra(client); known {
 		return modern, refused
@@ -123,8 +122,7 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 	if s.command != nil {
 		return false, false, nil
 	}
-	method := mcp.MethodDiscover
-	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: &method}
+	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: new(mcp.MethodDiscover)}
 	u := s.newModernServer(records.ModernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
 	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && upstream.SaysNothing(refused.Status) {
@@ -137,8 +135,7 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 	upstream.Finish(resp)
 	if err != nil && !errors.Is(err, upstream.ErrUnanswered) { // the response broke off
 		s.host.Unreachable(err)
-		a := upstream.Unreachable(err)
-		return false, false, &a
+		return false, false, new(upstream.Unreachable(err))
 	}
 	if err != nil || m.Error != nil {
 		return false, false, nil

@@ -44,10 +44,7 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 			pause = listenPause
 		case <-ended:
 			pause = pauseAfter(pause, time.Since(began))
-			select {
-			case <-ctx.Done():
-			case <-u.host.Times.After(pause):
-			}
+			u.host.Pause(ctx, pause)
 			pause = min(2*pause, listenPauseMax)
 		}
 	}
@@ -119,8 +116,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 
 // read stores what the server sends to who listens.
 func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f, missed translate.Filter, l *listening) {
-	method := mcp.MethodListen
-	header := u.repeat(client, rpc.Message{Method: &method})
+	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
 	if refused != nil {
 		return

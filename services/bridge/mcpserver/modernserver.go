@@ -62,8 +62,7 @@ var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "th
 // dialModern asks a server without sessions for what it is, for a client that begins one.
 func (s *Server) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
 	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
-	method := mcp.MethodDiscover
-	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: &method}, nil, nil)
+	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
 	if refused != nil {
 		return Connected{}, refused
 	}
@@ -109,8 +108,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 	if why := context.Cause(ctx); why != nil {
 		err = why
 	}
-	a := u.failure(err)
-	return rpc.Message{}, &a
+	return rpc.Message{}, new(u.failure(err))
 }
 
 func (u *modernServer) failure(err error) rpc.Answer {
@@ -145,9 +143,6 @@ func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
 	return h
 }
 
-// maxPages bounds how many pages of tools are read.
-const maxPages = 100
-
 // learnTools reads what arguments of tools their calls have to repeat; once, unless again.
 func (u *modernServer) learnTools(ctx context.Context, client http.Header, again bool) {
 	u.mu.Lock()
@@ -156,33 +151,20 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 	if known && !again {
 		return
 	}
-	tools, method := map[string]map[string][]string{}, "tools/list"
-	for page, cursor := 0, json.RawMessage(nil); page < maxPages; page++ {
-		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: &method}
-		more := translate.Object{}
-		if cursor != nil {
-			more["cursor"] = cursor
-		}
-		answer, _ := u.exchange(ctx, client, m, more, nil)
-		var list struct {
-			Tools []struct {
-				Name        string          `json:"name"`
-				InputSchema json.RawMessage `json:"inputSchema"`
-			} `json:"tools"`
-			Next json.RawMessage `json:"nextCursor"`
-		}
-		if answer.Result == nil || rpc.Unmarshal(answer.Result, &list) != nil {
-			break // the call is made without them, and refused if they are missing
-		}
-		for _, tool := range list.Tools {
-			if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
-				tools[tool.Name] = fields
-			}
-		}
-		if cursor = list.Next; cursor == nil || string(cursor) == "null" {
-			break
-		}
+	type listed struct {
+		Name        string          `json:"name"`
+		InputSchema json.RawMessage `json:"inputSchema"`
 	}
+	tools := map[string]map[string][]string{}
+	translate.EachTool(func(params translate.Object) json.RawMessage {
+		m := rpc.Message{ID: json.RawMessage(`"rejoin-tools"`), Method: new("tools/list")}
+		answer, _ := u.exchange(ctx, client, m, params, nil)
+		return answer.Result // none: the call is made without its fields, and refused if they are missing
+	}, func(tool listed) {
+		if fields := translate.Headers(tool.InputSchema); len(fields) > 0 {
+			tools[tool.Name] = fields
+		}
+	})
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.tools = tools
@@ -374,10 +356,7 @@ const stateOnlyPause = 250 * time.Millisecond
 // client's ends the request, and so does a question that cannot be stored.
 func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	if len(r.Questions) == 0 {
-		select {
-		case <-ctx.Done():
-		case <-u.host.Times.After(stateOnlyPause):
-		}
+		u.host.Pause(ctx, stateOnlyPause)
 		return nil, nil
 	}
 	c.Accept()

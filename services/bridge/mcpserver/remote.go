@@ -52,8 +52,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	host.EndPost(span, resp)
 	if err != nil {
 		r.host.Unreachable(err)
-		a := upstream.Unreachable(err)
-		return nil, &a
+		return nil, new(upstream.Unreachable(err))
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -228,10 +227,8 @@ func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (ca
 // OpenTimeout. Errors are [upstream.ErrGone], [upstream.ErrNoStream], ctx's cause, or why the last try failed.
 func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header, pause time.Duration) (*http.Response, error) {
 	for since := time.Now(); ; pause = min(max(2*pause, retry.FirstPause), retry.LastPause) {
-		select {
-		case <-ctx.Done():
+		if !r.host.Pause(ctx, pause) {
 			return nil, context.Cause(ctx)
-		case <-r.host.Times.After(pause):
 		}
 		resp, err := r.get(ctx, client, c.Cursor().ID)
 		if err == nil {
@@ -358,10 +355,8 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 			return
 		}
 		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Session.Name, "stream", c.Stream, "in", next.String(), "error", err)
-		select {
-		case <-ctx.Done():
+		if !r.host.Pause(ctx, next) {
 			return
-		case <-r.host.Times.After(next):
 		}
 		pause = min(2*pause, listenPauseMax)
 	}

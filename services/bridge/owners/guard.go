@@ -151,14 +151,13 @@ func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 		return nil
 	}
 	owns, err := g.notes.Owns(ctx, g.principal, id)
-	a := UnknownTask()
 	switch {
 	case err != nil:
-		a = upstream.Busy("whose the task is cannot be looked up now")
+		return new(upstream.Busy("whose the task is cannot be looked up now"))
 	case owns:
 		return nil
 	}
-	return &a
+	return new(UnknownTask())
 }
 
 // Posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
@@ -175,8 +174,7 @@ func (g *Guard) Posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answ
 			continue
 		}
 		if looked++; looked > maxPosted {
-			a := upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, fmt.Sprintf("a batch may have %d requests about tasks", maxPosted))
-			return &a
+			return new(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, fmt.Sprintf("a batch may have %d requests about tasks", maxPosted)))
 		}
 		var id string
 		_ = json.Unmarshal(m.Param("taskId"), &id) // no task has an empty one

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,10 +220,7 @@ func (h *Session) streams() []*call.Call {
 	ending := h.HasEnded()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := make([]*call.Call, 0, len(h.calls)+1)
-	for _, c := range h.calls {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(h.calls))
 	if h.standalone != nil && !ending {
 		all = append(all, h.standalone)
 	}

@@ -3,6 +3,8 @@ package sessions
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,11 +76,7 @@ func (t *Table) Session(name string) *Session {
 func (t *Table) All() []*Session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*Session, 0, len(t.sessions))
-	for _, h := range t.sessions {
-		all = append(all, h)
-	}
-	return all
+	return slices.Collect(maps.Values(t.sessions))
 }
 
 // EndUnused ends the sessions that their clients do not use. The session of a single call is in use

@@ -78,10 +78,8 @@ func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 				n.host.Log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.Name)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !n.host.Pause(ctx, AliveEvery) {
 			return nil, ctx.Err()
-		case <-n.host.Times.After(AliveEvery):
 		}
 	}
 }

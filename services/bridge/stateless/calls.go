@@ -79,7 +79,7 @@ func (s *Calls) Again(h *sessions.Session, c rpc.Call) rpc.Answer {
 	if mcp.IsTaskMethod(r.Method) {
 		return u.changeTask(c, r)
 	}
-	if t := u.translation(); t == nil || !t.again(c, r) {
+	if u.translation() == nil || !h.Demand.IsRepeatedBy(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})
 	}
 	h.Demand.WasAsked()

@@ -96,7 +96,7 @@ func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Fi
 	l.storing.Lock()
 	defer l.storing.Unlock()
 	l.acked = true
-	if err := l.store(it); err != nil {
+	if err := l.call.StoreOrDrop(it); err != nil {
 		return err
 	}
 	if missed {
@@ -104,7 +104,7 @@ func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Fi
 			m, err := rpc.ParseMessage(change)
 			if err == nil {
 				l.host.NoteChange(m)
-				err = l.store(call.Item{Data: translate.Listened(m, f, l.id)})
+				err = l.call.StoreOrDrop(call.Item{Data: translate.Listened(m, f, l.id)})
 			}
 			if err != nil {
 				return err
@@ -119,10 +119,8 @@ func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Fi
 func (l *listener) Put(it call.Item) error {
 	l.storing.Lock()
 	defer l.storing.Unlock()
-	return l.store(it)
+	return l.call.StoreOrDrop(it)
 }
-
-func (l *listener) store(it call.Item) error { return l.call.StoreOrDrop(it) }
 
 // Take takes what an MCP server sends that speaks the revision.
 func (l *listener) Take(m rpc.Message, it call.Item) error {

@@ -23,28 +23,24 @@ type ownRequests struct {
 	numbers atomic.Uint64 // of the requests
 }
 
-// maxToolPages bounds how many pages of tools are read.
-const maxToolPages = 100
-
 // needsTask reports whether the server runs a tool only as a task. It asks for the tools, unless
 // they are known.
 func (o *ownRequests) needsTask(ctx context.Context, tool string, known *taskSupport) bool {
 	if required, ok := known.of(tool); ok {
 		return required
 	}
-	tools, params := map[string]bool{}, translate.Object{}
-	for range maxToolPages {
-		id := o.ownID()
-		m, refused := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
-		if refused != nil {
-			break // the server says itself what is wrong with the call
-		}
-		next := translate.TaskTools(m.Result, tools)
-		if next == nil {
-			break
-		}
-		params["cursor"] = next
+	type listed struct {
+		Name      string `json:"name"`
+		Execution struct {
+			Support string `json:"taskSupport"`
+		} `json:"execution"`
 	}
+	tools := map[string]bool{}
+	translate.EachTool(func(params translate.Object) json.RawMessage {
+		id := o.ownID()
+		m, _ := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
+		return m.Result // none: the server says itself what is wrong with the call
+	}, func(tool listed) { tools[tool.Name] = tool.Execution.Support == "required" })
 	known.learn(tools)
 	return tools[tool]
 }
@@ -77,8 +73,7 @@ func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc
 	case a := <-c.Reply:
 		return r.response, &a
 	default:
-		a := upstream.Unreachable(upstream.ErrUnanswered)
-		return r.response, &a
+		return r.response, new(upstream.Unreachable(upstream.ErrUnanswered))
 	}
 }
 

@@ -179,10 +179,8 @@ func (p *passed) ask(result json.RawMessage) bool {
 	if len(p.requests) == 0 { // the server wants its state again, and more time
 		answered := p.answered
 		p.session.Go(func() {
-			select {
-			case <-p.host.Times.After(TaskPoll):
+			if p.host.Pause(p.session.Ctx, TaskPoll) {
 				close(answered)
-			case <-p.session.Ctx.Done():
 			}
 		})
 		return true

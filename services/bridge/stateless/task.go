@@ -113,8 +113,7 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 func (k *task) change(status mcp.Status, message string, change func(*mcp.StoredTask)) error {
 	k.is.Status, k.is.Message, k.is.Requests, k.is.Asked = status, message, nil, nil
 	if status.IsTerminal() {
-		ttl := (time.Since(k.is.Created) + TaskTTL(k.session.Host)).Milliseconds()
-		k.is.TTL = &ttl
+		k.is.TTL = new((time.Since(k.is.Created) + TaskTTL(k.session.Host)).Milliseconds())
 	}
 	if change != nil {
 		change(&k.is)

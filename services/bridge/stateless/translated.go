@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -206,12 +207,7 @@ func (t *translated) resume(ctx context.Context, c *call.Call, client http.Heade
 
 // mayAsk reports whether the server may ask the client anything.
 func (t *translated) mayAsk() bool {
-	for _, may := range t.asks {
-		if may {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(t.asks)), true)
 }
 
 // Held reports whether the call waits for its client.
@@ -467,12 +463,6 @@ func (t *translated) Put(it call.Item) error {
 	defer t.mu.Unlock()
 	t.deliver(it.Data)
 	return nil
-}
-
-// again reports whether a request is the one that the call began with, made once more by the same
-// client.
-func (t *translated) again(c rpc.Call, r mcp.Request) bool {
-	return t.session.Demand.IsRepeatedBy(c, r)
 }
 
 // unknownState refuses the requestState of a call that is over, or somebody else's.

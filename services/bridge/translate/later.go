@@ -70,7 +70,7 @@ func (c Client) Later(m rpc.Message, level string, more Object) []byte {
 	if !ok {
 		params = Object{}
 	}
-	meta, ok := metaOf(params)
+	meta, ok := readSome(params["_meta"])
 	if !ok {
 		meta = Object{}
 	}
@@ -176,7 +176,7 @@ func EarlierNotification(m rpc.Message) []byte {
 	if !ok {
 		params = Object{}
 	}
-	if meta, ok := metaOf(params); ok {
+	if meta, ok := readSome(params["_meta"]); ok {
 		delete(meta, mcp.MetaSubscription)
 		if delete(params, "_meta"); len(meta) > 0 {
 			params["_meta"] = event.MustJSON(meta)

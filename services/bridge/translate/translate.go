@@ -35,12 +35,12 @@ func some(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// metaOf reads the _meta of a result or of parameters, which may have none.
-func metaOf(of Object) (meta Object, ok bool) {
-	if some(of["_meta"]) == nil {
+// readSome reads an object that may be missing, which is an empty one then.
+func readSome(value json.RawMessage) (o Object, ok bool) {
+	if some(value) == nil {
 		return Object{}, true
 	}
-	return read(of["_meta"])
+	return read(value)
 }
 
 // Server is what a server said in response to initialize.
@@ -172,7 +172,7 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	if Cacheable[method] {
 		r["ttlMs"], r["cacheScope"] = json.RawMessage("0"), event.MustJSON("private")
 	}
-	meta, ok := metaOf(r)
+	meta, ok := readSome(r["_meta"])
 	if !ok {
 		return nil, ErrResult
 	}
@@ -189,25 +189,28 @@ func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, 
 	return event.MustJSON(r), nil
 }
 
-// TaskTools adds to known whether the calls of the tools of a tools/list result have to be tasks of the
-// revision 2025-11-25, by the tools' names. It returns the cursor of the next page; nil for the last.
-func TaskTools(result json.RawMessage, known map[string]bool) (next json.RawMessage) {
-	var list struct {
-		Tools []struct {
-			Name      string `json:"name"`
-			Execution struct {
-				Support string `json:"taskSupport"`
-			} `json:"execution"`
-		} `json:"tools"`
-		Next json.RawMessage `json:"nextCursor"`
+// maxToolPages bounds how many pages of tools are read.
+const maxToolPages = 100
+
+// EachTool hands over the tools of a server, page by page. list makes a request for tools/list with so many
+// parameters, and returns its result; one that cannot be read is the last.
+func EachTool[Tool any](list func(params Object) (result json.RawMessage), take func(Tool)) {
+	params := Object{}
+	for range maxToolPages {
+		var page struct {
+			Tools []Tool          `json:"tools"`
+			Next  json.RawMessage `json:"nextCursor"`
+		}
+		if rpc.Unmarshal(list(params), &page) != nil {
+			return
+		}
+		for _, tool := range page.Tools {
+			take(tool)
+		}
+		if params["cursor"] = some(page.Next); params["cursor"] == nil {
+			return
+		}
 	}
-	if rpc.Unmarshal(result, &list) != nil {
-		return nil
-	}
-	for _, tool := range list.Tools {
-		known[tool.Name] = tool.Execution.Support == "required"
-	}
-	return some(list.Next)
 }
 
 // HasTaskTools reports whether the server has tools whose calls may be tasks of the revision 2025-11-25.
@@ -250,18 +253,11 @@ func (s Server) Discover(tasks bool) (json.RawMessage, error) {
 
 // WithTasks returns capabilities of a server, which may be nothing, with the extension.
 func WithTasks(capabilities json.RawMessage, tasks bool) json.RawMessage {
-	c, ok := read(capabilities)
-	if c == nil && some(capabilities) == nil {
-		c, ok = Object{}, true
-	}
+	c, ok := readSome(capabilities)
 	if !ok {
 		return capabilities
 	}
-	extensions, ok := read(c["extensions"])
-	if extensions == nil && some(c["extensions"]) == nil {
-		extensions, ok = Object{}, true
-	}
-	if tasks && ok {
+	if extensions, ok := readSome(c["extensions"]); tasks && ok {
 		if extensions[mcp.ExtensionTasks] == nil {
 			extensions[mcp.ExtensionTasks] = json.RawMessage("{}")
 		}
@@ -380,14 +376,11 @@ func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
 	if m.Method == nil || !f.wants(m) {
 		return nil
 	}
-	params, ok := Object{}, true
-	if some(m.Params) != nil {
-		params, ok = read(m.Params)
-	}
+	params, ok := readSome(m.Params)
 	if !ok {
 		return nil
 	}
-	meta, ok := metaOf(params)
+	meta, ok := readSome(params["_meta"])
 	if !ok {
 		return nil
 	}

@@ -26,20 +26,14 @@ func Busy(text string) rpc.Answer {
 
 // About gives an error the ID of the one request that it is about.
 func About(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
-	if len(ids) != 1 || len(a.Data) == 0 {
-		return a
-	}
 	m, err := rpc.ParseMessage(a.Data)
-	if err != nil || m.Error == nil || m.ID != nil && string(m.ID) != "null" {
+	if len(ids) != 1 || err != nil || m.Error == nil || m.ID != nil && string(m.ID) != "null" {
 		return a
 	}
-	data, err := event.EncodeJSON(struct {
+	a.Data = event.MustJSON(struct {
 		JSONRPC string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   json.RawMessage `json:"error"`
 	}{"2.0", ids[0], m.Error})
-	if err == nil {
-		a.Data = data
-	}
 	return a
 }

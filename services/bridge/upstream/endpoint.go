@@ -161,11 +161,8 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range []http.Header{header, e.static} {
-		for name, values := range h {
-			req.Header[name] = values
-		}
-	}
+	maps.Copy(req.Header, header)
+	maps.Copy(req.Header, e.static)
 	switch method {
 	case http.MethodPost:
 		req.Header.Set("Content-Type", "application/json")

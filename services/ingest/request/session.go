@@ -22,10 +22,8 @@ const (
 	// MaxMembers is how many members a session may have.
 	MaxMembers = 100
 
-	// maxSessionBody is the largest body of POST /v1/sessions.
-	maxSessionBody = 64 << 10
-	// maxMembersBody is the largest body of PUT /v1/sessions/{session}/members.
-	maxMembersBody = 64 << 10
+	// maxBody is the largest body of a request about a session.
+	maxBody = 64 << 10
 )
 
 // Session is the body of POST /v1/sessions.
@@ -41,7 +39,7 @@ func ReadSession(c *fiber.Ctx) (Session, error) {
 	if web.StreamedBody(c).Empty() && c.Get(fiber.HeaderContentType) == "" {
 		return Session{}, nil
 	}
-	body, err := jsonBody(c, maxSessionBody)
+	body, err := jsonBody(c)
 	if err != nil || len(body) == 0 {
 		return Session{}, err
 	}
@@ -136,15 +134,10 @@ func ofBridge(metadata json.RawMessage) bool {
 
 // ReadMembers reads the body of PUT /v1/sessions/{session}/members.
 func ReadMembers(c *fiber.Ctx) ([]string, error) {
-	body, err := jsonBody(c, maxMembersBody)
+	body, err := jsonBody(c)
 	if err != nil {
 		return nil, err
 	}
-	return parseMembersBody(body)
-}
-
-// parseMembersBody reads the body of PUT /v1/sessions/{session}/members.
-func parseMembersBody(body []byte) ([]string, error) {
 	req, err := ParseSession(body)
 	if err != nil {
 		return nil, err
@@ -176,9 +169,9 @@ func parseMembers(value json.RawMessage) ([]string, error) {
 	return all, nil
 }
 
-// jsonBody returns the body, of up to limit bytes, of a request that must be JSON: what is not
+// jsonBody returns the body, of up to maxBody bytes, of a request that must be JSON: what is not
 // JSON in UTF-8 as it stands is refused.
-func jsonBody(c *fiber.Ctx, limit int) ([]byte, error) {
+func jsonBody(c *fiber.Ctx) ([]byte, error) {
 	media, err := BodyType(c)
 	if err == nil && !media.One() {
 		err = web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
@@ -186,5 +179,5 @@ func jsonBody(c *fiber.Ctx, limit int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return web.StreamedBody(c).Limited(limit)
+	return web.StreamedBody(c).Limited(maxBody)
 }

@@ -162,15 +162,6 @@ func (l *Lines) letGo() {
 	l.held = 0
 }
 
-// hold takes memory for so much more of a line. The error is [web.ErrNoMemory].
-func (l *Lines) hold(n int) error {
-	if !l.memory.Take(l.client, int64(n)) {
-		return web.ErrNoMemory
-	}
-	l.held += int64(n)
-	return nil
-}
-
 // line returns a copy of the next line. Of one that is too long it holds nothing.
 func (l *Lines) line() ([]byte, error) {
 	var line []byte
@@ -178,9 +169,10 @@ func (l *Lines) line() ([]byte, error) {
 	for {
 		part, err := l.r.ReadSlice('\n')
 		if !tooLong {
-			if err := l.hold(len(part)); err != nil {
-				return nil, err
+			if !l.memory.Take(l.client, int64(len(part))) {
+				return nil, web.ErrNoMemory
 			}
+			l.held += int64(len(part))
 			line = append(line, part...)
 		}
 		if len(line) > l.max {
@@ -209,31 +201,26 @@ func parseElement(text []byte, envelope bool) (Element, error) {
 	if err := event.CheckJSON(text); err != nil {
 		return Element{}, &LineError{err}
 	}
-	members, known := envelopeMembers(text)
-	if !known {
-		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope has the members message, key and type, and no others.")}
-	}
-	if members["message"] == nil {
-		return Element{}, &LineError{web.New(web.CodeInvalidBody, "An envelope must be an object with the member message.")}
-	}
-	e := Element{Data: members["message"]}
 	wrong := func(detail string) (Element, error) {
 		return Element{}, &LineError{web.New(web.CodeInvalidBody, detail)}
 	}
-	for name, value := range members {
-		switch name {
-		case "message":
-		case "key":
-			if !readString(value, &e.Key) || !event.ValidKey(e.Key) {
-				return wrong("An envelope's key must be a string of " + keyRule)
-			}
-		case "type":
-			if !readString(value, &e.Type) {
-				return wrong("An envelope's type must be a string.")
-			}
-			if err := event.CheckType(e.Type); err != nil {
-				return Element{}, &LineError{err}
-			}
+	members, known := envelopeMembers(text)
+	if !known {
+		return wrong("An envelope has the members message, key and type, and no others.")
+	}
+	e := Element{Data: members["message"]}
+	if e.Data == nil {
+		return wrong("An envelope must be an object with the member message.")
+	}
+	if key, given := members["key"]; given && (!readString(key, &e.Key) || !event.ValidKey(e.Key)) {
+		return wrong("An envelope's key must be a string of " + keyRule)
+	}
+	if eventType, given := members["type"]; given {
+		if !readString(eventType, &e.Type) {
+			return wrong("An envelope's type must be a string.")
+		}
+		if err := event.CheckType(e.Type); err != nil {
+			return Element{}, &LineError{err}
 		}
 	}
 	return e, nil

@@ -76,9 +76,7 @@ func (q List) Merge(pages []Page) (all Page) {
 	for _, p := range pages {
 		all.Total += p.Total
 		all.More = all.More || p.More
-		for _, at := range p.Rows {
-			f.Add(at)
-		}
+		f.Add(p.Rows...)
 	}
 	var more bool
 	all.Rows, more = f.All()

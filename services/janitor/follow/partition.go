@@ -148,10 +148,15 @@ func (p *Partition) progress() {
 			"partition", p.Number, "from", d.From, "to", d.To, "entries", d.N)
 	}
 	if p.ledger.WantsLook() {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		ring(p.wake)
+	}
+}
+
+// ring leaves a token in a channel that has room for one, unless it holds it.
+func ring(bell chan struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default:
 	}
 }
 
@@ -214,9 +219,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	l.Hear(state, now)
 	l.Prune(now)
 	if !p.Acts() {
-		for _, key := range l.Alarms() { // it does not trim without a term, and the first sweep of one looks at all
-			l.Hush(key)
-		}
+		l.Hush(l.Alarms()) // it does not trim without a term, and the first sweep of one looks at all
 	}
 	if (ledger.Rules{MaxBytes: state.MaxBytes(p.Log.Settings())}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
@@ -259,10 +262,7 @@ func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 		}
 		return nil
 	}
-	select {
-	case p.again <- struct{}{}:
-	default:
-	}
+	ring(p.again)
 	return nil
 }
 

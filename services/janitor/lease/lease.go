@@ -265,15 +265,12 @@ func (l *Lease) try(ctx context.Context, w write) outcome {
 	s := l.of
 	ctx, cancel := context.WithTimeout(ctx, s.pause())
 	defer cancel()
-	value, err := s.value()
-	if err != nil {
-		return outcome{result: unknown}
-	}
 	var revision uint64
+	var err error
 	if w.revision == 0 {
-		revision, err = s.kv.Create(ctx, l.key, value)
+		revision, err = s.kv.Create(ctx, l.key, s.value())
 	} else {
-		revision, err = s.kv.Update(ctx, l.key, value, w.revision)
+		revision, err = s.kv.Update(ctx, l.key, s.value(), w.revision)
 	}
 	if err == nil {
 		return outcome{result: written, revision: revision}

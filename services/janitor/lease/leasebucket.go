@@ -100,9 +100,10 @@ func (s *Leases) pause() time.Duration {
 }
 
 // value is what this janitor writes.
-func (s *Leases) value() ([]byte, error) {
-	host, _ := os.Hostname() // for people only
-	return json.Marshal(holder{s.id, host})
+func (s *Leases) value() []byte {
+	host, _ := os.Hostname()                     // for people only
+	value, _ := json.Marshal(holder{s.id, host}) // texts always can be written
+	return value
 }
 
 // sayHere writes the key that says that this janitor is there, and reports whether the bucket has
@@ -114,14 +115,14 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	s.mu.Lock()
 	before := s.answered
 	s.mu.Unlock()
-	value, err := s.value()
-	if err == nil && !before {
+	var err error
+	if !before {
 		if _, err = s.kv.Get(ctx, janitorKey+s.id); errors.Is(err, jetstream.ErrKeyNotFound) {
 			err = nil
 		}
 	}
 	if err == nil {
-		_, err = s.kv.Put(ctx, janitorKey+s.id, value)
+		_, err = s.kv.Put(ctx, janitorKey+s.id, s.value())
 	}
 	if err != nil {
 		s.complain(ctx, "cannot say that this janitor is there", err)

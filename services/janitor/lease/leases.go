@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,10 +207,7 @@ func (s *Leases) share() {
 // is not has lost its leases.
 func (s *Leases) visit(ctx context.Context) {
 	s.mu.Lock()
-	var ids []string
-	for id := range s.sharing.peers {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(s.sharing.peers))
 	s.mu.Unlock()
 	for _, id := range ids {
 		if s.gone(ctx, id) {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -75,11 +76,7 @@ func (s *sharing) held(p int, by string, now Instant) {
 
 // expire forgets janitors that were not heard of for a lease.
 func (s *sharing) expire(now Instant) {
-	for id, m := range s.peers {
-		if m.last.Until(now) >= s.lease {
-			delete(s.peers, id)
-		}
-	}
+	maps.DeleteFunc(s.peers, func(_ string, m *peer) bool { return m.last.Until(now) >= s.lease })
 	for p, h := range s.holders {
 		if h.by != "" && h.at.Until(now) >= s.lease {
 			s.holders[p] = holding{at: now}

@@ -52,10 +52,12 @@ func (l *Ledger) RingAgain(keys []string) {
 	}
 }
 
-// Hush says that a life was trimmed, and may ring again. One that had to give up
+// Hush says that lives were trimmed, and may ring again. One that had to give up
 // nothing, since it has larger limits of its own, is left to the sweeps.
-func (l *Ledger) Hush(key string) {
-	if a := l.Accounts[key]; a != nil {
-		a.Over = false
+func (l *Ledger) Hush(keys []string) {
+	for _, key := range keys {
+		if a := l.Accounts[key]; a != nil {
+			a.Over = false
+		}
 	}
 }

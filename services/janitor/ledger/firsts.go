@@ -10,9 +10,9 @@ type Firsts[T any] struct {
 	more    bool
 }
 
-// Add adds one, which is kept if it is among the first n.
-func (f *Firsts[T]) Add(one T) {
-	if f.kept = append(f.kept, one); len(f.kept) >= 2*f.N+2 {
+// Add adds some, of which those are kept that are among the first n.
+func (f *Firsts[T]) Add(more ...T) {
+	if f.kept = append(f.kept, more...); len(f.kept) >= 2*f.N+2 {
 		f.cut()
 	}
 }

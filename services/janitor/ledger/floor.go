@@ -87,7 +87,7 @@ type Keeper struct {
 	TTL   NameKept
 	Index func(session string) (session.Record, bool)
 	// leaving has the newest entry of each life that is announced and not deleted yet;
-	// [Keeper.Barrier] and [Keeper.Overdue] set it.
+	// [Keeper.Barrier], [Keeper.Overdue] and [Keeper.Forgettable] set it.
 	leaving map[*Account]uint64
 }
 
@@ -234,8 +234,7 @@ func (k Keeper) Overdue(before uint64, n int) (all []Copying) {
 func (k Keeper) copying(c control) Copying {
 	out := Copying{Seq: c.seq, Subject: event.Subject{Kind: c.kind}}
 	if c.opening != nil {
-		opening := *c.opening
-		out.Opening, out.Subject.Session = &opening, c.opening.Session
+		out.Opening, out.Subject.Session = new(*c.opening), c.opening.Session
 		return out
 	}
 	out.Subject.Session, out.Subject.Life = c.life.Session, c.life.Life

@@ -16,13 +16,10 @@ import (
 // Forgettable returns the trims that take what can be taken now of the lives that are forgotten.
 // byAge says that the floor moves by age: it takes all but what a session wants to have gone earlier.
 func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
-	leaving := map[*Account]bool{}
-	for _, t := range k.Pending {
-		leaving[t.life] = true
-	}
+	k.leave()
 	openings, rest := map[*Opening]*Account{}, map[*Account]bool{}
 	for _, a := range k.Accounts {
-		if a.Life == "" || a.Events > 0 || a.bare() || leaving[a] || byAge && !k.asks(a) || !k.forgotten(a) {
+		if a.Life == "" || a.Events > 0 || a.bare() || k.leaving[a] > 0 || byAge && !k.asks(a) || !k.forgotten(a) {
 			continue
 		}
 		switch o := k.openings[a.Session]; {

@@ -121,14 +121,14 @@ func TestAlarm_RingsOnce(t *testing.T) {
 		if got := fmt.Sprint(l.Alarms()); got != "[b ]" || l.Alarmed() {
 			t.Errorf("it rang for %s", got)
 		}
-		l.Hush(unopened("b"))
+		l.Hush([]string{unopened("b")})
 		publish("b", 2)
 	}
 	l.Alarms()
 	if publish("b", 2); l.Alarmed() {
 		t.Error("it rings for a session that had to give up nothing")
 	}
-	l.Hush(unopened("b"))
+	l.Hush([]string{unopened("b")})
 	for range 2 { // it could not be trimmed
 		l.RingAgain([]string{unopened("b"), unopened("gone")})
 	}

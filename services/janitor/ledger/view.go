@@ -130,8 +130,7 @@ func roomFor(limit, has int64) *int64 {
 	if limit < 0 {
 		return nil
 	}
-	left := limit - has
-	return &left
+	return new(limit - has)
 }
 
 // StreamsOf returns the streams of a session's life, by name: those with events in the

@@ -31,16 +31,11 @@ func encodeGenerationID(b [10]byte) string {
 
 // FormatGenerations writes "id:start,id:start".
 func FormatGenerations(gens []event.Generation) string {
-	var b strings.Builder
+	items := make([]string, len(gens))
 	for i, g := range gens {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(g.ID)
-		b.WriteByte(':')
-		b.WriteString(strconv.FormatUint(g.Start, 10))
+		items[i] = g.ID + ":" + strconv.FormatUint(g.Start, 10)
 	}
-	return b.String()
+	return strings.Join(items, ",")
 }
 
 // ParseGenerations reads what [FormatGenerations] has written.

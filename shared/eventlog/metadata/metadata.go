@@ -31,24 +31,16 @@ const (
 // Own returns the entries that are ours: the server adds entries of its own, which an
 // update must not send back.
 func Own(meta map[string]string) map[string]string {
-	own := make(map[string]string, len(meta))
-	for k, v := range meta {
-		if strings.HasPrefix(k, prefix) {
-			own[k] = v
-		}
-	}
+	own := maps.Clone(meta)
+	maps.DeleteFunc(own, func(key, _ string) bool { return !strings.HasPrefix(key, prefix) })
 	return own
 }
 
 // Foreign is [Own] of a stream that is not a partition: all but the server's.
 func Foreign(meta map[string]string) map[string]string {
-	return maps.Collect(func(yield func(string, string) bool) {
-		for k, v := range meta {
-			if !strings.HasPrefix(k, "_nats.") && !yield(k, v) {
-				return
-			}
-		}
-	})
+	foreign := maps.Clone(meta)
+	maps.DeleteFunc(foreign, func(key, _ string) bool { return strings.HasPrefix(key, "_nats.") })
+	return foreign
 }
 
 // Checked says that a janitor has found out what is missing of a partition. Files that were
