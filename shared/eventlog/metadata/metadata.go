@@ -31,7 +31,8 @@ const (
 // Own returns the entries that are ours: the server adds entries of its own, which an
 // update must not send back.
 func Own(meta map[string]string) map[string]string {
-	own := maps.Clone(meta)
+	own := make(map[string]string, len(meta)) // never nil: callers add to it
+	maps.Copy(own, meta)
 	maps.DeleteFunc(own, func(key, _ string) bool { return !strings.HasPrefix(key, prefix) })
 	return own
 }
