@@ -43,7 +43,8 @@ func TestToken_RoundTrip(t *testing.T) {
 		}
 	}
 	for _, token := range []string{
-		"a!=2A", "=2A>", "a=", "a=2", "a=2g", "a==2A", "", "=", "=2", "=2a", "=41", "=close", "=clear", "a.b", "*", ">", "=20", "=2E", "=2E=2E", "é"} {
+		"a!=2A", "=2A>", "a=", "a=2", "a=2g", "a==2A", "", "=", "=2", "=2a", "=41", "=close", "=clear", "a.b", "*", ">", "=20", "=2E", "=2E=2E", "é",
+	} {
 		if name, err := event.StreamName(token); !errors.Is(err, event.ErrInvalidToken) {
 			t.Errorf("StreamName(%q) = %q, %v, want ErrInvalidToken", token, name, err)
 		}
