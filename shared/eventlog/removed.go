@@ -66,12 +66,12 @@ func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p
 func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
 	var all []Removed
 	if own.UpTo > after {
-		all = append(all, Removed{stream, own.UpTo, own.Reason, true})
+		all, after = append(all, Removed{stream, own.UpTo, own.Reason, true}), own.UpTo
 	}
-	if whole.UpTo > max(after, own.UpTo) {
-		all = append(all, Removed{stream, whole.UpTo, whole.Reason, false})
+	if whole.UpTo > after {
+		all, after = append(all, Removed{stream, whole.UpTo, whole.Reason, false}), whole.UpTo
 	}
-	if after+1 >= first || own.UpTo >= first {
+	if after+1 >= first { // what the trims explain has not expired
 		return all, nil
 	}
 	expired, err := l.expired(ctx, first, of, stream, after)

@@ -157,6 +157,12 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	want("busy", last["busy"]-3, "busy expired to "+up+", false")
 	want("busy", floor-1, "")
 	want("", floor-2, " expired to "+up+", false")
+	// What a trim explains has not expired.
+	trimmed := last["busy"] - 3
+	announce(t, l, "busy", trimmed, eventlog.Trimmed, trimmed)
+	want("busy", trimmed-1, fmt.Sprintf("busy expired to %s, false; busy trimmed to %d, true", up, trimmed))
+	announce(t, l, "quiet", last["quiet"], eventlog.Cleared, last["quiet"])
+	want("quiet", last["quiet"]-1, fmt.Sprintf("quiet cleared to %d, true", last["quiet"]))
 	// The floor moves on once it was looked at: what is removed above it is missing of no page.
 	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
 		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: lookAt(t, l, 0).Last})
