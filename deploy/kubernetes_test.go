@@ -196,6 +196,10 @@ func TestKubernetes_PodsAreGuardedAndBounded(t *testing.T) {
 		if c.ReadinessProbe == nil || c.LivenessProbe == nil || fmt.Sprint(c.ReadinessProbe.ProbeHandler) == fmt.Sprint(c.LivenessProbe.ProbeHandler) {
 			t.Errorf("%s is not probed", w.name)
 		}
+		// All proxies would be out together when one kind of service is away.
+		if w.name == "proxy" && !strings.Contains(fmt.Sprint(c.ReadinessProbe.Exec.Command), "/ready") {
+			t.Errorf("the proxy is ready by %v", c.ReadinessProbe.Exec.Command)
+		}
 		for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
 			if p != nil && p.HTTPGet != nil && !hasPort(c, p.HTTPGet.Port) {
 				t.Errorf("%s is probed at %s", w.name, p.HTTPGet.Port.String())

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -168,6 +169,23 @@ func TestProxy_NoEdge(t *testing.T) {
 	edge := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), edge), []string{"haproxy", "-db", "-f"})
 	answersWithoutEdge(t, "http://"+addr, "main_bjqd8zw_3", "group_0elga750bcqy1p_3.p6lcjym.4_b.0k2c1qd.1")
+}
+
+// A proxy stays in a load balancer while it has any service to reach.
+func TestProxy_ReadyWithAnyService(t *testing.T) {
+	for edges, want := range map[int][2]int{0: {503, 403}, 1: {503, 200}} {
+		addr, health := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+		t.Setenv("REJOIN_PROXY_BIND", addr)
+		startProxy(t, addr, proxy.Local(health, slices.Repeat([]string{"127.0.0.1:1"}, edges)...), []string{"haproxy", "-db", "-f"})
+		for i, path := range []string{"/health", "/ready"} {
+			waittest.NoError(t, func() error { // names that cannot be resolved count at first
+				if a := do(t, http.MethodGet, "http://"+health+path, ""); a.status != want[i] {
+					return fmt.Errorf("with %d edges and nothing else %s is %d, want %d", edges, path, a.status, want[i])
+				}
+				return nil
+			})
+		}
+	}
 }
 
 // startProxy runs a proxy until the test ends.
