@@ -258,6 +258,15 @@ func TestExamples_Publishing(t *testing.T) {
 					t.Errorf("of 1,500 invalid lines it says %d\n%s%s", code, r.text(), r.errors())
 				}
 			}
+			r = begin("long", "long", `{"text":"`+strings.Repeat("x", 200_000)+"\"}\n") // longer than an argument of a command
+			switch code := r.end(); {
+			case e.name == "NATS":
+				if code != 1 || !strings.Contains(r.errors(), "not sent") {
+					t.Errorf("of a long message it says %d\n%s", code, r.errors())
+				}
+			case code != 0:
+				t.Errorf("of a long message it says %d\n%s", code, r.errors())
+			}
 			p.close("/v1/sessions/demo/streams/main")
 			r = begin("main", "third", numbered(7)+"\n")
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {

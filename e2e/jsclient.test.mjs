@@ -79,7 +79,7 @@ test('a publish that meets an outage is stored once', async () => {
 test('a session is followed with all its streams and types, until it is closed', async () => {
   await publish('flow', 'a', counted(1), { base })
   await publish('flow', 'b', counted(2), { base, type: 'progress' })
-  await publish('flow', 'a', counted(3), { base, type: 'log' })
+  await publish('flow', 'a', counted(3), { base, type: '進捗' })
   const got = []
   for await (const { id, stream, type, time, message } of subscribe({ session: 'flow', base })) {
     assert.match(id, /^\*_/)
@@ -87,7 +87,7 @@ test('a session is followed with all its streams and types, until it is closed',
     got.push(`${stream} ${type} ${message.params.n}`)
     if (got.length === 3) await close('flow')
   }
-  assert.deepEqual(got, ['a message 1', 'b progress 2', 'a log 3'])
+  assert.deepEqual(got, ['a message 1', 'b progress 2', 'a 進捗 3'])
   for await (const _ of subscribe({ session: 'flow', stream: 'a', base }, { from: 'now' })) assert.fail('it has ended, and all that comes is its end')
   await assert.rejects(publish('flow', 'a', counted(4), { base }), { status: 409, code: 'session_closed', unknown: false })
 })

@@ -27,7 +27,7 @@ n=0
 while IFS= read -r message || [ -n "$message" ]; do
 	n=$((n + 1))
 	status=$(curl -sS "${repeat[@]}" "$url" "${headers[@]}" -H "Idempotency-Key: $key-$n" \
-		--data-raw "$message" -o "$answer" -w '%{http_code}') || status=000
+		--data-binary @- -o "$answer" -w '%{http_code}' <<<"$message") || status=000
 	case $status in
 	201) echo "$(cat "$answer")" ;;
 	000 | 408 | 429 | 5*) echo "line $n: it may be stored or not; the key is $key: $(cat "$answer")" >&2 && exit 75 ;;

@@ -20,9 +20,14 @@ command -v nats >/dev/null || {
 	exit 1
 }
 
+LC_ALL=C # lengths in bytes
 n=0
 while IFS= read -r message || [ -n "$message" ]; do
 	n=$((n + 1))
+	if [ ${#message} -gt 131000 ]; then # Linux takes 128 KiB in an argument
+		echo "line $n: not sent: it has ${#message} bytes, and this program sends 131000 at most" >&2
+		exit 1
+	fi
 	deadline=$((SECONDS + 100)) # the log knows the key for two minutes
 	while :; do
 		# Without --no-templates, {{ would mean something; standard input is the loop's.

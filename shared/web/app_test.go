@@ -472,10 +472,12 @@ func TestMetrics_BoundedLabels(t *testing.T) {
 ` + name + `{code="500",method="DELETE"} 0
 ` + name + `{code="500",method="GET"} 1
 ` + name + `{code="500",method="POST"} 0
+` + name + `{code="500",method="PUT"} 0
 ` + name + `{code="500",method="other"} 0
 ` + name + `{code="503",method="DELETE"} 0
 ` + name + `{code="503",method="GET"} 0
 ` + name + `{code="503",method="POST"} 0
+` + name + `{code="503",method="PUT"} 0
 ` + name + `{code="503",method="other"} 0
 `)
 	if err := testutil.GatherAndCompare(registry, want, name); err != nil {

@@ -27,7 +27,7 @@ func newMetrics(service string, registerer prometheus.Registerer) *metrics {
 	}
 	// A rate over a series that appears with its first request misses that one; so what
 	// must not be overlooked is there from the start.
-	for _, method := range []string{fiber.MethodGet, fiber.MethodPost, fiber.MethodDelete, methodOther} {
+	for _, method := range []string{fiber.MethodGet, fiber.MethodPost, fiber.MethodPut, fiber.MethodDelete, methodOther} {
 		for _, status := range []int{fiber.StatusInternalServerError, fiber.StatusServiceUnavailable} {
 			m.requests.WithLabelValues(method, strconv.Itoa(status))
 		}

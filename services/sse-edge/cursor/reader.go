@@ -127,10 +127,11 @@ func (s *Step) add(g Gap) {
 	s.Gaps[at].Certain = s.Gaps[at].Certain || g.Certain
 }
 
-// Gap returns the one gap that there is room for: the first that is certain, or else the first, and about
-// all streams when others are of other streams. There must be one.
+// Gap returns the one gap that there is room for: the first that is certain, or else the first. It begins
+// where the first one does, and is about all streams when others are of other streams. There must be one.
 func (s *Step) Gap() Gap {
 	g := s.Gaps[max(slices.IndexFunc(s.Gaps, func(g Gap) bool { return g.Certain }), 0)]
+	g.Requested = s.Gaps[0].Requested
 	if slices.ContainsFunc(s.Gaps, func(other Gap) bool { return other.Stream != g.Stream }) {
 		g.Stream = ""
 	}

@@ -1162,6 +1162,18 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	}
 }
 
+// What a page says of several gaps must cover them all.
+func TestStep_OneGapForAll(t *testing.T) {
+	s := Step{Gaps: []Gap{{Reason: ReasonExpired, Stream: "a", Requested: "a_1"}, {Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_5"}}}
+	if got, want := s.Gap(), (Gap{Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_1"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.add(Gap{Reason: ReasonCleared, Stream: "b", Requested: "b_5"})
+	if got := s.Gap(); len(s.Gaps) != 3 || got.Stream != "" {
+		t.Errorf("%+v of %+v", got, s.Gaps)
+	}
+}
+
 // A client that takes its time is not told of the same loss again.
 func TestReader_GoesBackBehindALoss(t *testing.T) {
 	f := edgetest.NewLog(t)

@@ -399,17 +399,21 @@ class Subscription {
     return url
   }
 
-  #open() {
+  #open(silent = () => {}) {
     this.#connection = new AbortController()
     const limit = this.#options.silence
-    return watch(limit, () => this.#connection.abort(new Error(`nothing was heard for ${limit / 1000} s`)))
+    return watch(limit, () => {
+      silent()
+      this.#connection.abort(new Error(`nothing was heard for ${limit / 1000} s`))
+    })
   }
 
   // #listen leaves the connection to EventSource, which also makes the next ones,
   // until it gives up: it does when an answer is not 200, and does not say which it
-  // was. From then on the connections are ours.
+  // was. From then on the connections are ours. They are as well after a silence: an EventSource says
+  // nothing of a message that takes long to arrive, which would begin again each time.
   async #listen() {
-    const watch = this.#open()
+    const watch = this.#open(() => { this.#native = !opened })
     const { signal } = this.#connection
     const source = new EventSource(this.#address(this.#cursor), { withCredentials: this.#options.credentials === 'include' })
     const queue = []
@@ -632,6 +636,9 @@ const ATTEMPT_TIMEOUT = 15_000 // ms
 const ATTEMPT_PAUSE = 300 // ms before the second one, doubled each time
 const ATTEMPT_PAUSE_MAX = 5000 // ms
 
+// latin1 returns a text whose characters are the bytes of another one in UTF-8, as headers want it.
+const latin1 = (text) => String.fromCharCode(...new TextEncoder().encode(text))
+
 // publish stores a message and returns {id, duplicate}.
 export async function publish(session, stream, message, options = {}) {
   const { base, key = newKey(), type, token, attempts = ATTEMPTS, signal } = options
@@ -640,7 +647,7 @@ export async function publish(session, stream, message, options = {}) {
   const headers = new Headers(options.headers)
   headers.set('Content-Type', 'application/json')
   headers.set('Idempotency-Key', key)
-  if (type !== undefined) headers.set('Event-Type', type)
+  if (type !== undefined) headers.set('Event-Type', latin1(type))
   const body = typeof message === 'string' ? message : JSON.stringify(message)
   let doubt = Infinity // when the first attempt began that may have stored it
   let refused = false // a token, once

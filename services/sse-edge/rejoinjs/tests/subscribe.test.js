@@ -574,8 +574,8 @@ test('the empty message of a proxy without an edge is no event, and its ID no cu
   assert.deepEqual(several.requests.map(after), [undefined, undefined, place, place, place])
 })
 
-test('an EventSource is replaced after the empty message of a proxy', async (t) => {
-  hurry(t)
+// browser returns rejoin.js as a browser loads it, and the EventSources that it makes.
+async function browser(t) {
   const sources = []
   class EventSource {
     static CLOSED = 2
@@ -599,11 +599,18 @@ test('an EventSource is replaced after the empty message of a proxy', async (t) 
   Object.assign(globalThis, { EventSource, process: undefined }) // as in a browser, while the module is loaded
   const inBrowser = await import('../rejoin.js?browser').finally(() => Object.assign(globalThis, { process }))
   t.after(() => { delete globalThis.EventSource })
+  return { inBrowser, sources, EventSource }
+}
+
+const turns = async () => { for (let n = 0; n < 20; n++) await new Promise(setImmediate) }
+
+test('an EventSource is replaced after the empty message of a proxy', async (t) => {
+  hurry(t)
+  const { inBrowser, sources, EventSource } = await browser(t)
   const place = 'group_0000001000000z_0.abcdefg.1_9.abcdefg.zz'
   const events = []
   const subscription = inBrowser.subscribe({ sessions: ['a'], base: 'http://rejoin.test' }, { onEvent: (event) => { events.push(event) } })
   assert.equal(subscription.transport, 'eventsource')
-  const turns = async () => { for (let n = 0; n < 20; n++) await new Promise(setImmediate) }
   await turns()
   sources[0].say('connect', place, '{"sessions":[]}')
   sources[0].say('message', 'group_0000001000000z_9.17', '')
@@ -614,4 +621,19 @@ test('an EventSource is replaced after the empty message of a proxy', async (t) 
   assert.deepEqual(events, [])
   subscription.close()
   assert.equal((await subscription.closed).reason, 'stopped')
+})
+
+// A browser dispatches nothing of a message before its last byte.
+test('a message that takes longer than the silence comes by fetch', async (t) => {
+  hurry(t)
+  const { inBrowser, sources } = await browser(t)
+  const server = serve(streamed(connect()), ended)
+  const { fetch } = globalThis
+  globalThis.fetch = server.fetch
+  t.after(() => { globalThis.fetch = fetch })
+  const subscription = inBrowser.subscribe({ session: 'x', stream: 's', base: 'http://rejoin.test' }, { silence: 20, onEvent: () => {} })
+  await turns()
+  sources[0].onopen()
+  await subscription.closed
+  assert.deepEqual([sources.length, server.requests.length > 0, subscription.transport], [1, true, 'fetch'])
 })
