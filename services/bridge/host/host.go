@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/retry"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
@@ -117,6 +118,14 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
 	}
 	return h
+}
+
+// HasName reports whether the bridge's name is its own. After a pause of the process it tries for a while to
+// learn that: the connection to NATS may be about to come back.
+func (h *Host) HasName() bool {
+	ctx, cancel := context.WithTimeout(h.Life, h.Config.CloseTimeout())
+	defer cancel()
+	return retry.Do(ctx, func() error { return h.Confirm(ctx) }) == nil
 }
 
 // Start begins the life of all work, which ctx does not end.

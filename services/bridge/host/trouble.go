@@ -20,7 +20,7 @@ func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
 // Unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
 // session or the call is no trouble.
 func (h *Host) Unreachable(err error) {
-	for _, own := range []error{upstream.ErrStopping, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
+	for _, own := range []error{upstream.ErrStopping, upstream.ErrPaused, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled} {
 		if errors.Is(err, own) {
 			return
 		}
