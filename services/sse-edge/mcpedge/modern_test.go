@@ -415,6 +415,7 @@ func TestModern_NoRequest(t *testing.T) {
 		"notification with _meta": {strings.Replace(statelessTool, `"id":7,`, "", 1), http.StatusAccepted},
 		"result":                  {result("1"), http.StatusBadRequest},
 		"error":                   {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
+		"error without ID":        {`{"jsonrpc":"2.0","error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
 		"batch":                   {"[" + statelessTool + "]", http.StatusBadRequest},
 		"no JSON":                 {`{"jsonrpc":`, http.StatusBadRequest},
 		"no UTF-8":                {strings.Replace(statelessTool, `"x"`, "\"\xff\"", 1), http.StatusBadRequest},
