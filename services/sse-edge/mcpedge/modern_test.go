@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,7 +184,10 @@ func TestModern_Resume(t *testing.T) {
 	back := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", second))
 	back.primed()
 	back.says(progress(2))
-	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
+	waittest.Until(t, "the bridge is asked about the call, for a newer connection than the one that ended", func() bool {
+		ended := b.sent(rpc.Cancel)
+		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Call) bool { return c.Since.After(ended[0].Since) })
+	})
 	b.say(call.Session, call.Stream, true, result("7"))
 	last := back.says(result("7"))
 	back.WantEnd()
