@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
@@ -159,6 +160,75 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			in.stop()
 			if cancelled, ended := up.posted(upstream.MethodCancelled), up.ended(); cancelled > 0 || len(ended) > 0 {
 				t.Errorf("the server is told %d times that a request is cancelled, and to end the sessions %q", cancelled, ended)
+			}
+		})
+	}
+}
+
+// A bridge that loses its name while the MCP server works opens no session in the log: no bridge would hold it.
+func TestSession_OpenedWithoutTheName(t *testing.T) {
+	for _, tt := range []struct {
+		up   *server
+		call rpc.Call
+	}{
+		{newServer(t), rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}},
+		{newModern(t), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")},
+	} {
+		s := newSystem(t, eventlog.Settings{})
+		in := s.start(t, testConfig(tt.up.URL))
+		lose, _ := in.losesName()
+		initializes := tt.up.on[rpc.MethodInitialize]
+		tt.up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
+			lose()
+			initializes(w, r, m)
+		})
+		tt.up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, _ rpc.Message) {
+			lose()
+			w.stream()
+			w.send("", note(1))
+		})
+		if a := s.do(t, tt.call); a.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d %s", tt.call.Action, a.Status, a.Data)
+		}
+		in.stop()
+		if s.isKnown(t, tt.call.Session) {
+			t.Errorf("%s: the session is in the log", tt.call.Action)
+		}
+	}
+}
+
+// Nor does it change what the registry keeps of a session, which is the next bridge's.
+func TestSession_ChangedWithoutTheName(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T, *system) (in *instance, session string, change func()){
+		"task": func(t *testing.T, s *system) (*instance, string, func()) {
+			cfg := taskConfig(slow(newModern(t), nil, outcome).URL)
+			cfg.TaskAfter = flagtype.Duration(time.Hour)
+			in := s.start(t, cfg)
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			wantStatus(t, s.do(t, c), http.StatusAccepted)
+			return in, c.Session, in.table.Session(c.Session).Up.(interface{ MakeTask() }).MakeTask
+		},
+		"subscription": func(t *testing.T, s *system) (*instance, string, func()) {
+			in := s.start(t, testConfig(withSubscriptions(t).URL))
+			h := in.table.Session(s.open(t))
+			c := rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"x:"}}`)}
+			return in, h.Name, func() { h.Post(c) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			in, session, change := begin(t, s)
+			before, err := s.b.Sessions.Get(waittest.Context(t), session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lose, looked := in.losesName()
+			lose()
+			go change()
+			waittest.Receive(t, "the bridge looks whose its name is", looked)
+			in.stop()
+			if after, err := s.b.Sessions.Get(waittest.Context(t), session); err != nil || string(after.Metadata) != string(before.Metadata) {
+				t.Errorf("the registry has %s, and not %s (%v)", after.Metadata, before.Metadata, err)
 			}
 		})
 	}

@@ -128,6 +128,25 @@ func (h *Host) HasName() bool {
 	return retry.Do(ctx, func() error { return h.Confirm(ctx) }) == nil
 }
 
+// CreateSession opens a session in the log, which has this bridge's name: another bridge that has the name would
+// not hold it. Errors are those of [Host.Confirm] and [session.Registry.Create].
+func (h *Host) CreateSession(ctx context.Context, rec session.Record) (session.Record, error) {
+	if err := h.Confirm(ctx); err != nil {
+		return session.Record{}, err
+	}
+	return h.Backend.Sessions.Create(ctx, rec)
+}
+
+// SetMetadata changes the metadata of a session, which another bridge that has the name may have changed since.
+// Errors are those of [Host.Confirm] and [session.Registry.SetMetadata].
+func (h *Host) SetMetadata(ctx context.Context, name, life string, metadata []byte) error {
+	if err := h.Confirm(ctx); err != nil {
+		return err
+	}
+	_, err := h.Backend.Sessions.SetMetadata(ctx, name, life, metadata)
+	return err
+}
+
 // Start begins the life of all work, which ctx does not end.
 func (h *Host) Start(ctx context.Context) {
 	h.Life, h.endLife = context.WithCancelCause(context.WithoutCancel(ctx))
