@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/host"
-	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
@@ -59,8 +58,8 @@ func (s *Service) accept(msg *nats.Msg) {
 		defer s.handling.Give(client, 1)
 		ctx, span := s.host.BeginAnswer(&c)
 		defer span.End()
-		a := upstream.Busy("the bridge was paused, and another one may have taken over")
-		if s.hasName() {
+		a := upstream.Unreachable(upstream.ErrPaused)
+		if s.host.HasName() {
 			a = s.answer(c)
 		}
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
@@ -69,22 +68,6 @@ func (s *Service) accept(msg *nats.Msg) {
 		s.handling.Give(client, 1)
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}
-}
-
-// hasName reports whether the bridge's name is its own. After a pause of the process it tries for a while to
-// learn that: the connection to NATS may be about to come back.
-func (s *Service) hasName() bool {
-	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.CloseTimeout())
-	defer cancel()
-	replaced := false
-	err := retry.Do(ctx, func() error {
-		err := s.host.Confirm(ctx)
-		if replaced = errors.Is(err, ErrReplaced); replaced {
-			return nil
-		}
-		return err
-	})
-	return err == nil && !replaced
 }
 
 // answer does what an edge asks for.

@@ -154,6 +154,13 @@ func TestSessionID_Invalid(t *testing.T) {
 	}
 }
 
+// withoutID are errors of a server that could not read a request: with the ID null, as in JSON-RPC, and without the
+// member, as in the schema of MCP 2026-07-28.
+var withoutID = map[string]string{
+	"null": `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`,
+	"none": `{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}`,
+}
+
 // A response on the server's own stream is none to the call of a client without sessions.
 func TestListen_Response(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
@@ -162,7 +169,8 @@ func TestListen_Response(t *testing.T) {
 	up.onGet(func(w *writing, r *http.Request) {
 		w.stream()
 		w.send("", response(`"other"`))
-		w.send("", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
+		w.send("", withoutID["null"])
+		w.send("", withoutID["none"])
 		w.send("", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 		<-r.Context().Done()
 	})
@@ -179,7 +187,7 @@ func TestListen_Response(t *testing.T) {
 	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"content":[]`) {
 		t.Errorf("the call is answered %d %s", a.Status, a.Data)
 	}
-	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
+	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 3 {
 		t.Errorf("%v responses are counted", n)
 	}
 }
@@ -201,67 +209,92 @@ func TestListen_NoHeader(t *testing.T) {
 // A server that cannot read a request has no ID to give its error: the one request of the POST is the one
 // that it is about (JSON-RPC 2.0, section 5).
 func TestResponse_ErrorWithoutID(t *testing.T) {
-	for _, to := range []func(*writing, string){(*writing).json, func(w *writing, data string) {
-		w.stream()
-		w.send("", data)
-	}} {
-		s, up, in, name := begun(t)
-		up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) {
-			to(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`)
-		})
-		stream, _ := s.request(t, name, "1", "bad")
-		all := s.finished(t, name, stream)
-		wantError(t, all, 1, "1")
-		if !strings.Contains(all[0], `"Parse error"`) {
-			t.Errorf("the client receives %v", all)
+	for name, parseError := range withoutID {
+		for _, to := range []func(*writing, string){(*writing).json, func(w *writing, data string) {
+			w.stream()
+			w.send("", data)
+		}} {
+			s, up, in, session := begun(t)
+			up.handle("bad", func(w *writing, _ *http.Request, _ rpc.Message) { to(w, parseError) })
+			stream, _ := s.request(t, session, "1", "bad")
+			all := s.finished(t, session, stream)
+			wantError(t, all, 1, "1")
+			if !strings.Contains(all[0], `"Parse error"`) {
+				t.Errorf("%s: the client receives %v", name, all)
+			}
+			in.stop()
 		}
-		in.stop()
+	}
+}
+
+// The same for calls of clients without sessions, before a server of their revision and before another.
+func TestStateless_ErrorWithoutID(t *testing.T) {
+	for name, parseError := range withoutID {
+		for era, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+			s := newSystem(t, eventlog.Settings{})
+			in := s.start(t, testConfig(up.URL))
+			up.handle("tools/list", func(w *writing, _ *http.Request, _ rpc.Message) { w.json(parseError) })
+			want := `{"error":{"code":-32700,"message":"Parse error"},"id":7,"jsonrpc":"2.0"}`
+			if a := s.do(t, statelessCall(t, "7", "tools/list", "", "")); string(a.Data) != want {
+				t.Errorf("%s, %s: %d %s", era, name, a.Status, a.Data)
+			}
+			in.stop()
+		}
 	}
 }
 
 // The same for initialize, and for a process.
 func TestResponse_ErrorWithoutIDElsewhere(t *testing.T) {
-	const parseError = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", parseError)
-		<-r.Context().Done()
-	})
-	in := s.start(t, testConfig(up.URL))
-	want := `{"error":{"code":-32700,"message":"Parse error"},"id":0,"jsonrpc":"2.0"}`
-	if a := s.opening(t); string(a.Data) != want {
-		t.Errorf("the server's error is %d %s", a.Status, a.Data)
-	}
-	in.stop()
-	cfg := stdioConfig(t)
-	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+parseError+`'; read x`)
-	in = s.start(t, cfg)
-	if a := s.opening(t); string(a.Data) != want {
-		t.Errorf("the process's error is %d %s", a.Status, a.Data)
-	}
-	in.stop()
-	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1)+`'; read x; echo '`+parseError+`'; read x`)
-	s.start(t, cfg)
-	name := s.open(t)
-	stream, _ := s.request(t, name, "1", "bad")
-	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != strings.Replace(want, `"id":0`, `"id":1`, 1) {
-		t.Errorf("a request of a process is answered %q", all)
+	for name, parseError := range withoutID {
+		t.Run(name, func(t *testing.T) {
+			s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
+				w.stream()
+				w.send("", parseError)
+				<-r.Context().Done()
+			})
+			in := s.start(t, testConfig(up.URL))
+			want := `{"error":{"code":-32700,"message":"Parse error"},"id":0,"jsonrpc":"2.0"}`
+			if a := s.opening(t); string(a.Data) != want {
+				t.Errorf("the server's error is %d %s", a.Status, a.Data)
+			}
+			in.stop()
+			cfg := stdioConfig(t)
+			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+parseError+`'; read x`)
+			in = s.start(t, cfg)
+			if a := s.opening(t); string(a.Data) != want {
+				t.Errorf("the process's error is %d %s", a.Status, a.Data)
+			}
+			in.stop()
+			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", initializes+`; read x; echo '`+parseError+`'; read x`)
+			s.start(t, cfg)
+			session := s.open(t)
+			stream, _ := s.request(t, session, "1", "bad")
+			if all := s.finished(t, session, stream); len(all) != 1 || all[0] != strings.Replace(want, `"id":0`, `"id":1`, 1) {
+				t.Errorf("a request of a process is answered %q", all)
+			}
+		})
 	}
 }
 
+// initializes is a shell's response to initialize.
+var initializes = `read x; echo '` + strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1) + `'`
+
 // An error without an ID may be about a notification.
 func TestResponse_ErrorAboutANotification(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	cfg := stdioConfig(t)
-	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+strings.Replace(response("0"), "{}", `{"protocolVersion":"2025-11-25"}`, 1)+
-		`'; read x; read x; echo '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'; echo '`+response("1")+`'; read x`)
-	s.start(t, cfg)
-	name := s.open(t)
-	stream, _ := s.request(t, name, "1", "long")
-	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/x"}`), http.StatusAccepted)
-	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != response("1") {
-		t.Errorf("the request is answered %q", all)
+	for name, parseError := range withoutID {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			cfg := stdioConfig(t)
+			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", initializes+`; read x; read x; echo '`+parseError+`'; echo '`+response("1")+`'; read x`)
+			s.start(t, cfg)
+			session := s.open(t)
+			stream, _ := s.request(t, session, "1", "long")
+			wantStatus(t, s.post(t, session, "", `{"jsonrpc":"2.0","method":"notifications/x"}`), http.StatusAccepted)
+			if all := s.finished(t, session, stream); len(all) != 1 || all[0] != response("1") {
+				t.Errorf("the request is answered %q", all)
+			}
+		})
 	}
 }
 

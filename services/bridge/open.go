@@ -45,7 +45,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	life, err := s.register(ctx, c, d)
 	if err != nil {
 		s.host.Log.Warn("a session is not made", "session", c.Session, "error", err)
-		d.Up.Close(s.host.Life, c.Header)
+		s.host.Go(func() { d.Up.Close(s.host.Life, c.Header) })
 		return upstream.About(upstream.Busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
 	if c.Stream != "" {
@@ -68,7 +68,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d mcpserver.Connecte
 	if err != nil {
 		return "", err
 	}
-	rec, err := s.host.Backend.Sessions.Create(ctx, sessions.NewRecord(c, data))
+	rec, err := s.host.CreateSession(ctx, sessions.NewRecord(c, data))
 	if err != nil {
 		return "", err
 	}

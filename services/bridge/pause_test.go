@@ -2,19 +2,28 @@ package bridge
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/standby"
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/flagtype"
+	"rejoin/shared/mcp"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -84,6 +93,145 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 		t.Error("the server received the request")
 	}
 	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
+// losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
+// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
+func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
+	var lost atomic.Bool
+	looks := make(chan struct{}, 1)
+	in.host.Confirm = func(context.Context) error {
+		if !lost.Load() {
+			return nil
+		}
+		select {
+		case looks <- struct{}{}:
+		default:
+		}
+		return standby.ErrReplaced
+	}
+	return func() { lost.Store(true) }, looks
+}
+
+// A bridge whose name was taken while it was paused leaves the MCP server alone: the next bridge has the calls and
+// the sessions whose timers run out in this one.
+func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
+	for name, expire := range map[string]func(*testing.T, *system, *server, *instance) (looked <-chan struct{}){
+		"call-timeout": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			up.onResume(func(_ *writing, r *http.Request) { <-r.Context().Done() })
+			h := in.table.Session(s.ready(t))
+			lose, looked := in.losesName()
+			lose()
+			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
+			return looked
+		},
+		"cancel-grace": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			grace := make(chan time.Time)
+			in.host.Times.Answer = 0
+			in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
+			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+				w.stream()
+				<-r.Context().Done()
+			})
+			lose, looked := in.losesName()
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+			wantStatus(t, s.do(t, c), http.StatusAccepted)
+			waittest.Until(t, "the server has the request", func() bool { return up.posted(mcp.MethodCallTool) == 1 })
+			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+			waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+			lose()
+			grace <- time.Time{}
+			return looked
+		},
+		"session": func(t *testing.T, s *system, _ *server, in *instance) <-chan struct{} {
+			h := in.table.Session(s.ready(t))
+			lose, looked := in.losesName()
+			lose()
+			h.Finish(host.ErrEnded)
+			return looked
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+			cfg := testConfig(up.URL)
+			cfg.CallTimeout = flagtype.Duration(10 * time.Millisecond)
+			in := s.start(t, cfg)
+			waittest.Receive(t, "the bridge looks whose its name is", expire(t, s, up, in))
+			in.stop()
+			if cancelled, ended := up.posted(upstream.MethodCancelled), up.ended(); cancelled > 0 || len(ended) > 0 {
+				t.Errorf("the server is told %d times that a request is cancelled, and to end the sessions %q", cancelled, ended)
+			}
+		})
+	}
+}
+
+// A bridge that loses its name while the MCP server works opens no session in the log: no bridge would hold it.
+func TestSession_OpenedWithoutTheName(t *testing.T) {
+	for _, tt := range []struct {
+		up   *server
+		call rpc.Call
+	}{
+		{newServer(t), rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}},
+		{newModern(t), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")},
+	} {
+		s := newSystem(t, eventlog.Settings{})
+		in := s.start(t, testConfig(tt.up.URL))
+		lose, _ := in.losesName()
+		initializes := tt.up.on[rpc.MethodInitialize]
+		tt.up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
+			lose()
+			initializes(w, r, m)
+		})
+		tt.up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, _ rpc.Message) {
+			lose()
+			w.stream()
+			w.send("", note(1))
+		})
+		if a := s.do(t, tt.call); a.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d %s", tt.call.Action, a.Status, a.Data)
+		}
+		in.stop()
+		if s.isKnown(t, tt.call.Session) {
+			t.Errorf("%s: the session is in the log", tt.call.Action)
+		}
+	}
+}
+
+// Nor does it change what the registry keeps of a session, which is the next bridge's.
+func TestSession_ChangedWithoutTheName(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T, *system) (in *instance, session string, change func()){
+		"task": func(t *testing.T, s *system) (*instance, string, func()) {
+			cfg := taskConfig(slow(newModern(t), nil, outcome).URL)
+			cfg.TaskAfter = flagtype.Duration(time.Hour)
+			in := s.start(t, cfg)
+			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+			wantStatus(t, s.do(t, c), http.StatusAccepted)
+			return in, c.Session, in.table.Session(c.Session).Up.(interface{ MakeTask() }).MakeTask
+		},
+		"subscription": func(t *testing.T, s *system) (*instance, string, func()) {
+			in := s.start(t, testConfig(withSubscriptions(t).URL))
+			h := in.table.Session(s.open(t))
+			c := rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"x:"}}`)}
+			return in, h.Name, func() { h.Post(c) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{})
+			in, session, change := begin(t, s)
+			before, err := s.b.Sessions.Get(waittest.Context(t), session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lose, looked := in.losesName()
+			lose()
+			go change()
+			waittest.Receive(t, "the bridge looks whose its name is", looked)
+			in.stop()
+			if after, err := s.b.Sessions.Get(waittest.Context(t), session); err != nil || string(after.Metadata) != string(before.Metadata) {
+				t.Errorf("the registry has %s, and not %s (%v)", after.Metadata, before.Metadata, err)
+			}
+		})
+	}
 }
 
 // A bridge that was paused gets a request and the edge's question about it at once, and may look at the

@@ -405,6 +405,47 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 	}
 }
 
+// An edge may notice late that a connection is dead, of a client that has come back at another edge meanwhile.
+func TestStateless_OldConnectionEndsLate(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	in := s.start(t, testConfig(up.URL))
+	grace := make(chan time.Time)
+	var graces atomic.Int32
+	in.host.Times.After = func(time.Duration) <-chan time.Time {
+		graces.Add(1)
+		return grace
+	}
+	gone := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", note(1))
+		<-r.Context().Done()
+		close(gone)
+	})
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+	s.do(t, c)
+	first := time.Now()
+	second := first.Add(time.Minute)
+	about := func(action rpc.Action, since time.Time) {
+		t.Helper()
+		wantStatus(t, s.do(t, rpc.Call{Action: action, Session: c.Session, Stream: c.Stream, Since: since, Resumable: action == rpc.Cancel}), http.StatusAccepted)
+	}
+	about(rpc.Check, first)
+	about(rpc.Check, second)
+	about(rpc.Check, first) // the edge does not know yet
+	about(rpc.Cancel, first)
+	about(rpc.Cancel, second)
+	waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+	about(rpc.Cancel, time.Time{}) // of an edge that does not say when the connection began
+	waittest.Until(t, "the call waits for its client twice", func() bool { return in.table.Waiting() == 2 })
+	grace <- time.Time{}
+	waittest.Receive(t, "the server's request has ended", gone)
+	in.stop()
+	if n := graces.Load(); n != 2 {
+		t.Errorf("the call waited %d times", n)
+	}
+}
+
 // A client that answers a question is there, however long it took.
 func TestStateless_ClientAnswersLate(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -703,6 +703,58 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	}
 }
 
+// A bridge may be killed before it has written down the event of a question that its task's client is asked. The
+// server sends that again, and the client is asked once.
+func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	ask := func(w *writing, event, id string) {
+		w.send(event, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id))
+	}
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("0", note(1))
+		ask(w, "1", "one")
+		<-r.Context().Done()
+	})
+	up.onResume(func(w *writing, r *http.Request) {
+		if r.Header.Get("Last-Event-ID") == "0" {
+			ask(w, "1", "one")
+		}
+		ask(w, "2", "two")
+		<-r.Context().Done()
+	})
+	cfg := taskConfig(up.URL)
+	cfg.TaskTools = []string{"x=always"}
+	first := s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	s.becomes(t, c.Session, mcp.TaskInputRequired)
+	s.hasEventID(t, c)
+	first.stop()
+	key, bucket := records.Key(c.Session, c.Stream), s.records(t)
+	all, err := bucket.Load(waittest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := all[key]
+	is.ID = "0"
+	if err := bucket.Put(waittest.Context(t), key, is); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, cfg)
+	var asked []string
+	waittest.Until(t, "the client is asked the second question", func() bool {
+		asked = nil
+		for _, id := range s.becomes(t, c.Session, mcp.TaskInputRequired).Asked {
+			asked = append(asked, string(id))
+		}
+		return slices.Contains(asked, `"two"`)
+	})
+	if slices.Sort(asked); !slices.Equal(asked, []string{`"one"`, `"two"`}) {
+		t.Errorf("the client is asked %s", asked)
+	}
+}
+
 // A key of a question that another bridge has asked, and the client has answered, is not used again.
 func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)

@@ -34,8 +34,9 @@ type Message struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// ParseMessage reads a message, and holds no part of it. Errors are those of [event.CheckMessage], and
-// [ErrTooMany].
+// ParseMessage reads a message, and holds no part of it. An error without an ID has the ID null: JSON-RPC wants
+// null where the request could not be read, and the schema of MCP 2026-07-28 leaves the member out. Errors are
+// those of [event.CheckMessage], and [ErrTooMany].
 func ParseMessage(data []byte) (m Message, err error) {
 	if err := event.CheckMessage(data); err != nil {
 		return Message{}, err
@@ -45,6 +46,9 @@ func ParseMessage(data []byte) (m Message, err error) {
 	}
 	if err := Unmarshal(data, &m); err != nil {
 		return Message{}, fmt.Errorf("%w: %w", event.ErrInvalidMessage, err)
+	}
+	if m.Error != nil && m.Method == nil && m.ID == nil {
+		m.ID = json.RawMessage("null")
 	}
 	return m, nil
 }

@@ -24,7 +24,7 @@ func TestParseMessage(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"a","params":{"_meta":"token"}}`:                                {},
 		`{"jsonrpc":"2.0","id":1e2,"result":null}`:                                                 {response: true, id: "1e2"},
 		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"\ud800"}}`:                        {response: true, id: "null"},
-		`{"jsonrpc":"2.0","error":{"code":1,"message":""},"params":{"_meta":{"token":{"a":"b"}}}}`: {token: `{"a":"b"}`},
+		`{"jsonrpc":"2.0","error":{"code":1,"message":""},"params":{"_meta":{"token":{"a":"b"}}}}`: {response: true, id: "null", token: `{"a":"b"}`},
 	} {
 		m, err := rpc.ParseMessage([]byte(text))
 		if err != nil || m.IsRequest() != want.request || m.IsResponse() != want.response || string(m.ID) != want.id || string(m.Param("_meta", "token")) != want.token {

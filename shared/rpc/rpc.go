@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -68,8 +69,9 @@ const (
 	// request that continues one that waits for its client has the session and the life of that
 	// one, and Held.
 	Request Action = "request"
-	// Cancel says that no client waits for what Call.Stream gets any more: 202. With Call.Resumable
-	// somebody may come back: a [Check] says so.
+	// Cancel says that the connection is gone whose client waited for what Call.Stream gets: 202. With
+	// Call.Resumable the client may come back: a [Check] says so. When a newer connection has been asked about
+	// already, the client is there.
 	Cancel Action = "cancel"
 )
 
@@ -86,6 +88,9 @@ type Call struct {
 	Held bool `json:"held,omitempty"`
 	// Resumable says that the client of a [Cancel] may come back.
 	Resumable bool `json:"resumable,omitempty"`
+	// Since is when the client's connection began that [Check] or [Cancel] is about, by the clock of its edge;
+	// zero when the edge does not say.
+	Since time.Time `json:"since,omitzero"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
 	// Client is the address that the client of [Open] or [Request] counts as; empty when it is not known.

@@ -29,6 +29,7 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 		{Action: rpc.Open, Session: "s!", Owner: "me", Header: http.Header{"X-A": {"1", "zwei \u00fc"}}, Data: []byte("{ }\n")},
 		{Action: rpc.Post, Session: "*.", Stream: `abcdefabcdef-"x"`, Data: []byte("[]")},
 		{Action: rpc.End, Session: "s"},
+		{Action: rpc.Cancel, Session: "s", Stream: "abcdefabcdef-1", Resumable: true, Since: time.Date(2026, 7, 28, 1, 2, 3, 4, time.UTC)},
 	} {
 		subject := rpc.Subject(c.Session)
 		if c.Action == rpc.Open {

@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/resultcache"
+	"rejoin/services/bridge/retry"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
@@ -117,6 +118,33 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
 	}
 	return h
+}
+
+// HasName reports whether the bridge's name is its own. After a pause of the process it tries for a while to
+// learn that: the connection to NATS may be about to come back.
+func (h *Host) HasName() bool {
+	ctx, cancel := context.WithTimeout(h.Life, h.Config.CloseTimeout())
+	defer cancel()
+	return retry.Do(ctx, func() error { return h.Confirm(ctx) }) == nil
+}
+
+// CreateSession opens a session in the log, which has this bridge's name: another bridge that has the name would
+// not hold it. Errors are those of [Host.Confirm] and [session.Registry.Create].
+func (h *Host) CreateSession(ctx context.Context, rec session.Record) (session.Record, error) {
+	if err := h.Confirm(ctx); err != nil {
+		return session.Record{}, err
+	}
+	return h.Backend.Sessions.Create(ctx, rec)
+}
+
+// SetMetadata changes the metadata of a session, which another bridge that has the name may have changed since.
+// Errors are those of [Host.Confirm] and [session.Registry.SetMetadata].
+func (h *Host) SetMetadata(ctx context.Context, name, life string, metadata []byte) error {
+	if err := h.Confirm(ctx); err != nil {
+		return err
+	}
+	_, err := h.Backend.Sessions.SetMetadata(ctx, name, life, metadata)
+	return err
 }
 
 // Start begins the life of all work, which ctx does not end.

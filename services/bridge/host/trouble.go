@@ -21,7 +21,7 @@ func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
 // Unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
 // session or the call is no trouble.
 func (h *Host) Unreachable(err error) {
-	own := []error{upstream.ErrStopping, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled}
+	own := []error{upstream.ErrStopping, upstream.ErrPaused, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled}
 	if !slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
 		h.Trouble(innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
 	}

@@ -289,8 +289,7 @@ func (u *modernServer) save(ctx context.Context, h *call.Session, is *records.Mo
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.Config.CloseTimeout())
 	defer cancel()
-	_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
-	return err
+	return s.SetMetadata(ctx, h.Name, h.Life, data)
 }
 
 // maxRounds is how often a server may ask for one request.

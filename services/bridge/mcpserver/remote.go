@@ -44,11 +44,21 @@ func (r *remote) header(client http.Header) http.Header {
 	return h
 }
 
+// do makes a request that has the upstream do something. After a pause of the process the session, and the calls
+// whose timers ran out meanwhile, may be another bridge's: without the name, the upstream hears nothing of this one
+// (docs/adr/0039).
+func (r *remote) do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
+	if !r.host.HasName() {
+		return nil, upstream.ErrPaused
+	}
+	return r.endpoint.Do(ctx, method, header, data)
+}
+
 // post posts messages. An answer that is no success is the client's.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
 	span := r.host.BeginPost(ctx, client, header)
-	resp, err := r.endpoint.Do(ctx, http.MethodPost, header, data)
+	resp, err := r.do(ctx, http.MethodPost, header, data)
 	host.EndPost(span, resp)
 	if err != nil {
 		r.host.Unreachable(err)
@@ -278,7 +288,7 @@ func (r *remote) Close(ctx context.Context, client http.Header) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, upstream.DialTimeout)
 	defer cancel()
-	resp, err := r.endpoint.Do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
+	resp, err := r.do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
 		r.host.Log.Info("a session is not ended at the MCP server", "error", err)
 		return

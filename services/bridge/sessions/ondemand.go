@@ -33,6 +33,7 @@ type OnDemand struct {
 	opened bool
 	failed error     // why it cannot be opened
 	asked  time.Time // when an edge asked about the call last
+	newest time.Time // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }
 
 // NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
@@ -79,11 +80,24 @@ func (d *OnDemand) isOpened() bool {
 	return d.opened
 }
 
-// WasAsked notes that an edge has asked about the call.
-func (d *OnDemand) WasAsked() {
+// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
+// not said.
+func (d *OnDemand) WasAsked(since time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = time.Now()
+	if since.After(d.newest) {
+		d.newest = since
+	}
+}
+
+// hasNewer reports whether an edge has asked about the call for a newer connection than one that began at since,
+// of which the end says nothing then: an edge may notice late that a connection is dead. With edges whose clocks
+// differ a newer connection may count as an older one. When that ends, the call does after [OrphanedAfter].
+func (d *OnDemand) hasNewer(since time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !since.IsZero() && since.Before(d.newest)
 }
 
 // Connected notes what the next bridge has to know to go on.

@@ -64,7 +64,7 @@ func (h *Session) OpenForTask() error {
 	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err == nil {
-		_, err = s.Backend.Sessions.SetMetadata(ctx, h.Name, h.Life, data)
+		err = s.SetMetadata(ctx, h.Name, h.Life, data)
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func (h *Session) open(d *OnDemand) error {
 	}
 	defer leave()
 	d.opened = true // also when the answer does not come
-	if _, err := s.Backend.Sessions.Create(ctx, rec); err != nil {
+	if _, err := s.CreateSession(ctx, rec); err != nil {
 		s.Log.Warn("a session is not made", "session", h.Name, "error", err)
 		return err
 	}

@@ -60,7 +60,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 
 // Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
 func (h *Session) Cancel(c rpc.Call) rpc.Answer {
-	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() {
+	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
 			h.Go(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
 		} else {

@@ -326,7 +326,9 @@ func (t *translated) takeResponse(m rpc.Message) {
 	t.deliver(translate.Message(map[string]any{"id": nil, "error": translate.Error(m.Error)}))
 }
 
-// takeRequest takes a question of the server's to its client.
+// takeRequest takes a question of the server's to its client. One that is open already has come again: another
+// bridge was lost before it wrote down that it had the question, and the client was asked, as the state of the task
+// says.
 func (t *translated) takeRequest(m rpc.Message) {
 	q := question{translate.Question{Method: *m.Method, Params: m.Params}, m.ID, ""}
 	if q.Method == translate.MethodPing {
@@ -335,6 +337,9 @@ func (t *translated) takeRequest(m rpc.Message) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if slices.ContainsFunc(t.open, func(other question) bool { return rpc.IDKey(other.id) == rpc.IDKey(q.id) }) {
+		return
+	}
 	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
 		t.session.Go(func() {
 			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))

@@ -533,8 +533,8 @@ func Outcome(response []byte) (result, failure json.RawMessage) {
 	return result, failure
 }
 
-// OwnError returns a message that came while one request was open, which has an ID. An error without an ID is
-// about that request, and gets it: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
+// OwnError returns a message that came while one request was open, which has an ID. An error with the ID null is
+// about that request, and gets its ID: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
 func OwnError(m rpc.Message, data []byte, id json.RawMessage) (rpc.Message, []byte) {
 	if m.Error != nil && string(m.ID) == "null" {
 		m.ID, data = id, WithID(data, id)

@@ -223,6 +223,8 @@ func Unreachable(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, ErrStopping):
 		return Busy(ErrStopping.Error())
+	case errors.Is(err, ErrPaused):
+		return Busy(ErrPaused.Error())
 	case errors.Is(err, ErrFiles):
 		return Busy(ErrFiles.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, ErrTimeout):

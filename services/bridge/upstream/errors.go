@@ -6,6 +6,9 @@ var (
 	// ErrStopping is the cause of contexts that end with the service.
 	ErrStopping = errors.New("the bridge stops")
 
+	// ErrPaused is returned when the bridge does not know whether its name is its own still.
+	ErrPaused = errors.New("the bridge was paused, and another one may have taken over")
+
 	// ErrTimeout is the cause of a call that was without any message for too long.
 	ErrTimeout = errors.New("the MCP server sent nothing for too long")
 

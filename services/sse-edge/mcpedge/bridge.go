@@ -106,13 +106,13 @@ func forwarded(c *fiber.Ctx) http.Header {
 	return h
 }
 
-// cancel tells the bridge, without waiting for it, that the client no longer waits for a call's response;
-// resumable says that somebody may come back.
+// cancel tells the bridge, without waiting for it, that a client no longer waits for a call's response on its
+// connection; resumable says that somebody may come back.
 func (s *Service) cancel(call rpc.Call, resumable bool) {
 	s.attached.work.Go(func() {
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 		defer cancel()
-		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Resumable: resumable}
+		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Since: call.Since, Resumable: resumable}
 		_, err := call.Do(ctx, s.nc)
 		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
 	})

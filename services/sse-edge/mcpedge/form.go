@@ -29,6 +29,7 @@ import (
 type streamForm struct {
 	connection
 	service *Service
+	since   time.Time // when the connection began
 	// primed says that the client understands events without data, and comes back: it
 	// gets one first, and may be sent away.
 	primed bool
@@ -81,7 +82,7 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	if err != nil {
 		return err
 	}
-	form.Stream, form.service, form.open = st, s, form.call
+	form.Stream, form.service, form.since, form.open = st, s, time.Now(), form.call
 	st.Format, st.Companion = form, form
 	st.Expires, st.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
@@ -186,7 +187,7 @@ func (m *streamForm) Ended(begun bool) {
 	m.service.metrics.connections.Dec()
 	if m.modern {
 		if len(m.open) > 0 && !m.handedOver { // one that is handed over ends when no edge asks about it
-			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}, m.primed)
+			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}, m.primed)
 		}
 		return
 	}
@@ -379,7 +380,7 @@ func (m *streamForm) Tick(now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream}
+	call := rpc.Call{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)

@@ -22,12 +22,13 @@ type posted struct {
 	methods []string
 }
 
-// isResponse reports whether a message is a result or an error.
+// isResponse reports whether an event is the response to a request: bridges give it the request's ID.
 func isResponse(message []byte) bool {
 	var m struct { // an rpc.Message would hold a copy of the result
-		Method *string `json:"method"`
+		ID     json.RawMessage `json:"id"`
+		Method *string         `json:"method"`
 	}
-	return rpc.Unmarshal(message, &m) == nil && m.Method == nil
+	return rpc.Unmarshal(message, &m) == nil && m.Method == nil && m.ID != nil
 }
 
 // responseID returns [rpc.IDKey] of what a message is the response to; empty for one that is none.

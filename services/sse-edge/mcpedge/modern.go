@@ -39,7 +39,7 @@ func (m caller) modern(p posted, body []byte) bool {
 // that is reached over HTTP.
 func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
 	if len(p.ids) == 0 {
-		if isResponse(body) {
+		if m, _ := rpc.ParseMessage(body); m.Method == nil { // it has been read before
 			return postRefused, refusal.Invalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
 		}
 		c.Status(http.StatusAccepted)

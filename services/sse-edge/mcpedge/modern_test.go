@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,7 +184,10 @@ func TestModern_Resume(t *testing.T) {
 	back := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", second))
 	back.primed()
 	back.says(progress(2))
-	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
+	waittest.Until(t, "the bridge is asked about the call, for a newer connection than the one that ended", func() bool {
+		ended := b.sent(rpc.Cancel)
+		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Call) bool { return c.Since.After(ended[0].Since) })
+	})
 	b.say(call.Session, call.Stream, true, result("7"))
 	last := back.says(result("7"))
 	back.WantEnd()
@@ -415,6 +419,7 @@ func TestModern_NoRequest(t *testing.T) {
 		"notification with _meta": {strings.Replace(statelessTool, `"id":7,`, "", 1), http.StatusAccepted},
 		"result":                  {result("1"), http.StatusBadRequest},
 		"error":                   {`{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
+		"error without ID":        {`{"jsonrpc":"2.0","error":{"code":1,"message":"no"}}`, http.StatusBadRequest},
 		"batch":                   {"[" + statelessTool + "]", http.StatusBadRequest},
 		"no JSON":                 {`{"jsonrpc":`, http.StatusBadRequest},
 		"no UTF-8":                {strings.Replace(statelessTool, `"x"`, "\"\xff\"", 1), http.StatusBadRequest},

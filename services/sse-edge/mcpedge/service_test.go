@@ -55,6 +55,23 @@ func TestMCP_Call(t *testing.T) {
 	again.WantEnd()
 }
 
+// A message without an ID is no response: JSON, in which a client receives one message, has the response.
+func TestMCP_JSONHasTheResponse(t *testing.T) {
+	for _, message := range []string{`{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}`, `{"jsonrpc":"2.0","result":{}}`} {
+		b, u := newMCP(t, nil)
+		b.post = func(c rpc.Call) rpc.Answer {
+			b.say(c.Session, c.Stream, false, message)
+			return rpc.Answer{Status: http.StatusAccepted}
+		}
+		c := u.follow(u.post(toolList))
+		c.primed()
+		c.says(message)
+		b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
+		c.says(result(`"a"`))
+		c.WantEnd()
+	}
+}
+
 func TestMCP_ImmediateAnswer(t *testing.T) {
 	b, u := newMCP(t, nil)
 	b.post = func(c rpc.Call) rpc.Answer {
