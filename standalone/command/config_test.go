@@ -63,6 +63,22 @@ func TestServe_WrongAddresses(t *testing.T) {
 	}
 }
 
+// An empty address is a wrong setting for the start and for "config check", in a flag and in the environment.
+func TestServe_EmptyAddresses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
+		if code, _, errs := runs(t, flag+"="); code != daemon.ExitUsage || errs != "rejoin: "+flag+" is empty; see rejoin serve --help\n" {
+			t.Errorf("%s=: %d %q", flag, code, errs)
+		}
+		t.Run(flag, func(t *testing.T) {
+			t.Setenv("REJOIN_"+strings.ToUpper(strings.ReplaceAll(flag[2:], "-", "_")), "")
+			if code, out, _ := runs(t, "config", "check"); code != daemon.ExitError || out != flag+" is empty\n" {
+				t.Errorf("%d %q", code, out)
+			}
+		})
+	}
+}
+
 // What cannot work with one program is refused by the start and by "config check".
 func TestServe_SettingsThatCannotWork(t *testing.T) {
 	t.Chdir(t.TempDir())
