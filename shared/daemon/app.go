@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -220,6 +221,8 @@ func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
+		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
+		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
 		kong.Bind(file),
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
@@ -256,6 +259,20 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 		return fmt.Errorf("%q is not a duration (examples: 90m, 24h, 7d)", text)
 	}
 	target.SetInt(int64(d))
+	return nil
+}
+
+// decodeNumber reads whole numbers in base 10: to Kong 0100 is octal, and 1_000 a number.
+func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("number", &text); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number, or too large", text)
+	}
+	target.SetInt(n)
 	return nil
 }
 

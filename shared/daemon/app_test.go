@@ -19,6 +19,8 @@ import (
 type testCLI struct {
 	Config
 	Target string `help:"What to aim at."`
+	Shots  int    `help:"How often."`
+	Most   *int64 `help:"How often at most."`
 }
 
 // commandCLI is a program with subcommands.
@@ -76,6 +78,24 @@ func TestMain_Durations(t *testing.T) {
 	a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, "--stop-timeout=soon")
 	if code := a.Main(); code != ExitUsage || !strings.Contains(stderr.String(), `--stop-timeout: "soon" is not a duration (examples: 90m, 24h, 7d)`) {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestMain_Numbers(t *testing.T) {
+	for text, want := range map[string]int{"100": 100, "0100": 100, "08": 8, "-1": -1} {
+		var cli testCLI
+		a, _, stderr := app(&cli, func(context.Context, Env) error { return nil }, "--shots="+text, "--most="+text)
+		if code := a.Main(); code != ExitOK || cli.Shots != want || cli.Most == nil || *cli.Most != int64(want) {
+			t.Errorf("%s: %+v, exit code %d: %s", text, cli, code, stderr)
+		}
+	}
+	for _, text := range []string{"0x10", "1_000", "1.5", "1e3", "many", "", "9223372036854775808"} {
+		for _, flag := range []string{"--shots", "--most"} {
+			a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, flag+"="+text)
+			if code := a.Main(); code != ExitUsage || !strings.HasPrefix(stderr.String(), "ingest: "+flag+`: "`+text+`" is not a whole number`) {
+				t.Errorf("%s=%s: exit code %d: %s", flag, text, code, stderr)
+			}
+		}
 	}
 }
 
