@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -223,6 +224,8 @@ func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
+		kong.NamedMapper("limit", refuseZero("must be positive, or -1 for no limit")),
+		kong.NamedMapper("positive", refuseZero("must be at least 1")),
 		kong.Bind(file),
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
@@ -262,11 +265,15 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// decodeNumber reads whole numbers in base 10: to Kong 0100 is octal, and 1_000 a number.
+// decodeNumber reads whole numbers in base 10, and types that read text: to Kong 0100 is octal, and 1_000 a
+// number.
 func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("number", &text); err != nil {
 		return err
+	}
+	if own, ok := target.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return own.UnmarshalText([]byte(text))
 	}
 	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
 	if err != nil {
@@ -274,6 +281,20 @@ func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 	target.SetInt(n)
 	return nil
+}
+
+// refuseZero returns a mapper for the flags of a type. To the services 0 is their default in one place and no
+// limit in another, so it can be given for none of them.
+func refuseZero(want string) kong.Mapper {
+	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if err := decodeNumber(ctx, target); err != nil {
+			return err
+		}
+		if target.IsZero() {
+			return errors.New(want)
+		}
+		return nil
+	})
 }
 
 // ignoreEmptyPaths makes an empty variable of the environment name no file. To Kong it is

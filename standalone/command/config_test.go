@@ -104,6 +104,36 @@ func TestServe_SettingsThatCannotWork(t *testing.T) {
 	}
 }
 
+// A limit of 0 was the default of one flag and no limit of another.
+func TestServe_LimitOfZero(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const limit, positive = "must be positive, or -1 for no limit", "must be at least 1"
+	for name, want := range map[string]string{
+		"max-age": limit, "max-events-per-stream": limit, "max-bytes": limit, "max-events-per-session": limit, "max-bytes-per-session": limit,
+		"max-streams-per-session": limit, "max-sessions": limit, "max-metadata-bytes": limit, "partitions": positive, "replicas": positive, "max-message-bytes": positive,
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := "--" + name + ": " + want
+			if code, _, errs := runs(t, "--"+name+"=0"); code != daemon.ExitUsage || errs != "rejoin: "+want+"; see rejoin serve --help\n" {
+				t.Errorf("%d %q", code, errs)
+			}
+			if err := os.WriteFile("rejoin.yaml", []byte(name+": 0\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, out, _ := runs(t, "config", "check", "--config=rejoin.yaml"); code != daemon.ExitError || !strings.HasSuffix(out, "rejoin.yaml:1: "+want+"\n") {
+				t.Errorf("in a file: %d %q", code, out)
+			}
+			t.Setenv("REJOIN_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")), "0")
+			if code, out, _ := runs(t, "config", "check"); code != daemon.ExitError || !strings.HasPrefix(out, want+" (") {
+				t.Errorf("in the environment: %d %q", code, out)
+			}
+		})
+	}
+	if code, out, _ := runs(t, "config", "check", "--max-age=-1", "--max-bytes=-1", "--max-sessions=-1", "--max-metadata-bytes=-1", "--max-events-per-stream=5", "--partitions=2"); code != 0 {
+		t.Errorf("%d %q", code, out)
+	}
+}
+
 // "config check" of a service's own program reports what Run would.
 func TestConfigCheck_Services(t *testing.T) {
 	for name, tt := range map[string]struct {
