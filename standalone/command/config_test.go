@@ -83,6 +83,8 @@ func TestServe_EmptyAddresses(t *testing.T) {
 func TestServe_SettingsThatCannotWork(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for arg, want := range map[string]string{
+		"--edge-addr=127.0.0.1:8081":       "--edge-addr and --ingest-addr are the same",
+		"--admin-addr=127.0.0.1:8080":      "--edge-addr and --admin-addr are the same",
 		"--replicas=3":                     "--replicas=3 needs a NATS cluster, and one program has one NATS server",
 		"--max-bytes=20":                   "--max-bytes must be at least 1048576, 64 KiB for each partition",
 		"--memory-budget=64":               "--memory-budget must be at least 1MiB, or 0 or -1, not 64",
