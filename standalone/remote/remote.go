@@ -33,13 +33,19 @@ func (f Flags) Validate() error {
 
 // Hint returns a refusal with what the user may do about it, where a flag is what is wrong.
 func (f Flags) Hint(err error) error {
-	refused, ok := errors.AsType[*client.Error](err)
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		return f.Refused(err, refused.Status, refused.Code)
+	}
+	return err
+}
+
+// Refused is Hint for a response with this status and code; each refusal by Rejoin has a code.
+func (f Flags) Refused(err error, status int, code string) error {
 	switch {
-	case !ok:
-	case refused.Status == http.StatusUnauthorized && f.TokenFile == "":
+	case status == http.StatusUnauthorized && f.TokenFile == "":
 		return fmt.Errorf("%w; give a token with --token-file", err)
-	case refused.Status == http.StatusNotFound && refused.Code == "":
-		return fmt.Errorf("%w; is --url=%s the address of Rejoin?", err, f.URL)
+	case status/100 == 4 && code == "":
+		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
 	}
 	return err
 }

@@ -140,8 +140,20 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 		_, _ = io.WriteString(w, `{"code":"unauthorized","detail":"A valid token is required."}`)
 	}))
 	defer s.Close()
-	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give one with --token-file\n" {
+	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give a token with --token-file\n" {
 		t.Errorf("%d %q", code, errs)
+	}
+}
+
+// A server with TLS answers 400 to plain HTTP, the admin port 404.
+func TestErrors_AnotherServer(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		want := fmt.Sprintf("rejoin sessions: the server responded with %d %s; is --url=%s the address of Rejoin, and is it http:// or https://?\n", status, http.StatusText(status), s.URL)
+		if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != want {
+			t.Errorf("%d %q, want %q", code, errs, want)
+		}
+		s.Close()
 	}
 }
 

@@ -441,10 +441,14 @@ func TestPublish_Hints(t *testing.T) {
 	if _, _, status := run(t, "", "publish", "s", "t", "hello", "--url="+url); !strings.Contains(status, `'"hello"'`) {
 		t.Errorf("of a text without quotes it says %q", status)
 	}
-	s := httptest.NewServer(http.NotFoundHandler())
-	defer s.Close()
-	if _, _, status := run(t, "", "tail", "s", "--url="+s.URL); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin?") {
-		t.Errorf("of another server it says %q", status)
+	for _, answer := range []int{http.StatusNotFound, http.StatusBadRequest} { // as TLS answers plain HTTP
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(answer) }))
+		for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
+			if _, _, status := run(t, "", append(args, "--url="+s.URL)...); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin, and is it http:// or https://?") {
+				t.Errorf("%v: of another server it says %q", args, status)
+			}
+		}
+		s.Close()
 	}
 	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
