@@ -3,6 +3,7 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -48,6 +49,16 @@ func (f Flags) Refused(err error, status int, code string) error {
 		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
 	}
 	return err
+}
+
+// Untrusted returns an error that says what to do about a server's certificate that is not trusted; nil for any
+// other error.
+func Untrusted(err error) error {
+	untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("the server's certificate is not trusted (%w); SSL_CERT_FILE can name a file of certificates to trust", untrusted.Err)
 }
 
 // Session is an argument that names a session.

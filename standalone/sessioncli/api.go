@@ -145,6 +145,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		if ctx.Err() != nil {
 			return nil, a.interrupted(method)
 		}
+		if untrusted := remote.Untrusted(err); untrusted != nil {
+			return nil, untrusted
+		}
 		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
 	}
 	defer func() { _ = resp.Body.Close() }()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -154,6 +155,17 @@ func TestErrors_AnotherServer(t *testing.T) {
 			t.Errorf("%d %q, want %q", code, errs, want)
 		}
 		s.Close()
+	}
+}
+
+func TestErrors_UntrustedCertificate(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs that the client ends the handshake
+	s.StartTLS()
+	defer s.Close()
+	const want = "rejoin sessions: the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
+	if code, _, errs := run(t, "--url="+s.URL); code != 1 || !strings.HasPrefix(errs, want) || strings.Count(errs, "\n") != 1 {
+		t.Errorf("%d %q", code, errs)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -363,6 +364,28 @@ func TestSilentServer_IsReported(t *testing.T) {
 			}
 			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
 			if code := a.Main(); code != 1 {
+				t.Errorf("code %d, %q", code, status)
+			}
+		})
+	}
+}
+
+func TestUntrustedCertificate_IsReported(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs that the client ends the handshake
+	s.StartTLS()
+	defer s.Close()
+	for name, args := range map[string][]string{"tail": {"s"}, "publish": {"s", "t", "1"}} {
+		t.Run(name, func(t *testing.T) {
+			signals := make(chan os.Signal, 1)
+			status := &noticed{seen: "trying again", then: func() { signals <- os.Interrupt }}
+			a := tailApp(append(args, "--url="+s.URL), status)
+			if name == "publish" {
+				a = publishApp(append(args, "--url="+s.URL), nil, status)
+			}
+			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
+			want := s.URL + ": the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
+			if code := a.Main(); code != 1 || !strings.HasPrefix(status.String(), want) {
 				t.Errorf("code %d, %q", code, status)
 			}
 		})
