@@ -193,6 +193,7 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad session":  {2, []string{"tail", "a b", "--url=http://127.0.0.1:1"}},
 		"bad stream":   {2, []string{"publish", "s", ".."}},
 		"no token":     {1, []string{"publish", "s", "t", "--token-file=" + missing}},
+		"bad type":     {2, []string{"publish", "s", "t", "1", "--type=close"}},
 		"no message":   {2, []string{"publish", "s", "t", "[1]", " "}},
 		"unknown flag": {2, []string{"tail", "s", "--follow"}},
 	} {
@@ -230,7 +231,7 @@ func TestTail_Options(t *testing.T) {
 			t.Errorf("%s: asked for %s", n, requests[len(requests)-1].URL.RawQuery)
 		}
 	}
-	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--format={{.X}}", "--format={{"} {
+	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--level=foo", "--method=a,,b", "--method=a*b", "--format={{.X}}", "--format={{"} {
 		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
 		}
