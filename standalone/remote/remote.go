@@ -2,6 +2,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/event"
+	"rejoin/shared/flagtype"
 )
 
 // Flags say where a Rejoin is, and with which token it is asked.
@@ -45,10 +47,21 @@ func (f Flags) Refused(err error, status int, code string) error {
 	switch {
 	case status == http.StatusUnauthorized && f.TokenFile == "":
 		return fmt.Errorf("%w; give a token with --token-file", err)
+	case status == http.StatusUnauthorized && f.emptyToken():
+		return fmt.Errorf("%w; the file of --token-file is empty", err)
 	case status/100 == 4 && code == "":
 		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
 	}
 	return err
+}
+
+// emptyToken reports whether the file that is read before each request has no token.
+func (f Flags) emptyToken() bool {
+	if !flagtype.ReadTwice(f.TokenFile) {
+		return false
+	}
+	text, err := os.ReadFile(f.TokenFile)
+	return err == nil && len(bytes.TrimSpace(text)) == 0
 }
 
 // Untrusted returns an error that says what to do about a server's certificate that is not trusted; nil for any

@@ -144,6 +144,15 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give a token with --token-file\n" {
 		t.Errorf("%d %q", code, errs)
 	}
+	for text, hint := range map[string]string{" \n": "; the file of --token-file is empty", "token": ""} {
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errs := run(t, "--url="+s.URL, "--token-file="+file); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized)"+hint+"\n" {
+			t.Errorf("%q: %d %q", text, code, errs)
+		}
+	}
 }
 
 // A server with TLS answers 400 to plain HTTP, the admin port 404.
