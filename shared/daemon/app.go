@@ -48,7 +48,7 @@ type App struct {
 	// CLI receives the flags.
 	CLI CLI
 
-	// Run is the program. Its ctx ends with the first SIGINT or SIGTERM.
+	// Run is the program. Its ctx ends with the first SIGINT, SIGTERM or SIGHUP.
 	Run func(ctx context.Context, env Env) error
 
 	// Options are applied after the package's own: kong.Vars for defaults
@@ -66,7 +66,7 @@ type App struct {
 	// Stdout and Stderr default to the process' own. Logs go to Stderr.
 	Stdout, Stderr io.Writer
 
-	// Signals replaces SIGINT and SIGTERM of the process.
+	// Signals replaces SIGINT, SIGTERM and SIGHUP of the process.
 	Signals <-chan os.Signal
 
 	// Exit is called on the second signal. Default: os.Exit.
@@ -96,9 +96,9 @@ func Command(name, description string, cli CLI, args []string, run func(ctx cont
 // processes of its user. The arguments "config check", before any flags, have a program with
 // WarnOfVariables check its configuration instead; see [App.CheckConfig].
 //
-// The first SIGINT or SIGTERM ends the context of Run; a program that then
+// The first SIGINT, SIGTERM or SIGHUP ends the context of Run; a program that then
 // returns nil or [context.Canceled] exits with 0. The second one exits at
-// once, with 128 and the signal's number (130 for SIGINT). An error is
+// once, with 128 and the signal's number (130 for SIGINT), unless it is SIGHUP. An error is
 // printed to Stderr as one line, "name: error".
 func (a App) Main() int {
 	protect()
@@ -338,6 +338,9 @@ func (a App) watchSignals(cancel context.CancelFunc) (stop func()) {
 	if signals == nil {
 		own := make(chan os.Signal, 2)
 		signal.Notify(own, syscall.SIGINT, syscall.SIGTERM)
+		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+			signal.Notify(own, syscall.SIGHUP) // a terminal that closes
+		}
 		signals, unsubscribe = own, func() { signal.Stop(own) }
 	}
 	over, watched := make(chan struct{}), make(chan struct{})
@@ -349,14 +352,20 @@ func (a App) watchSignals(cancel context.CancelFunc) (stop func()) {
 		case <-over:
 			return
 		}
-		select {
-		case s := <-signals:
-			code := ExitError
-			if number, ok := s.(syscall.Signal); ok {
-				code = 128 + int(number)
+		for {
+			select {
+			case s := <-signals:
+				if s == syscall.SIGHUP {
+					continue // the kernel and the shell both send it
+				}
+				code := ExitError
+				if number, ok := s.(syscall.Signal); ok {
+					code = 128 + int(number)
+				}
+				a.Exit(code)
+			case <-over:
 			}
-			a.Exit(code)
-		case <-over:
+			return
 		}
 	}()
 	return func() {

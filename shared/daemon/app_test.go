@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"reflect"
 	"strings"
 	"sync"
@@ -229,10 +230,11 @@ func TestMain_FirstSignal(t *testing.T) {
 
 func TestMain_SecondSignal(t *testing.T) {
 	signals := make(chan os.Signal, 2)
-	exited := make(chan int, 1)
+	exited := make(chan int, 2)
 	a, _, _ := app(&testCLI{}, func(ctx context.Context, _ Env) error {
 		signals <- os.Interrupt
 		<-ctx.Done()
+		signals <- syscall.SIGHUP // is no reason to exit at once
 		signals <- os.Interrupt
 		if code := <-exited; code != 130 {
 			return fmt.Errorf("exit code %d", code)
@@ -246,15 +248,21 @@ func TestMain_SecondSignal(t *testing.T) {
 }
 
 func TestMain_ProcessSignals(t *testing.T) {
-	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			return err
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			t.Logf("%s is ignored here", sig)
+			continue
 		}
-		<-ctx.Done()
-		return nil
-	})
-	if code := a.Main(); code != ExitOK {
-		t.Errorf("exit code %d: %s", code, stderr)
+		a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
+			if err := syscall.Kill(os.Getpid(), sig); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		})
+		if code := a.Main(); code != ExitOK {
+			t.Errorf("%s: exit code %d: %s", sig, code, stderr)
+		}
 	}
 }
 
