@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/alecthomas/kong"
 
@@ -57,7 +58,37 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--replicas=%d needs a NATS cluster, and one program has one NATS server; leave it out", c.Log.Replicas)
 	}
 	_, _, natsErr := splitAddr(cmp.Or(c.NATSAddr, defaultNATSAddr))
-	return cmp.Or(c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr)
+	return cmp.Or(c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr, c.checkPorts())
+}
+
+// checkPorts reports two flags with the same address. The start finds the same port under another name of the
+// machine, when it listens.
+func (c Config) checkPorts() error {
+	flags := map[string]string{}
+	for _, a := range c.addrs() {
+		if _, port, err := net.SplitHostPort(a.addr); err != nil || port == "0" {
+			continue // checked, or none is wanted
+		}
+		if other, taken := flags[a.addr]; taken {
+			return fmt.Errorf("%s and %s are the same", other, a.flag)
+		}
+		flags[a.addr] = a.flag
+	}
+	return nil
+}
+
+// addr is an address, and the flag that it comes from.
+type addr struct{ addr, flag string }
+
+// addrs returns the addresses that the program listens on; empty for none.
+func (c Config) addrs() []addr {
+	return []addr{
+		{c.Edge.EdgeAddr, "--edge-addr"},
+		{c.Ingest.IngestAddr, "--ingest-addr"},
+		{c.Janitor.JanitorAddr, "--janitor-addr"},
+		{c.NATSAddr, "--nats-addr"},
+		{c.AdminAddr, "--admin-addr"},
+	}
 }
 
 // Check reports what would keep the program from starting, besides what Validate reports, a line for

@@ -226,13 +226,7 @@ func (p *program) checkAddrs() error {
 			_ = ln.Close()
 		}
 	}()
-	for _, a := range []struct{ addr, flag string }{
-		{p.cfg.Edge.EdgeAddr, "--edge-addr"},
-		{p.cfg.Ingest.IngestAddr, "--ingest-addr"},
-		{p.cfg.Janitor.JanitorAddr, "--janitor-addr"},
-		{p.cfg.NATSAddr, "--nats-addr"},
-		{p.cfg.AdminAddr, "--admin-addr"},
-	} {
+	for _, a := range p.cfg.addrs() {
 		if a.addr == "" && (a.flag == "--admin-addr" || a.flag == "--nats-addr") {
 			continue // none is wanted
 		}

@@ -97,7 +97,7 @@ func TestRefusal_PortIsTaken(t *testing.T) {
 	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := refuses(t, data, "--edge-addr=127.0.0.1:"+port, "--ingest-addr=127.0.0.1:"+port); !strings.Contains(got, "--ingest-addr") {
+	if got := refuses(t, data, "--edge-addr=127.0.0.1:"+port, "--ingest-addr=localhost:"+port); !strings.Contains(got, "--ingest-addr") {
 		t.Errorf("of two flags with one port it said %q", got)
 	}
 	if after := files(t, data); after != before {

@@ -122,6 +122,7 @@ func TestPublish_BadInput(t *testing.T) {
 		"two clears":               {"DELETE", "/v1/sessions/s?clear=true&clear=true", "", "", nil, 400, "invalid_parameter"},
 		"no such session":          {"DELETE", "/v1/sessions/s?clear=true", "", "", nil, 404, "not_found"},
 		"session: plain text":      {"POST", start, plain, "{}", nil, 415, "unsupported_media_type"},
+		"session: lines":           {"POST", start, asNDJSON, "{}", nil, 415, "unsupported_media_type"},
 		"session: no type":         {"POST", start, "", "{}", nil, 415, "unsupported_media_type"},
 		"session: empty, plain":    {"POST", start, plain, "", nil, 415, "unsupported_media_type"},
 		"session: broken":          session(`{`, 400, "invalid_json"),
@@ -156,7 +157,11 @@ func TestPublish_BadInput(t *testing.T) {
 			if tt.kind != "" {
 				headers = append(headers, "Content-Type", tt.kind)
 			}
-			in.send(t, tt.method, tt.path, []byte(tt.body), headers...).expect(t, tt.status, tt.code)
+			a := in.send(t, tt.method, tt.path, []byte(tt.body), headers...)
+			a.expect(t, tt.status, tt.code)
+			if tt.status == 415 && tt.path != events && !strings.Contains(string(a.body), "The Content-Type must be application/json.") {
+				t.Errorf("the detail names types that are not taken: %s", a.body)
+			}
 		})
 	}
 	t.Run("larger than any body", func(t *testing.T) {

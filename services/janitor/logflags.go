@@ -10,26 +10,26 @@ import (
 )
 
 // LogFlags are the properties of a log that is created. A log that exists keeps
-// its own. Zero means not given.
+// its own. Zero means not given, and is no value of a flag.
 type LogFlags struct {
 	// Partitions is the number of partitions. Default: 16.
-	Partitions int `help:"Partitions of a new log (default: 16)." placeholder:"N"`
+	Partitions int `type:"positive" help:"Partitions of a new log (default: 16)." placeholder:"N"`
 	// Replicas is the number of servers that hold each partition. Default: 1.
-	Replicas int `help:"Servers that store each partition of a new log (default: 1)." placeholder:"N"`
+	Replicas int `type:"positive" help:"Servers that store each partition of a new log (default: 1)." placeholder:"N"`
 	// MaxAge is how long an event is retained; -1 for no limit. Default: 1 h.
-	MaxAge flagtype.Duration `help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
+	MaxAge flagtype.Duration `type:"limit" help:"How long a new log retains an event; -1 for unlimited (default: 1h)." placeholder:"DURATION"`
 	// MaxEventsPerStream is how many events of one stream are retained; -1 all. Default: 10,000.
-	MaxEventsPerStream int64 `help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
+	MaxEventsPerStream int64 `type:"limit" help:"Events that a new log retains per stream; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytes is how many bytes the whole log may hold; -1 any number. Default: 8 GiB.
-	MaxBytes flagtype.Bytes `help:"Maximum size of a new log; -1 for unlimited (default: 8GiB)." placeholder:"BYTES"`
+	MaxBytes flagtype.Bytes `type:"limit" help:"Maximum size of a new log; -1 for unlimited (default: 8GiB)." placeholder:"BYTES"`
 	// MaxMessageBytes is the largest event. Default: 8 MiB.
-	MaxMessageBytes flagtype.Bytes `help:"Maximum size of a message in a new log (default: 8MiB)." placeholder:"BYTES"`
+	MaxMessageBytes flagtype.Bytes `type:"positive" help:"Maximum size of a message in a new log (default: 8MiB)." placeholder:"BYTES"`
 	// MaxEventsPerSession is how many events of one session are retained; -1 all. Default: 10,000.
-	MaxEventsPerSession int64 `help:"Events that a new log retains per session; -1 for unlimited (default: 10000)." placeholder:"N"`
+	MaxEventsPerSession int64 `type:"limit" help:"Events that a new log retains per session; -1 for unlimited (default: 10000)." placeholder:"N"`
 	// MaxBytesPerSession is how many bytes of one session are retained; -1 any number. Default: 32 MiB.
-	MaxBytesPerSession flagtype.Bytes `help:"Bytes that a new log retains per session; -1 for unlimited (default: 32MiB)." placeholder:"BYTES"`
+	MaxBytesPerSession flagtype.Bytes `type:"limit" help:"Bytes that a new log retains per session; -1 for unlimited (default: 32MiB)." placeholder:"BYTES"`
 	// MaxStreamsPerSession is how many open streams of one session may hold events; -1 any number. Default: 100.
-	MaxStreamsPerSession int64 `help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
+	MaxStreamsPerSession int64 `type:"limit" help:"Maximum number of open streams per session in a new log; -1 for unlimited (default: 100)." placeholder:"N"`
 	// Compression stores blocks compressed with S2. Default: true.
 	Compression *bool `negatable:"" help:"Compress the stored blocks of a new log (default: yes)."`
 }

@@ -50,6 +50,9 @@ func (c Config) bounds() web.Bounds {
 
 // Validate reports the first setting that makes no sense.
 func (c Config) Validate() error {
+	if c.EdgeAddr == "" {
+		return errors.New("--edge-addr is empty")
+	}
 	if err := cmp.Or(c.Config.Validate(), daemon.CheckAddr(c.EdgeAddr, "--edge-addr"), daemon.CheckHosts(c.EdgeHosts, "--edge-hosts")); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -47,7 +49,7 @@ type App struct {
 	// CLI receives the flags.
 	CLI CLI
 
-	// Run is the program. Its ctx ends with the first SIGINT or SIGTERM.
+	// Run is the program. Its ctx ends with the first SIGINT, SIGTERM or SIGHUP.
 	Run func(ctx context.Context, env Env) error
 
 	// Options are applied after the package's own: kong.Vars for defaults
@@ -65,7 +67,7 @@ type App struct {
 	// Stdout and Stderr default to the process' own. Logs go to Stderr.
 	Stdout, Stderr io.Writer
 
-	// Signals replaces SIGINT and SIGTERM of the process.
+	// Signals replaces SIGINT, SIGTERM and SIGHUP of the process.
 	Signals <-chan os.Signal
 
 	// Exit is called on the second signal. Default: os.Exit.
@@ -95,9 +97,9 @@ func Command(name, description string, cli CLI, args []string, run func(ctx cont
 // processes of its user. The arguments "config check", before any flags, have a program with
 // WarnOfVariables check its configuration instead; see [App.CheckConfig].
 //
-// The first SIGINT or SIGTERM ends the context of Run; a program that then
+// The first SIGINT, SIGTERM or SIGHUP ends the context of Run; a program that then
 // returns nil or [context.Canceled] exits with 0. The second one exits at
-// once, with 128 and the signal's number (130 for SIGINT). An error is
+// once, with 128 and the signal's number (130 for SIGINT), unless it is SIGHUP. An error is
 // printed to Stderr as one line, "name: error".
 func (a App) Main() int {
 	protect()
@@ -219,6 +221,10 @@ func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 		kong.Writers(a.Stdout, a.Stderr),
 		kong.ValueFormatter(helpOf),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
+		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
+		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
+		kong.NamedMapper("limit", refuseZero("must be positive, or -1 for no limit")),
+		kong.NamedMapper("positive", refuseZero("must be at least 1")),
 		kong.Bind(file),
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
@@ -256,6 +262,38 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 	target.SetInt(int64(d))
 	return nil
+}
+
+// decodeNumber reads whole numbers in base 10, and types that read text: to Kong 0100 is octal, and 1_000 a
+// number.
+func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("number", &text); err != nil {
+		return err
+	}
+	if own, ok := target.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return own.UnmarshalText([]byte(text))
+	}
+	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number, or too large", text)
+	}
+	target.SetInt(n)
+	return nil
+}
+
+// refuseZero returns a mapper for the flags of a type. To the services 0 is their default in one place and no
+// limit in another, so it can be given for none of them.
+func refuseZero(want string) kong.Mapper {
+	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if err := decodeNumber(ctx, target); err != nil {
+			return err
+		}
+		if target.IsZero() {
+			return errors.New(want)
+		}
+		return nil
+	})
 }
 
 // ignoreEmptyPaths makes an empty variable of the environment name no file. To Kong it is
@@ -299,6 +337,9 @@ func (a App) watchSignals(cancel context.CancelFunc) (stop func()) {
 	if signals == nil {
 		own := make(chan os.Signal, 2)
 		signal.Notify(own, syscall.SIGINT, syscall.SIGTERM)
+		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+			signal.Notify(own, syscall.SIGHUP) // a terminal that closes
+		}
 		signals, unsubscribe = own, func() { signal.Stop(own) }
 	}
 	over, watched := make(chan struct{}), make(chan struct{})
@@ -310,14 +351,20 @@ func (a App) watchSignals(cancel context.CancelFunc) (stop func()) {
 		case <-over:
 			return
 		}
-		select {
-		case s := <-signals:
-			code := ExitError
-			if number, ok := s.(syscall.Signal); ok {
-				code = 128 + int(number)
+		for {
+			select {
+			case s := <-signals:
+				if s == syscall.SIGHUP {
+					continue // the kernel and the shell both send it
+				}
+				code := ExitError
+				if number, ok := s.(syscall.Signal); ok {
+					code = 128 + int(number)
+				}
+				a.Exit(code)
+			case <-over:
 			}
-			a.Exit(code)
-		case <-over:
+			return
 		}
 	}()
 	return func() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"reflect"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ import (
 type testCLI struct {
 	Config
 	Target string `help:"What to aim at."`
+	Shots  int    `help:"How often."`
+	Most   *int64 `help:"How often at most."`
 }
 
 // commandCLI is a program with subcommands.
@@ -76,6 +79,24 @@ func TestMain_Durations(t *testing.T) {
 	a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, "--stop-timeout=soon")
 	if code := a.Main(); code != ExitUsage || !strings.Contains(stderr.String(), `--stop-timeout: "soon" is not a duration (examples: 90m, 24h, 7d)`) {
 		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestMain_Numbers(t *testing.T) {
+	for text, want := range map[string]int{"100": 100, "0100": 100, "08": 8, "-1": -1} {
+		var cli testCLI
+		a, _, stderr := app(&cli, func(context.Context, Env) error { return nil }, "--shots="+text, "--most="+text)
+		if code := a.Main(); code != ExitOK || cli.Shots != want || cli.Most == nil || *cli.Most != int64(want) {
+			t.Errorf("%s: %+v, exit code %d: %s", text, cli, code, stderr)
+		}
+	}
+	for _, text := range []string{"0x10", "1_000", "1.5", "1e3", "many", "", "9223372036854775808"} {
+		for _, flag := range []string{"--shots", "--most"} {
+			a, _, stderr := app(&testCLI{}, func(context.Context, Env) error { return nil }, flag+"="+text)
+			if code := a.Main(); code != ExitUsage || !strings.HasPrefix(stderr.String(), "ingest: "+flag+`: "`+text+`" is not a whole number`) {
+				t.Errorf("%s=%s: exit code %d: %s", flag, text, code, stderr)
+			}
+		}
 	}
 }
 
@@ -209,10 +230,11 @@ func TestMain_FirstSignal(t *testing.T) {
 
 func TestMain_SecondSignal(t *testing.T) {
 	signals := make(chan os.Signal, 2)
-	exited := make(chan int, 1)
+	exited := make(chan int, 2)
 	a, _, _ := app(&testCLI{}, func(ctx context.Context, _ Env) error {
 		signals <- os.Interrupt
 		<-ctx.Done()
+		signals <- syscall.SIGHUP // is no reason to exit at once
 		signals <- os.Interrupt
 		if code := <-exited; code != 130 {
 			return fmt.Errorf("exit code %d", code)
@@ -226,15 +248,21 @@ func TestMain_SecondSignal(t *testing.T) {
 }
 
 func TestMain_ProcessSignals(t *testing.T) {
-	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			return err
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		if signal.Ignored(sig) {
+			t.Logf("%s is ignored here", sig)
+			continue
 		}
-		<-ctx.Done()
-		return nil
-	})
-	if code := a.Main(); code != ExitOK {
-		t.Errorf("exit code %d: %s", code, stderr)
+		a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
+			if err := syscall.Kill(os.Getpid(), sig); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		})
+		if code := a.Main(); code != ExitOK {
+			t.Errorf("%s: exit code %d: %s", sig, code, stderr)
+		}
 	}
 }
 

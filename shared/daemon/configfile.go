@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"reflect"
@@ -43,9 +45,13 @@ func (c *configFile) read(name string, flags []*kong.Flag) error {
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
+	var doc, second yaml.Node
+	file := yaml.NewDecoder(bytes.NewReader(text))
+	if err := file.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := file.Decode(&second); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: must hold one YAML document", name)
 	}
 	c.values = map[string]any{}
 	if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {

@@ -109,7 +109,7 @@ memory-budget: -1
 }
 
 func TestConfigFile_Empty(t *testing.T) {
-	for _, text := range []string{"", "# nothing\n", "---\n", "{}"} {
+	for _, text := range []string{"", "# nothing\n", "---\n", "{}", "---\ntarget: x\n...\n"} {
 		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error { return nil }, configured(t, text))
 		if code := a.Main(); code != ExitOK {
 			t.Errorf("%q: %d %s", text, code, stderr)
@@ -135,6 +135,9 @@ func TestConfigFile_Errors(t *testing.T) {
 		"target: [":                "yaml: ",
 		"stop-timeout: -1s":        "--stop-timeout must not be negative",
 		"target: x\nnot a setting": "yaml: ",
+		"target: x\n---\nwait: 2m": "must hold one YAML document",
+		"---\ntarget: x\n---\n":    "must hold one YAML document",
+		"target: x\n---\nwait: [":  "must hold one YAML document",
 	} {
 		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error { return nil }, configured(t, text))
 		if code := a.Main(); code != ExitUsage || strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), want) {

@@ -15,10 +15,10 @@ type LimitsConfig struct {
 	// their metadata and members together, in bytes as stored, which are in the memory of
 	// janitors. Once three quarters of one of them are taken, an owner who has more than a
 	// quarter gets no new session; without access control a client address, as far as this
-	// service has opened sessions for it since its start. 0 and -1: no limit. Default: 30,000
-	// and 16 MiB.
-	MaxSessions      int64          `default:"30000" help:"Maximum number of sessions, open or closed; once three quarters are in use, no owner gets more than a quarter; -1 for unlimited." placeholder:"N"`
-	MaxMetadataBytes flagtype.Bytes `default:"16MiB" help:"Maximum total size of the metadata and members of all sessions, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
+	// service has opened sessions for it since its start. -1, and 0, which no flag gives: no limit.
+	// Default: 30,000 and 16 MiB.
+	MaxSessions      int64          `type:"limit" default:"30000" help:"Maximum number of sessions, open or closed; once three quarters are in use, no owner gets more than a quarter; -1 for unlimited." placeholder:"N"`
+	MaxMetadataBytes flagtype.Bytes `type:"limit" default:"16MiB" help:"Maximum total size of the metadata and members of all sessions, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
 // Half returns the limits with half of what there may be, at least one of it.

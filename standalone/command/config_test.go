@@ -63,10 +63,28 @@ func TestServe_WrongAddresses(t *testing.T) {
 	}
 }
 
+// An empty address is a wrong setting for the start and for "config check", in a flag and in the environment.
+func TestServe_EmptyAddresses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
+		if code, _, errs := runs(t, flag+"="); code != daemon.ExitUsage || errs != "rejoin: "+flag+" is empty; see rejoin serve --help\n" {
+			t.Errorf("%s=: %d %q", flag, code, errs)
+		}
+		t.Run(flag, func(t *testing.T) {
+			t.Setenv("REJOIN_"+strings.ToUpper(strings.ReplaceAll(flag[2:], "-", "_")), "")
+			if code, out, _ := runs(t, "config", "check"); code != daemon.ExitError || out != flag+" is empty\n" {
+				t.Errorf("%d %q", code, out)
+			}
+		})
+	}
+}
+
 // What cannot work with one program is refused by the start and by "config check".
 func TestServe_SettingsThatCannotWork(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for arg, want := range map[string]string{
+		"--edge-addr=127.0.0.1:8081":       "--edge-addr and --ingest-addr are the same",
+		"--admin-addr=127.0.0.1:8080":      "--edge-addr and --admin-addr are the same",
 		"--replicas=3":                     "--replicas=3 needs a NATS cluster, and one program has one NATS server",
 		"--max-bytes=20":                   "--max-bytes must be at least 1048576, 64 KiB for each partition",
 		"--memory-budget=64":               "--memory-budget must be at least 1MiB, or 0 or -1, not 64",
@@ -85,6 +103,36 @@ func TestServe_SettingsThatCannotWork(t *testing.T) {
 	}
 	if code, out, errs := runs(t, "config", "check"); code != 0 {
 		t.Errorf("the defaults: %d %q %q", code, out, errs)
+	}
+}
+
+// A limit of 0 was the default of one flag and no limit of another.
+func TestServe_LimitOfZero(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const limit, positive = "must be positive, or -1 for no limit", "must be at least 1"
+	for name, want := range map[string]string{
+		"max-age": limit, "max-events-per-stream": limit, "max-bytes": limit, "max-events-per-session": limit, "max-bytes-per-session": limit,
+		"max-streams-per-session": limit, "max-sessions": limit, "max-metadata-bytes": limit, "partitions": positive, "replicas": positive, "max-message-bytes": positive,
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := "--" + name + ": " + want
+			if code, _, errs := runs(t, "--"+name+"=0"); code != daemon.ExitUsage || errs != "rejoin: "+want+"; see rejoin serve --help\n" {
+				t.Errorf("%d %q", code, errs)
+			}
+			if err := os.WriteFile("rejoin.yaml", []byte(name+": 0\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if code, out, _ := runs(t, "config", "check", "--config=rejoin.yaml"); code != daemon.ExitError || !strings.HasSuffix(out, "rejoin.yaml:1: "+want+"\n") {
+				t.Errorf("in a file: %d %q", code, out)
+			}
+			t.Setenv("REJOIN_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")), "0")
+			if code, out, _ := runs(t, "config", "check"); code != daemon.ExitError || !strings.HasPrefix(out, want+" (") {
+				t.Errorf("in the environment: %d %q", code, out)
+			}
+		})
+	}
+	if code, out, _ := runs(t, "config", "check", "--max-age=-1", "--max-bytes=-1", "--max-sessions=-1", "--max-metadata-bytes=-1", "--max-events-per-stream=5", "--partitions=2"); code != 0 {
+		t.Errorf("%d %q", code, out)
 	}
 }
 

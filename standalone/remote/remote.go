@@ -2,7 +2,9 @@
 package remote
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/event"
+	"rejoin/shared/flagtype"
 )
 
 // Flags say where a Rejoin is, and with which token it is asked.
@@ -33,15 +36,42 @@ func (f Flags) Validate() error {
 
 // Hint returns a refusal with what the user may do about it, where a flag is what is wrong.
 func (f Flags) Hint(err error) error {
-	refused, ok := errors.AsType[*client.Error](err)
-	switch {
-	case !ok:
-	case refused.Status == http.StatusUnauthorized && f.TokenFile == "":
-		return fmt.Errorf("%w; give a token with --token-file", err)
-	case refused.Status == http.StatusNotFound && refused.Code == "":
-		return fmt.Errorf("%w; is --url=%s the address of Rejoin?", err, f.URL)
+	if refused, ok := errors.AsType[*client.Error](err); ok {
+		return f.Refused(err, refused.Status, refused.Code)
 	}
 	return err
+}
+
+// Refused is Hint for a response with this status and code; each refusal by Rejoin has a code.
+func (f Flags) Refused(err error, status int, code string) error {
+	switch {
+	case status == http.StatusUnauthorized && f.TokenFile == "":
+		return fmt.Errorf("%w; give a token with --token-file", err)
+	case status == http.StatusUnauthorized && f.emptyToken():
+		return fmt.Errorf("%w; the file of --token-file is empty", err)
+	case status/100 == 4 && code == "":
+		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
+	}
+	return err
+}
+
+// emptyToken reports whether the file that is read before each request has no token.
+func (f Flags) emptyToken() bool {
+	if !flagtype.ReadTwice(f.TokenFile) {
+		return false
+	}
+	text, err := os.ReadFile(f.TokenFile)
+	return err == nil && len(bytes.TrimSpace(text)) == 0
+}
+
+// Untrusted returns an error that says what to do about a server's certificate that is not trusted; nil for any
+// other error.
+func Untrusted(err error) error {
+	untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("the server's certificate is not trusted (%w); SSL_CERT_FILE can name a file of certificates to trust", untrusted.Err)
 }
 
 // Session is an argument that names a session.

@@ -30,6 +30,7 @@ const (
 
 // api asks a Rejoin. An error is one sentence for the user.
 type api struct {
+	flags  remote.Flags
 	base   string
 	token  client.TokenFunc
 	http   *http.Client
@@ -44,7 +45,7 @@ func newAPI(f remote.Flags, status io.Writer) (a *api, done func(), err error) {
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	a = &api{
-		base: strings.TrimRight(f.URL, "/"), token: token, status: status,
+		flags: f, base: strings.TrimRight(f.URL, "/"), token: token, status: status,
 		http: &http.Client{Transport: transport, Timeout: answerWithin, CheckRedirect: followReads},
 	}
 	return a, transport.CloseIdleConnections, nil
@@ -143,6 +144,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		if ctx.Err() != nil {
 			return nil, a.interrupted(method)
 		}
+		if untrusted := remote.Untrusted(err); untrusted != nil {
+			return nil, untrusted
+		}
 		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -154,11 +158,8 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		return nil, err
 	}
 	if resp.StatusCode >= 300 {
-		err := refusal(resp.StatusCode, answer)
-		if resp.StatusCode == http.StatusUnauthorized && a.token == nil {
-			err = fmt.Errorf("%w; give one with --token-file", err)
-		}
-		return nil, err
+		code, err := refusal(resp.StatusCode, answer)
+		return nil, a.flags.Refused(err, resp.StatusCode, code)
 	}
 	return answer, nil
 }
@@ -171,13 +172,13 @@ func (a *api) interrupted(method string) error {
 	return fmt.Errorf("interrupted: %s has not answered, and may have done it", a.base)
 }
 
-// refusal is what a problem document says.
-func refusal(status int, body []byte) error {
+// refusal returns the code of a problem document, and what it says; no code for any other response.
+func refusal(status int, body []byte) (code string, err error) {
 	var problem struct{ Code, Title, Detail string }
 	if json.Unmarshal(body, &problem) != nil || problem.Code == "" {
-		return fmt.Errorf("the server responded with %d %s", status, http.StatusText(status))
+		return "", fmt.Errorf("the server responded with %d %s", status, http.StatusText(status))
 	}
-	return fmt.Errorf("%s (%d %s)", plain(cmp.Or(problem.Detail, problem.Title)), status, plain(problem.Code))
+	return problem.Code, fmt.Errorf("%s (%d %s)", plain(cmp.Or(problem.Detail, problem.Title)), status, plain(problem.Code))
 }
 
 func decode(body []byte, into any) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -140,7 +141,39 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 		_, _ = io.WriteString(w, `{"code":"unauthorized","detail":"A valid token is required."}`)
 	}))
 	defer s.Close()
-	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give one with --token-file\n" {
+	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give a token with --token-file\n" {
+		t.Errorf("%d %q", code, errs)
+	}
+	for text, hint := range map[string]string{" \n": "; the file of --token-file is empty", "token": ""} {
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errs := run(t, "--url="+s.URL, "--token-file="+file); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized)"+hint+"\n" {
+			t.Errorf("%q: %d %q", text, code, errs)
+		}
+	}
+}
+
+// A server with TLS answers 400 to plain HTTP, the admin port 404.
+func TestErrors_AnotherServer(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		want := fmt.Sprintf("rejoin sessions: the server responded with %d %s; is --url=%s the address of Rejoin, and is it http:// or https://?\n", status, http.StatusText(status), s.URL)
+		if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != want {
+			t.Errorf("%d %q, want %q", code, errs, want)
+		}
+		s.Close()
+	}
+}
+
+func TestErrors_UntrustedCertificate(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs that the client ends the handshake
+	s.StartTLS()
+	defer s.Close()
+	const want = "rejoin sessions: the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
+	if code, _, errs := run(t, "--url="+s.URL); code != 1 || !strings.HasPrefix(errs, want) || strings.Count(errs, "\n") != 1 {
 		t.Errorf("%d %q", code, errs)
 	}
 }

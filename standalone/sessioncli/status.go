@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/inspect"
 	"rejoin/standalone/remote"
 )
 
@@ -24,10 +25,22 @@ type statusFlags struct {
 	Format string `env:"-" enum:"text,json" default:"text" help:"Format: text, or json for what the server sent."`
 }
 
+// Validate returns an error that names the first flag whose value makes no sense. Kong does not look into the
+// fields of an embedded type that is not exported.
+func (f *statusFlags) Validate() error { return cmp.Or(f.Config.Validate(), f.Flags.Validate()) }
+
 // listFlags are those of the commands that print a list.
 type listFlags struct {
 	statusFlags
 	Limit int `env:"-" default:"100" help:"Maximum number of lines, up to 500; the newest are printed." placeholder:"N"`
+}
+
+// Validate also refuses a number of lines that the server would refuse.
+func (f *listFlags) Validate() error {
+	if f.Limit < 1 || f.Limit > inspect.MaxItems {
+		return fmt.Errorf("--limit: %d is not a number from 1 to %d", f.Limit, inspect.MaxItems)
+	}
+	return f.statusFlags.Validate()
 }
 
 // connectionsCLI holds the flags of "rejoin connections".

@@ -67,6 +67,9 @@ TIME                 SESSION  STREAM  REASON   MISSING  REQUESTED       ADDRESS
 	if code, out, errs := runApp(t, GapsApp, url); code != 0 || out != want || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
+	if code, _, errs := runApp(t, GapsApp, url, "--limit=1000"); code != 2 || errs != "rejoin gaps: --limit: 1000 is not a number from 1 to 500; see rejoin gaps --help\n" {
+		t.Errorf("%d %q", code, errs)
+	}
 	if code, out, errs := runApp(t, GapsApp, url, "--limit=7", "--format=json"); code != 0 || out != gapsAnswer+"\n" || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
@@ -90,9 +93,17 @@ SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url, "--format=json"); code != 0 || out != connectionsAnswer+"\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	for _, args := range [][]string{{}, {"a b"}, {"demo", "--format=xml"}} {
+	for _, args := range [][]string{{}, {"a b"}, {"demo", "--format=xml"}, {"demo", "--limit=0"}, {"demo", "--limit=501"}} {
 		if code, _, errs := runApp(t, ConnectionsApp, append(args, url)...); code != 2 || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: %d %q", args, code, errs)
+		}
+	}
+}
+
+func TestStatus_WrongURL(t *testing.T) {
+	for _, app := range []func([]string) daemon.App{StatusApp, GapsApp} {
+		if code, _, errs := runApp(t, app, "--url=nowhere"); code != 2 || !strings.Contains(errs, `--url "nowhere"`) {
+			t.Errorf("%d %q", code, errs)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -192,6 +193,7 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad session":  {2, []string{"tail", "a b", "--url=http://127.0.0.1:1"}},
 		"bad stream":   {2, []string{"publish", "s", ".."}},
 		"no token":     {1, []string{"publish", "s", "t", "--token-file=" + missing}},
+		"bad type":     {2, []string{"publish", "s", "t", "1", "--type=close"}},
 		"no message":   {2, []string{"publish", "s", "t", "[1]", " "}},
 		"unknown flag": {2, []string{"tail", "s", "--follow"}},
 	} {
@@ -229,7 +231,7 @@ func TestTail_Options(t *testing.T) {
 			t.Errorf("%s: asked for %s", n, requests[len(requests)-1].URL.RawQuery)
 		}
 	}
-	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--format={{.X}}", "--format={{"} {
+	for _, wrong := range []string{"-n=-1", "--last=1001", "--last=3 --from=now", "--last=3 --since=5m", "--since=yesterday", "--since=-5m", "--since=5m --from=now", "--from=5m", "--from=t_abcdefg_1", "t --from=*_abcdefg_1", "t --from=u_abcdefg_1", "--count=-1", "--level=foo", "--method=a,,b", "--method=a*b", "--format={{.X}}", "--format={{"} {
 		if code, _, status := run(t, "", append([]string{"tail", "s", "--url=" + s.URL}, strings.Fields(wrong)...)...); code != 2 || strings.Count(status, "\n") != 1 {
 			t.Errorf("%s: code %d, %q", wrong, code, status)
 		}
@@ -369,6 +371,28 @@ func TestSilentServer_IsReported(t *testing.T) {
 	}
 }
 
+func TestUntrustedCertificate_IsReported(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs that the client ends the handshake
+	s.StartTLS()
+	defer s.Close()
+	for name, args := range map[string][]string{"tail": {"s"}, "publish": {"s", "t", "1"}} {
+		t.Run(name, func(t *testing.T) {
+			signals := make(chan os.Signal, 1)
+			status := &noticed{seen: "trying again", then: func() { signals <- os.Interrupt }}
+			a := tailApp(append(args, "--url="+s.URL), status)
+			if name == "publish" {
+				a = publishApp(append(args, "--url="+s.URL), nil, status)
+			}
+			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
+			want := s.URL + ": the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
+			if code := a.Main(); code != 1 || !strings.HasPrefix(status.String(), want) {
+				t.Errorf("code %d, %q", code, status)
+			}
+		})
+	}
+}
+
 // noticed calls then when something is written for the first time.
 type noticed struct {
 	mu   sync.Mutex
@@ -441,10 +465,14 @@ func TestPublish_Hints(t *testing.T) {
 	if _, _, status := run(t, "", "publish", "s", "t", "hello", "--url="+url); !strings.Contains(status, `'"hello"'`) {
 		t.Errorf("of a text without quotes it says %q", status)
 	}
-	s := httptest.NewServer(http.NotFoundHandler())
-	defer s.Close()
-	if _, _, status := run(t, "", "tail", "s", "--url="+s.URL); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin?") {
-		t.Errorf("of another server it says %q", status)
+	for _, answer := range []int{http.StatusNotFound, http.StatusBadRequest} { // as TLS answers plain HTTP
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(answer) }))
+		for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
+			if _, _, status := run(t, "", append(args, "--url="+s.URL)...); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin, and is it http:// or https://?") {
+				t.Errorf("%v: of another server it says %q", args, status)
+			}
+		}
+		s.Close()
 	}
 	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")

@@ -29,9 +29,14 @@ type PublishCLI struct {
 	Type    string         `env:"-" help:"SSE event type of the messages." placeholder:"TYPE"`
 }
 
-// Validate returns an error for an argument that is no message. Of standard input, empty lines
-// are left out.
+// Validate returns an error for a type that no message may have, and for an argument that is no message. Of
+// standard input, empty lines are left out.
 func (cli *PublishCLI) Validate() error {
+	if cli.Type != "" {
+		if err := event.CheckType(cli.Type); err != nil {
+			return fmt.Errorf("--type: %w", err)
+		}
+	}
 	for i, message := range cli.Message {
 		if strings.TrimSpace(message) == "" {
 			return fmt.Errorf("message %d is empty", i+1)

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
+	"rejoin/standalone/remote"
 )
 
 // silence is how long a server may be silent until that is reported.
@@ -54,6 +55,9 @@ func (r *report) failed(err error) {
 		return // the repeat is refused, which is reported for each line
 	}
 	text := fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))
+	if untrusted := remote.Untrusted(err); untrusted != nil {
+		text = fmt.Sprintf("%s: %v; trying again", r.url, untrusted)
+	}
 	if ok {
 		r.answered = true
 		text = fmt.Sprintf("%s: %s; trying again", r.url, strings.TrimSuffix(refused.Error(), "."))

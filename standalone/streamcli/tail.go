@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -80,6 +81,14 @@ func (cli *TailCLI) Validate() (err error) {
 	}
 	if cli.Last != nil && (*cli.Last < 0 || *cli.Last > maxLast) {
 		return fmt.Errorf("--last: %d is not a number from 0 to %d", *cli.Last, maxLast)
+	}
+	for _, method := range cli.Method {
+		if method == "" || strings.Contains(method[:len(method)-1], "*") {
+			return fmt.Errorf("--method: %q is not a method, which may end with an asterisk", method)
+		}
+	}
+	if cli.Level != "" && !slices.Contains(event.Levels, cli.Level) {
+		return fmt.Errorf("--level: %q is none of %s", cli.Level, strings.Join(event.Levels, ", "))
 	}
 	places := 0
 	for _, given := range []bool{cli.From != "start", cli.Last != nil, !time.Time(cli.Since).IsZero()} {

@@ -71,6 +71,12 @@ func (cli *CLI) Validate() error {
 	if cli.TTL < time.Second {
 		return fmt.Errorf("--ttl must be at least 1s, not %s", cli.TTL)
 	}
+	if cli.Audience == "" {
+		return errors.New("--jwt-audience is empty")
+	}
+	if err := auth.CheckSubject(cli.Subject); err != nil {
+		return fmt.Errorf("--subject: %w", err)
+	}
 	for _, patterns := range []struct {
 		flag string
 		all  []auth.Pattern

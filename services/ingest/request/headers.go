@@ -3,6 +3,7 @@
 package request
 
 import (
+	"errors"
 	"mime"
 	"strings"
 
@@ -91,6 +92,9 @@ var mediaTypes = map[string]MediaType{
 	mimeEnvelopeEach:          {Lines: true, Envelopes: true},
 }
 
+// errUnknownType is the cause of a problem about a media type that no resource takes.
+var errUnknownType = errors.New("unknown media type")
+
 // BodyType returns what the body of a request is, which is never decompressed.
 func BodyType(c *fiber.Ctx) (MediaType, error) {
 	media, err := MediaOf(c.Get(fiber.HeaderContentType))
@@ -108,7 +112,7 @@ func MediaOf(declared string) (MediaType, error) {
 	}
 	kind, params, err := mime.ParseMediaType(declared) // it is written in another way
 	if media, known = mediaTypes[kind]; err != nil || !known {
-		return MediaType{}, web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json for one message, "+MIMELines+" or "+MIMEMessages+" for many, or "+mimeEnvelopeEach+" or "+MIMEEnvelopes+" for many in envelopes.")
+		return MediaType{}, web.Wrap(errUnknownType, web.CodeUnsupportedMediaType, "The Content-Type must be application/json for one message, "+MIMELines+" or "+MIMEMessages+" for many, or "+mimeEnvelopeEach+" or "+MIMEEnvelopes+" for many in envelopes.")
 	}
 	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
 		return MediaType{}, web.New(web.CodeUnsupportedMediaType, "JSON is always UTF-8.")

@@ -3,6 +3,7 @@ package request
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,7 +174,7 @@ func parseMembers(value json.RawMessage) ([]string, error) {
 // JSON in UTF-8 as it stands is refused.
 func jsonBody(c *fiber.Ctx) ([]byte, error) {
 	media, err := BodyType(c)
-	if err == nil && !media.One() {
+	if err == nil && !media.One() || errors.Is(err, errUnknownType) {
 		err = web.New(web.CodeUnsupportedMediaType, "The Content-Type must be application/json.")
 	}
 	if err != nil {
