@@ -206,7 +206,11 @@ func TestSession_ChangedWithoutTheName(t *testing.T) {
 			in := s.start(t, cfg)
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 			wantStatus(t, s.do(t, c), http.StatusAccepted)
-			return in, c.Session, in.table.Session(c.Session).Up.(interface{ MakeTask() }).MakeTask
+			up, ok := in.table.Session(c.Session).Up.(interface{ MakeTask() })
+			if !ok {
+				t.Fatal("the call can be no task")
+			}
+			return in, c.Session, up.MakeTask
 		},
 		"subscription": func(t *testing.T, s *system) (*instance, string, func()) {
 			in := s.start(t, testConfig(withSubscriptions(t).URL))

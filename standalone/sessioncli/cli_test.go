@@ -144,7 +144,7 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 	if code, _, errs := run(t, "--url="+s.URL); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized); give a token with --token-file\n" {
 		t.Errorf("%d %q", code, errs)
 	}
-	for text, hint := range map[string]string{" \n": "; the file of --token-file is empty", "token": ""} {
+	for text, hint := range map[string]string{"\n": "; the file of --token-file is empty", "token": ""} {
 		file := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
