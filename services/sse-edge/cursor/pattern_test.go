@@ -432,6 +432,31 @@ func TestPattern_TooMany(t *testing.T) {
 	}
 }
 
+// Refusing a pattern takes memory for as many members as a connection may follow, however many sessions match.
+func TestPattern_TooManyAllocations(t *testing.T) {
+	const limit = 500
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	allocations := func(sessions int) float64 {
+		var names []string
+		for i := range sessions {
+			names = append(names, fmt.Sprint("o.", i))
+		}
+		return testing.AllocsPerRun(3, func() {
+			_, err := tryGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+				c.MaxMembers = limit
+				c.Open = func(func(string) bool) ([]string, error) { return names, nil }
+			}, "o.*")
+			if !errors.Is(err, ErrTooManySessions) {
+				t.Errorf("%d sessions: %v", sessions, err)
+			}
+		})
+	}
+	if few, many := allocations(2*limit), allocations(60*limit); many > 2*few {
+		t.Errorf("%v allocations for %d sessions, %v for %d", many, 60*limit, few, 2*limit)
+	}
+}
+
 // Sessions that began and ended while the client was away, and for which there is no room, are a gap of
 // the pattern.
 func TestPattern_LeftOut(t *testing.T) {
