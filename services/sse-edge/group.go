@@ -194,7 +194,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	}
 	cfg.MaxMembers = s.cfg.MaxConnectionSessions
 	cfg.Open = func(match func(string) bool) (all []string, _ error) {
-		records, err := s.sessions.Matching(func(rec session.Record) bool {
+		records, err := s.sessions.Matching(cfg.MaxMembers+1, func(rec session.Record) bool {
 			return rec.State == session.Open && match(rec.Session) && (!s.cfg.Access.On() || subscriber.UsedBy(grants)(rec))
 		})
 		for _, rec := range records {

@@ -199,16 +199,19 @@ func (r *Registry) Sessions() []Record {
 	return slices.AppendSeq(make([]Record, 0, len(r.copy.records)), maps.Values(r.copy.records))
 }
 
-// Matching returns the copies of the records that match, in no order. match may not wait. The error wraps
-// [ErrUnavailable]: while a new watch fills the next copy, this one may lack sessions that were opened long
-// ago.
-func (r *Registry) Matching(match func(Record) bool) (all []Record, _ error) {
+// Matching returns the copies of up to most records that match, in no order. match may not wait. The error
+// wraps [ErrUnavailable]: while a new watch fills the next copy, this one may lack sessions that were opened
+// long ago.
+func (r *Registry) Matching(most int, match func(Record) bool) (all []Record, _ error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.next != nil {
 		return nil, fmt.Errorf("%w: the records are being copied again", ErrUnavailable)
 	}
 	for _, rec := range r.copy.records {
+		if len(all) >= most {
+			break
+		}
 		if match(rec) {
 			all = append(all, rec)
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +116,7 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 func TestMatching_CopyIsReplaced(t *testing.T) {
 	_, r := onePartition(t)
 	names := func() string {
-		all, err := r.Matching(func(Record) bool { return true })
+		all, err := r.Matching(math.MaxInt, func(Record) bool { return true })
 		if errors.Is(err, ErrUnavailable) {
 			return "unavailable"
 		}
@@ -141,6 +143,22 @@ func TestMatching_CopyIsReplaced(t *testing.T) {
 	_ = r.followOnce(ctx, cancel)
 	if got := names(); got != "s" {
 		t.Errorf("once it is replaced: got %q", got)
+	}
+}
+
+// A caller that needs no more than a few records has no more copied.
+func TestMatching_Most(t *testing.T) {
+	_, r := onePartition(t)
+	for _, name := range []string{"a", "b", "c", "other"} {
+		if _, err := r.Create(t.Context(), New(name, "", nil, time.Now())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for most, want := range []int{0, 1, 2, 3, 3} {
+		all, err := r.Matching(most, func(rec Record) bool { return rec.Session != "other" })
+		if err != nil || len(all) != want || slices.ContainsFunc(all, func(rec Record) bool { return rec.Session == "other" }) {
+			t.Errorf("up to %d: %v, %v, want %d", most, all, err, want)
+		}
 	}
 }
 

@@ -54,8 +54,8 @@ type GroupConfig struct {
 	StillAuthorized func(session, life string) bool
 	Uses            func(owner string, members []string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
-	// known without a wait; see registryWithin. Errors pass. MaxMembers bounds what is followed, without
-	// what has ended. Both are for patterns.
+	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors pass. MaxMembers bounds
+	// what is followed, without what has ended. Both are for patterns.
 	Open       func(match func(session string) bool) ([]string, error)
 	MaxMembers int
 	// Show says which events are shown. Nil: all.

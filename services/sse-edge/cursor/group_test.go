@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]
 			return fmt.Appendf(nil, "%s:%d ", of.Place.Session, it.Sequence)
 		},
 		Open: func(match func(string) bool) (all []string, _ error) {
-			records, err := f.Backend.Sessions.Matching(func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) })
+			records, err := f.Backend.Sessions.Matching(math.MaxInt, func(rec session.Record) bool { return rec.State == session.Open && match(rec.Session) })
 			for _, rec := range records {
 				all = append(all, rec.Session)
 			}

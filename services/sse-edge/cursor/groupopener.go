@@ -145,14 +145,18 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		named := map[string]bool{}
+		for _, m := range g.members {
+			named[m.Place.Session] = true
+		}
 		for _, session := range open {
-			if l := g.lanes[g.lanes[0].part.log.Partition(session)]; !l.has(session) {
-				enter(l, session)
+			if !named[session] {
+				enter(g.lanes[g.lanes[0].part.log.Partition(session)], session)
+			}
+			if len(g.members)-len(g.patterns)*len(g.lanes) > g.cfg.MaxMembers { // beyond it they take memory that nothing counts
+				return ErrTooManySessions
 			}
 		}
-	}
-	if len(g.members)-len(g.patterns)*len(g.lanes) > g.cfg.MaxMembers {
-		return ErrTooManySessions
 	}
 	changed := make([][]window.SessionView, len(g.lanes))
 	if err := inParallel(len(g.lanes), func(i int) (err error) {

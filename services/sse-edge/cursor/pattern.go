@@ -93,7 +93,11 @@ func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []win
 		at[m.Session] = skipped
 	}
 	opened := map[string]uint64{}
-	err := l.part.log.Lives(ctx, l.part.number, after, upTo, func(e eventlog.Entry) {
+	give, err := takeOne(ctx, l.part.of.scans)
+	if err != nil {
+		return nil, err
+	}
+	err = l.part.log.Lives(ctx, l.part.number, after, upTo, func(e eventlog.Entry) {
 		name := e.Subject.Session
 		i, known := at[name]
 		if i == skipped || !l.group.matches(name) {
@@ -110,6 +114,7 @@ func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []win
 			all[i].End = first
 		}
 	})
+	give()
 	for i := range all {
 		if end := l.part.window.NewestEnd(all[i].Session); end > opened[all[i].Session] {
 			all[i].End = end // in the window, which does not know the opening

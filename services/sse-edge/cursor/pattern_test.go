@@ -1,15 +1,25 @@
 package cursor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/daemon"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -429,6 +439,88 @@ func TestPattern_TooMany(t *testing.T) {
 	rest := events(readAll(t, again))
 	if len(rest) != 3-len(got) || rest[len(rest)-1] != fmt.Sprint("o.1:", last) {
 		t.Errorf("behind %v comes %v", got, rest)
+	}
+}
+
+// Refusing a pattern takes memory for as many members as a connection may follow, however many sessions match.
+func TestPattern_TooManyAllocations(t *testing.T) {
+	const limit = 500
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	allocations := func(sessions int) float64 {
+		var names []string
+		for i := range sessions {
+			names = append(names, fmt.Sprint("o.", i))
+		}
+		return testing.AllocsPerRun(3, func() {
+			_, err := tryGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+				c.MaxMembers = limit
+				c.Open = func(func(string) bool) ([]string, error) { return names, nil }
+			}, "o.*")
+			if !errors.Is(err, ErrTooManySessions) {
+				t.Errorf("%d sessions: %v", sessions, err)
+			}
+		})
+	}
+	if few, many := allocations(2*limit), allocations(60*limit); many > 2*few {
+		t.Errorf("%v allocations for %d sessions, %v for %d", many, 60*limit, few, 2*limit)
+	}
+}
+
+// The openings and ends below the window are read with a place of the client's share, when a client resumes and
+// when the window has passed a connected one.
+func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("o.1", "")
+	f.PublishTo("o.1", "a", 1)
+	scans := quota.NewPool(8)
+	scans.Take("bob", 5)
+	var reads, counted atomic.Int64
+	filters := event.LivesFilters(0)
+	link := natstest.Link{Before: func(data []byte) {
+		if !bytes.Contains(data, []byte(filters[0])) && !bytes.Contains(data, []byte(filters[1])) {
+			return
+		}
+		reads.Add(1)
+		if scans.Take("mallory", 2) {
+			scans.Give("mallory", 2)
+		} else { // with the one of the read more than a quarter
+			counted.Add(1)
+		}
+	}}
+	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), daemon.NewEnv(nil).Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps := followed(t, l, daemon.NewEnv(nil), -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ps.scans = scans
+	ctx := WithClient(waittest.Context(t), "mallory")
+	check := func(name string) {
+		if reads.Load() == 0 || counted.Load() != reads.Load() || scans.Used() != 5 {
+			t.Errorf("%s: of %d reads %d were counted; %d places are taken after them", name, reads.Load(), counted.Load(), scans.Used()-5)
+		}
+		reads.Store(0)
+		counted.Store(0)
+	}
+	g, err := ps.OpenGroup(ctx, []Follow{{Session: "o.*", Pattern: true}}, Start{After: "group_00000000000000_0.aaaaaaa.1"}, GroupConfig{
+		Limit: ten, MaxMembers: 10, Frame: func(string, *Member, *window.Item) []byte { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	check("resumed")
+	f.Create("o.2", "")
+	evict(t, f)
+	comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
+	if _, err := g.Next(ctx); err != nil {
+		t.Fatal(err)
+	}
+	check("connected")
+	if got := membersOf(g); got != "o.1:open o.2:open" {
+		t.Errorf("the members are %s", got)
 	}
 }
 

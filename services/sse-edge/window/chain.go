@@ -1,8 +1,6 @@
 package window
 
 import (
-	"maps"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
@@ -64,6 +62,8 @@ type Chain struct {
 	// each stream, and under "" when it is about all of them.
 	lost   Loss
 	losses map[string]Loss
+	// lossesLeft is how many losses there were after they were last pruned.
+	lossesLeft int
 	// unsure is, on a flow, what the tail missed of the life's entries, of which it is not
 	// known whose they were.
 	unsure Loss
@@ -109,16 +109,37 @@ func (c *Chain) lose(l Loss, start uint64) {
 	} else if !l.Certain && l.UpTo > c.unsure.UpTo {
 		c.unsure = l
 	}
+	if l.Stream != "" && flow.hasLost(l.UpTo) {
+		return
+	}
 	if flow.losses == nil {
 		flow.losses = map[string]Loss{}
 	}
 	if l.UpTo > flow.losses[l.Stream].UpTo {
 		flow.losses[l.Stream] = l
 	}
-	maps.DeleteFunc(flow.losses, func(of string, lost Loss) bool {
-		all := flow.losses[""]
-		return lost.UpTo < start || of != "" && all.Certain && lost.UpTo <= all.UpTo
-	})
+	// Not at each loss: a clear may be about thousands of streams, and the window's lock is held.
+	if l.Stream == "" || len(flow.losses) > 2*flow.lossesLeft {
+		flow.pruneLosses(start)
+	}
+}
+
+// hasLost reports whether all of a flow's streams have lost what they had up to a sequence.
+func (c *Chain) hasLost(upTo uint64) bool {
+	all := c.losses[""]
+	return all.Certain && upTo <= all.UpTo
+}
+
+// pruneLosses drops the losses of a flow that lie before the window's start, or in one of all streams. It makes
+// a new map: one that entries were deleted from takes as long to walk through as it did before.
+func (c *Chain) pruneLosses(start uint64) {
+	left := map[string]Loss{}
+	for of, l := range c.losses {
+		if l.UpTo >= start && (of == "" || !c.hasLost(l.UpTo)) {
+			left[of] = l
+		}
+	}
+	c.losses, c.lossesLeft = left, len(left)
 }
 
 // lossesBehind returns what the window lacks of the chain's place and the reader has not

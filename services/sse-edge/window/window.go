@@ -108,7 +108,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	}
 	for _, c := range w.chains {
 		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
-		c.lost, c.losses, c.unsure = Loss{}, nil, Loss{}
+		c.lost, c.losses, c.lossesLeft, c.unsure = Loss{}, nil, 0, Loss{}
 		c.wake()
 		w.forget(c)
 	}

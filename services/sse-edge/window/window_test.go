@@ -2,6 +2,7 @@ package window
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -444,6 +445,55 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
 }
 
+// A flow reports one loss for the clear of its session, and none for a stream that lost less than that.
+func TestWindow_LossesOfAClearedSession(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	a, b, all := streamOf("s", "a"), streamOf("s", "b"), streamOf("s", "")
+	w.Append(message(1, a, `1`), 0)
+	w.Append(message(3, b, `3`), 1)
+	w.Append(controlEntry(4, all, event.Clear), 0)
+	w.Append(trimOf(5, a, 2), 0) // which the tail missed before the clear
+	want := func(cursor uint64, want ...Loss) {
+		t.Helper()
+		r := cursorAt(w, all, cursor)
+		defer w.Detach(r.Chain)
+		v := w.Read(r, Limits{10, 1 << 20}, nil)
+		slices.SortFunc(v.Losses, func(a, b Loss) int { return cmp.Compare(a.UpTo, b.UpTo) })
+		if !slices.Equal(v.Losses, want) {
+			t.Errorf("behind %d: %v, want %v", cursor, v.Losses, want)
+		}
+	}
+	whole, last := Loss{"", 3, eventlog.Cleared, true}, Loss{"b", 6, eventlog.Cleared, true}
+	want(0, whole)
+	w.Append(message(6, b, `6`), 0)
+	w.Append(controlEntry(7, b, event.Clear), 0)
+	want(0, whole, last)
+	want(3, last)
+	want(6)
+}
+
+// A flow drops its losses before the window's start, also when each is of another stream.
+func TestWindow_ForgetsLosses(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	flow := cursorAt(w, streamOf("s", ""), 0).Chain
+	sequence := uint64(0)
+	for n := range 10_000 {
+		at := streamOf("s", fmt.Sprint(n))
+		w.Append(message(sequence+1, at, `1`), 0)
+		w.Append(controlEntry(sequence+2, at, event.Clear), 0)
+		sequence += 2
+	}
+	inside := 0
+	for _, l := range flow.losses {
+		if l.UpTo >= w.start {
+			inside++
+		}
+	}
+	if w.start == 1 || inside == 0 || len(flow.losses) > 4*inside {
+		t.Errorf("%d losses, %d of them in the window, which starts at %d", len(flow.losses), inside, w.start)
+	}
+}
+
 // Whatever a janitor deletes while a tail runs, a reader hears of all that the tail missed,
 // and nothing else, once the tail has come to the end.
 func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
@@ -633,6 +683,33 @@ func BenchmarkFindFarBehind(b *testing.B) {
 		r.Cursor, r.Last = w.start+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
 		if v := w.Read(r, Limits{1, 1 << 10}, items); len(v.Items) != 1 || v.Items[0].Sequence != r.Cursor+1 {
 			b.Fatal(v.Items)
+		}
+	}
+}
+
+// The time that a stream takes of a clear does not depend on how many streams the session has: the clear holds
+// the window's lock.
+func BenchmarkClear(b *testing.B) {
+	for _, streams := range []uint64{1000, 10_000} {
+		for name, each := range map[string]bool{"session": false, "each stream": true} {
+			b.Run(fmt.Sprintf("%s/streams=%d", name, streams), func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					w := newTestWindow(64 << 20)
+					for n := range streams {
+						w.Append(message(n+1, streamOf("s", fmt.Sprint(n)), "1"), 0)
+					}
+					b.StartTimer()
+					if !each {
+						w.Append(controlEntry(streams+1, streamOf("s", ""), event.Clear), 0)
+						continue
+					}
+					for n := range streams {
+						w.Append(controlEntry(streams+n+1, streamOf("s", fmt.Sprint(n)), event.Clear), 0)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(streams), "ns/stream")
+			})
 		}
 	}
 }
