@@ -84,12 +84,13 @@ type Stream struct {
 	// regular end are no news.
 	EndsAtGap, Ageless, Stays, Routine bool
 
-	phase  phase
-	again  bool               // its chain has changed while it was away
-	cancel context.CancelFunc // of the read
-	Step   cursor.Step        // what the read found
-	err    error              // of the read or write
-	reason string             // why the worker is done with it; empty until then
+	phase    phase
+	again    bool               // its chain has changed while it was away
+	owesBeat bool               // a heartbeat was due while it was away in a read
+	cancel   context.CancelFunc // of the read
+	Step     cursor.Step        // what the read found
+	err      error              // of the read or write
+	reason   string             // why the worker is done with it; empty until then
 
 	worker   *worker        // empty until it has one
 	listener *chainListener // to the reader's chain

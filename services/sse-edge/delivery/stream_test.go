@@ -1,15 +1,21 @@
 package delivery
 
 import (
+	"bytes"
 	"container/heap"
+	"context"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/services/sse-edge/admission"
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
@@ -52,6 +58,107 @@ func TestHeartbeat_GapIsOwed(t *testing.T) {
 	st.Reader.Pending = nil
 	if b := string(st.Format.Heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
+	}
+}
+
+// backlogSource is a reader below the window: each event takes a read of the log of 700 ms.
+type backlogSource struct {
+	*cursor.Reader
+	message string
+	err     error // of each read
+}
+
+func (b backlogSource) Quick(memory []window.Item) (cursor.Step, []window.Item, bool) {
+	return cursor.Step{}, memory, false
+}
+
+func (b backlogSource) Next(ctx context.Context) (cursor.Step, error) {
+	select {
+	case <-time.After(700 * time.Millisecond):
+	case <-ctx.Done():
+		return cursor.Step{}, ctx.Err()
+	}
+	if b.err != nil {
+		return cursor.Step{}, b.err
+	}
+	b.Cursor++
+	frame := window.AppendFrame(nil, []byte("a_0000000_"), b.Cursor, "message", []byte(b.message))
+	return cursor.Step{Items: []window.Item{{Stream: "a", Sequence: b.Cursor, Frame: frame, Segment: window.OfLog, FromLog: true}}, First: b.Cursor, More: true}, nil
+}
+
+// roomySocket is a socket that takes everything.
+type roomySocket struct {
+	syscall.RawConn
+	taken bytes.Buffer
+}
+
+func (s *roomySocket) WriteNow(buffers [][]byte) (n int, _ error) {
+	for _, b := range buffers {
+		n += len(b)
+		s.taken.Write(b)
+	}
+	return n, nil
+}
+
+// A client whose filter hides all of a backlog would give its connection up, and begin again at the
+// same cursor each time.
+func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
+	for name, tt := range map[string]struct {
+		source backlogSource
+		want   []string
+	}{
+		"the filter hides all": {
+			backlogSource{message: `{"method":"hidden"}`},
+			[]string{"cursor 22", "cursor 43", "cursor 65", "cursor 86"},
+		},
+		"the log cannot be read": {
+			backlogSource{err: eventlog.ErrUnavailable},
+			[]string{"cursor 0", "cursor 0", "cursor 0", "cursor 0"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Config{
+					Base: t.Context(), Admission: admission.New(1, 1, 1, func(string) bool { return false }), Logger: slog.New(slog.DiscardHandler),
+					Metrics: prometheus.NewRegistry(), Heartbeat: 15 * time.Second, MaxAge: time.Hour,
+				})
+				at := window.Place{Session: "s", Stream: "a"}
+				by := Request{Ctx: t.Context()}
+				if refused := s.cfg.Admission.Enter(by.Visit); refused != "" {
+					t.Fatal(refused)
+				}
+				tt.source.Reader = cursor.InMemory(emptyWindow(1<<10), at, 0)
+				st := NewSSE(s, tt.source.Reader, by, false)
+				st.source, st.Filter = tt.source, &Filter{Methods: []string{"shown"}}
+				socket := &roomySocket{}
+				here, client := net.Pipe()
+				defer func() { _ = client.Close() }()
+				st.conn, st.raw, st.worker = here, socket, s.workers[0]
+				stop, stopped := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(stopped)
+					s.Run(stop)
+				}()
+				st.worker.post(st, newsBegun)
+				time.Sleep(65 * time.Second)
+				st.worker.post(st, newsGone)
+				synctest.Wait()
+				close(stop)
+				<-stopped
+				var got []string
+				for block := range strings.SplitSeq(strings.TrimSuffix(socket.taken.String(), "\n\n"), "\n\n") {
+					_, id, _ := strings.Cut(block, "id: ")
+					id, _, _ = strings.Cut(id, "\n")
+					got = append(got, "cursor "+id[strings.LastIndexByte(id, '_')+1:])
+					if !strings.Contains(block, "event: cursor\n") {
+						t.Errorf("the client receives %q", block)
+					}
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("in 65 s the client receives %q, want %q", got, tt.want)
+				}
+			})
+		})
 	}
 }
 

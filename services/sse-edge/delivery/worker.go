@@ -394,8 +394,8 @@ func total(buffers [][]byte) (n int) {
 func (w *worker) back(st *Stream) {
 	s, err, was := st.Step, st.err, st.phase
 	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
-	again := st.again
-	st.again = false
+	again, owesBeat := st.again, st.owesBeat
+	st.again, st.owesBeat = false, false
 	switch {
 	case st.IsOver():
 		st.source.GoBack(s, 0) // what was read was not sent
@@ -418,6 +418,9 @@ func (w *worker) back(st *Stream) {
 		if again {
 			w.more = append(w.more, st)
 		}
+	}
+	if owesBeat {
+		w.beat(st)
 	}
 }
 
@@ -513,10 +516,19 @@ func (w *worker) tick(now time.Time) {
 			st.beatAt = now.Add(w.streams.cfg.Heartbeat)
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
-			if !st.phase.away() && !st.IsOver() {
-				w.write(st, st.Format.Heartbeat())
-			}
+			w.beat(st)
 		}
+	}
+}
+
+// beat writes a heartbeat. One that is due during a read of the log follows the read: a backlog whose events are
+// all hidden is read without a pause. A stream that waits for its socket needs none.
+func (w *worker) beat(st *Stream) {
+	switch {
+	case st.phase == reading:
+		st.owesBeat = true
+	case !st.phase.away() && !st.IsOver():
+		w.write(st, st.Format.Heartbeat())
 	}
 }
 
