@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,6 +183,7 @@ func TestDirectPublish_WithoutALife(t *testing.T) {
 	s.numbers(1, 1)
 	waittest.Until(t, "the janitor shows them", func() bool { return p.retained("unopened", "main") == 1 })
 	p.publish("unopened", "main", 2, 2)
+	waittest.Until(t, "the edge has heard of the session", func() bool { return slices.Equal(p.storedIn("unopened", "main"), []int{2}) })
 	s = p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
 	s.numbers(2, 2)
