@@ -3,13 +3,17 @@ package edge
 import (
 	"net"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/quota"
+	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web"
 )
 
 // What was published before a client came is no delivery, however late it comes.
@@ -102,6 +106,102 @@ func TestMetrics_BlockedClient(t *testing.T) {
 	if testutil.ToFloat64(s.subs.Streams.Metrics.BlockedWrites) == 0 {
 		t.Error("no blocked write is counted")
 	}
+}
+
+// Clients that do not read hold no more than their share of the memory, however the event that they were sent
+// was made, and leave room for others. A connection that ends gives back what it held.
+func TestMemory_SlowClients(t *testing.T) {
+	const clients, size, capacity = 30, 4 << 20, 20 << 20
+	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, path string
+		below      bool // the window
+		counts     bool
+	}{
+		{"stream in the window", streamPath, false, false},
+		{"stream below the window", streamPath, true, true},
+		{"envelope in the window", streamPath + "?envelope=true", false, true},
+		{"flow below the window", flowPath, true, true},
+		{"group in the window", "/v1/events?session=s", false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.memory = quota.NewPool(capacity)
+			f.publishPadded("a", 1, 1)
+			if tt.below {
+				f.publishPadded("a", 1, size)
+			}
+			s, _ := f.startService(func(c *Config) {
+				crowded(c)
+				c.Clients, c.WindowBytes, c.WriteTimeout, c.LogReads = proxy, 16<<20, time.Hour, 2
+				if tt.below {
+					c.WindowBackfill = -1
+				}
+			})
+			m := s.subs.Streams.Metrics
+			after := ""
+			if tt.below { // as a client that comes back: others need the oldest event
+				after = poll(t, s.url()+tt.path+"?limit=1").Cursor
+			}
+			before := liveHeap()
+			var stalled []*spectator
+			t.Cleanup(func() {
+				for _, c := range stalled {
+					_ = c.conn.Close()
+				}
+			})
+			waittest.Until(t, "all have come", func() bool { // one by one, and again those that are sent away
+				if opened, refused := testutil.ToFloat64(m.Opened), testutil.ToFloat64(m.Refused.WithLabelValues("unavailable")); opened+refused < float64(len(stalled)) {
+					return false
+				} else if opened == clients {
+					return true
+				}
+				c, err := attend(t.Context(), s.url(), tt.path, after, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stalled = append(stalled, c)
+				return false
+			})
+			if !tt.below {
+				f.publishPadded("a", 1, size)
+			}
+			waittest.Until(t, "clients are blocked", func() bool { return testutil.ToFloat64(m.Blocked) > 0 })
+			if tt.counts {
+				waittest.Until(t, "what they hold counts", func() bool { return f.memory.Used() > size/8 })
+			}
+			reader := subscribe(t, s.url()+tt.path, "X-Forwarded-For", "203.0.113.1")
+			reader.Decoder = sse.NewDecoder(reader.Response.Body, 2*size)
+			reader.Next("connect")
+			reader.Next("message")
+			if e := reader.Next("message"); len(e.Data) < size {
+				t.Errorf("another client receives %d bytes", len(e.Data))
+			}
+			if now := liveHeap(); now > before+5*capacity {
+				t.Errorf("%d clients hold %d MiB, of a budget of %d MiB", clients, (now-before)>>20, capacity>>20)
+			}
+			for _, c := range stalled {
+				_ = c.conn.Close()
+			}
+			reader.Close()
+			waittest.Until(t, "nothing counts", func() bool { return testutil.ToFloat64(m.Connections) == 0 && f.memory.Used() == 0 })
+			again := subscribe(t, s.url()+tt.path)
+			again.Decoder = sse.NewDecoder(again.Response.Body, 2*size)
+			again.Next("connect")
+			again.Next("message")
+		})
+	}
+}
+
+// liveHeap returns how many bytes of the heap are in use.
+func liveHeap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // The events after a gap that is answered as an error are not sent.

@@ -45,18 +45,20 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	}
 	st := delivery.NewSSE(s.subs.Streams, r, by, req.Envelope)
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
+	handedOver = true
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
 		if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {
+			st.Drop()
 			s.subs.SentAway(by, req.At, err)
 			return s.later(c, "unavailable")
 		}
 		if len(st.Step.Gaps) > 0 {
+			defer st.Drop()
 			s.subs.Streams.CountTold(r, st.Step, 0, by)
 			return subscriber.GoneProblem(st.Step.Gap())
 		}
 	}
-	handedOver = true
 	return subscriber.SendStream(c, st, from)
 }
 

@@ -27,6 +27,7 @@ import (
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -41,6 +42,8 @@ type fixture struct {
 	*edgetest.Log
 	t    *testing.T
 	tune func(*Service) // before it runs; nil for nothing
+	// memory is what clients of the edges may take; nil for any amount.
+	memory *quota.Pool
 	// traces takes the edges' spans; nil for none.
 	traces *tracing.Traces
 }
@@ -69,7 +72,7 @@ func (s *Service) url() string { return "http://" + s.Addr().String() }
 func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
-	env.Traces = f.traces
+	env.Traces, env.Memory = f.traces, f.memory
 	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
 	if err != nil {
 		f.t.Fatal(err)

@@ -57,6 +57,11 @@ func (p *Pool) Capacity() int64 {
 	return p.capacity
 }
 
+// Share returns how much a client may hold once it gets tight. The Pool must not be nil.
+func (p *Pool) Share() int64 { return share(p.capacity) }
+
+func share(capacity int64) int64 { return max(capacity/4, 1) }
+
 // Used returns how much is taken.
 func (p *Pool) Used() int64 {
 	if p == nil {
@@ -149,7 +154,7 @@ func (p *Pool) serve() {
 // quarters of the capacity are taken, only up to a quarter for each client. It is the rule of a
 // [Pool], for what is counted elsewhere. It does not look at the capacity itself.
 func Within(capacity, used, held, n int64) bool {
-	return used+n <= capacity-capacity/4 || held+n <= max(capacity/4, 1)
+	return used+n <= capacity-capacity/4 || held+n <= share(capacity)
 }
 
 // take is [Pool.Take] for a caller who holds the lock.
@@ -202,6 +207,15 @@ func (t *Part) Grow(n int64) bool {
 		return false
 	}
 	t.n += n
+	return true
+}
+
+// Resize grows or shrinks it to n, and reports whether it could. If not, it keeps its size. It can always shrink.
+func (t *Part) Resize(n int64) bool {
+	if n > t.n {
+		return t.Grow(n - t.n)
+	}
+	t.Shrink(t.n - n)
 	return true
 }
 

@@ -257,6 +257,9 @@ func TestPart(t *testing.T) {
 	if p.Used() != 5 {
 		t.Errorf("%d are used", p.Used())
 	}
+	if !part.Resize(7) || part.Resize(8) || p.Used() != 7 || !part.Resize(3) || p.Used() != 3 {
+		t.Errorf("%d are used", p.Used())
+	}
 	part.Release()
 	part.Release()
 	if p.Used() != 0 {

@@ -25,6 +25,9 @@ var ErrTooManySessions = errors.New("more sessions match than a connection may f
 // A member whose session ends stays: when the name is used again, its next life is followed, if
 // the client may read that. A Group is used by one goroutine at a time, except for Follows.
 type Group struct {
+	// Hold is asked before a step keeps an event that is larger than the limit of a step, which counts
+	// already. If it says no, Next returns [ErrNoMemory]. Nil: it is kept.
+	Hold    func(bytes int) bool
 	cfg     GroupConfig
 	key     *window.Chain // that no window has
 	members []*Member
@@ -127,7 +130,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 	}
 	s := Step{Gaps: g.gaps, Changes: g.changes}
 	g.gaps, g.changes = nil, nil
-	g.take(&s, lanes)
+	failed = cmp.Or(failed, g.take(&s, lanes))
 	g.leave(lanes)
 	switch {
 	case !s.Empty() || failed == nil:
@@ -144,8 +147,10 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 	return s, nil // it fails again
 }
 
-// take moves the positions over what the members have read, as much as a step may carry.
-func (g *Group) take(s *Step, lanes []*lane) {
+// take moves the positions over what the members have read, as much as a step may carry. The error is
+// [ErrNoMemory] if that is less for lack of memory: what members have read of the log is read again then, so that
+// it leaves room for the event.
+func (g *Group) take(s *Step, lanes []*lane) (err error) {
 	for _, l := range lanes { // before any event, whose ID has the positions of all lanes
 		l.toFirst()
 	}
@@ -159,11 +164,16 @@ func (g *Group) take(s *Step, lanes []*lane) {
 			if full = len(s.Items) >= g.cfg.Limit.Events || len(s.Items) > 0 && bytes+len(it.Frame) > g.cfg.Limit.Bytes; full {
 				break
 			}
+			shown := g.cfg.Show == nil || g.cfg.Show(&it.Item)
+			if full = shown && g.Hold != nil && len(it.Frame) > g.cfg.Limit.Bytes && !g.Hold(len(it.Frame)); full {
+				err = ErrNoMemory
+				break
+			}
 			m := it.of
 			m.items[0] = window.Item{} // or its frame is kept with those that follow
 			m.items = m.items[1:]
 			l.moveTo(it.Sequence)
-			if g.cfg.Show != nil && !g.cfg.Show(&it.Item) {
+			if !shown {
 				continue
 			}
 			it.Frame = g.cfg.Frame(g.ID(), m, &it.Item)
@@ -180,6 +190,19 @@ func (g *Group) take(s *Step, lanes []*lane) {
 		}
 		for _, m := range l.members {
 			g.note(m) // its last event may have been taken
+		}
+	}
+	if err != nil {
+		g.unreadLog()
+	}
+	return err
+}
+
+// unreadLog has the members read again what they have read of the log.
+func (g *Group) unreadLog() {
+	for _, m := range g.members {
+		if m.holdsLog() {
+			m.unread()
 		}
 	}
 }
@@ -250,13 +273,8 @@ func (g *Group) countAhead() {
 			bytes += m.bytes()
 		}
 	}
-	if g.cfg.Hold(bytes) {
-		return
-	}
-	for _, m := range g.members {
-		if m.holdsLog() {
-			m.unread()
-		}
+	if !g.cfg.Hold(bytes) {
+		g.unreadLog()
 	}
 }
 
@@ -271,6 +289,18 @@ func (g *Group) GoBack(s Step, told int) {
 			m.unread()
 		}
 	}
+}
+
+// Kept is how many bytes the group keeps of a step that a client was not told of; those of a step within the
+// limit count already.
+func (g *Group) Kept() (n int) {
+	for i := range g.sent {
+		n += len(g.sent[i].Frame)
+	}
+	if n <= g.cfg.Limit.Bytes {
+		return 0
+	}
+	return n
 }
 
 // ID returns the positions as an event ID.

@@ -1036,6 +1036,69 @@ func TestGroup_ReadAhead(t *testing.T) {
 	}
 }
 
+// An event that is larger than a step waits until there is memory for its block, also if what was read ahead of
+// the log has taken it.
+func TestGroup_LargeEventWithoutMemory(t *testing.T) {
+	const size = 40 << 10
+	for name, backfill := range map[string]int{"window": 0, "log": -1} {
+		t.Run(name, func(t *testing.T) {
+			f := edgetest.NewLogOf(t, 2)
+			names := []string{"s", "x"}
+			want := map[string]string{}
+			last := map[string]uint64{}
+			for range 3 {
+				for _, name := range names {
+					last[name] = publishLarge(t, f, name, size)
+					want[name] += fmt.Sprintf("%s:%d ", name, last[name])
+				}
+			}
+			ps := followLog(t, f, backfill)
+			for _, name := range names {
+				comesTo(t, ps, name, last[name])
+			}
+			const room = 3 * size / 2
+			counted, asked, refused := 0, 0, 0
+			g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
+				c.Limit.Bytes = size
+				c.Hold = func(bytes int) bool {
+					counted = min(bytes, room)
+					return bytes <= room
+				}
+			}, names...)
+			g.Hold = func(bytes int) bool {
+				if asked++; asked%3 == 1 || counted+bytes > room {
+					refused++
+					return false
+				}
+				return true
+			}
+			got := map[string]string{}
+			for {
+				s, err := g.Next(waittest.Context(t))
+				if errors.Is(err, ErrNoMemory) {
+					if g.Kept() != 0 || ahead(g) > room {
+						t.Errorf("without memory %d and %d bytes are kept", g.Kept(), ahead(g))
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, it := range s.Items {
+					name, _, _ := strings.Cut(string(it.Frame), ":")
+					got[name] += string(it.Frame)
+				}
+				if s.Empty() && !s.More {
+					break
+				}
+			}
+			if !maps.Equal(got, want) || refused == 0 {
+				t.Errorf("got %v, want %v; %d were refused", got, want, refused)
+			}
+		})
+	}
+}
+
 func FuzzParseGroupID(f *testing.F) {
 	f.Add("group_0000001000000z_0.abcdefg.10_f.abcdefg.zz-3")
 	f.Add("group_0000001000000z_0.abcdefg.10.77")

@@ -405,6 +405,9 @@ func (r *Reader) endAt() uint64 {
 	return r.end
 }
 
+// Kept is nothing: what a client was not told is read again.
+func (r *Reader) Kept() int { return 0 }
+
 // Key is the same for readers that one listener is enough for.
 func (r *Reader) Key() *window.Chain { return r.Chain }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/shared/natsconn"
 )
 
 // openingTimeout bounds how long a client waits for its first block. It is long
@@ -31,7 +32,7 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 			s.CountRefused("unavailable")
 			var out outbox
 			out.only(st, st.Format.Farewell(), true)
-			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout, s.cfg.Memory.Part(st.Request.Client)) // or it has gone
+			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout, nil) // or it has gone
 			_ = st.conn.Close()
 			st.reason = "failed"
 			w.finish(st, false)
@@ -73,13 +74,18 @@ func (st *Stream) open(from Beginning) (err error) {
 	return nil
 }
 
-// first reads what follows the client's cursor.
+// first reads what follows the client's cursor. While there is no memory for that, it tries again.
 func (st *Stream) first(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
 		if found, _, ok := st.source.Quick(nil); ok {
 			return found, nil
 		}
-		return st.source.Next(ctx)
+		for {
+			found, err := st.source.Next(ctx)
+			if !errors.Is(err, cursor.ErrNoMemory) || !natsconn.Pause(ctx, logRetry) {
+				return found, err
+			}
+		}
 	}
 	if !from.Resumes {
 		return read()

@@ -123,19 +123,23 @@ func (o *outbox) rewrite(st *Stream, it *window.Item) {
 	o.ends = append(o.ends, o.size)
 }
 
-// smallRest is how much of an unfinished frame is copied. A larger one is held where
-// it lies, with its segment of the window.
+// smallRest is how much of an unfinished frame is copied, as a part of what a connection takes. A larger one
+// is held where it lies: in the window, with its segment, or in memory that counts.
 const smallRest = 4 << 10
 
-// cut returns what has to follow the first n bytes so that a block is complete, at
-// least a byte, and how much a client then has: 0 for the leading blocks, i for the
+// cut returns how many bytes have to follow the first n so that a block is complete, at
+// least one, and how much a client then has: 0 for the leading blocks, i for the
 // first i frames, and one more than there are frames for everything.
 //
 // The cursor moves back to before the frame that was cut. A slow client holds the rest of that
 // frame and nothing else.
-func (o *outbox) cut(n int, made bool) (rest [][]byte, told int) {
+func (o *outbox) cut(n int) (length, told int) {
 	told, _ = slices.BinarySearch(o.ends, n+1)
-	length := o.ends[told] - n
+	return o.ends[told] - n, told
+}
+
+// rest returns the bytes that follow the first n. Blocks that were made in the outbox are copied.
+func (o *outbox) rest(n, length int, made bool) (rest [][]byte) {
 	for _, b := range o.buffers {
 		if n >= len(b) {
 			n -= len(b)
@@ -150,5 +154,5 @@ func (o *outbox) cut(n int, made bool) (rest [][]byte, told int) {
 			break
 		}
 	}
-	return rest, told
+	return rest
 }

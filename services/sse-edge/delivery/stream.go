@@ -48,8 +48,10 @@ type Source interface {
 	// Quick and Next read what follows, Quick without a wait.
 	Quick(memory []window.Item) (cursor.Step, []window.Item, bool)
 	Next(ctx context.Context) (cursor.Step, error)
-	// GoBack moves back to the end of what a client was told of a step.
+	// GoBack moves back to the end of what a client was told of a step. Kept is how many bytes of the rest
+	// it keeps that do not count yet.
 	GoBack(s cursor.Step, told int)
+	Kept() int
 	// Release drops the memory of the last step, Close everything.
 	Release()
 	Close()
@@ -103,17 +105,46 @@ type Stream struct {
 	cause         string    // why it ends at endAt: the metric's reason
 	warnAt        time.Time // when the client is warned that its token expires; zero when it was, or need not be
 
+	// held counts in the memory of all clients what the stream has in no window: a step until it was written, and
+	// what a full socket has left of it.
+	held *quota.Part
+
 	traffic traffic
 }
 
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
-	return &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}}
+	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client)}
+	r.Hold = func(bytes int) bool { return st.hold(2 * bytes) } // as they came, and as frames
+	return st
+}
+
+// hold counts so many bytes for the stream instead of those before, and reports whether there is memory for them.
+// If there is none, nothing counts. More than a client's share counts as the share: else a larger event would never
+// be sent.
+func (st *Stream) hold(bytes int) bool {
+	n := int64(bytes)
+	if pool := st.streams.cfg.Memory; pool != nil {
+		n = min(n, pool.Share())
+	}
+	if !st.held.Resize(n) {
+		st.held.Release()
+		return false
+	}
+	return true
+}
+
+// DropStep drops the step that was read before the stream was handed over.
+func (st *Stream) DropStep() {
+	st.Step = cursor.Step{} // it may hold segments of the window
+	st.source.Release()
+	st.held.Release()
 }
 
 // Drop ends a stream that was not handed over.
 func (st *Stream) Drop() {
 	st.source.Close()
+	st.held.Release()
 	st.streams.cfg.Admission.Leave(st.Request.Visit)
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/quota"
 )
 
 // worker moves the cursors of a share of the event streams, in one goroutine.
@@ -292,6 +291,9 @@ func (w *worker) serveOwn(st *Stream, s cursor.Step) {
 	w.writeStep(st, s)
 	w.out.clear()
 	st.source.Release()
+	if !st.phase.away() { // else flush has counted what its socket did not take
+		st.held.Release()
+	}
 }
 
 // forget lets go of what the last read found and what was made of it.
@@ -303,8 +305,7 @@ func (w *worker) forget() {
 }
 
 // writeStep writes the outbox, which holds a step, and reports whether all of it was
-// written. A socket that is full gets the rest of the frame that was begun from a
-// goroutine, and the cursor goes back to its end: a slow client holds no more than that.
+// written.
 func (w *worker) writeStep(st *Stream, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
@@ -316,10 +317,7 @@ func (w *worker) writeStep(st *Stream, s cursor.Step) (whole bool) {
 		w.end(st, "gone")
 		return false
 	case n < w.out.size:
-		rest, told := w.out.cut(n, st.Format.Rewrites())
-		w.noteWritten(st, s, told)
-		st.source.GoBack(s, told)
-		w.flush(st, rest, s.Ended && told > len(s.Items))
+		w.flush(st, s, n)
 		return false
 	}
 	w.noteWritten(st, s, len(s.Items))
@@ -367,18 +365,41 @@ func (w *worker) read(st *Stream) {
 	}()
 }
 
-// flush has a goroutine write the rest of a frame to a socket that is full.
-func (w *worker) flush(st *Stream, rest net.Buffers, last bool) {
-	if st.phase = flushing; last {
+// flush has a goroutine write the rest of the frame that a full socket has cut after n bytes of the outbox, and
+// moves the cursor back to the end of that frame: a slow client holds no more. What lies in no window counts, and
+// the stream ends as a slow one if there is no memory for it.
+func (w *worker) flush(st *Stream, s cursor.Step, n int) {
+	length, told := w.out.cut(n)
+	w.noteWritten(st, s, told)
+	st.source.GoBack(s, told)
+	w.streams.Metrics.BlockedWrites.Inc()
+	made := st.Format.Rewrites()
+	inWindow, owned := false, length
+	switch ofFrame := !made && 0 < told && told <= len(s.Items); {
+	case length <= smallRest:
+		owned = 0
+	case ofFrame && s.Items[told-1].Segment != window.OfLog:
+		inWindow, owned = true, 0
+	case ofFrame:
+		owned = len(s.Items[told-1].Frame) // the rest keeps all of it
+	}
+	if !st.hold(owned + st.source.Kept()) {
+		w.end(st, "slow")
+		return
+	}
+	if st.phase = flushing; s.Ended && told > len(s.Items) {
 		st.phase = closing
 	}
-	size := total(rest)
-	w.streams.Metrics.BlockedWrites.Inc()
+	var copied func(bytes int) bool
+	if inWindow {
+		copied = st.hold
+	}
+	rest := w.out.rest(n, length, made)
 	w.streams.Metrics.Blocked.Inc()
 	go func() {
-		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout, w.streams.cfg.Memory.Part(st.Request.Client))
+		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout, copied)
 		w.streams.Metrics.Blocked.Dec()
-		w.streams.Metrics.sentBytes.Add(float64(size))
+		w.streams.Metrics.sentBytes.Add(float64(length))
 		w.post(st, newsBack)
 	}()
 }
@@ -405,8 +426,11 @@ func (w *worker) back(st *Stream) {
 	case was == closing:
 		w.end(st, "ended")
 	case was == flushing:
+		st.hold(st.source.Kept())
 		w.advance(st)
 	case err != nil:
+		st.source.Release()
+		st.held.Release()
 		st.tellRested()
 		w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
 		st.retryAt = time.Now().Add(logRetry)
@@ -452,6 +476,7 @@ func (w *worker) end(st *Stream, reason string) {
 func (w *worker) finish(st *Stream, begun bool) {
 	st.logEnd()
 	st.source.Close()
+	st.held.Release()
 	w.streams.Metrics.Connections.Dec()
 	if st.Companion != nil {
 		st.Companion.Ended(begun)
@@ -594,12 +619,11 @@ func reasonToEnd(err error) string {
 	return "gone"
 }
 
-// flush writes to a connection, and waits for as long as there is progress. What is left after one time-out
-// is copied, of memory that counts, since it lies in a segment of the window that may be dropped: clients that
-// read slowly would hold a segment each. The error is that of a stalled write if there is no memory.
-func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, held *quota.Part) error {
-	defer held.Release()
-	for copied := false; len(rest) > 0; {
+// flush writes to a connection, and waits for as long as there is progress. If hold is not nil, the rest lies in
+// a segment of the window that may be dropped, and clients that read slowly would hold a segment each: what is left
+// after one time-out is copied, once hold has it count. The error is that of a stalled write if hold says no.
+func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(bytes int) bool) error {
+	for len(rest) > 0 {
 		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
@@ -607,12 +631,12 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, held *quota.P
 		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			return err
 		}
-		if len(rest) > 0 && !copied {
-			copied = true
+		if len(rest) > 0 && hold != nil {
+			if !hold(total(rest)) {
+				return os.ErrDeadlineExceeded
+			}
+			hold = nil
 			for i, b := range rest {
-				if !held.Grow(int64(len(b))) {
-					return os.ErrDeadlineExceeded
-				}
 				rest[i] = slices.Clone(b)
 			}
 		}

@@ -233,7 +233,6 @@ func (m *streamForm) send(c *fiber.Ctx, body []byte, step cursor.Step, events in
 		return err
 	}
 	m.service.subs.Streams.CountTold(m.Reader, step, events, m.Request)
-	m.Step = cursor.Step{} // it may hold segments of the window
-	m.Reader.Release()
+	m.DropStep()
 	return nil
 }
