@@ -257,7 +257,7 @@ func TestPart(t *testing.T) {
 	if p.Used() != 5 {
 		t.Errorf("%d are used", p.Used())
 	}
-	if !part.Resize(7) || part.Resize(8) || p.Used() != 7 || !part.Resize(3) || p.Used() != 3 {
+	if !part.Resize(8) || part.Resize(9) || p.Used() != 8 || !part.Resize(3) || p.Used() != 3 {
 		t.Errorf("%d are used", p.Used())
 	}
 	part.Release()
