@@ -54,7 +54,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	}
 	s.leases.Elsewhere = func(p int) {
 		s.ledgers[p].want(false)
-		ring(s.others)
+		follow.Ring(s.others)
 	}
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
@@ -63,7 +63,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	for p := range settings.Partitions {
 		part := follow.New(p, b.Log, turns, env.Log)
 		part.Now = b.Now
-		spare := func() { ring(s.spare) }
+		spare := func() { follow.Ring(s.spare) }
 		part.Completed = spare
 		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
@@ -212,7 +212,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 		for p, k := range s.ledgers {
 			kept[p], _ = k.state()
 		}
-		s.backend.Sessions.Keep(kept, func() { ring(copied) })
+		s.backend.Sessions.Keep(kept, func() { follow.Ring(copied) })
 		select {
 		case <-s.others:
 		case <-copied:
@@ -239,7 +239,7 @@ func (s *Service) keepLedgers(ctx context.Context) {
 // over.
 func (s *Service) act(ctx context.Context, p int) error {
 	s.ledgers[p].want(true)
-	ring(s.others)
+	follow.Ring(s.others)
 	s.generations.Wake()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

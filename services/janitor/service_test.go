@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -421,7 +422,7 @@ func TestMemory_FreedAfterTheLogWasRead(t *testing.T) {
 	t.Parallel()
 	freed := make(chan struct{}, 1)
 	beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, idle(), func(s *Service) {
-		s.freeMemory = func() { ring(freed) }
+		s.freeMemory = func() { follow.Ring(freed) }
 	})
 	waittest.Receive(t, "memory is freed", freed)
 }

@@ -53,17 +53,10 @@ func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger)
 }
 
 // cleared asks for a sweep soon.
-func (w *sweeper) cleared() { ring(w.kick) }
+func (w *sweeper) cleared() { follow.Ring(w.kick) }
 
 // alarmed asks for what holds too much to be trimmed soon.
-func (w *sweeper) alarmed() { ring(w.alarm) }
-
-func ring(bell chan struct{}) {
-	select {
-	case bell <- struct{}{}:
-	default:
-	}
-}
+func (w *sweeper) alarmed() { follow.Ring(w.alarm) }
 
 // run sweeps until ctx ends. Between the sweeps it trims what cannot wait for the next one.
 func (w *sweeper) run(ctx context.Context) {

@@ -19,6 +19,17 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// publisherAhead returns a publisher whose wall clock is ahead by so many nanoseconds.
+func publisherAhead(t *testing.T, transport http.RoundTripper, ahead *atomic.Int64) *Publisher {
+	t.Helper()
+	p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	return p
+}
+
 // A machine may be suspended after a repetition has begun and before it is sent.
 func TestPublisher_SuspendedWithinARepetition(t *testing.T) {
 	for _, byTransport := range []bool{false, true} {
@@ -40,11 +51,7 @@ func TestPublisher_SuspendedWithinARepetition(t *testing.T) {
 				}
 				return nil, io.ErrUnexpectedEOF
 			})
-			p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(suspended.Load())) })
+			p := publisherAhead(t, transport, &suspended)
 			if _, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")}); !errors.Is(err, ErrUnknown) {
 				t.Errorf("error is %v", err)
 			}
@@ -75,13 +82,9 @@ func TestPublisher_ClockJumps(t *testing.T) {
 					set.Add(int64(tt.wall))
 					return nil, io.ErrUnexpectedEOF
 				})
-				p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(set.Load())) })
+				p := publisherAhead(t, transport, &set)
 				begun := time.Now()
-				_, err = p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")})
+				_, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")})
 				if took := time.Since(begun); !errors.Is(err, ErrUnknown) || !tt.attempts(attempts) || took > 2*time.Minute {
 					t.Errorf("error is %v after %d attempts and %s", err, attempts, took)
 				}

@@ -42,7 +42,7 @@ func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, beg
 }
 
 // Wake says that a term has begun.
-func (g *Generations) Wake() { ring(g.wake) }
+func (g *Generations) Wake() { Ring(g.wake) }
 
 // Run makes sure, from the beginning of a term, that the partition has a
 // generation for the servers that hold it. Publishing and tails wait up to 3 s for it after

@@ -148,12 +148,12 @@ func (p *Partition) progress() {
 			"partition", p.Number, "from", d.From, "to", d.To, "entries", d.N)
 	}
 	if p.ledger.WantsLook() {
-		ring(p.wake)
+		Ring(p.wake)
 	}
 }
 
-// ring leaves a token in a channel that has room for one, unless it holds it.
-func ring(bell chan struct{}) {
+// Ring leaves a token in a channel that has room for one, unless it holds it.
+func Ring(bell chan struct{}) {
 	select {
 	case bell <- struct{}{}:
 	default:
@@ -262,7 +262,7 @@ func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 		}
 		return nil
 	}
-	ring(p.again)
+	Ring(p.again)
 	return nil
 }
 

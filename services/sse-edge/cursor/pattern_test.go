@@ -11,13 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/daemon"
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
@@ -488,13 +484,7 @@ func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 			counted.Add(1)
 		}
 	}}
-	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), daemon.NewEnv(nil).Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	ps := followed(t, l, daemon.NewEnv(nil), -1, -1)
-	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ps := followThrough(t, f, &link)
 	ps.scans = scans
 	ctx := WithClient(waittest.Context(t), "mallory")
 	check := func(name string) {

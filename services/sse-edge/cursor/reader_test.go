@@ -43,6 +43,20 @@ func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
 	return ps
 }
 
+// followThrough follows a log, without backfill, over connections that a link makes.
+func followThrough(t *testing.T, f *edgetest.Log, link *natstest.Link) *Partitions {
+	t.Helper()
+	env := daemon.NewEnv(nil)
+	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(link)), env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ps := followed(t, l, env, -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	return ps
+}
+
 // lingers follows the partitions of a log that are read, until the test ends.
 func lingers(t *testing.T, f *edgetest.Log, backfill int, linger time.Duration) *Partitions {
 	t.Helper()
@@ -135,14 +149,7 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 			asks.Do(func() { f.Purge(last) })
 		}
 	}}
-	env := daemon.NewEnv(nil)
-	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	ps := followed(t, l, env, -1, -1)
-	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ps := followThrough(t, f, &link)
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
 	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
@@ -611,13 +618,7 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 			more.Store(trims.Take("mallory", 2)) // with the one of the read more than a quarter
 		}
 	}}
-	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), daemon.NewEnv(nil).Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	ps := followed(t, l, daemon.NewEnv(nil), -1, -1)
-	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ps := followThrough(t, f, &link)
 	ctx := WithClient(waittest.Context(t), "mallory")
 	r, err := ps.Open(ctx, streamOf(""), Start{}, ten)
 	if err != nil {
@@ -676,14 +677,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			held.Add(ps.whole.Used() + ps.compares.Used())
 		}
 	}}
-	env := daemon.NewEnv(nil)
-	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(&link)), env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	ps = followed(t, l, env, -1, -1)
-	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	ps = followThrough(t, f, &link)
 	last := f.Publish("a", 1) // is in the window, and the others are not
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
@@ -710,7 +704,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			return err
 		}},
 		{"the newest entry that a tail compares", `"seq":`, func(ctx context.Context) error {
-			state, err := l.Look(ctx, 0)
+			state, err := p.log.Look(ctx, 0)
 			if err == nil {
 				_, _, err = p.compare(ctx, state, state, state.Last)
 			}
