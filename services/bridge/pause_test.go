@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"context"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -98,10 +99,17 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 // losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
 // process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
 func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
-	var lost atomic.Bool
+	after, looked := in.losesNameAfter()
+	return func() { after(0) }, looked
+}
+
+// losesNameAfter is losesName with a number of looks that still find the bridge's name.
+func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan struct{}) {
+	var left atomic.Int64
+	left.Store(math.MaxInt64)
 	looks := make(chan struct{}, 1)
 	in.host.Confirm = func(context.Context) error {
-		if !lost.Load() {
+		if left.Add(-1) >= 0 {
 			return nil
 		}
 		select {
@@ -110,7 +118,7 @@ func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
 		}
 		return standby.ErrReplaced
 	}
-	return func() { lost.Store(true) }, looks
+	return left.Store, looks
 }
 
 // A bridge whose name was taken while it was paused leaves the MCP server alone: the next bridge has the calls and
@@ -120,9 +128,39 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 		"call-timeout": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
 			up.onResume(func(_ *writing, r *http.Request) { <-r.Context().Done() })
 			h := in.table.Session(s.ready(t))
+			lose, looked := in.losesNameAfter()
+			lose(1) // the stream is asked for
+			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
+			return looked
+		},
+		"reconnect": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			up.onResume(func(*writing, *http.Request) { t.Error("the server is asked for a stream of the next bridge") })
+			h := in.table.Session(s.ready(t))
 			lose, looked := in.losesName()
 			lose()
 			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
+			return looked
+		},
+		"listen": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			lose, looked := in.losesName()
+			asked := make(chan struct{}, 1)
+			in.host.Times.After = func(time.Duration) <-chan time.Time { // the stream has ended
+				lose()
+				again := make(chan time.Time, 1)
+				select {
+				case asked <- struct{}{}:
+					again <- time.Time{}
+				default:
+				}
+				return again
+			}
+			var asks atomic.Int32
+			up.onGet(func(w *writing, _ *http.Request) {
+				if w.stream(); asks.Add(1) > 1 {
+					t.Error("the server is asked for the stream of the next bridge")
+				}
+			})
+			s.ready(t)
 			return looked
 		},
 		"cancel-grace": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
