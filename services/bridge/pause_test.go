@@ -19,7 +19,6 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
-	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -116,7 +115,7 @@ func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan stru
 		case looks <- struct{}{}:
 		default:
 		}
-		return standby.ErrReplaced
+		return host.ErrReplaced
 	}
 	return left.Store, looks
 }

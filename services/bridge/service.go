@@ -28,8 +28,8 @@ const flushTimeout = time.Second
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
-// ErrReplaced ends a bridge whose name another one has taken; see [standby.ErrReplaced].
-var ErrReplaced = standby.ErrReplaced
+// ErrReplaced ends a bridge whose name another one has taken; see [host.ErrReplaced].
+var ErrReplaced = host.ErrReplaced
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
 var ErrNoUpstream = errors.New("--upstream or --upstream-command is missing")
@@ -116,7 +116,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.taken.Store(false)
 		return err // the sessions, and what is written of calls, are another bridge's
 	}
-	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), standby.ErrReplaced) {
+	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), host.ErrReplaced) {
 		return nil // likewise: it was told to stop during a pause
 	}
 	if s.server.HasProcesses() {
@@ -146,7 +146,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 
 // endedBy returns why Run ends with a context: nil when it was told to.
 func (s *Service) endedBy(ctx context.Context) error {
-	if err := context.Cause(ctx); errors.Is(err, standby.ErrReplaced) {
+	if err := context.Cause(ctx); errors.Is(err, host.ErrReplaced) {
 		return fmt.Errorf("%w: %s", err, s.host.Name)
 	}
 	return nil

@@ -4,6 +4,7 @@ package host
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -125,7 +126,15 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 func (h *Host) HasName() bool {
 	ctx, cancel := context.WithTimeout(h.Life, h.Config.CloseTimeout())
 	defer cancel()
-	return retry.Do(ctx, func() error { return h.Confirm(ctx) }) == nil
+	has := false
+	_ = retry.Do(ctx, func() error { // without an answer in time the name may be another bridge's
+		err := h.Confirm(ctx)
+		if has = err == nil; errors.Is(err, ErrReplaced) {
+			return nil
+		}
+		return err
+	})
+	return has
 }
 
 // CreateSession opens a session in the log, which has this bridge's name: another bridge that has the name would

@@ -35,17 +35,12 @@ const (
 // AliveSubject is where a bridge of a name says that it is there.
 func AliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
 
-// ErrReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
-// paused, or cut off from NATS. Of two, each would get some of the requests of a session, and know
-// only the calls of those.
-var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
-
 // Name is the name of this bridge, which one bridge has at a time.
 type Name struct {
 	host     *host.Host
 	js       jetstream.JetStream
 	id       string      // of this run, which tells two bridges of one name apart
-	replaced func(error) // is called with [ErrReplaced]
+	replaced func(error) // is called with [host.ErrReplaced]
 	pauses   pauses
 }
 
@@ -119,7 +114,7 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 func (n *Name) keep(other <-chan struct{}) {
 	for n.host.Life.Err() == nil {
 		ctx, done := natsconn.While(n.host.Life, n.host.Backend.Conn)
-		if err := n.Check(ctx); errors.Is(err, ErrReplaced) {
+		if err := n.Check(ctx); errors.Is(err, host.ErrReplaced) {
 			n.replaced(err)
 		}
 		select {
@@ -131,7 +126,7 @@ func (n *Name) keep(other <-chan struct{}) {
 	}
 }
 
-// Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
+// Check returns [host.ErrReplaced] if another bridge has the name. Other errors say that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
 	seen, _ := n.pauses.beat()
 	id, written, revision, err := n.holder(ctx)
@@ -141,7 +136,7 @@ func (n *Name) Check(ctx context.Context) error {
 	case id == "", id == n.id && time.Since(written) > nameTTL/2: // unless another bridge takes the name at this moment
 		err = n.put(ctx, jetstream.WithExpectLastSequencePerSubject(revision))
 	case id != n.id:
-		return ErrReplaced
+		return host.ErrReplaced
 	}
 	if err == nil {
 		n.pauses.confirm(seen)
@@ -170,7 +165,7 @@ func (n *Name) Confirm(ctx context.Context) error {
 		return nil
 	}
 	err := n.Check(ctx)
-	if errors.Is(err, ErrReplaced) {
+	if errors.Is(err, host.ErrReplaced) {
 		n.replaced(err)
 	}
 	return err
