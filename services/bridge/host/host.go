@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/pause"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/retry"
 	"rejoin/shared/backend"
@@ -52,7 +53,8 @@ type Host struct {
 	// memory, and a take-over begins all at once.
 	Reloads chan struct{}
 
-	Times Times
+	Times  Times
+	Pauses pause.Watch
 
 	// Confirm returns nil when the bridge's name is its own: always, but after a pause of the process. It is
 	// set before the first call.

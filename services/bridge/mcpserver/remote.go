@@ -320,7 +320,7 @@ func pauseAfter(pause, ran time.Duration) time.Duration {
 // Listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
 func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
-	ctx, p := upstream.NewIdleTimer(ctx, 0)
+	ctx, p := upstream.NewIdleTimer(ctx, 0, &r.host.Pauses)
 	defer p.End()
 	pause := listenPause
 	opened := c.Cursor().ID != "" // by the bridge before, else by this one

@@ -41,7 +41,6 @@ type Name struct {
 	js       jetstream.JetStream
 	id       string      // of this run, which tells two bridges of one name apart
 	replaced func(error) // is called with [host.ErrReplaced]
-	pauses   pauses
 }
 
 // New returns the bridge's name. When another bridge has taken it, replaced is called.
@@ -98,13 +97,13 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
-	n.pauses.beat()
+	n.host.Pauses.Start()
 	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
 		leave()
 		return nil, err
 	}
 	_ = nc.Publish(subject, []byte(n.id)) // else the other one looks by itself
-	n.host.Go(n.beats)
+	n.host.Go(func() { n.host.Pauses.Run(n.host.Life) })
 	n.host.Go(func() { n.keep(other) })
 	return leave, nil
 }
@@ -128,7 +127,7 @@ func (n *Name) keep(other <-chan struct{}) {
 
 // Check returns [host.ErrReplaced] if another bridge has the name. Other errors say that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
-	seen, _ := n.pauses.beat()
+	seen := n.host.Pauses.Seen()
 	id, written, revision, err := n.holder(ctx)
 	switch {
 	case err != nil:
@@ -139,29 +138,15 @@ func (n *Name) Check(ctx context.Context) error {
 		return host.ErrReplaced
 	}
 	if err == nil {
-		n.pauses.confirm(seen)
+		n.host.Pauses.Confirm(seen)
 	}
 	return err
-}
-
-// beats beats until the service stops.
-func (n *Name) beats() {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-n.host.Life.Done():
-			return
-		case <-ticker.C:
-			n.pauses.beat()
-		}
-	}
 }
 
 // Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
 // what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
 func (n *Name) Confirm(ctx context.Context) error {
-	if _, confirmed := n.pauses.beat(); confirmed {
+	if n.host.Pauses.IsConfirmed() {
 		return nil
 	}
 	err := n.Check(ctx)
