@@ -163,9 +163,7 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			return looked
 		},
 		"cancel-grace": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
-			grace := make(chan time.Time)
 			in.host.Times.Answer = 0
-			in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 				w.stream()
 				<-r.Context().Done()
@@ -175,9 +173,9 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			wantStatus(t, s.do(t, c), http.StatusAccepted)
 			waittest.Until(t, "the server has the request", func() bool { return up.posted(mcp.MethodCallTool) == 1 })
 			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-			waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+			h := in.table.Session(c.Session)
 			lose()
-			grace <- time.Time{}
+			waittest.Until(t, "the grace is over", func() bool { in.patrol(true); return h.HasEnded() })
 			return looked
 		},
 		"session": func(t *testing.T, s *system, _ *server, in *instance) <-chan struct{} {

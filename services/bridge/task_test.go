@@ -515,7 +515,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 			looked := make(chan struct{})
 			go func() {
 				defer close(looked)
-				b.patrol(time.Now())
+				b.patrol(true)
 			}()
 			select {
 			case <-looked:

@@ -2,6 +2,7 @@ package sessions
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -34,7 +35,7 @@ type Table struct {
 
 // NewTable returns an empty table. inbox gets the calls of edges about its sessions.
 func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
-	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), sessions: map[string]*Session{}}
+	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), orphans: orphans{all: map[[sha256.Size]byte][]*Session{}}, sessions: map[string]*Session{}}
 }
 
 // Hold begins to answer for a session.
@@ -57,6 +58,7 @@ func (t *Table) Hold(h *Session) error {
 // release ends what Hold began.
 func (t *Table) release(h *Session) {
 	h.unsubscribe()
+	t.orphans.remove(h)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sessions[h.Name] == h {
