@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = conn.FlushTimeout(flushTimeout)
 	s.host.Go(s.reconcile)
 	s.host.Go(s.serveOpenCalls)
-	s.host.Go(func() { s.records.Run(s.host.Life, s.table.Open) })
+	s.host.Go(func() { s.records.Run(s.host.Life, s.name.Confirm, s.table.Open) })
 	s.host.Go(s.server.Check)
 	s.taken.Store(true)
 	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)

@@ -109,8 +109,9 @@ func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 	return all, err
 }
 
-// Run writes what open returns, until ctx ends.
-func (r *Bucket) Run(ctx context.Context, open func() []OpenCall) {
+// Run writes what open returns, until ctx ends. Without the bridge's name, which confirm looks for, the records are
+// those of another bridge.
+func (r *Bucket) Run(ctx context.Context, confirm func(context.Context) error, open func() []OpenCall) {
 	ticker := time.NewTicker(recordEvery)
 	defer ticker.Stop()
 	for {
@@ -118,7 +119,9 @@ func (r *Bucket) Run(ctx context.Context, open func() []OpenCall) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			_ = r.write(open(), false) // again the next time
+			if confirm(ctx) == nil {
+				_ = r.write(open(), false) // again the next time
+			}
 		}
 	}
 }
