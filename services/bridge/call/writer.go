@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/pause"
 	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -69,10 +70,10 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		w.index++
 	}
 	m, since := w.host.Metrics, time.Now()
-	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
+	for next := retry.FirstPause; ; next = min(2*next, retry.LastPause) {
 		var ack eventlog.Ack
 		err := w.host.Confirm(ctx)
-		if err == nil && time.Since(since) > w.host.Times.Doubt {
+		if err == nil && pause.Since(since) > w.host.Times.Doubt {
 			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
 			// it has no such event, another attempt could store a second one.
 			ack.Sequence, err = w.find(ctx, e)
@@ -106,7 +107,7 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 			return 0, context.Cause(ctx)
 		case <-w.over:
 			return 0, ErrClosed
-		case <-time.After(pause):
+		case <-time.After(next):
 		}
 	}
 }

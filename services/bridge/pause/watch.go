@@ -53,13 +53,16 @@ func (w *Watch) Seen() int {
 	if w.last.IsZero() {
 		return 0
 	}
-	now := time.Now()
-	// While a machine sleeps, only the wall clock continues.
-	if max(now.Sub(w.last), now.Round(0).Sub(w.last.Round(0))) > pausedFor {
+	if Since(w.last) > pausedFor {
 		w.seen++
 	}
-	w.last = now
+	w.last = time.Now()
 	return w.seen
+}
+
+// Since is [time.Since] with the time that the machine slept: then only the wall clock continues.
+func Since(t time.Time) time.Duration {
+	return max(time.Since(t), time.Since(t.Round(0)))
 }
 
 // Confirm notes that the name was this bridge's after so many pauses.
