@@ -21,9 +21,8 @@ const CallKept = 5 * time.Minute
 // that is not the response, or none for [host.AnswerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type OnDemand struct {
-	at    atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
-	looks atomic.Int64                   // since an edge asked about the call last, or the client has gone; see [Session.CountLook]
-	left  atomic.Bool                    // the client has gone, and no edge has asked since
+	at   atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
+	left atomic.Bool                    // the client has gone, and no edge has asked since
 
 	call    rpc.Call          // that began it, without its data
 	content string            // see [mcp.Request.Content]
@@ -76,9 +75,10 @@ func (d *OnDemand) isOpened() bool {
 
 // WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
 // not said.
-func (d *OnDemand) WasAsked(since time.Time) {
+func (h *Session) WasAsked(since time.Time) {
+	d := h.Demand
 	d.left.Store(false)
-	d.looks.Store(0)
+	h.looks.Store(0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if since.After(d.newest) {
@@ -87,9 +87,9 @@ func (d *OnDemand) WasAsked(since time.Time) {
 }
 
 // leave notes that the client has gone, and may come back.
-func (d *OnDemand) leave() {
-	if !d.left.Swap(true) {
-		d.looks.Store(0)
+func (h *Session) leave() {
+	if !h.Demand.left.Swap(true) {
+		h.looks.Store(0)
 	}
 }
 

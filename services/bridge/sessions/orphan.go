@@ -72,7 +72,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 func (h *Session) Cancel(c rpc.Call) rpc.Answer {
 	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
-			h.Demand.leave()
+			h.leave()
 			h.table.orphans.add(h)
 		} else {
 			h.Finish(host.ErrEnded)
@@ -89,16 +89,17 @@ const LookEvery = time.Second
 const OrphanedAfter = 35 * time.Second
 
 // CountLook notes a look at the session. heard says that edges could be heard since the last one; else what they
-// have asked may still come, and the time without a question begins again.
+// have sent may still come, and the time without it begins again.
 func (h *Session) CountLook(heard bool) {
-	switch d := h.Demand; {
-	case d == nil:
-	case heard:
-		d.looks.Add(1)
-	default:
-		d.looks.Store(0)
+	if heard {
+		h.looks.Add(1)
+	} else {
+		h.looks.Store(0)
 	}
 }
+
+// unasked returns for how long no edge has asked about the session's call.
+func (h *Session) unasked() time.Duration { return time.Duration(h.looks.Load()) * LookEvery }
 
 // IsOrphaned reports whether no client waits for the session's call any more: edges have asked nothing for
 // [OrphanedAfter], or for --cancel-grace since the client has gone.
@@ -111,7 +112,7 @@ func (h *Session) IsOrphaned() bool {
 	if d.left.Load() {
 		limit = h.Host.Config.CancelGrace
 	}
-	return time.Duration(d.looks.Load())*LookEvery > limit
+	return h.unasked() > limit
 }
 
 // mayBeTask is the MCP server's side of a call that may continue while no client is connected for it.

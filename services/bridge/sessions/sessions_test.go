@@ -29,17 +29,17 @@ func TestIsOrphaned(t *testing.T) {
 			var meta records.Metadata
 			meta.MCP.Call = &records.OneCall{}
 			h := &Session{Session: &call.Session{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Up: aCall{}}
-			h.Demand.leave()
+			h.leave()
 			look := func() (orphaned bool) {
 				if limit == OrphanedAfter {
 					h.Demand.left.Store(false)
 				} else {
-					h.Demand.leave() // another edge notices that late
+					h.leave() // another edge notices that late
 				}
 				h.CountLook(true)
 				return h.IsOrphaned()
 			}
-			for _, again := range []func(){func() { h.CountLook(false) }, func() { h.Demand.WasAsked(time.Now()) }, func() {}} {
+			for _, again := range []func(){func() { h.CountLook(false) }, func() { h.WasAsked(time.Now()) }, func() {}} {
 				for i := range limit / LookEvery {
 					if look() {
 						t.Fatalf("it is cancelled after %d looks", i+1)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -86,7 +85,7 @@ func (t *Table) All() []*Session {
 func (t *Table) EndUnused() {
 	for _, h := range t.All() {
 		h.mu.Lock()
-		unused := !h.used && !h.OnDemand && time.Since(h.begun) > t.host.Times.Unused
+		unused := !h.used && !h.OnDemand && h.unasked() > t.host.Times.Unused
 		h.mu.Unlock()
 		if unused {
 			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
@@ -185,7 +184,7 @@ func (t *Table) Unsubscribe() {
 // New returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
-	h := &Session{table: t, Share: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
+	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, ended: make(chan struct{})}
 	h.Session = call.NewSession(t.host, name, life, h)
 	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h
