@@ -18,11 +18,11 @@ type orphans struct {
 	all map[[sha256.Size]byte][]*Session // by [OnDemand.client]
 }
 
-// add adds a session, until remove.
+// add adds a session, until remove, which follows the session's end.
 func (o *orphans) add(h *Session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if key := h.Demand.client; !slices.Contains(o.all[key], h) {
+	if key := h.Demand.client; !h.HasEnded() && !slices.Contains(o.all[key], h) {
 		o.all[key] = append(o.all[key], h)
 	}
 }
