@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/bridge/host"
-	"rejoin/services/bridge/pause"
 	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -69,11 +68,11 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
 		w.index++
 	}
-	m, since := w.host.Metrics, time.Now()
-	for next := retry.FirstPause; ; next = min(2*next, retry.LastPause) {
+	m, since := w.host.Metrics, w.host.Times.Now()
+	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
 		var ack eventlog.Ack
 		err := w.host.Confirm(ctx)
-		if err == nil && pause.Since(since) > w.host.Times.Doubt {
+		if err == nil && since.Until(w.host.Times.Now()) > w.host.Times.Doubt {
 			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
 			// it has no such event, another attempt could store a second one.
 			ack.Sequence, err = w.find(ctx, e)
@@ -107,7 +106,7 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 			return 0, context.Cause(ctx)
 		case <-w.over:
 			return 0, ErrClosed
-		case <-time.After(next):
+		case <-time.After(pause):
 		}
 	}
 }

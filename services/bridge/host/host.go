@@ -14,6 +14,7 @@ import (
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/retry"
 	"rejoin/shared/backend"
+	"rejoin/shared/clocks"
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/metric"
@@ -54,7 +55,7 @@ type Host struct {
 	Reloads chan struct{}
 
 	Times  Times
-	Pauses pause.Watch
+	Pauses pause.Watch // of the process
 
 	// Confirm returns nil when the bridge's name is its own: always, but after a pause of the process. It is
 	// set before the first call.
@@ -77,6 +78,8 @@ type Times struct {
 	// Doubt is how long the log surely knows the key of an attempt: less than its
 	// duplicate window of 2 min.
 	Doubt time.Duration
+	// Now reads the clocks by which that passes, also while the machine sleeps.
+	Now func() clocks.Instant
 	// Unused is how long a session is kept that its client does not use, when others want
 	// its process. Clients list the tools as soon as they are ready.
 	Unused time.Duration
@@ -109,7 +112,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		Memory: env.Memory, Answers: quota.NewPool(env.Memory.Capacity()), Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
-			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
+			Doubt: 90 * time.Second, Now: clocks.New(time.Now), Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
 		},
 		Confirm: func(context.Context) error { return nil },

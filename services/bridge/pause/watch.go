@@ -6,6 +6,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"rejoin/shared/clocks"
 )
 
 const (
@@ -19,7 +21,8 @@ const (
 // Watch counts the pauses of the process from Start on. It is safe for concurrent use.
 type Watch struct {
 	mu        sync.Mutex
-	last      time.Time // the last beat; zero before Start
+	now       func() clocks.Instant // nil before Start
+	last      clocks.Instant        // the last beat
 	seen      int
 	confirmed int // after so many the name was this bridge's
 }
@@ -28,7 +31,8 @@ type Watch struct {
 func (w *Watch) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = time.Now()
+	w.now = clocks.New(time.Now)
+	w.last = w.now()
 }
 
 // Run beats until ctx ends.
@@ -50,19 +54,15 @@ func (w *Watch) Run(ctx context.Context) {
 func (w *Watch) Seen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.last.IsZero() {
+	if w.now == nil {
 		return 0
 	}
-	if Since(w.last) > pausedFor {
+	now := w.now()
+	if w.last.Until(now) > pausedFor {
 		w.seen++
 	}
-	w.last = time.Now()
+	w.last = now
 	return w.seen
-}
-
-// Since is [time.Since] with the time that the machine slept: then only the wall clock continues.
-func Since(t time.Time) time.Duration {
-	return max(time.Since(t), time.Since(t.Round(0)))
 }
 
 // Confirm notes that the name was this bridge's after so many pauses.

@@ -73,26 +73,6 @@ func (d *OnDemand) isOpened() bool {
 	return d.opened
 }
 
-// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
-// not said.
-func (h *Session) WasAsked(since time.Time) {
-	d := h.Demand
-	d.left.Store(false)
-	h.looks.Store(0)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if since.After(d.newest) {
-		d.newest = since
-	}
-}
-
-// leave notes that the client has gone, and may come back.
-func (h *Session) leave() {
-	if !h.Demand.left.Swap(true) {
-		h.looks.Store(0)
-	}
-}
-
 // hasNewer reports whether an edge has asked about the call for a newer connection than one that began at since,
 // of which the end says nothing then: an edge may notice late that a connection is dead. With edges whose clocks
 // differ a newer connection may count as an older one. When that ends, the call does after [OrphanedAfter].

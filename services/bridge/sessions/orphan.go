@@ -81,6 +81,26 @@ func (h *Session) Cancel(c rpc.Call) rpc.Answer {
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
+// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
+// not said.
+func (h *Session) WasAsked(since time.Time) {
+	d := h.Demand
+	d.left.Store(false)
+	h.looks.Store(0)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if since.After(d.newest) {
+		d.newest = since
+	}
+}
+
+// leave notes that the client has gone, and may come back.
+func (h *Session) leave() {
+	if !h.Demand.left.Swap(true) {
+		h.looks.Store(0)
+	}
+}
+
 // LookEvery is the time between two looks of the bridge at its sessions.
 const LookEvery = time.Second
 
