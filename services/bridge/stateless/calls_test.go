@@ -121,3 +121,13 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 		t.Error("the question was answered")
 	}
 }
+
+// The time to answer may be over at the moment at which an answer is taken: the task continues.
+func TestTask_AnswerAtTheLastMoment(t *testing.T) {
+	k := &task{}
+	k.is.Status = mcp.TaskWorking
+	work := &translated{taskState: taskState{made: k}}
+	if work.noInput(); work.over {
+		t.Error("the task is cancelled")
+	}
+}
