@@ -577,7 +577,7 @@ func TestTask_TakenOver(t *testing.T) {
 	}
 }
 
-// A bridge that cannot store the end of a task that it takes over can be stopped, and ends when its name is taken.
+// A bridge that cannot store the end of a task that it takes over can be stopped.
 func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	slow(up, nil, outcome)
@@ -594,7 +594,7 @@ func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 	once := sync.OnceFunc(func() { close(tried) })
 	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
 		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 {
-			copy(data[i:], "HPUB not.") // to which nobody responds
+			copy(data[i:], "HPUB not.") // which has no responder
 			once()
 		}
 	}})}

@@ -14,8 +14,8 @@ type Timer struct {
 	seen  int         // how many pauses the process had had when the time began
 }
 
-// AfterFunc is [time.AfterFunc] for what a message of a client or of the MCP server prevents. Such a message may
-// wait to be read after a pause of the process, so the time runs once more then.
+// AfterFunc is [time.AfterFunc] for what a message of a client or of the MCP server can stop. After a pause of the
+// process such a message may wait to be read, so the time runs once more.
 func (w *Watch) AfterFunc(d time.Duration, f func()) *Timer {
 	t := &Timer{watch: w, seen: w.Seen()}
 	t.mu.Lock()

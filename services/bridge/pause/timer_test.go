@@ -14,7 +14,7 @@ func (w *Watch) runs(d time.Duration) {
 	}
 }
 
-// A timer that runs out in a pause, or soon after, gives what came meanwhile the whole time to be read.
+// A timer that runs out in a pause, or soon after, runs once more: what came during the pause is read first.
 func TestTimer_RunsOutInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w Watch

@@ -1,5 +1,5 @@
-// Package pause notes the pauses of the process (SIGSTOP, a frozen container, a machine that sleeps): after one the
-// bridge's name may be another one's, and what came meanwhile is not read yet.
+// Package pause notes the pauses of the process (SIGSTOP, a frozen container, a machine that sleeps): after one
+// the bridge's name may be another one's, and what came during the pause is not read yet.
 package pause
 
 import (
@@ -49,8 +49,8 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Seen returns how many pauses the process has had. Who asks beats: a timer that ran out in a pause may be ahead
-// of Run.
+// Seen returns how many pauses the process has had. Each call is a beat: a timer that ran out in a pause may fire
+// before the next beat of Run.
 func (w *Watch) Seen() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -191,13 +191,13 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
-// goneAfter is how many questions a bridge is away for, after the first, until the listeners of its tasks are told:
-// one each third of [host.Times.Gone].
+// goneAfter is how many questions after the first one must find no bridge until the listeners of its tasks receive
+// that: one each third of [host.Times.Gone].
 const goneAfter = 3
 
 // hasLost reports, once, that the bridge of a task has been away for long. A question without an
 // answer in time changes nothing: NATS ends the connection of a bridge that stays silent, and then
-// says that it is away. Questions count, and not time, in which this bridge may have been paused.
+// says that it is away. It counts questions and not time, since this bridge may have been paused.
 func (s *env) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
 	if w.bridge == "" || w.bridge == s.host.Name || now.Sub(w.asked) < s.host.Times.Gone/goneAfter {

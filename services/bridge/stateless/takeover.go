@@ -43,7 +43,7 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 		return h, nil // the bridge before has not come to the end of the session
 	}
 	if len(from) == 0 && u.IsTask() {
-		h.Go(func() { // the log may take none now, and the service may be told to stop
+		h.Go(func() { // the log may be down, and a takeover must end when the service stops
 			_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrRestarted.Error(), nil)}) // it fails at the end of the service alone
 		})
 	}
