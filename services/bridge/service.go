@@ -122,7 +122,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.server.HasProcesses() {
 		s.table.CloseAll()
 	}
-	s.records.WriteAll(s.table.Open())
+	s.records.WriteAll(s.name.Confirm, s.table.Open())
 	return nil
 }
 

@@ -128,11 +128,16 @@ func (r *Bucket) Run(ctx context.Context, confirm func(context.Context) error, o
 
 // WriteAll writes down everything. It tries for writeTimeout: the connection to NATS may be
 // about to come back. An edge asks after a call that was not written down, which ends it
-// with an error.
-func (r *Bucket) WriteAll(open []OpenCall) {
+// with an error. confirm is that of Run.
+func (r *Bucket) WriteAll(confirm func(context.Context) error, open []OpenCall) {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	if err := retry.Do(ctx, func() error { return r.write(open, true) }); err != nil {
+	if err := retry.Do(ctx, func() error {
+		if err := confirm(ctx); err != nil {
+			return err
+		}
+		return r.write(open, true)
+	}); err != nil {
 		r.log.Warn("open calls are not written down")
 	}
 }

@@ -87,3 +87,26 @@ func TestBucket_WrittenWithoutTheName(t *testing.T) {
 	stop()
 	running.Wait()
 }
+
+// Nor does it write when it stops, unless it learns that the name is its own.
+func TestBucket_WriteAllWithoutTheName(t *testing.T) {
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
+	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, key := &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
+	looks := 0
+	r.WriteAll(func(context.Context) error {
+		if looks++; looks == 1 {
+			return errors.New("whose the name is cannot be looked up")
+		}
+		if _, err := kv.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			t.Errorf("the record is written: %v", err)
+		}
+		return nil
+	}, []OpenCall{{Session: "s", Stream: "c1", ID: "7"}})
+	if _, err := kv.Get(t.Context(), key); err != nil || looks != 2 {
+		t.Errorf("after %d looks: %v", looks, err)
+	}
+}

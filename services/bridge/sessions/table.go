@@ -168,6 +168,9 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 		return err
 	}
 	defer done()
+	if err := t.host.Confirm(ctx); err != nil {
+		return err
+	}
 	for _, c := range h.streams() {
 		c.End(upstream.ErrExited)
 	}
