@@ -10,7 +10,8 @@
 //	owners     notes whose the tasks of the server are; standby lets one bridge of a name run
 //	host       has what all parts share
 //	records    is what the next bridge continues from
-//	config, resultcache, translate, upstream (carries messages to the MCP server and back), retry
+//	config, resultcache, translate, upstream (carries messages to the MCP server and back)
+//	pause      notes the pauses of the process; retry
 package bridge
 
 import (

@@ -4,13 +4,19 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/stateless"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -216,6 +222,54 @@ func TestOwnTask_InSessions(t *testing.T) {
 	a := s.post(t, sessions["alice"], newStream(t, "0"), "["+strings.Join(batch, ",")+"]")
 	if sent := in.b.Conn.Stats().OutMsgs - before; a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), "64 requests") || sent > 100 {
 		t.Errorf("a long batch is answered %d %.200s after %d messages to NATS", a.Status, a.Data, sent)
+	}
+}
+
+// A list waits once for NATS, and not once for each task of the server.
+func TestOwnTask_LongList(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	tasks := make([]string, 40)
+	for i := range tasks {
+		tasks[i] = fmt.Sprintf(`{"taskId":"%d"}`, i)
+	}
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":%s,"status":"working","ttl":null}}}`, m.ID, m.Param("name")))
+	})
+	up.handle("tasks/list", func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tasks":[%s]}}`, m.ID, strings.Join(tasks, ",")))
+	})
+	var listing atomic.Bool
+	var asked atomic.Int32 // for how many notes
+	var seen sync.Map
+	notes, several := regexp.MustCompile("=task[.][0-9a-f]+"), make(chan struct{})
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{
+		Before: func(data []byte) {
+			if !listing.Load() {
+				return
+			}
+			for _, key := range notes.FindAllString(string(data), -1) {
+				if _, again := seen.LoadOrStore(key, nil); !again && asked.Add(1) == 2 {
+					close(several)
+				}
+			}
+		},
+		After: func() {
+			if asked.Load() > 0 {
+				<-several // no answer before another question
+			}
+		},
+	})}
+	s.start(t, testConfig(up.URL))
+	session, _ := s.openAs(t, "alice", "192.0.2.1")
+	for _, id := range []int{7, 31, 12} {
+		stream := newStream(t, fmt.Sprint(id))
+		s.post(t, session, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%d","task":{}}}`, id, id))
+		s.finished(t, session, stream)
+	}
+	listing.Store(true)
+	stream, _ := s.request(t, session, "1", "tasks/list")
+	if got := strings.Join(s.finished(t, session, stream), ""); !strings.Contains(got, `"tasks":[{"taskId":"7"},{"taskId":"12"},{"taskId":"31"}]`) {
+		t.Errorf("the list is %s", got)
 	}
 }
 

@@ -10,55 +10,44 @@ import (
 	"rejoin/shared/session"
 )
 
-// patrolEvery is how often a bridge looks for sessions that were ended elsewhere.
-const patrolEvery = time.Second
-
 // reconcile finishes the sessions that somebody else has ended, and the calls that no client waits
 // for. The copy of the registry only raises the suspicion.
 func (s *Service) reconcile() {
-	ticker := time.NewTicker(patrolEvery)
+	ticker := time.NewTicker(sessions.LookEvery)
 	defer ticker.Stop()
-	var edges deafness
+	var edges hearing
 	for {
 		select {
 		case <-s.host.Life.Done():
 			return
 		case <-ticker.C:
 		}
-		edges.look(time.Now(), s.host.Backend.Conn.IsConnected())
 		s.server.CloseSpares(time.Now(), false)
-		s.patrol(edges.last)
+		s.patrol(edges.look(s.host.Pauses.Seen(), s.host.Backend.Conn.IsConnected()))
 	}
 }
 
-// pausedAfter is the time between two looks that shows a pause of the process (SIGSTOP, a frozen
-// container): longer than a look takes, and short enough that a shorter pause and the 10 s between two
-// questions of an edge are less than [sessions.OrphanedAfter].
-const pausedAfter = 15 * time.Second
+// hearing notes whether edges can be heard: not while NATS is away, nor while the process is paused.
+type hearing struct{ pauses int } // at the last look
 
-// deafness notes when edges could not be heard: while NATS was away, and while the process was paused.
-type deafness struct {
-	looked time.Time // the last look
-	last   time.Time // zero for never
+// look reports whether the edges could be heard since the last look, after which there were so many pauses.
+func (g *hearing) look(pauses int, connected bool) (heard bool) {
+	heard = connected && pauses == g.pauses
+	g.pauses = pauses
+	return heard
 }
 
-// look notes whether the edges can be heard now, and could be since the last look.
-func (g *deafness) look(now time.Time, connected bool) {
-	if !connected || !g.looked.IsZero() && now.Sub(g.looked) > pausedAfter {
-		g.last = now
-	}
-	g.looked = now
-}
-
-// patrol is one look at all sessions. It does not wait for a call that is storing something.
-func (s *Service) patrol(deaf time.Time) {
+// patrol is one look at all sessions; see [sessions.Session.CountLook]. It does not wait for a call that is storing
+// something.
+func (s *Service) patrol(heard bool) {
 	for _, h := range s.table.All() {
-		h.Look(func() { s.lookAt(h, deaf) })
+		h.CountLook(heard)
+		h.Look(func() { s.lookAt(h) })
 	}
 }
 
-func (s *Service) lookAt(h *sessions.Session, deaf time.Time) {
-	if h.IsOrphaned(time.Now(), deaf) {
+func (s *Service) lookAt(h *sessions.Session) {
+	if h.IsOrphaned() {
 		s.host.Log.Debug("a call is cancelled: no edge waits for its response", "session", h.Name)
 		h.Finish(host.ErrEnded)
 		return

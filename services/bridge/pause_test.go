@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"context"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -18,7 +19,6 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
-	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -98,19 +98,26 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 // losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
 // process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
 func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
-	var lost atomic.Bool
+	after, looked := in.losesNameAfter()
+	return func() { after(0) }, looked
+}
+
+// losesNameAfter is losesName with a number of looks that still find the bridge's name.
+func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan struct{}) {
+	var left atomic.Int64
+	left.Store(math.MaxInt64)
 	looks := make(chan struct{}, 1)
 	in.host.Confirm = func(context.Context) error {
-		if !lost.Load() {
+		if left.Add(-1) >= 0 {
 			return nil
 		}
 		select {
 		case looks <- struct{}{}:
 		default:
 		}
-		return standby.ErrReplaced
+		return host.ErrReplaced
 	}
-	return func() { lost.Store(true) }, looks
+	return left.Store, looks
 }
 
 // A bridge whose name was taken while it was paused leaves the MCP server alone: the next bridge has the calls and
@@ -120,15 +127,43 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 		"call-timeout": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
 			up.onResume(func(_ *writing, r *http.Request) { <-r.Context().Done() })
 			h := in.table.Session(s.ready(t))
+			lose, looked := in.losesNameAfter()
+			lose(1) // the stream is asked for
+			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
+			return looked
+		},
+		"reconnect": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			up.onResume(func(*writing, *http.Request) { t.Error("the server is asked for a stream of the next bridge") })
+			h := in.table.Session(s.ready(t))
 			lose, looked := in.losesName()
 			lose()
 			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
 			return looked
 		},
+		"listen": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
+			lose, looked := in.losesName()
+			asked := make(chan struct{}, 1)
+			in.host.Times.After = func(time.Duration) <-chan time.Time { // the stream has ended
+				lose()
+				again := make(chan time.Time, 1)
+				select {
+				case asked <- struct{}{}:
+					again <- time.Time{}
+				default:
+				}
+				return again
+			}
+			var asks atomic.Int32
+			up.onGet(func(w *writing, _ *http.Request) {
+				if w.stream(); asks.Add(1) > 1 {
+					t.Error("the server is asked for the stream of the next bridge")
+				}
+			})
+			s.ready(t)
+			return looked
+		},
 		"cancel-grace": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
-			grace := make(chan time.Time)
 			in.host.Times.Answer = 0
-			in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 				w.stream()
 				<-r.Context().Done()
@@ -138,9 +173,9 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			wantStatus(t, s.do(t, c), http.StatusAccepted)
 			waittest.Until(t, "the server has the request", func() bool { return up.posted(mcp.MethodCallTool) == 1 })
 			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-			waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+			h := in.table.Session(c.Session)
 			lose()
-			grace <- time.Time{}
+			waittest.Until(t, "the grace is over", func() bool { in.patrol(true); return h.HasEnded() })
 			return looked
 		},
 		"session": func(t *testing.T, s *system, _ *server, in *instance) <-chan struct{} {

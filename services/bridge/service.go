@@ -28,8 +28,8 @@ const flushTimeout = time.Second
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
-// ErrReplaced ends a bridge whose name another one has taken; see [standby.ErrReplaced].
-var ErrReplaced = standby.ErrReplaced
+// ErrReplaced ends a bridge whose name another one has taken; see [host.ErrReplaced].
+var ErrReplaced = host.ErrReplaced
 
 // ErrNoUpstream is returned when a bridge has no MCP server to stand beside.
 var ErrNoUpstream = errors.New("--upstream or --upstream-command is missing")
@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 	_ = conn.FlushTimeout(flushTimeout)
 	s.host.Go(s.reconcile)
 	s.host.Go(s.serveOpenCalls)
-	s.host.Go(func() { s.records.Run(s.host.Life, s.table.Open) })
+	s.host.Go(func() { s.records.Run(s.host.Life, s.name.Confirm, s.table.Open) })
 	s.host.Go(s.server.Check)
 	s.taken.Store(true)
 	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
@@ -116,13 +116,13 @@ func (s *Service) Run(ctx context.Context) error {
 		s.taken.Store(false)
 		return err // the sessions, and what is written of calls, are another bridge's
 	}
-	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), standby.ErrReplaced) {
+	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), host.ErrReplaced) {
 		return nil // likewise: it was told to stop during a pause
 	}
 	if s.server.HasProcesses() {
 		s.table.CloseAll()
 	}
-	s.records.WriteAll(s.table.Open())
+	s.records.WriteAll(s.name.Confirm, s.table.Open())
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 
 // endedBy returns why Run ends with a context: nil when it was told to.
 func (s *Service) endedBy(ctx context.Context) error {
-	if err := context.Cause(ctx); errors.Is(err, standby.ErrReplaced) {
+	if err := context.Cause(ctx); errors.Is(err, host.ErrReplaced) {
 		return fmt.Errorf("%w: %s", err, s.host.Name)
 	}
 	return nil

@@ -159,6 +159,36 @@ func TestAttackUnusedProcesses(t *testing.T) {
 	s.wantState(t, call.Session, session.Open) // it is used by its call
 }
 
+// A process that is started ahead is of its client's share, and ends when there are too many.
+func TestSpares_EndForOthers(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 4
+	in := s.start(t, cfg)
+	call := statelessCall(t, "1", "progress", "", "")
+	call.Owner = "alice"
+	s.do(t, call)
+	waittest.Until(t, "one is started ahead, and no other is left", func() bool {
+		ready, _ := in.server.Spares()
+		return ready == 1 && in.metric(t, "processes") == 1
+	})
+	for _, owner := range []string{"bob", "carol", "dave"} {
+		if _, a := s.openAs(t, owner, ""); a.Status != http.StatusOK {
+			t.Fatalf("%s is answered %d %s", owner, a.Status, a.Data)
+		}
+	}
+	_, a := s.openAs(t, "alice", "")
+	wantBusy(t, a)
+	waittest.Until(t, "no process is ahead", func() bool {
+		ready, _ := in.server.Spares()
+		return ready == 0
+	})
+	waittest.Until(t, "there is room for another client", func() bool {
+		_, a := s.openAs(t, "erin", "")
+		return a.Status == http.StatusOK
+	})
+}
+
 // One client makes as many requests as may be open.
 func TestAttackCallsTakenByOneClient(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)

@@ -16,6 +16,7 @@ import (
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -353,6 +354,13 @@ func TestStateless_ClientGoes(t *testing.T) {
 	}
 }
 
+// looks notes as many looks at a session as there are in a while.
+func looks(h *sessions.Session, d time.Duration) {
+	for range d / sessions.LookEvery {
+		h.CountLook(true)
+	}
+}
+
 // Where a client may come back its call continues for the grace: until that is over, or the client
 // makes the call again, or an edge asks about it.
 func TestStateless_ClientMayComeBack(t *testing.T) {
@@ -360,8 +368,6 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		s := newSystem(t, eventlog.Settings{})
 		up := newModern(t)
 		in := s.start(t, testConfig(up.URL))
-		grace := make(chan time.Time)
-		in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -375,7 +381,9 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
+		if in.table.Waiting() != 1 {
+			t.Error("the call does not wait for its client")
+		}
 		switch end {
 		case "again":
 			again := c
@@ -390,15 +398,15 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			}
 			s.do(t, again)
 		case "asked":
+			h := in.table.Session(c.Session)
+			looks(h, in.host.Config.CancelGrace)
 			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
-			grace <- time.Time{}
-			waittest.Until(t, "the call continues", func() bool { return in.table.Waiting() == 0 })
-			if h := in.table.Session(c.Session); h == nil || h.Ctx.Err() != nil {
-				t.Error("the call was ended")
+			if in.table.Waiting() != 0 || h.IsOrphaned() {
+				t.Error("the call is cancelled")
 			}
 			continue
 		case "grace":
-			grace <- time.Time{}
+			waittest.Until(t, "the call has ended", func() bool { in.patrol(true); return in.table.Session(c.Session) == nil })
 		}
 		waittest.Receive(t, end+": the server's request has ended", gone)
 		s.wantState(t, c.Session, session.Closed)
@@ -409,12 +417,6 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	in := s.start(t, testConfig(up.URL))
-	grace := make(chan time.Time)
-	var graces atomic.Int32
-	in.host.Times.After = func(time.Duration) <-chan time.Time {
-		graces.Add(1)
-		return grace
-	}
 	gone := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -433,17 +435,22 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	about(rpc.Check, first)
 	about(rpc.Check, second)
 	about(rpc.Check, first) // the edge does not know yet
-	about(rpc.Cancel, first)
-	about(rpc.Cancel, second)
-	waittest.Until(t, "the call waits for its client", func() bool { return in.table.Waiting() == 1 })
-	about(rpc.Cancel, time.Time{}) // of an edge that does not say when the connection began
-	waittest.Until(t, "the call waits for its client twice", func() bool { return in.table.Waiting() == 2 })
-	grace <- time.Time{}
-	waittest.Receive(t, "the server's request has ended", gone)
-	in.stop()
-	if n := graces.Load(); n != 2 {
-		t.Errorf("the call waited %d times", n)
+	waits := func(want int, after string) {
+		t.Helper()
+		if n := in.table.Waiting(); n != want {
+			t.Errorf("%d calls wait for their clients after %s", n, after)
+		}
 	}
+	about(rpc.Cancel, first)
+	waits(0, "the end of the old connection")
+	about(rpc.Cancel, second)
+	waits(1, "the end of the new one")
+	about(rpc.Check, second)
+	waits(0, "a question")
+	about(rpc.Cancel, time.Time{}) // of an edge that does not say when the connection began
+	waits(1, "the end of any connection")
+	waittest.Until(t, "the call has ended", func() bool { in.patrol(true); return in.table.Session(c.Session) == nil })
+	waittest.Receive(t, "the server's request has ended", gone)
 }
 
 // A client that answers a question is there, however long it took.
@@ -452,8 +459,6 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	up := asker(t)
 	in := s.start(t, testConfig(up.URL))
 	in.host.Times.Answer = 0
-	grace := make(chan time.Time)
-	in.host.Times.After = func(time.Duration) <-chan time.Time { return grace }
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
@@ -463,14 +468,11 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	r, _ := s.ask(t, c)
 	h := in.table.Session(c.Session)
 	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-	grace <- time.Time{}
-	waittest.Until(t, "the grace is over", func() bool { return in.table.Waiting() == 0 })
-	if h.Ctx.Err() != nil {
-		t.Fatal("a call that waits for its client was cancelled")
+	if looks(h, time.Hour); h.IsOrphaned() {
+		t.Fatal("a call that waits for its client is cancelled")
 	}
-	h.Demand.SetOpened(time.Now().Add(-time.Hour))
 	wantStatus(t, s.do(t, repeated(t, c, "2", r, `{"action":"accept"}`)), http.StatusAccepted)
-	if h.Ctx.Err() != nil || h.IsOrphaned(time.Now(), time.Time{}) {
+	if h.Ctx.Err() != nil || h.IsOrphaned() {
 		t.Error("a call is cancelled whose client has just answered")
 	}
 }

@@ -61,7 +61,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 			continue
 		}
 		s.host.Metrics.Takeovers.Inc()
-		if err := s.takeOverSession(confirmed[i], meta, calls[name]); err != nil {
+		if err := s.takeOverSession(ctx, confirmed[i], meta, calls[name]); err != nil {
 			return err
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 	return confirmed, ctx.Err()
 }
 
-func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, calls map[string]records.Record) error {
+func (s *Service) takeOverSession(ctx context.Context, rec session.Record, meta records.Metadata, calls map[string]records.Record) error {
 	for _, at := range calls {
 		if at.At != nil && meta.MCP.Call != nil {
 			meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Call = at.At.Upstream, at.At.ProtocolVersion, &at.At.Call
@@ -118,7 +118,7 @@ func (s *Service) takeOverSession(rec session.Record, meta records.Metadata, cal
 	var h *sessions.Session
 	if meta.MCP.Call != nil {
 		var err error
-		if h, err = s.stateless.TakeOver(rec, meta, up, from); err != nil {
+		if h, err = s.stateless.TakeOver(ctx, rec, meta, up, from); err != nil {
 			return err
 		}
 	} else {

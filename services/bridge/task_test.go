@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/records"
@@ -19,6 +21,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -515,7 +518,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 			looked := make(chan struct{})
 			go func() {
 				defer close(looked)
-				b.patrol(time.Now())
+				b.patrol(true)
 			}()
 			select {
 			case <-looked:
@@ -572,6 +575,36 @@ func TestTask_TakenOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A bridge that cannot store the end of a task that it takes over can be stopped.
+func TestTask_TakenOverWithoutTheLog(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	slow(up, nil, outcome)
+	cfg := taskConfig(up.URL)
+	first := s.start(t, cfg)
+	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	s.created(t, c)
+	first.stop()
+	// As if the bridge had died before it wrote the call down.
+	if err := s.records(t).KV.Purge(waittest.Context(t), records.Key(c.Session, c.Stream)); err != nil {
+		t.Fatal(err)
+	}
+	tried, stopped := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(tried) })
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 {
+			copy(data[i:], "HPUB not.") // which has no responder
+			once()
+		}
+	}})}
+	second := s.launch(t, cfg)
+	waittest.Receive(t, "the task is about to end", tried)
+	go func() {
+		defer close(stopped)
+		second.stop()
+	}()
+	waittest.Receive(t, "the bridge has stopped", stopped)
 }
 
 // hasEventID waits until the record of a call has an event ID of the server's.

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
+	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -45,6 +47,27 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	}
 	all, _ := s.read(t, name, "st")
 	if all = slices.DeleteFunc(all, func(data string) bool { return data == "{}" }); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
+		t.Errorf("the log has %v", all)
+	}
+}
+
+// The log forgets the key of an attempt while the machine sleeps, when only the wall clock continues.
+func TestPublish_UnknownOutcomeAfterSleep(t *testing.T) {
+	s, _, in, name := begun(t)
+	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
+	// An attempt without an answer, whose key is another one by now.
+	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	wall := time.Now()
+	in.host.Times.Now = clocks.New(func() time.Time {
+		wall = wall.Add(in.host.Times.Doubt + 1) // since it was read last
+		return wall
+	})
+	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1)}) {
 		t.Errorf("the log has %v", all)
 	}
 }

@@ -312,7 +312,7 @@ func (c *Call) Wait(ctx context.Context) (context.Context, *upstream.IdleTimer) 
 	if c.Session.OnDemand {
 		timeout = 0 // the call ends with its client, and a task with tasks/cancel
 	}
-	ctx, p := upstream.NewIdleTimer(ctx, timeout)
+	ctx, p := upstream.NewIdleTimer(ctx, timeout, &c.Session.Host.Pauses)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p

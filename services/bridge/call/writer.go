@@ -68,11 +68,11 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
 		w.index++
 	}
-	m, since := w.host.Metrics, time.Now()
+	m, since := w.host.Metrics, w.host.Times.Now()
 	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
 		var ack eventlog.Ack
 		err := w.host.Confirm(ctx)
-		if err == nil && time.Since(since) > w.host.Times.Doubt {
+		if err == nil && since.Until(w.host.Times.Now()) > w.host.Times.Doubt {
 			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
 			// it has no such event, another attempt could store a second one.
 			ack.Sequence, err = w.find(ctx, e)

@@ -4,14 +4,17 @@ package host
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
 	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/pause"
 	"rejoin/services/bridge/resultcache"
 	"rejoin/services/bridge/retry"
 	"rejoin/shared/backend"
+	"rejoin/shared/clocks"
 	"rejoin/shared/daemon"
 	"rejoin/shared/logrepeat"
 	"rejoin/shared/metric"
@@ -51,7 +54,8 @@ type Host struct {
 	// memory, and a take-over begins all at once.
 	Reloads chan struct{}
 
-	Times Times
+	Times  Times
+	Pauses pause.Watch // of the process
 
 	// Confirm returns nil when the bridge's name is its own: always, but after a pause of the process. It is
 	// set before the first call.
@@ -74,6 +78,8 @@ type Times struct {
 	// Doubt is how long the log surely knows the key of an attempt: less than its
 	// duplicate window of 2 min.
 	Doubt time.Duration
+	// Now reads the clocks by which that passes, also while the machine sleeps.
+	Now func() clocks.Instant
 	// Unused is how long a session is kept that its client does not use, when others want
 	// its process. Clients list the tools as soon as they are ready.
 	Unused time.Duration
@@ -106,7 +112,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		Memory: env.Memory, Answers: quota.NewPool(env.Memory.Capacity()), Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
-			Doubt: 90 * time.Second, Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
+			Doubt: 90 * time.Second, Now: clocks.New(time.Now), Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
 		},
 		Confirm: func(context.Context) error { return nil },
@@ -125,7 +131,15 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 func (h *Host) HasName() bool {
 	ctx, cancel := context.WithTimeout(h.Life, h.Config.CloseTimeout())
 	defer cancel()
-	return retry.Do(ctx, func() error { return h.Confirm(ctx) }) == nil
+	has := false
+	_ = retry.Do(ctx, func() error { // without an answer in time the name may be another bridge's
+		err := h.Confirm(ctx)
+		if has = err == nil; errors.Is(err, ErrReplaced) {
+			return nil
+		}
+		return err
+	})
+	return has
 }
 
 // CreateSession opens a session in the log, which has this bridge's name: another bridge that has the name would

@@ -375,8 +375,9 @@ func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Req
 			return nil, m.Error
 		}
 	}
-	timeout := time.NewTimer(u.host.Config.InputWait)
-	defer timeout.Stop()
+	late := make(chan struct{})
+	timer := u.host.Pauses.AfterFunc(u.host.Config.InputWait, func() { close(late) })
+	defer timer.Stop()
 	for key, answer := range waiting {
 		select {
 		case m := <-answer:
@@ -384,7 +385,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Req
 				return nil, m.Error
 			}
 			answers[key] = m.Result
-		case <-timeout.C:
+		case <-late:
 			return nil, json.RawMessage(fmt.Sprintf(`{"code":%d,"message":"the client did not answer in time"}`, rpc.CodeInternal))
 		case <-ctx.Done():
 			return nil, nil

@@ -44,9 +44,8 @@ func (r *remote) header(client http.Header) http.Header {
 	return h
 }
 
-// do makes a request that has the upstream do something. After a pause of the process the session, and the calls
-// whose timers ran out meanwhile, may be another bridge's: without the name, the upstream hears nothing of this one
-// (docs/adr/0039).
+// do makes a request. After a pause of the process the session, its streams, and the calls whose timers ran out
+// meanwhile may be another bridge's: without the name, the upstream hears nothing of this one (docs/adr/0039).
 func (r *remote) do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
 	if !r.host.HasName() {
 		return nil, upstream.ErrPaused
@@ -248,6 +247,9 @@ func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header
 		if why := context.Cause(ctx); why != nil {
 			return nil, why
 		}
+		if errors.Is(err, upstream.ErrPaused) {
+			since = time.Now() // the upstream was not asked
+		}
 		if errors.Is(err, upstream.ErrGone) || errors.Is(err, upstream.ErrNoStream) || time.Since(since) > r.host.Config.OpenTimeout {
 			return nil, err
 		}
@@ -261,7 +263,7 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	if lastID != "" {
 		h.Set(upstream.HeaderLastEvent, lastID)
 	}
-	resp, err := r.endpoint.Do(ctx, http.MethodGet, h, nil)
+	resp, err := r.do(ctx, http.MethodGet, h, nil)
 	if err != nil {
 		r.host.Unreachable(err)
 		return nil, err
@@ -318,7 +320,7 @@ func pauseAfter(pause, ran time.Duration) time.Duration {
 // Listen keeps the upstream's standalone stream open, and stores what comes, until ctx
 // ends or there is none.
 func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
-	ctx, p := upstream.NewIdleTimer(ctx, 0)
+	ctx, p := upstream.NewIdleTimer(ctx, 0, &r.host.Pauses)
 	defer p.End()
 	pause := listenPause
 	opened := c.Cursor().ID != "" // by the bridge before, else by this one

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/translate"
@@ -45,6 +47,8 @@ const (
 	// maxPosted is how many requests about tasks a batch may have: for each, the bucket may be read,
 	// before the batch takes a place among the open requests.
 	maxPosted = 64
+	// ownsAtOnce is for how many tasks of a list the bucket is read at a time.
+	ownsAtOnce = 16
 )
 
 // taskMade is how a response of the MCP server names a task.
@@ -120,20 +124,29 @@ func (g *Guard) listed(m rpc.Message, data []byte) ([]byte, error) {
 	if lists := rpc.Unmarshal(m.Result, &result) == nil && rpc.Unmarshal(result["tasks"], &all) == nil; !lists {
 		return data, nil
 	}
-	for _, is := range all {
+	owns := make([]bool, len(all))
+	var asking errgroup.Group
+	asking.SetLimit(ownsAtOnce)
+	for i, is := range all {
 		var task struct {
 			ID string `json:"taskId"`
 		}
-		owns := rpc.Unmarshal(is, &task) != nil || task.ID == ""
-		if !owns {
-			if err := retry.Do(g.ctx, func() (err error) {
-				owns, err = g.notes.Owns(g.ctx, g.principal, task.ID)
-				return err
-			}); err != nil {
-				return nil, context.Cause(g.ctx)
-			}
+		if rpc.Unmarshal(is, &task) != nil || task.ID == "" {
+			owns[i] = true
+			continue
 		}
-		if owns {
+		asking.Go(func() error {
+			return retry.Do(g.ctx, func() (err error) {
+				owns[i], err = g.notes.Owns(g.ctx, g.principal, task.ID)
+				return err
+			})
+		})
+	}
+	if asking.Wait() != nil {
+		return nil, context.Cause(g.ctx)
+	}
+	for i, is := range all {
+		if owns[i] {
 			own = append(own, is)
 		}
 	}

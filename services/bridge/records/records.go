@@ -109,8 +109,9 @@ func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 	return all, err
 }
 
-// Run writes what open returns, until ctx ends.
-func (r *Bucket) Run(ctx context.Context, open func() []OpenCall) {
+// Run writes what open returns, until ctx ends. Without the bridge's name, which confirm looks for, the records are
+// those of another bridge.
+func (r *Bucket) Run(ctx context.Context, confirm func(context.Context) error, open func() []OpenCall) {
 	ticker := time.NewTicker(recordEvery)
 	defer ticker.Stop()
 	for {
@@ -118,18 +119,25 @@ func (r *Bucket) Run(ctx context.Context, open func() []OpenCall) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			_ = r.write(open(), false) // again the next time
+			if confirm(ctx) == nil {
+				_ = r.write(open(), false) // again the next time
+			}
 		}
 	}
 }
 
 // WriteAll writes down everything. It tries for writeTimeout: the connection to NATS may be
 // about to come back. An edge asks after a call that was not written down, which ends it
-// with an error.
-func (r *Bucket) WriteAll(open []OpenCall) {
+// with an error. confirm is that of Run.
+func (r *Bucket) WriteAll(confirm func(context.Context) error, open []OpenCall) {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	if err := retry.Do(ctx, func() error { return r.write(open, true) }); err != nil {
+	if err := retry.Do(ctx, func() error {
+		if err := confirm(ctx); err != nil {
+			return err
+		}
+		return r.write(open, true)
+	}); err != nil {
 		r.log.Warn("open calls are not written down")
 	}
 }

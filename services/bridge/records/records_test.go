@@ -1,7 +1,11 @@
 package records
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,5 +46,67 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	ttl, err := time.ParseDuration(marker.Header.Get(jetstream.MsgTTLHeader))
 	if err != nil || ttl > time.Minute {
 		t.Errorf("the marker stays for %s: %v", ttl, err)
+	}
+}
+
+// A bridge whose name was taken while it was paused leaves the records to the next one, which continues from them.
+func TestBucket_WrittenWithoutTheName(t *testing.T) {
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
+	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, key := &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
+	if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
+		t.Fatal(err)
+	}
+	looks := make(chan error)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		r.Run(ctx, func(ctx context.Context) error {
+			select {
+			case err := <-looks:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, func() []OpenCall { return nil })
+	})
+	replaced := errors.New("another bridge has the name")
+	looks <- replaced
+	looks <- replaced // the first has written what it does
+	if _, err := kv.Get(t.Context(), key); err != nil {
+		t.Error(err)
+	}
+	looks <- nil
+	looks <- nil // likewise
+	if _, err := kv.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("the record of a call that is over: %v", err)
+	}
+	stop()
+	running.Wait()
+}
+
+// Nor does it write when it stops, unless it learns that the name is its own.
+func TestBucket_WriteAllWithoutTheName(t *testing.T) {
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
+	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, key := &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
+	looks := 0
+	r.WriteAll(func(context.Context) error {
+		if looks++; looks == 1 {
+			return errors.New("whose the name is cannot be looked up")
+		}
+		if _, err := kv.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			t.Errorf("the record is written: %v", err)
+		}
+		return nil
+	}, []OpenCall{{Session: "s", Stream: "c1", ID: "7"}})
+	if _, err := kv.Get(t.Context(), key); err != nil || looks != 2 {
+		t.Errorf("after %d looks: %v", looks, err)
 	}
 }

@@ -21,7 +21,8 @@ const CallKept = 5 * time.Minute
 // that is not the response, or none for [host.AnswerWithin]. A quick call leaves nothing in the log.
 // It is safe for concurrent use.
 type OnDemand struct {
-	at atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
+	at   atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
+	left atomic.Bool                    // the client has gone, and no edge has asked since
 
 	call    rpc.Call          // that began it, without its data
 	content string            // see [mcp.Request.Content]
@@ -32,7 +33,6 @@ type OnDemand struct {
 	meta   records.Metadata
 	opened bool
 	failed error     // why it cannot be opened
-	asked  time.Time // when an edge asked about the call last
 	newest time.Time // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }
 
@@ -54,15 +54,8 @@ func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand 
 func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
 	d := &OnDemand{call: rpc.Call{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
 	d.at.Store(at)
-	d.SetOpened(time.Now())
+	d.opened = true
 	return d
-}
-
-// SetOpened notes that the session is in the log, and when an edge asked about the call last.
-func (d *OnDemand) SetOpened(asked time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.opened, d.asked = true, asked
 }
 
 // Call returns the call, without its data.
@@ -78,17 +71,6 @@ func (d *OnDemand) isOpened() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.opened
-}
-
-// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
-// not said.
-func (d *OnDemand) WasAsked(since time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.asked = time.Now()
-	if since.After(d.newest) {
-		d.newest = since
-	}
 }
 
 // hasNewer reports whether an edge has asked about the call for a newer connection than one that began at since,

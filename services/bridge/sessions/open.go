@@ -75,7 +75,6 @@ func (h *Session) openOnce(d *OnDemand) {
 		return
 	}
 	d.failed = h.open(d)
-	d.asked = time.Now()
 }
 
 // open opens the session in the log, and begins to answer for it. The caller holds the lock.

@@ -11,29 +11,32 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// orphans are calls whose clients have gone, and may come back: a client that makes its call again
+// orphans are the sessions of calls whose clients have gone, and may come back: a client that makes its call again
 // instead ends the first one. It is safe for concurrent use.
 type orphans struct {
 	mu  sync.Mutex
-	all map[[sha256.Size]byte][]chan struct{}
+	all map[[sha256.Size]byte][]*Session // by [OnDemand.client]
 }
 
-func (o *orphans) add(key [sha256.Size]byte) chan struct{} {
-	again := make(chan struct{})
+// add adds a session, until remove, which follows the session's end.
+func (o *orphans) add(h *Session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.all == nil {
-		o.all = map[[sha256.Size]byte][]chan struct{}{}
+	if key := h.Demand.client; !h.HasEnded() && !slices.Contains(o.all[key], h) {
+		o.all[key] = append(o.all[key], h)
 	}
-	o.all[key] = append(o.all[key], again)
-	return again
 }
 
-func (o *orphans) remove(key [sha256.Size]byte, again chan struct{}) {
+func (o *orphans) remove(h *Session) {
+	if h.Demand == nil {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	left := slices.DeleteFunc(o.all[key], func(other chan struct{}) bool { return other == again })
-	if o.all[key] = left; len(left) == 0 {
+	key := h.Demand.client
+	if left := slices.DeleteFunc(o.all[key], func(other *Session) bool { return other == h }); len(left) > 0 {
+		o.all[key] = left
+	} else {
 		delete(o.all, key)
 	}
 }
@@ -43,7 +46,11 @@ func (o *orphans) count() (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, all := range o.all {
-		n += len(all)
+		for _, h := range all {
+			if h.Demand.left.Load() {
+				n++
+			}
+		}
 	}
 	return n
 }
@@ -52,17 +59,21 @@ func (o *orphans) count() (n int) {
 func (o *orphans) made(key [sha256.Size]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, again := range o.all[key] {
-		close(again)
+	for _, h := range o.all[key] {
+		h.Go(func() {
+			if h.Demand.left.Load() && !h.needsNoClient() {
+				h.Finish(host.ErrEnded)
+			}
+		})
 	}
-	delete(o.all, key)
 }
 
 // Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
 func (h *Session) Cancel(c rpc.Call) rpc.Answer {
 	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
-			h.Go(func() { h.cancelUnlessAsked(c.Stream, time.Now()) })
+			h.leave()
+			h.table.orphans.add(h)
 		} else {
 			h.Finish(host.ErrEnded)
 		}
@@ -70,40 +81,58 @@ func (h *Session) Cancel(c rpc.Call) rpc.Answer {
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// cancelUnlessAsked ends a call if no edge asks about it for --cancel-grace, or until the same client
-// makes it again, and it does not wait for its client's answers.
-func (h *Session) cancelUnlessAsked(stream string, since time.Time) {
-	s, d := h.Host, h.Demand
-	again := h.table.orphans.add(d.client)
-	defer h.table.orphans.remove(d.client, again)
-	select {
-	case <-h.Ctx.Done():
-		return
-	case <-s.Times.After(s.Config.CancelGrace):
-	case <-again:
-	}
+// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
+// not said.
+func (h *Session) WasAsked(since time.Time) {
+	d := h.Demand
+	d.left.Store(false)
+	h.looks.Store(0)
 	d.mu.Lock()
-	asked := d.asked.After(since)
-	d.mu.Unlock()
-	if !asked && h.Call(stream) != nil && !h.needsNoClient() {
-		h.Finish(host.ErrEnded)
+	defer d.mu.Unlock()
+	if since.After(d.newest) {
+		d.newest = since
 	}
 }
+
+// leave notes that the client has gone, and may come back.
+func (h *Session) leave() {
+	if !h.Demand.left.Swap(true) {
+		h.looks.Store(0)
+	}
+}
+
+// LookEvery is the time between two looks of the bridge at its sessions.
+const LookEvery = time.Second
 
 // OrphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
 // and the client's connection with it. Edges ask every 10 s.
 const OrphanedAfter = 35 * time.Second
 
-// IsOrphaned reports whether no client waits for the session's call any more. since is when edges
-// could be heard again, or zero.
-func (h *Session) IsOrphaned(now, since time.Time) bool {
+// CountLook notes a look at the session. heard says that edges could be heard since the last one; else what they
+// have sent may still come, and the time without it begins again.
+func (h *Session) CountLook(heard bool) {
+	if heard {
+		h.looks.Add(1)
+	} else {
+		h.looks.Store(0)
+	}
+}
+
+// unasked returns for how long no edge has asked about the session's call.
+func (h *Session) unasked() time.Duration { return time.Duration(h.looks.Load()) * LookEvery }
+
+// IsOrphaned reports whether no client waits for the session's call any more: edges have asked nothing for
+// [OrphanedAfter], or for --cancel-grace since the client has gone.
+func (h *Session) IsOrphaned() bool {
 	d := h.Demand
-	if d == nil || h.needsNoClient() {
+	if d == nil || !d.isOpened() || h.needsNoClient() {
 		return false
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.opened && now.Sub(d.asked) > OrphanedAfter && now.Sub(since) > OrphanedAfter
+	limit := OrphanedAfter
+	if d.left.Load() {
+		limit = h.Host.Config.CancelGrace
+	}
+	return h.unasked() > limit
 }
 
 // mayBeTask is the MCP server's side of a call that may continue while no client is connected for it.

@@ -204,7 +204,7 @@ func (h *Session) Check(c rpc.Call) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
 	if h.OnDemand {
-		h.Demand.WasAsked(c.Since)
+		h.WasAsked(c.Since)
 	}
 	if h.Call(c.Stream) != nil || len(ids) == 0 {
 		return accepted

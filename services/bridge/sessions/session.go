@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -32,12 +31,14 @@ type Session struct {
 	table *Table
 	Tasks *owners.Guard // of the MCP server's own
 	Share string        // whose share it is of; see [host.ClientOf]
-	begun time.Time
 	Up    call.Server
 	ended chan struct{} // closed when the session has ended in the log
 	// Demand opens the session in the log; nil for one that a client has opened.
 	Demand  *OnDemand
 	looking atomic.Bool // the patrol is, and may wait for its call
+	// looks are those of the patrol since the session began, an edge asked about its call, or the client has gone;
+	// see [Session.CountLook].
+	looks atomic.Int64
 
 	mu         sync.Mutex
 	sub        *nats.Subscription

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/config"
+	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
 	"rejoin/shared/leaktest"
 )
@@ -19,23 +21,35 @@ func (aCall) Held() bool            { return false }
 func (aCall) IsTask() bool          { return false }
 func (aCall) RefreshTask(time.Time) {}
 
-// A call that no edge asks about for long has no client: its edge was killed.
+// A call that no edge asks about for long has no client: its edge was killed. One whose client has gone ends earlier.
+// While edges cannot be heard neither ends: they may have asked.
 func TestIsOrphaned(t *testing.T) {
-	var meta records.Metadata
-	meta.MCP.Call = &records.OneCall{}
-	h := &Session{Demand: TakenOver("", meta, nil), Up: aCall{}}
-	now := time.Now()
-	for _, tt := range []struct {
-		asked, away time.Duration // before now
-		orphaned    bool
-	}{
-		{time.Second, time.Hour, false},
-		{OrphanedAfter + time.Second, time.Hour, true},
-		{time.Hour, time.Second, false}, // edges could not be heard
-	} {
-		h.Demand.SetOpened(now.Add(-tt.asked))
-		if got := h.IsOrphaned(now, now.Add(-tt.away)); got != tt.orphaned {
-			t.Errorf("asked before %s, NATS was away before %s: %t", tt.asked, tt.away, got)
-		}
+	for name, limit := range map[string]time.Duration{"edge was killed": OrphanedAfter, "client has gone": 15 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			var meta records.Metadata
+			meta.MCP.Call = &records.OneCall{}
+			h := &Session{Session: &call.Session{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Up: aCall{}}
+			h.leave()
+			look := func() (orphaned bool) {
+				if limit == OrphanedAfter {
+					h.Demand.left.Store(false)
+				} else {
+					h.leave() // another edge notices that late
+				}
+				h.CountLook(true)
+				return h.IsOrphaned()
+			}
+			for _, again := range []func(){func() { h.CountLook(false) }, func() { h.WasAsked(time.Now()) }, func() {}} {
+				for i := range limit / LookEvery {
+					if look() {
+						t.Fatalf("it is cancelled after %d looks", i+1)
+					}
+				}
+				again()
+			}
+			if !look() {
+				t.Error("it is not cancelled")
+			}
+		})
 	}
 }

@@ -2,11 +2,11 @@ package sessions
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -34,7 +34,7 @@ type Table struct {
 
 // NewTable returns an empty table. inbox gets the calls of edges about its sessions.
 func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
-	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), sessions: map[string]*Session{}}
+	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), orphans: orphans{all: map[[sha256.Size]byte][]*Session{}}, sessions: map[string]*Session{}}
 }
 
 // Hold begins to answer for a session.
@@ -57,6 +57,7 @@ func (t *Table) Hold(h *Session) error {
 // release ends what Hold began.
 func (t *Table) release(h *Session) {
 	h.unsubscribe()
+	t.orphans.remove(h)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sessions[h.Name] == h {
@@ -84,7 +85,7 @@ func (t *Table) All() []*Session {
 func (t *Table) EndUnused() {
 	for _, h := range t.All() {
 		h.mu.Lock()
-		unused := !h.used && !h.OnDemand && time.Since(h.begun) > t.host.Times.Unused
+		unused := !h.used && !h.OnDemand && h.unasked() > t.host.Times.Unused
 		h.mu.Unlock()
 		if unused {
 			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
@@ -167,6 +168,9 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 		return err
 	}
 	defer done()
+	if err := t.host.Confirm(ctx); err != nil {
+		return err
+	}
 	for _, c := range h.streams() {
 		c.End(upstream.ErrExited)
 	}
@@ -183,7 +187,7 @@ func (t *Table) Unsubscribe() {
 // New returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
-	h := &Session{table: t, Share: share, begun: time.Now(), calls: map[string]*call.Call{}, ended: make(chan struct{})}
+	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, ended: make(chan struct{})}
 	h.Session = call.NewSession(t.host, name, life, h)
 	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h

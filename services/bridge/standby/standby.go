@@ -35,18 +35,12 @@ const (
 // AliveSubject is where a bridge of a name says that it is there.
 func AliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
 
-// ErrReplaced ends a bridge whose name another one has taken. That one got no answer from it: it was
-// paused, or cut off from NATS. Of two, each would get some of the requests of a session, and know
-// only the calls of those.
-var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
-
 // Name is the name of this bridge, which one bridge has at a time.
 type Name struct {
 	host     *host.Host
 	js       jetstream.JetStream
 	id       string      // of this run, which tells two bridges of one name apart
-	replaced func(error) // is called with [ErrReplaced]
-	pauses   pauses
+	replaced func(error) // is called with [host.ErrReplaced]
 }
 
 // New returns the bridge's name. When another bridge has taken it, replaced is called.
@@ -103,13 +97,13 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 	}
 	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
-	n.pauses.beat()
+	n.host.Pauses.Start()
 	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
 		leave()
 		return nil, err
 	}
 	_ = nc.Publish(subject, []byte(n.id)) // else the other one looks by itself
-	n.host.Go(n.beats)
+	n.host.Go(func() { n.host.Pauses.Run(n.host.Life) })
 	n.host.Go(func() { n.keep(other) })
 	return leave, nil
 }
@@ -119,7 +113,7 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 func (n *Name) keep(other <-chan struct{}) {
 	for n.host.Life.Err() == nil {
 		ctx, done := natsconn.While(n.host.Life, n.host.Backend.Conn)
-		if err := n.Check(ctx); errors.Is(err, ErrReplaced) {
+		if err := n.Check(ctx); errors.Is(err, host.ErrReplaced) {
 			n.replaced(err)
 		}
 		select {
@@ -131,9 +125,9 @@ func (n *Name) keep(other <-chan struct{}) {
 	}
 }
 
-// Check returns ErrReplaced if another bridge has the name. Other errors say that this is unknown.
+// Check returns [host.ErrReplaced] if another bridge has the name. Other errors say that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
-	seen, _ := n.pauses.beat()
+	seen := n.host.Pauses.Seen()
 	id, written, revision, err := n.holder(ctx)
 	switch {
 	case err != nil:
@@ -141,36 +135,22 @@ func (n *Name) Check(ctx context.Context) error {
 	case id == "", id == n.id && time.Since(written) > nameTTL/2: // unless another bridge takes the name at this moment
 		err = n.put(ctx, jetstream.WithExpectLastSequencePerSubject(revision))
 	case id != n.id:
-		return ErrReplaced
+		return host.ErrReplaced
 	}
 	if err == nil {
-		n.pauses.confirm(seen)
+		n.host.Pauses.Confirm(seen)
 	}
 	return err
-}
-
-// beats beats until the service stops.
-func (n *Name) beats() {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-n.host.Life.Done():
-			return
-		case <-ticker.C:
-			n.pauses.beat()
-		}
-	}
 }
 
 // Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
 // what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
 func (n *Name) Confirm(ctx context.Context) error {
-	if _, confirmed := n.pauses.beat(); confirmed {
+	if n.host.Pauses.IsConfirmed() {
 		return nil
 	}
 	err := n.Check(ctx)
-	if errors.Is(err, ErrReplaced) {
+	if errors.Is(err, host.ErrReplaced) {
 		n.replaced(err)
 	}
 	return err

@@ -82,6 +82,6 @@ func (s *Calls) Again(h *sessions.Session, c rpc.Call) rpc.Answer {
 	if u.translation() == nil || !h.Demand.IsRepeatedBy(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})
 	}
-	h.Demand.WasAsked(c.Since)
+	h.WasAsked(c.Since)
 	return h.Request(c, []json.RawMessage{r.ID})
 }

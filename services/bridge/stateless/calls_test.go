@@ -72,7 +72,7 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	ask := func(want bool) {
 		t.Helper()
 		if got := e.hasLost(t.Context(), w); got != want {
-			t.Errorf("the bridge is lost: %v, since %s", got, w.absent)
+			t.Errorf("the bridge is lost: %v, after %d questions", got, w.absent)
 		}
 	}
 	// other answers as a bridge of the name does, or is silent, while ask asks.
@@ -93,16 +93,20 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 		other(func(*nats.Msg) {}, false)
 		e.host.Times.Alive = time.Minute
 	}
-	silent()
-	ask(false) // away for the first time
-	silent()
-	ask(true)
+	away := func() {
+		t.Helper()
+		for range goneAfter {
+			silent()
+			ask(false)
+		}
+		silent()
+		ask(true)
+	}
+	away()
 	silent()
 	ask(false) // reported already
 	other(func(msg *nats.Msg) { _ = msg.Respond(nil) }, false)
-	silent()
-	ask(false) // away for the first time since
-	ask(true)
+	away()
 }
 
 // What a client is yet to be asked it cannot answer.
@@ -115,5 +119,15 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	work.updateTask(translate.Object{next.key: json.RawMessage("{}")})
 	if len(work.open) != 2 {
 		t.Error("the question was answered")
+	}
+}
+
+// The time to answer may be over at the moment at which an answer is taken: the task continues.
+func TestTask_AnswerAtTheLastMoment(t *testing.T) {
+	k := &task{}
+	k.is.Status = mcp.TaskWorking
+	work := &translated{taskState: taskState{made: k}}
+	if work.noInput(); work.over {
+		t.Error("the task is cancelled")
 	}
 }

@@ -43,8 +43,7 @@ type watched struct {
 	bridge   string    // the name of who has it; empty for none
 	sequence uint64    // of the last state that it received
 	asked    time.Time // when the task's bridge was asked for last
-	absent   time.Time // since when it has not answered; zero when it has
-	lost     bool      // and the client was told
+	absent   int       // how many questions in a row no bridge of that name was there for
 }
 
 // MaxWatched is how many tasks a request may listen to, of those that it names: of Rejoin's and, with
@@ -185,31 +184,32 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 		}
 		return false
 	}
-	w.sequence, w.absent, w.lost = sequence, time.Time{}, false
+	w.sequence, w.absent = sequence, 0
 	if ended && !is.Status.IsTerminal() {
 		is.Task = is.Failed(mcp.TaskEnded)
 	}
 	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
+// goneAfter is how many questions after the first one must find no bridge until the listeners of its tasks receive
+// that: one each third of [host.Times.Gone].
+const goneAfter = 3
+
 // hasLost reports, once, that the bridge of a task has been away for long. A question without an
 // answer in time changes nothing: NATS ends the connection of a bridge that stays silent, and then
-// says that it is away.
+// says that it is away. It counts questions and not time, since this bridge may have been paused.
 func (s *env) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
-	if w.bridge == "" || w.bridge == s.host.Name || now.Sub(w.asked) < s.host.Times.Gone/3 {
+	if w.bridge == "" || w.bridge == s.host.Name || now.Sub(w.asked) < s.host.Times.Gone/goneAfter {
 		return false
 	}
 	w.asked = now
 	switch err := standby.IsAlive(ctx, s.host, w.bridge); {
 	case err == nil:
-		w.absent, w.lost = time.Time{}, false
-	case !errors.Is(err, nats.ErrNoResponders):
-	case w.absent.IsZero():
-		w.absent = now
-	case !w.lost && now.Sub(w.absent) >= s.host.Times.Gone:
-		w.lost = true
-		return true
+		w.absent = 0
+	case errors.Is(err, nats.ErrNoResponders):
+		w.absent++
+		return w.absent == 1+goneAfter
 	}
 	return false
 }

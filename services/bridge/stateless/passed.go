@@ -189,7 +189,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 		return true
 	}
 	round := p.round
-	p.expiry = time.AfterFunc(p.host.Config.InputWait, func() {
+	p.expiry = p.host.Pauses.AfterFunc(p.host.Config.InputWait, func() {
 		p.mu.Lock()
 		waits := p.round == round && len(p.requests) > 0
 		p.mu.Unlock()

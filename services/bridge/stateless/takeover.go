@@ -1,6 +1,7 @@
 package stateless
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -17,9 +18,8 @@ import (
 	"rejoin/shared/session"
 )
 
-// TakeOver continues a call of another bridge, from where its streams are stored. It tries until the
-// service stops.
-func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
+// TakeOver continues a call of another bridge, from where its streams are stored. It tries until ctx ends.
+func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
 	of := meta.MCP.Call
 	var at *records.CallAt
 	if meta.MCP.ProtocolVersion != mcp.Modern {
@@ -35,7 +35,7 @@ func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Serv
 		u.work = u.to
 		h.SetReceiver(u.to)
 	}
-	over, err := s.takeOverTask(h, u)
+	over, err := s.takeOverTask(ctx, h, u)
 	if err != nil {
 		return nil, err
 	}
@@ -43,17 +43,19 @@ func (s *Calls) TakeOver(rec session.Record, meta records.Metadata, up call.Serv
 		return h, nil // the bridge before has not come to the end of the session
 	}
 	if len(from) == 0 && u.IsTask() {
-		_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrRestarted.Error(), nil)}) // it fails at the end of the service alone
+		h.Go(func() { // the log may be down, and a takeover must end when the service stops
+			_ = u.work.Put(call.Item{Data: rpc.ErrorMessage(nil, rpc.CodeInternal, upstream.ErrRestarted.Error(), nil)}) // it fails at the end of the service alone
+		})
 	}
 	h.ResumeAll(from)
 	return h, nil
 }
 
 // takeOverTask has the call go on as the task that it has become, if it has, and reports whether that
-// is over. It tries until the service stops.
-func (s *Calls) takeOverTask(h *sessions.Session, u *side) (over bool, err error) {
-	err = retry.Do(s.host.Life, func() error {
-		is, sequence, err := s.taskState(s.host.Life, s.taskSubject(h.Name, h.Life))
+// is over. It tries until ctx ends.
+func (s *Calls) takeOverTask(ctx context.Context, h *sessions.Session, u *side) (over bool, err error) {
+	err = retry.Do(ctx, func() error {
+		is, sequence, err := s.taskState(ctx, s.taskSubject(h.Name, h.Life))
 		switch {
 		case errors.Is(err, eventlog.ErrNotFound):
 			return nil

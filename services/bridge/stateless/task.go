@@ -10,6 +10,7 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/pause"
 	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
@@ -185,11 +186,11 @@ func (k *task) created() []byte {
 
 // taskState is what all calls have that may be tasks.
 type taskState struct {
-	mu     sync.Mutex  // held by who uses the call
-	made   *task       // what the call has become; nil for none
-	over   bool        // the client has the response, or the task its last state
-	due    *time.Timer // until the call becomes a task
-	expiry *time.Timer // until a call that waits for its client is given up
+	mu     sync.Mutex   // held by who uses the call
+	made   *task        // what the call has become; nil for none
+	over   bool         // the client has the response, or the task its last state
+	due    *time.Timer  // until the call becomes a task
+	expiry *pause.Timer // until a call that waits for its client is given up
 }
 
 // IsTask reports whether the call has become a task.
@@ -210,10 +211,11 @@ func (s *taskState) RefreshTask(now time.Time) {
 func (s *taskState) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, timer := range []*time.Timer{s.due, s.expiry} {
-		if timer != nil {
-			timer.Stop()
-		}
+	if s.due != nil {
+		s.due.Stop()
+	}
+	if s.expiry != nil {
+		s.expiry.Stop()
 	}
 }
 

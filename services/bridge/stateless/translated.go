@@ -393,7 +393,11 @@ func (t *translated) askClient() {
 		return
 	}
 	t.turn(nil)
-	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.session.Finish(host.ErrEnded) })
+	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, func() {
+		if t.Held() { // else its client has come back at this moment
+			t.session.Finish(host.ErrEnded)
+		}
+	})
 }
 
 // reply answers a question of the server's.

@@ -69,14 +69,24 @@ func (t *translated) askTask() {
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
-	t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
+	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, t.noInput)
+}
+
+// noInput cancels a task whose client has not answered, unless it has at this moment.
+func (t *translated) noInput() {
+	t.mu.Lock()
+	waits := t.made.is.Status == mcp.TaskInputRequired
+	t.mu.Unlock()
+	if waits {
+		t.cancelTask(NoInput)
+	}
 }
 
 // continueTask continues the task that the call has become at another bridge.
 func (t *translated) continueTask(k *task) {
 	t.made, t.over = k, k.is.Status.IsTerminal()
 	if k.is.Status == mcp.TaskInputRequired {
-		t.expiry = time.AfterFunc(t.session.Host.Config.InputWait, func() { t.cancelTask(NoInput) })
+		t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, t.noInput)
 	}
 	for key, id := range k.is.Asked {
 		var q translate.Question

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"rejoin/services/bridge/pause"
 )
 
 // cancelGrace is how long the upstream may go on without a message when the client has
@@ -13,18 +15,19 @@ const cancelGrace = 10 * time.Second
 // IdleTimer ends a context when the upstream has sent nothing for too long. It is safe
 // for concurrent use.
 type IdleTimer struct {
-	end context.CancelCauseFunc
+	end    context.CancelCauseFunc
+	pauses *pause.Watch
 
 	mu      sync.Mutex
 	timeout time.Duration // 0: no limit
 	cause   error
-	timer   *time.Timer // nil while nothing is waited for
+	timer   *pause.Timer // nil while nothing is waited for
 }
 
 // NewIdleTimer returns a context that ends with parent, or when nothing has come for
 // timeout; 0 or less means no limit. End must be called.
-func NewIdleTimer(parent context.Context, timeout time.Duration) (ctx context.Context, p *IdleTimer) {
-	p = &IdleTimer{timeout: max(timeout, 0), cause: ErrTimeout}
+func NewIdleTimer(parent context.Context, timeout time.Duration, pauses *pause.Watch) (ctx context.Context, p *IdleTimer) {
+	p = &IdleTimer{pauses: pauses, timeout: max(timeout, 0), cause: ErrTimeout}
 	ctx, p.end = context.WithCancelCause(parent)
 	p.Wait()
 	return ctx, p
@@ -37,7 +40,7 @@ func (p *IdleTimer) Wait() {
 	p.stop()
 	if p.timeout > 0 {
 		cause := p.cause
-		p.timer = time.AfterFunc(p.timeout, func() { p.end(cause) })
+		p.timer = p.pauses.AfterFunc(p.timeout, func() { p.end(cause) })
 	}
 }
 

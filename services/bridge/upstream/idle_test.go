@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"rejoin/services/bridge/pause"
 )
 
 // A request that its client cancels ends soon, also while it waits for that client's answer.
@@ -13,7 +15,7 @@ func TestIdleTimer_Hurry(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"limited": time.Hour, "unlimited": 0} {
 		for _, came := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, p := NewIdleTimer(t.Context(), timeout)
+				ctx, p := NewIdleTimer(t.Context(), timeout, &pause.Watch{})
 				defer p.End()
 				if came {
 					p.Came()

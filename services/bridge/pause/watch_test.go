@@ -1,4 +1,4 @@
-package standby
+package pause
 
 import (
 	"testing"
@@ -7,12 +7,13 @@ import (
 )
 
 // A pause is confirmed by a look at the name that began after it.
-func TestPauses_Confirmed(t *testing.T) {
+func TestWatch_Confirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p pauses
+		var w Watch
+		w.Start()
 		want := func(seen int, confirmed bool) {
 			t.Helper()
-			if n, ok := p.beat(); n != seen || ok != confirmed {
+			if n, ok := w.Seen(), w.IsConfirmed(); n != seen || ok != confirmed {
 				t.Errorf("there were %d pauses, confirmed %t, and not %d, %t", n, ok, seen, confirmed)
 			}
 		}
@@ -23,17 +24,17 @@ func TestPauses_Confirmed(t *testing.T) {
 		}
 		time.Sleep(pausedFor + 1)
 		want(1, false)
-		p.confirm(0) // a look from before
+		w.Confirm(0) // a look from before
 		want(1, false)
-		p.confirm(1)
+		w.Confirm(1)
 		want(1, true)
 		time.Sleep(time.Hour)
 		want(2, false)
 		time.Sleep(time.Hour)
-		p.confirm(2)
+		w.Confirm(2)
 		want(3, false)
-		p.confirm(3)
-		p.confirm(1) // a slow one
+		w.Confirm(3)
+		w.Confirm(1) // a slow one
 		want(3, true)
 	})
 }

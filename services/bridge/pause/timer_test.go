@@ -1,0 +1,66 @@
+package pause
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// runs lets the process run for a while.
+func (w *Watch) runs(d time.Duration) {
+	for range d / beatEvery {
+		time.Sleep(beatEvery)
+		w.Seen()
+	}
+}
+
+// A timer that runs out in a pause, or soon after, runs once more: what came during the pause is read first.
+func TestTimer_RunsOutInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w Watch
+		w.Start()
+		fired := false
+		begin := func() *Timer { return w.AfterFunc(10*time.Second, func() { fired = true }) }
+		want := func(what string, now bool) {
+			t.Helper()
+			if synctest.Wait(); fired != now {
+				t.Errorf("%s: it has fired %t", what, fired)
+			}
+			fired = false
+		}
+		begin()
+		w.runs(9 * time.Second)
+		want("before its time", false)
+		w.runs(2 * time.Second)
+		want("after its time", true)
+
+		begin()
+		w.runs(9 * time.Second)
+		time.Sleep(time.Minute)
+		want("after a pause", false)
+		w.runs(9 * time.Second)
+		want("before its time after the pause", false)
+		w.runs(2 * time.Second)
+		want("after its time after the pause", true)
+
+		stopped := begin()
+		time.Sleep(time.Minute)
+		stopped.Stop()
+		stopped.Stop()
+		w.runs(time.Minute)
+		want("stopped", false)
+	})
+}
+
+// A watch that was not started has seen no pause.
+func TestWatch_NotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w Watch
+		fired := false
+		w.AfterFunc(time.Hour, func() { fired = true })
+		time.Sleep(2 * time.Hour)
+		if synctest.Wait(); !fired || w.Seen() != 0 || !w.IsConfirmed() {
+			t.Errorf("it has seen %d pauses", w.Seen())
+		}
+	})
+}

@@ -1,0 +1,81 @@
+// Package pause notes the pauses of the process (SIGSTOP, a frozen container, a machine that sleeps): after one
+// the bridge's name may be another one's, and what came during the pause is not read yet.
+package pause
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"rejoin/shared/clocks"
+)
+
+const (
+	// beatEvery is the time between two beats.
+	beatEvery = 200 * time.Millisecond
+	// pausedFor is the time without a beat that shows a pause of the process: less than the second that a bridge
+	// has to answer before another one takes its name.
+	pausedFor = 750 * time.Millisecond
+)
+
+// Watch counts the pauses of the process from Start on. It is safe for concurrent use.
+type Watch struct {
+	mu        sync.Mutex
+	now       func() clocks.Instant // nil before Start
+	last      clocks.Instant        // the last beat
+	seen      int
+	confirmed int // after so many the name was this bridge's
+}
+
+// Start begins to count. Run has to follow.
+func (w *Watch) Start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = clocks.New(time.Now)
+	w.last = w.now()
+}
+
+// Run beats until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			w.Seen()
+		}
+	}
+}
+
+// Seen returns how many pauses the process has had. Each call is a beat: a timer that ran out in a pause may fire
+// before the next beat of Run.
+func (w *Watch) Seen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.now == nil {
+		return 0
+	}
+	now := w.now()
+	if w.last.Until(now) > pausedFor {
+		w.seen++
+	}
+	w.last = now
+	return w.seen
+}
+
+// Confirm notes that the name was this bridge's after so many pauses.
+func (w *Watch) Confirm(seen int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.confirmed = max(w.confirmed, seen)
+}
+
+// IsConfirmed reports whether the name was this bridge's after the last pause.
+func (w *Watch) IsConfirmed() bool {
+	seen := w.Seen()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.confirmed >= seen
+}
