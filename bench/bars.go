@@ -80,9 +80,9 @@ func (v verdict) holds() bool {
 func (r *report) judge() []verdict {
 	var all []verdict
 	for _, b := range bars() {
-		if slices.Contains(b.cases, r.c.name) {
+		if slices.Contains(b.cases, r.name) {
 			v, ok := r.median(b.metric)
-			all = append(all, verdict{r.c.name, b, v, ok})
+			all = append(all, verdict{r.name, b, v, ok})
 		}
 	}
 	return all

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -46,7 +45,7 @@ func (c *loadConn) block(block []byte, sequenced bool) (kind blockKind, sent int
 	if n != int64(c.next) {
 		return 0, 0, fmt.Errorf("got message %d, want %d", n, c.next)
 	}
-	sent, err = member(block, `"t":`)
+	sent, err = sentAt(block)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -71,48 +70,4 @@ func (c *loadConn) other(block []byte) (blockKind, error) {
 		return 0, fmt.Errorf("gap: %s", block)
 	}
 	return blockOther, nil
-}
-
-// memberWithin is how far into a block a member is looked for.
-const memberWithin = 220
-
-// member returns the number behind a key, which stands early in the block.
-func member(block []byte, key string) (int64, error) {
-	head := block[:min(len(block), memberWithin)]
-	i := bytes.Index(head, []byte(key))
-	if i < 0 {
-		return 0, fmt.Errorf("no %s in %.100q", key, block)
-	}
-	rest := head[i+len(key):]
-	end := bytes.IndexByte(rest, ',')
-	if end < 0 {
-		return 0, fmt.Errorf("no number behind %s in %.100q", key, block)
-	}
-	return decimal(rest[:end])
-}
-
-var errNoNumber = errors.New("no number")
-
-// decimal reads a number of at most 19 digits that is not negative.
-func decimal(b []byte) (int64, error) {
-	var v int64
-	if len(b) == 0 || len(b) > 19 {
-		return 0, fmt.Errorf("%w: %q", errNoNumber, b)
-	}
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, fmt.Errorf("%w: %q", errNoNumber, b)
-		}
-		v = v*10 + int64(c-'0')
-	}
-	return v, nil
-}
-
-// stamped returns message n as it is sent now, padded to size bytes.
-func stamped(n, size int) []byte {
-	b := fmt.Appendf(make([]byte, 0, size), `{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d,"t":%d,"pad":"`, n, time.Now().UnixNano())
-	for len(b) < size-3 {
-		b = append(b, 'x')
-	}
-	return append(b, `"}}`...)
 }

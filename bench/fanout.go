@@ -6,8 +6,6 @@ import (
 	"time"
 )
 
-const messageBytes = 512
-
 // fanout measures one stream with many clients: as fast as it goes, with at most
 // 16 events ahead of delivery, and at 20,000 deliveries a second.
 func fanout(clients int) func(context.Context, *programs) (figures, error) {
@@ -41,7 +39,7 @@ func fanoutOf(ctx context.Context, f *figures, c contender, p *programs, clients
 		return err
 	}
 	r := &runner{server: s, load: l, streams: 1, clients: clients}
-	err = r.fanout(ctx, f, c.prefix)
+	err = fanOut(ctx, r, f, c.prefix)
 	hist := l.close()
 	if err != nil {
 		return err
@@ -50,17 +48,8 @@ func fanoutOf(ctx context.Context, f *figures, c contender, p *programs, clients
 	return nil
 }
 
-// runner sends numbered messages, to one stream after the other, and watches their delivery.
-type runner struct {
-	server  server
-	load    *load
-	streams int
-	clients int // of each stream
-	bytes   int // of a message; 0 means messageBytes
-	sent    int
-}
-
-func (r *runner) fanout(ctx context.Context, f *figures, prefix string) error {
+// fanOut adds what a stream with many clients takes, free and paced.
+func fanOut(ctx context.Context, r *runner, f *figures, prefix string) error {
 	// As many events as take a few seconds at a million deliveries a second. As fast
 	// as it goes is still no faster than retention: a session keeps 10,000 events.
 	for _, m := range []struct {
@@ -82,86 +71,4 @@ func (r *runner) fanout(ctx context.Context, f *figures, prefix string) error {
 	}
 	f.add(prefix+"paced_cpu_us", each)
 	return nil
-}
-
-// burst sends n messages, at most ahead of them before their delivery when ahead is
-// positive, and returns deliveries a second and CPU microseconds for each.
-func (r *runner) burst(ctx context.Context, n, ahead int) (perSecond, cpuMicros float64, err error) {
-	before, err := cpu(r.server.pids())
-	if err != nil {
-		return 0, 0, err
-	}
-	start, base := time.Now(), r.sent
-	for i := range n {
-		if ahead > 0 && i >= ahead {
-			if err := r.server.push(); err != nil {
-				return 0, 0, err
-			}
-			if err := r.load.waitFor(ctx, int64(base+i-ahead+1)*int64(r.clients)); err != nil {
-				return 0, 0, err
-			}
-		}
-		if err := r.send(ctx); err != nil {
-			return 0, 0, err
-		}
-	}
-	if err := r.delivered(ctx); err != nil {
-		return 0, 0, err
-	}
-	took := time.Since(start)
-	each, err := r.each(before, n)
-	return float64(n*r.clients) / took.Seconds(), each, err
-}
-
-// paced sends perSecond messages a second, and those that are late at once.
-func (r *runner) paced(ctx context.Context, perSecond int, d time.Duration) (cpuMicros float64, err error) {
-	before, err := cpu(r.server.pids())
-	if err != nil {
-		return 0, err
-	}
-	n, every := int(d.Seconds()*float64(perSecond)), time.Second/time.Duration(perSecond)
-	start := time.Now()
-	for i := 0; i < n; {
-		due := min(int(time.Since(start)/every)+1, n)
-		for ; i < due; i++ {
-			if err := r.send(ctx); err != nil {
-				return 0, err
-			}
-		}
-		if err := r.server.push(); err != nil {
-			return 0, err
-		}
-		if err := pause(ctx, time.Until(start.Add(time.Duration(i)*every))); err != nil {
-			return 0, err
-		}
-	}
-	if err := r.delivered(ctx); err != nil {
-		return 0, err
-	}
-	return r.each(before, n)
-}
-
-// each returns the CPU microseconds since before, for each delivery of n messages.
-func (r *runner) each(before time.Duration, n int) (float64, error) {
-	after, err := cpu(r.server.pids())
-	return float64((after - before).Microseconds()) / float64(n*r.clients), err
-}
-
-func (r *runner) send(ctx context.Context) error {
-	size := r.bytes
-	if size == 0 {
-		size = messageBytes
-	}
-	err := r.server.publish(ctx, r.sent%r.streams, stamped(r.sent/r.streams, size))
-	r.sent++
-	return err
-}
-
-// delivered waits until every client has everything; without clients, until everything
-// was taken.
-func (r *runner) delivered(ctx context.Context) error {
-	if err := r.server.flush(ctx); err != nil || r.load == nil {
-		return err
-	}
-	return r.load.waitFor(ctx, int64(r.sent)*int64(r.clients))
 }

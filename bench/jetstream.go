@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -123,28 +121,10 @@ func readAll(ctx context.Context, s *natsserver.Server) error {
 	return nil
 }
 
-// jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
-func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
-	log, err := startBareLog(ctx, p, bareJetStream, "")
-	if err != nil {
-		return 0, err
-	}
-	defer log.end()
-	r := &runner{server: log, streams: streams, clients: 1}
-	if _, err := r.paced(ctx, perSecond, warmUp); err != nil {
-		return 0, err
-	}
-	return r.paced(ctx, perSecond, d)
-}
-
 // startBareLog starts JetStream alone in a process of its own, with a log. kind is
 // bareJetStream, bareNATS or bareCluster. data is the data folder of a standalone program that has
 // ended, whose log it is; empty: a new one.
 func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp(p.dir, "jetstream-")
 	if err != nil {
 		return nil, err
@@ -154,9 +134,7 @@ func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog
 			return nil, err
 		}
 	}
-	cmd := command(ctx, self, kind, dir)
-	cmd.Stderr = os.Stderr
-	url, err := begin(cmd)
+	cmd, url, err := startSelf(ctx, kind, dir)
 	if err != nil {
 		return nil, errors.Join(errors.New("JetStream alone did not start"), err)
 	}
@@ -168,34 +146,16 @@ func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog
 	return &bareLog{publisher, cmd, url}, nil
 }
 
-// bareLog is JetStream alone, in a process of its own. It has no clients.
+// bareLog is JetStream alone, in a process of its own.
 type bareLog struct {
 	*logPublisher
 	cmd *exec.Cmd
 	url string
 }
 
-func (b *bareLog) end() {
+func (b *bareLog) close() {
 	b.nc.Close()
 	end(b.cmd)
 }
 
-func (b *bareLog) target() target { return target{} }
-func (b *bareLog) pids() []int    { return []int{b.cmd.Process.Pid} }
-func (b *bareLog) close()         {}
-
-// begin starts a server of this program, and returns the address that it prints.
-func begin(cmd *exec.Cmd) (addr string, err error) {
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		end(cmd)
-	}
-	return strings.TrimSpace(line), err
-}
+func (b *bareLog) pids() []int { return []int{b.cmd.Process.Pid} }

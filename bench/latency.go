@@ -103,7 +103,7 @@ func jetStreamAlone(ctx context.Context, r *rejoin) (*histogram, error) {
 	finished := make(chan error, messages)
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
 		now := time.Now().UnixNano()
-		sent, err := member(m.Data(), `"t":`)
+		sent, err := sentAt(m.Data())
 		if hist.add(now - sent); err != nil || hist.total == messages {
 			finished <- err
 		}

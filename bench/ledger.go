@@ -57,7 +57,7 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledg
 	if err != nil {
 		return t, err
 	}
-	defer log.end()
+	defer log.close()
 	if err := quiet(ctx, log.pids()); err != nil {
 		return t, err
 	}
@@ -77,7 +77,7 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledg
 
 // measure measures the memory of a janitor that has read its log.
 func (t *ledgerTaken) measure(ctx context.Context, j *system) error {
-	pids := []int{j.cmd.Process.Pid}
+	pids := []int{j.pid()}
 	err := quiet(ctx, pids)
 	if err != nil {
 		return err

@@ -36,13 +36,13 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	defer log.end()
+	defer log.close()
 	j, err := startJanitor(ctx, p, log.url)
 	if err != nil {
 		return f, err
 	}
 	defer j.stop()
-	before, err := cpu([]int{j.cmd.Process.Pid})
+	before, err := cpu([]int{j.pid()})
 	if err != nil {
 		return f, err
 	}
@@ -54,7 +54,7 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 	if err := errors.Join(err, pace.stop()); err != nil {
 		return f, err
 	}
-	after, err := cpu([]int{j.cmd.Process.Pid})
+	after, err := cpu([]int{j.pid()})
 	if err != nil {
 		return f, err
 	}
@@ -93,19 +93,11 @@ func (h *hotTimes) add(events uint64, now time.Time) {
 // counts, and what it has yet to read.
 func watchHot(ctx context.Context, j *system, until time.Time) (h hotTimes, err error) {
 	for now := time.Now(); now.Before(until); now = time.Now() {
-		text, err := get(ctx, j.admin+"/metrics")
+		held, err := j.metrics(ctx, "rejoin_janitor_retained_events", "rejoin_janitor_lag_events")
 		if err != nil {
 			return h, err
 		}
-		retained, err := sumOf(text, "rejoin_janitor_retained_events")
-		if err != nil {
-			return h, err
-		}
-		lag, err := sumOf(text, "rejoin_janitor_lag_events")
-		if err != nil {
-			return h, err
-		}
-		h.add(uint64(retained+lag), now)
+		h.add(uint64(held[0]+held[1]), now)
 		if err := pause(ctx, time.Until(now.Add(hotSample))); err != nil {
 			return h, err
 		}

@@ -183,3 +183,11 @@ func (l *load) open() (n int) {
 	}
 	return n
 }
+
+// target is where clients connect.
+type target struct {
+	addr string // host:port
+	path func(stream int) string
+	// sequenced says that event ids end in a sequence that only grows.
+	sequenced bool
+}

@@ -10,6 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// unacknowledged is how many messages may be on their way to the log.
+const unacknowledged = 4096
+
 // logPublisher publishes straight to a log.
 type logPublisher struct {
 	nc *nats.Conn

@@ -61,3 +61,17 @@ func manyOf(ctx context.Context, f *figures, c contender, p *programs) error {
 	f.add(c.prefix+"cpu_us", each)
 	return nil
 }
+
+// jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
+func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
+	log, err := startBareLog(ctx, p, bareJetStream, "")
+	if err != nil {
+		return 0, err
+	}
+	defer log.close()
+	r := &runner{server: log, streams: streams, clients: 1}
+	if _, err := r.paced(ctx, perSecond, warmUp); err != nil {
+		return 0, err
+	}
+	return r.paced(ctx, perSecond, d)
+}

@@ -51,7 +51,7 @@ func mcpCalls(ctx context.Context, p *programs) (figures, error) {
 	for _, prefix := range []string{mcpOnly, mcpThrough} {
 		f.addLatencies(prefix, took[prefix])
 	}
-	f.add("added_p50_ms", f.values[mcpThrough+"p50_ms"]-f.values[mcpOnly+"p50_ms"])
+	f.add("added_p50_ms", f.value(mcpThrough+"p50_ms")-f.value(mcpOnly+"p50_ms"))
 	for _, prefix := range []string{mcpOnly, mcpThrough} {
 		rate, err := mcpRate(ctx, urls[prefix], mcpAtOnce, mcpTime)
 		if err != nil {
@@ -98,7 +98,7 @@ func mcpModern(ctx context.Context, p *programs) (figures, error) {
 	for _, prefix := range []string{mcpThrough, mcpEarlier} {
 		f.addLatencies(prefix+mcpOnly, took[prefix+mcpOnly])
 		f.addLatencies(prefix, took[prefix])
-		f.add(prefix+"added_p50_ms", f.values[prefix+"p50_ms"]-f.values[prefix+mcpOnly+"p50_ms"])
+		f.add(prefix+"added_p50_ms", f.value(prefix+"p50_ms")-f.value(prefix+mcpOnly+"p50_ms"))
 	}
 	return f, nil
 }

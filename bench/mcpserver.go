@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,8 +32,12 @@ type mcpTools struct {
 }
 
 // serveMCP serves MCP, and at /allow?steps=n and /runs what the benchmark needs to know.
-// The first line that it prints is its address.
-func serveMCP() error {
+// The first line that it prints is its address. It returns nil at once when the arguments ask for
+// something else.
+func serveMCP(args []string) error {
+	if !slices.Equal(args, []string{bareMCP}) {
+		return nil
+	}
 	tools := &mcpTools{changed: make(chan struct{})}
 	server := mcp.NewServer(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "now"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
@@ -107,13 +111,7 @@ type mcpServer struct {
 }
 
 func startMCPServer(ctx context.Context) (*mcpServer, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := command(ctx, self, bareMCP)
-	cmd.Stderr = os.Stderr
-	addr, err := begin(cmd)
+	cmd, addr, err := startSelf(ctx, bareMCP)
 	if err != nil {
 		return nil, errors.Join(errors.New("the MCP server did not start"), err)
 	}

@@ -21,45 +21,43 @@ const (
 
 // mcpTrouble counts what arrives of calls that report steps, while one of two edges is
 // killed and started again, and then the bridge loses NATS for a while.
-func mcpTrouble(sessions int) func(context.Context, *programs) (figures, error) {
-	return func(ctx context.Context, p *programs) (figures, error) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-		defer cancel()
-		var f figures
-		w, err := startMCPWorld(ctx, p)
-		if err != nil {
-			return f, err
-		}
-		defer w.close()
-		calls, err := w.open(ctx, sessions)
-		if err != nil {
-			return f, err
-		}
-		defer calls.http.CloseIdleConnections()
-		begun := time.Now()
-		calls.begin(ctx)
-		err = w.trouble(ctx, calls)
-		calls.running.Wait()
-		if err != nil {
-			return f, errors.Join(err, calls.err())
-		}
-		took := time.Since(begun)
-		runs, err := w.server.runs(ctx)
-		if err != nil {
-			return f, err
-		}
-		lost, twice := calls.check()
-		f.add("sessions", float64(sessions))
-		f.add("lost", float64(lost))
-		f.add("twice", float64(twice))
-		f.add("run_again", runs-float64(sessions))
-		f.add("seconds", took.Seconds())
-		f.add("messages_per_s", float64(sessions*(mcpSteps+1))/took.Seconds())
-		if err := calls.err(); err != nil {
-			f.remark("Lost: %.500s", err)
-		}
-		return f, nil
+func mcpTrouble(ctx context.Context, p *programs) (figures, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var f figures
+	w, err := startMCPWorld(ctx, p)
+	if err != nil {
+		return f, err
 	}
+	defer w.close()
+	calls, err := w.open(ctx)
+	if err != nil {
+		return f, err
+	}
+	defer calls.http.CloseIdleConnections()
+	begun := time.Now()
+	calls.begin(ctx)
+	err = w.trouble(ctx, calls)
+	calls.running.Wait()
+	if err != nil {
+		return f, errors.Join(err, calls.err())
+	}
+	took := time.Since(begun)
+	runs, err := w.server.runs(ctx)
+	if err != nil {
+		return f, err
+	}
+	lost, twice := calls.check()
+	f.add("sessions", float64(mcpSessions))
+	f.add("lost", float64(lost))
+	f.add("twice", float64(twice))
+	f.add("run_again", runs-float64(mcpSessions))
+	f.add("seconds", took.Seconds())
+	f.add("messages_per_s", float64(mcpSessions*(mcpSteps+1))/took.Seconds())
+	if err := calls.err(); err != nil {
+		f.remark("Lost: %.500s", err)
+	}
+	return f, nil
 }
 
 // mcpWorld is an MCP server behind a bridge, and two edges.
@@ -96,25 +94,19 @@ func (w *mcpWorld) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.others = append(w.others, janitor)
-	bridge, err := run(ctx, w.p.bridge, []string{"admin port open"},
-		"--nats-url", w.way.url, "--upstream", w.server.url, "--bridge-name", "bench", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
+	bridge, err := startBridge(ctx, w.p, w.way.url, w.server.url)
 	if err != nil {
 		return err
 	}
 	w.others = append(w.others, bridge)
 	for range 2 {
-		e, err := w.edge(ctx, "127.0.0.1:0")
+		e, err := startEdge(ctx, w.p, w.log.url)
 		if err != nil {
 			return err
 		}
 		w.edges = append(w.edges, e)
 	}
 	return nil
-}
-
-func (w *mcpWorld) edge(ctx context.Context, addr string) (*system, error) {
-	return run(ctx, w.p.edge, []string{"edge open", "admin port open"},
-		"--nats-url", w.log.url, "--edge-addr", addr, "--admin-addr", "127.0.0.1:0", "--log-format", "json")
 }
 
 func (w *mcpWorld) close() {
@@ -125,7 +117,7 @@ func (w *mcpWorld) close() {
 		w.way.close()
 	}
 	if w.log != nil {
-		w.log.end()
+		w.log.close()
 	}
 	if w.server != nil {
 		w.server.close()
@@ -140,7 +132,7 @@ func (w *mcpWorld) trouble(ctx context.Context, calls *mcpCallSet) error {
 	if err := steps(20, 10); err != nil {
 		return err
 	}
-	_ = w.edges[0].cmd.Process.Kill() // it is waited for in stop
+	_ = w.edges[0].kill() // it is waited for in stop
 	if err := steps(25, 22); err != nil {
 		return err
 	}
@@ -148,7 +140,7 @@ func (w *mcpWorld) trouble(ctx context.Context, calls *mcpCallSet) error {
 	w.edges[0].stop()
 	w.edges[0] = w.edges[1]
 	w.edges = w.edges[:1]
-	e, err := w.edge(ctx, addr)
+	e, err := startEdge(ctx, w.p, w.log.url, "--edge-addr", addr)
 	if err != nil {
 		return err
 	}
@@ -176,10 +168,10 @@ type mcpCallSet struct {
 }
 
 // open opens sessions, half of them at each edge.
-func (w *mcpWorld) open(ctx context.Context, sessions int) (*mcpCallSet, error) {
-	s := &mcpCallSet{http: mcpHTTP(), clients: make([]*mcpClient, sessions), steps: make([][]int, sessions), errs: make([]error, sessions)}
+func (w *mcpWorld) open(ctx context.Context) (*mcpCallSet, error) {
+	s := &mcpCallSet{http: mcpHTTP(), clients: make([]*mcpClient, mcpSessions), steps: make([][]int, mcpSessions), errs: make([]error, mcpSessions)}
 	places := make(chan struct{}, mcpOpening)
-	for i := range sessions {
+	for i := range mcpSessions {
 		places <- struct{}{}
 		s.running.Go(func() {
 			a, b := w.edges[i%2].edge+"/mcp", w.edges[1-i%2].edge+"/mcp"

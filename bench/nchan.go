@@ -152,7 +152,13 @@ func (n *nchan) target() target {
 func (n *nchan) publisher(stream int) *nchanPublisher { return n.conns[stream%len(n.conns)] }
 
 func (n *nchan) publish(ctx context.Context, stream int, message []byte) error {
-	return n.publisher(stream).publish(ctx, stream, message, nil)
+	return n.publishTold(ctx, stream, message, nil)
+}
+
+// publishTold publishes a message. told is called with its id, by another goroutine, before flush
+// returns.
+func (n *nchan) publishTold(ctx context.Context, stream int, message []byte, told func(id string)) error {
+	return n.publisher(stream).publish(ctx, stream, message, told)
 }
 
 func (n *nchan) push() error {

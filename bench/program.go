@@ -46,6 +46,12 @@ func build(ctx context.Context) (*programs, error) {
 	return p, nil
 }
 
+// tempDir makes a folder that clean removes.
+func (p *programs) tempDir(pattern string) (string, error) { return os.MkdirTemp(p.dir, pattern) }
+
+// hasNchan says whether Nchan is installed.
+func (p *programs) hasNchan() bool { return p.nginx != "" }
+
 func (p *programs) clean() { _ = os.RemoveAll(p.dir) }
 
 // system is a running program on free ports.
@@ -100,6 +106,12 @@ func startIngest(ctx context.Context, p *programs, nats string) (*system, error)
 func startJanitor(ctx context.Context, p *programs, url string) (*system, error) {
 	return run(ctx, p.janitor, []string{"janitor listens", "admin port open"},
 		"--nats-url", url, "--janitor-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", "--pprof")
+}
+
+// startBridge starts a bridge before an MCP server.
+func startBridge(ctx context.Context, p *programs, nats, upstream string) (*system, error) {
+	return run(ctx, p.bridge, []string{"admin port open"},
+		"--nats-url", nats, "--upstream", upstream, "--bridge-name", "bench", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
 }
 
 // readyWithin is how long a program may take to get ready: it may have a large log to read.
@@ -175,6 +187,11 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 	}
 }
 
+func (s *system) pid() int { return s.cmd.Process.Pid }
+
+// kill kills it. It is to be stopped nevertheless.
+func (s *system) kill() error { return s.cmd.Process.Kill() }
+
 func (s *system) stop() {
 	end(s.cmd)
 	<-s.drained
@@ -185,11 +202,26 @@ func (s *system) stop() {
 
 // metric returns the sum of all series of a metric.
 func (s *system) metric(ctx context.Context, name string) (float64, error) {
-	text, err := get(ctx, s.admin+"/metrics")
+	sums, err := s.metrics(ctx, name)
 	if err != nil {
 		return 0, err
 	}
-	return sumOf(text, name)
+	return sums[0], nil
+}
+
+// metrics returns the sums of all series of metrics, as they are at one time.
+func (s *system) metrics(ctx context.Context, names ...string) ([]float64, error) {
+	text, err := get(ctx, s.admin+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	sums := make([]float64, len(names))
+	for i, name := range names {
+		if sums[i], err = sumOf(text, name); err != nil {
+			return nil, err
+		}
+	}
+	return sums, nil
 }
 
 func sumOf(text, name string) (sum float64, err error) {

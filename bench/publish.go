@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gofiber/fiber/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -30,25 +29,6 @@ const (
 	ndjsonMessages = 200_000
 	ndjsonBytes    = 1 << 30
 )
-
-// bareFiber is the argument that makes this program answer every request with 201.
-const bareFiber = "fiber"
-
-// serveFiber serves what an ingest in front of nothing would be: a Fiber handler that
-// takes the body and answers 201. The first line that it prints is its address.
-func serveFiber() error {
-	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	app.Post("/v1/sessions/:session/streams/:stream/events", func(c *fiber.Ctx) error {
-		_ = c.Body()
-		return c.SendStatus(fiber.StatusCreated)
-	})
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
-	if err != nil {
-		return err
-	}
-	fmt.Println(ln.Addr())
-	return app.Listener(ln)
-}
 
 // publish measures ingest: 64 clients that publish one message in a request and wait
 // for the answer, beside a handler that does nothing; messages in NDJSON, beside
@@ -100,17 +80,11 @@ func publish(ctx context.Context, p *programs) (figures, error) {
 }
 
 func bareRate(ctx context.Context) (float64, error) {
-	self, err := os.Executable()
+	addr, stop, err := startFiber(ctx)
 	if err != nil {
 		return 0, err
 	}
-	cmd := command(ctx, self, bareFiber)
-	cmd.Stderr = os.Stderr
-	addr, err := begin(cmd)
-	if err != nil {
-		return 0, err
-	}
-	defer end(cmd)
+	defer stop()
 	return publishRate(ctx, addr)
 }
 
@@ -242,7 +216,7 @@ func ndjsonMemory(ctx context.Context, p *programs, r *rejoin) (float64, error) 
 	if err := postLines(ctx, in.ingest, publishStreams+2, ndjsonBytes/messageBytes); err != nil {
 		return 0, err
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.pid()))
 	if err != nil {
 		return 0, err
 	}

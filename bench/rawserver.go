@@ -3,13 +3,18 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"sync"
+
+	"rejoin/shared/sse"
 )
 
 // The raw servers are what a broadcaster cannot be faster than: they accept, read
@@ -165,4 +170,52 @@ func (b *broadcaster) follow(c net.Conn, s *rawStream, at int) {
 		}
 		at += len(waiting)
 	}
+}
+
+// rawServer is a raw server in a process of its own.
+type rawServer struct {
+	cmd      *exec.Cmd
+	addr     string
+	conn     net.Conn
+	w        *bufio.Writer
+	sequence int
+}
+
+func startRaw(ctx context.Context, kind string) (*rawServer, error) {
+	cmd, addr, err := startSelf(ctx, kind)
+	if err != nil {
+		return nil, errors.Join(errors.New("the raw server did not start"), err)
+	}
+	r := &rawServer{cmd: cmd, addr: addr}
+	if r.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", r.addr); err != nil {
+		end(cmd)
+		return nil, err
+	}
+	r.w = bufio.NewWriterSize(r.conn, 64<<10)
+	return r, r.w.WriteByte(0)
+}
+
+func (r *rawServer) target() target {
+	return target{addr: r.addr, sequenced: true, path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
+}
+
+func (r *rawServer) publish(_ context.Context, stream int, message []byte) error {
+	r.sequence++
+	frame := sse.AppendEvent(nil, "raw_0000000_"+strconv.Itoa(r.sequence), "", message)
+	var head [8]byte
+	binary.BigEndian.PutUint32(head[:4], uint32(stream))     //nolint:gosec // small
+	binary.BigEndian.PutUint32(head[4:], uint32(len(frame))) //nolint:gosec // small
+	_, err := r.w.Write(append(head[:], frame...))
+	return err
+}
+
+func (r *rawServer) push() error { return r.w.Flush() }
+
+func (r *rawServer) flush(context.Context) error { return r.w.Flush() }
+
+func (r *rawServer) pids() []int { return []int{r.cmd.Process.Pid} }
+
+func (r *rawServer) close() {
+	_ = r.conn.Close()
+	end(r.cmd)
 }

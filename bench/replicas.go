@@ -33,16 +33,14 @@ type services struct {
 	all  []int
 }
 
-func (s *services) target() target { return edgeTarget(s.edge) }
-func (s *services) pids() []int    { return s.all }
-func (s *services) close()         {}
+func (s *services) pids() []int { return s.all }
 
 func replicated(ctx context.Context, f *figures, p *programs, prefix, kind string) error {
 	log, err := startBareLog(ctx, p, kind, "")
 	if err != nil {
 		return err
 	}
-	defer log.end()
+	defer log.close()
 	j, err := startJanitor(ctx, p, log.url)
 	if err != nil {
 		return err
@@ -58,7 +56,7 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 		return err
 	}
 	defer e.stop()
-	s := &services{log.logPublisher, e, append(log.pids(), e.cmd.Process.Pid)}
+	s := &services{log.logPublisher, e, append(log.pids(), e.pid())}
 	// First, since ingest creates the session that is published to straight.
 	if err := fanoutReplicated(ctx, f, prefix, s); err != nil {
 		return err
@@ -91,7 +89,7 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 	if err != nil {
 		return err
 	}
-	t := s.target()
+	t := edgeTarget(s.edge)
 	t.path = func(i int) string { return eventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
 	f.add(prefix+"resume_s", took.Seconds())
@@ -103,12 +101,12 @@ const resumedFrom = 10_000
 
 func fanoutReplicated(ctx context.Context, f *figures, prefix string, s *services) error {
 	const clients = 1000
-	l, err := newLoad(ctx, crowd{clients: clients, target: s.target()})
+	l, err := newLoad(ctx, crowd{clients: clients, target: edgeTarget(s.edge)})
 	if err != nil {
 		return err
 	}
 	r := &runner{server: s, load: l, streams: 1, clients: clients}
-	err = r.fanout(ctx, f, prefix)
+	err = fanOut(ctx, r, f, prefix)
 	f.addHistogram(prefix+"paced_", l.close())
 	return err
 }

@@ -23,6 +23,9 @@ func (f *figures) add(metric string, value float64) {
 	f.values[metric] = value
 }
 
+// value returns a metric that was added, or 0.
+func (f *figures) value(metric string) float64 { return f.values[metric] }
+
 // ratio adds one metric divided by another, if both were measured.
 func (f *figures) ratio(metric, of, to string) {
 	a, ok := f.values[of]
@@ -59,13 +62,16 @@ var quantiles = []struct {
 
 // report collects the repetitions of a case.
 type report struct {
-	c       benchCase
+	name    string // of the case
+	what    string // it measures
 	names   []string
 	all     map[string][]float64
 	remarks []string
 }
 
-func newReport(c benchCase) *report { return &report{c: c, all: map[string][]float64{}} }
+func newReport(name, what string) *report {
+	return &report{name: name, what: what, all: map[string][]float64{}}
+}
 
 func (r *report) add(f figures) {
 	for _, name := range f.names {
@@ -87,7 +93,7 @@ func (r *report) median(metric string) (float64, bool) {
 }
 
 func (r *report) print(w io.Writer) {
-	_, _ = fmt.Fprintf(w, "\n%s: %s\n", r.c.name, r.c.what)
+	_, _ = fmt.Fprintf(w, "\n%s: %s\n", r.name, r.what)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(table, "metric\tmedian\tleast\tmost\t")
 	for _, name := range r.names {
@@ -100,6 +106,35 @@ func (r *report) print(w io.Writer) {
 	}
 	for _, name := range r.names {
 		m, _ := r.median(name)
-		_, _ = fmt.Fprintf(w, "BENCH %s %s %.3f\n", r.c.name, name, m)
+		_, _ = fmt.Fprintf(w, "BENCH %s %s %.3f\n", r.name, name, m)
 	}
+}
+
+// measure runs a case several times, prints what it measured, and holds that against the bars. It
+// ends with the first error.
+func measure(w io.Writer, name, what string, times int, run func() (figures, error)) ([]verdict, error) {
+	r := newReport(name, what)
+	err := r.repeat(times, run)
+	r.print(w)
+	return r.judge(), err
+}
+
+func (r *report) repeat(times int, run func() (figures, error)) error {
+	for range times {
+		before, err := readMachineTime()
+		if err != nil {
+			return err
+		}
+		f, err := run()
+		if err != nil {
+			return err
+		}
+		after, err := readMachineTime()
+		if err != nil {
+			return err
+		}
+		f.remark("%s", after.others(before))
+		r.add(f)
+	}
+	return nil
 }

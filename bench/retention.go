@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
@@ -35,7 +34,7 @@ func oneStreamSubject(session string) string {
 }
 
 // openOneStream opens a session of one stream, as ingest would.
-func (r *rejoin) openOneStream(ctx context.Context, session string) error {
+func openOneStream(ctx context.Context, r *rejoin, session string) error {
 	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
 	_, err := r.store(ctx, &nats.Msg{Subject: s.String(), Data: []byte(`{"life":"` + oneLife + `"}`)})
 	return err
@@ -54,7 +53,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	}
 	defer r.close()
 	for i := range storedStreams {
-		if err := r.openOneStream(ctx, oneStreamSession(i)); err != nil {
+		if err := openOneStream(ctx, r, oneStreamSession(i)); err != nil {
 			return f, err
 		}
 	}
@@ -80,12 +79,12 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	before := pace.take()
-	if err := r.removed(ctx, 1); err != nil {
+	if err := removed(ctx, r, 1); err != nil {
 		return f, err
 	}
 	pace.take()
 	start := time.Now()
-	if err := r.removed(ctx, removedEvents); err != nil {
+	if err := removed(ctx, r, removedEvents); err != nil {
 		return f, err
 	}
 	f.add("seconds", time.Since(start).Seconds())
@@ -130,7 +129,7 @@ func closeSessions(ctx context.Context, r *rejoin) error {
 
 // removed waits until the janitor has deleted so many entries, which it does some time after
 // it has announced that.
-func (r *rejoin) removed(ctx context.Context, entries float64) error {
+func removed(ctx context.Context, r *rejoin, entries float64) error {
 	ctx, cancel := context.WithTimeout(ctx, removalWithin)
 	defer cancel()
 	for {
@@ -145,76 +144,4 @@ func (r *rejoin) removed(ctx context.Context, entries float64) error {
 			return fmt.Errorf("%.0f entries are removed, want %.0f: %w", n, entries, err)
 		}
 	}
-}
-
-// pacer publishes events at a steady rate, and measures how long each waits for its
-// acknowledgement.
-type pacer struct {
-	cancel context.CancelFunc
-	all    sync.WaitGroup
-
-	mu   sync.Mutex
-	acks *histogram
-	err  error
-}
-
-func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject func(n int) string) *pacer {
-	ctx, cancel := context.WithCancel(ctx)
-	p := &pacer{cancel: cancel, acks: &histogram{}}
-	p.all.Go(func() {
-		start := time.Now()
-		for n := 0; ctx.Err() == nil; n++ {
-			at := start.Add(time.Duration(n) * time.Second / time.Duration(perSecond))
-			if wait := time.Until(at); wait > 0 {
-				time.Sleep(wait)
-			}
-			sent := time.Now()
-			ack, err := to.store(ctx, &nats.Msg{Subject: subject(n), Data: stamped(n, messageBytes)})
-			if err != nil {
-				p.fail(ctx, err)
-				return
-			}
-			p.all.Go(func() { p.wait(ctx, ack, sent) })
-		}
-	})
-	return p
-}
-
-func (p *pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.Time) {
-	select {
-	case <-ack.Ok():
-		took := time.Since(sent)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.acks.add(took.Nanoseconds())
-	case err := <-ack.Err():
-		p.fail(ctx, err)
-	case <-ctx.Done():
-	}
-}
-
-func (p *pacer) fail(ctx context.Context, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if ctx.Err() == nil {
-		p.err = errors.Join(p.err, err)
-	}
-}
-
-// take returns the latencies since it was last called.
-func (p *pacer) take() *histogram {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	h := p.acks
-	p.acks = &histogram{}
-	return h
-}
-
-// stop ends it, and returns what went wrong.
-func (p *pacer) stop() error {
-	p.cancel()
-	p.all.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
 }

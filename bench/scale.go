@@ -5,16 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"rejoin/deploy/proxy"
 	"rejoin/shared/event"
 )
 
@@ -54,50 +49,13 @@ func idleSubscribers(ctx context.Context, addr string) (*load, error) {
 	})
 }
 
-// startProxy starts the proxy of deploy/ before edges, and returns where it listens.
-func startProxy(ctx context.Context, p *programs, edges []*system) (addr string, _ *exec.Cmd, _ error) {
-	var addrs []string
-	for _, e := range edges {
-		addrs = append(addrs, strings.TrimPrefix(e.edge, "http://"))
-	}
-	ports := [2]string{}
-	for i := range ports {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", nil, err
-		}
-		ports[i] = l.Addr().String()
-		_ = l.Close()
-	}
-	file := filepath.Join(p.dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(proxy.Local(ports[1], addrs...)), 0o600); err != nil {
-		return "", nil, err
-	}
-	cmd := command(ctx, "haproxy", "-db", "-f", file)
-	cmd.Env = append(os.Environ(), "REJOIN_PROXY_BIND="+ports[0])
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
-	}
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", ports[0])
-		if err == nil {
-			_ = conn.Close()
-			return ports[0], cmd, nil
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			end(cmd)
-			return "", nil, err
-		}
-	}
-}
-
 // followedBy measures what n edges cost an event.
 func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 	log, err := startBareLog(ctx, p, bareNATS, "")
 	if err != nil {
 		return err
 	}
-	defer log.end()
+	defer log.close()
 	pids := [][]int{log.pids()}
 	var all []int
 	var edges []*system
@@ -112,14 +70,14 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 			return err
 		}
 		edges = append(edges, e)
-		pids = append(pids, []int{e.cmd.Process.Pid})
-		all = append(all, e.cmd.Process.Pid)
+		pids = append(pids, []int{e.pid()})
+		all = append(all, e.pid())
 	}
-	addr, balancer, err := startProxy(ctx, p, edges)
+	addr, stop, err := startProxy(ctx, p, edges)
 	if err != nil {
 		return fmt.Errorf("HAProxy: %w", err)
 	}
-	defer end(balancer)
+	defer stop()
 	l, err := idleSubscribers(ctx, addr)
 	if err != nil {
 		return err
@@ -224,6 +182,9 @@ func coldReaders(ctx context.Context, f *figures, p *programs, nats string) erro
 	return nil
 }
 
+// firstClient opens a connection for each request.
+var firstClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+
 // firstEvent returns how long a subscriber waits for its first event.
 func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, error) {
 	start := time.Now()
@@ -232,7 +193,7 @@ func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, erro
 		return 0, err
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	resp, err := client.Do(req)
+	resp, err := firstClient.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -288,7 +249,7 @@ func edgeGone(ctx context.Context, f *figures, p *programs) error {
 		if err != nil {
 			return err
 		}
-		pids := []int{e.cmd.Process.Pid}
+		pids := []int{e.pid()}
 		if err = quiet(ctx, append(pids, r.pids()...)); err == nil {
 			t := edgeTarget(e)
 			t.path = eventsPath

@@ -38,7 +38,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	defer log.end()
+	defer log.close()
 	var taken [2]ledgerTaken
 	janitors := make([]*system, len(taken))
 	defer func() {
@@ -50,7 +50,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	}()
 	measureAll := func(started int) error {
 		for i := range started {
-			if err := janitors[i].holds(ctx, partitions/started, time.Second); err != nil {
+			if err := holds(ctx, janitors[i], partitions/started, time.Second); err != nil {
 				return err
 			}
 		}
@@ -75,7 +75,7 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	}
 	f.add("first_resident_mb", float64(taken[0].resident)/1e6)
 	f.add("second_resident_mb", float64(taken[1].resident)/1e6)
-	f.add("each_resident_mb", max(f.values["first_resident_mb"], f.values["second_resident_mb"]))
+	f.add("each_resident_mb", max(f.value("first_resident_mb"), f.value("second_resident_mb")))
 	f.add("each_heap_mb", max(taken[0].heap, taken[1].heap)/1e6)
 	f.ratio("resident_vs_alone", "each_resident_mb", "alone_resident_mb")
 	f.ratio("heap_vs_alone", "each_heap_mb", "alone_heap_mb")
@@ -83,17 +83,17 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	start := time.Now()
-	if err := janitors[0].cmd.Process.Kill(); err != nil {
+	if err := janitors[0].kill(); err != nil {
 		return f, err
 	}
-	if err := janitors[1].holds(ctx, partitions, 100*time.Millisecond); err != nil {
+	if err := holds(ctx, janitors[1], partitions, 100*time.Millisecond); err != nil {
 		return f, err
 	}
 	f.add("takeover_s", time.Since(start).Seconds())
 	if err := addDrains(ctx, &f, log.nc, drained{headersOnly: true}); err != nil {
 		return f, err
 	}
-	f.add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.values["drain16_seconds"]/2)
+	f.add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.value("drain16_seconds")/2)
 	f.ratio("takeover_vs_bound", "takeover_s", "takeover_bound_s")
 	return f, nil
 }
@@ -105,7 +105,7 @@ func sharedLog(ctx context.Context, p *programs, streams, events int) (*bareLog,
 		return nil, err
 	}
 	if err := fillSessions(ctx, p, log, streams, events); err != nil {
-		log.end()
+		log.close()
 		return nil, err
 	}
 	return log, nil
@@ -163,7 +163,7 @@ func sharedSession(i int) string { return "shared-" + strconv.Itoa(i) }
 
 // holds waits until a janitor acts for so many partitions, and its ledgers have all of them. It asks
 // for its metrics, which takes memory, every so often.
-func (s *system) holds(ctx context.Context, n int, every time.Duration) error {
+func holds(ctx context.Context, s *system, n int, every time.Duration) error {
 	for {
 		held, err := s.metric(ctx, "rejoin_janitor_partitions_held")
 		if err != nil {

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"rejoin/shared/eventlog"
 )
 
 // scaleLog measures what depends on how many events are retained, with 1, 3 and 10 million of them
@@ -22,7 +19,7 @@ func scaleLog(ctx context.Context, p *programs) (figures, error) {
 	var f figures
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Minute)
 	defer cancel()
-	dir, err := os.MkdirTemp(p.dir, "large-")
+	dir, err := p.tempDir("large-")
 	if err != nil {
 		return f, err
 	}
@@ -95,7 +92,7 @@ func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to in
 	t := edgeTarget(e)
 	t.path = eventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
-		if err := quiet(ctx, []int{e.cmd.Process.Pid, r.cmd.Process.Pid}); err != nil {
+		if err := quiet(ctx, []int{e.pid(), r.pid()}); err != nil {
 			return err
 		}
 		took, err := resumed(ctx, t, to-2, 2, func(i int) string { return cursors[i] })
@@ -125,29 +122,4 @@ func resumed(ctx context.Context, t target, first, missing int, cursor func(i in
 		err = l.settled(ctx)
 	}
 	return took, errors.Join(err, l.end())
-}
-
-// cursorsOf returns the event IDs of what was acknowledged for each stream, from stream number first on.
-func cursorsOf(ctx context.Context, nc *nats.Conn, acks []jetstream.PubAckFuture, first int) ([]string, error) {
-	log, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	states := make([]eventlog.State, log.Settings().Partitions)
-	for p := range states {
-		if states[p], err = log.Look(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	all := make([]string, len(acks))
-	for i, ack := range acks {
-		select {
-		case a := <-ack.Ok():
-			all[i] = cursorOf(states[log.Partition(sessionOf(first+i))], first+i, a.Sequence)
-		default:
-			return nil, errors.New("an event was not acknowledged")
-		}
-	}
-	return all, nil
 }

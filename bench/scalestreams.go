@@ -27,7 +27,7 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	defer log.end()
+	defer log.close()
 	if err := f.addResident("nats", log.pids()); err != nil {
 		return f, err
 	}
@@ -52,7 +52,7 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 		}
 		started[service.name] = s
 		f.add(service.name+"_start_s", time.Since(begun).Seconds())
-		pids := []int{s.cmd.Process.Pid}
+		pids := []int{s.pid()}
 		if err := quiet(ctx, pids); err != nil {
 			return f, err
 		}
@@ -91,15 +91,8 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 		}
 	}
 	f.addLatencies("page_ms_", took)
-	err = f.addResident("edge_then", []int{started["edge"].cmd.Process.Pid})
+	err = f.addResident("edge_then", []int{started["edge"].pid()})
 	return f, err
-}
-
-// addResident adds how much memory processes keep.
-func (f *figures) addResident(metric string, pids []int) error {
-	held, err := resident(pids)
-	f.add(metric+"_resident_mb", float64(held)/1e6)
-	return err
 }
 
 // answerOf returns the answer to a request, which may take a minute, as JSON.

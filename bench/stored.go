@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 )
 
@@ -120,29 +118,3 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 	s.recent, err = cursorsOf(ctx, r.nc, recent, 0)
 	return err
 }
-
-// cursorOf returns the event id of a sequence in a stream, as it is while the
-// session is not registered; it stays as good afterwards.
-func cursorOf(state eventlog.State, stream int, sequence uint64) string {
-	name := strconv.Itoa(stream)
-	tag := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: sessionOf(stream), Stream: name}.Tag()
-	return event.ID{Stream: name, Tag: tag, Sequence: sequence}.String()
-}
-
-// varied is stamped with padding that does not compress: a store that compresses
-// its blocks would else hold next to nothing.
-func varied(n, stream int) []byte {
-	b := stamped(n, messageBytes)
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	state := uint64(n)*storedStreams + uint64(stream) + 1 //nolint:gosec // positive
-	for i := padAt; i < len(b)-3; i++ {
-		state ^= state << 13
-		state ^= state >> 7
-		state ^= state << 17
-		b[i] = letters[state>>58]
-	}
-	return b
-}
-
-// padAt is where the padding of a message surely has begun.
-const padAt = 120

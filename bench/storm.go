@@ -24,7 +24,7 @@ func stormInWindow(ctx context.Context, p *programs) (figures, error) {
 	if err == nil {
 		err = stormOfRaw(ctx, &f)
 	}
-	if err == nil && p.nginx != "" {
+	if err == nil && p.hasNchan() {
 		err = stormOfNchan(ctx, &f, p)
 	}
 	f.ratio("vs_raw", "seconds", "raw_seconds")
@@ -120,7 +120,7 @@ func stormOfNchan(ctx context.Context, f *figures, p *programs) error {
 			if n == storedCursor {
 				told = func(id string) { cursors[i] = id }
 			}
-			if err := s.publisher(i).publish(ctx, i, varied(n, i), told); err != nil {
+			if err := s.publishTold(ctx, i, varied(n, i), told); err != nil {
 				return err
 			}
 		}

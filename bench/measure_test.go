@@ -8,48 +8,9 @@ import (
 	"rejoin/shared/leaktest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
-
-func TestChoose_GroupOrName(t *testing.T) {
-	for names, want := range map[string]string{
-		"":                       "latency publish client fanout-100 fanout-1000 fanout-5000 many idle-9000 idle-18000 storm-window storm-log slow removal limits ledger mcp-calls mcp-modern mcp-sessions cold replicas scale-log scale-edges scale-janitors scale-streams",
-		"fan-out,idle":           "fanout-100 fanout-1000 fanout-5000 idle-9000 idle-18000",
-		"idle-18000 , idle":      "idle-9000 idle-18000",
-		"storm,many":             "many storm-window storm-log",
-		"slow,cold,storm-window": "storm-window slow cold",
-	} {
-		chosen, err := choose(names)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, c := range chosen {
-			got = append(got, c.name)
-		}
-		if s := strings.Join(got, " "); s != want {
-			t.Errorf("%q chooses %q, want %q", names, s, want)
-		}
-	}
-	for _, names := range []string{"fanout", "idle,", "Idle"} {
-		if chosen, err := choose(names); err == nil {
-			t.Errorf("%q chooses %d cases, want an error", names, len(chosen))
-		}
-	}
-}
-
-func TestBars_NameExistingCases(t *testing.T) {
-	for _, b := range bars() {
-		for _, name := range b.cases {
-			if _, err := choose(name); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-}
-
 // A ratio is taken within a repetition: the median of ratios is not the ratio of medians.
 func TestRatio_WithinARepetition(t *testing.T) {
-	r := newReport(benchCase{name: "many", what: "test"})
+	r := newReport("many", "test")
 	for _, v := range [][2]float64{{10, 1}, {2, 2}, {9, 3}} {
 		var f figures
 		f.add("cpu_us", v[0])
@@ -89,15 +50,6 @@ func TestBars_AtTheLimit(t *testing.T) {
 	}
 }
 
-func TestMetrics_SumOfSeries(t *testing.T) {
-	text := "# HELP a_total x\na_total{from=\"log\"} 3\na_total{from=\"window\"} 4e3\na_total_more 5\na 7\n"
-	for name, want := range map[string]float64{"a_total": 4003, "a": 7, "b": 0} {
-		if got, err := sumOf(text, name); err != nil || got != want {
-			t.Errorf("%s is %v, %v; want %v", name, got, err, want)
-		}
-	}
-}
-
 func TestQuantile_WithinABucket(t *testing.T) {
 	var h, other histogram
 	for i := range 1000 {
@@ -117,3 +69,5 @@ func TestQuantile_WithinABucket(t *testing.T) {
 		t.Errorf("%d durations", h.total)
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

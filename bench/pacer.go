@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// pacer publishes events at a steady rate, and measures how long each waits for its
+// acknowledgement.
+type pacer struct {
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+
+	mu   sync.Mutex
+	acks *histogram
+	err  error
+}
+
+func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject func(n int) string) *pacer {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &pacer{cancel: cancel, acks: &histogram{}}
+	p.all.Go(func() {
+		start := time.Now()
+		for n := 0; ctx.Err() == nil; n++ {
+			at := start.Add(time.Duration(n) * time.Second / time.Duration(perSecond))
+			if wait := time.Until(at); wait > 0 {
+				time.Sleep(wait)
+			}
+			sent := time.Now()
+			ack, err := to.store(ctx, &nats.Msg{Subject: subject(n), Data: stamped(n, messageBytes)})
+			if err != nil {
+				p.fail(ctx, err)
+				return
+			}
+			p.all.Go(func() { p.wait(ctx, ack, sent) })
+		}
+	})
+	return p
+}
+
+func (p *pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.Time) {
+	select {
+	case <-ack.Ok():
+		took := time.Since(sent)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.acks.add(took.Nanoseconds())
+	case err := <-ack.Err():
+		p.fail(ctx, err)
+	case <-ctx.Done():
+	}
+}
+
+func (p *pacer) fail(ctx context.Context, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ctx.Err() == nil {
+		p.err = errors.Join(p.err, err)
+	}
+}
+
+// take returns the latencies since it was last called.
+func (p *pacer) take() *histogram {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.acks
+	p.acks = &histogram{}
+	return h
+}
+
+// stop ends it, and returns what went wrong.
+func (p *pacer) stop() error {
+	p.cancel()
+	p.all.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
