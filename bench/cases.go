@@ -1,12 +1,16 @@
 package main
 
-import "context"
+import (
+	"context"
+
+	"rejoin/bench/measure"
+)
 
 // benchCase is one case of a group: run measures it once.
 type benchCase struct {
 	group, name string
 	what        string
-	run         func(ctx context.Context, p *programs) (figures, error)
+	run         func(ctx context.Context, p *programs) (measure.Figures, error)
 }
 
 func cases() []benchCase {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/measure"
 	goclient "rejoin/shared/client"
 )
 
@@ -24,8 +25,8 @@ const (
 // goClient measures the Go client: a publisher on one stream and on 64, beside one
 // request with the same messages as NDJSON; and a subscriber of what is in the window,
 // beside a reader that only counts lines.
-func goClient(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func goClient(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	r, err := startRejoin(ctx, p, "", followAll, "--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1")
@@ -55,10 +56,10 @@ func goClient(ctx context.Context, p *programs) (figures, error) {
 		if err != nil {
 			return f, fmt.Errorf("%s: %w", m.metric, err)
 		}
-		f.add(m.metric, rate)
+		f.Add(m.metric, rate)
 	}
-	f.ratio("stream_vs_ndjson", "stream_per_s", "ndjson_per_s")
-	f.ratio("read_vs_plain", "read_per_s", "plain_read_per_s")
+	f.Ratio("stream_vs_ndjson", "stream_per_s", "ndjson_per_s")
+	f.Ratio("read_vs_plain", "read_per_s", "plain_read_per_s")
 	return f, nil
 }
 

@@ -3,13 +3,15 @@ package main
 import (
 	"context"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // cold measures how long an edge of its own that follows all partitions takes from its start
 // until it is ready, on a log of 1,000,000 events, beside plain ordered consumers that read what
 // its window holds then.
-func cold(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func cold(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	log, err := p.log(ctx)
@@ -22,10 +24,10 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer r.close()
-	if err := quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.pids()); err != nil {
 		return f, err
 	}
-	if err := pause(ctx, forgotten); err != nil { // the janitor has read the log
+	if err := measure.Pause(ctx, forgotten); err != nil { // the janitor has read the log
 		return f, err
 	}
 	start := time.Now()
@@ -33,17 +35,17 @@ func cold(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.add("seconds", time.Since(start).Seconds())
+	f.Add("seconds", time.Since(start).Seconds())
 	held, err := e.metric(ctx, "rejoin_edge_window_events")
 	e.stop()
 	if err != nil {
 		return f, err
 	}
-	f.add("events_in_window", held)
+	f.Add("events_in_window", held)
 	if err := addDrains(ctx, &f, r.nc, drained{newest: uint64(held / partitions)}); err != nil {
 		return f, err
 	}
-	f.ratio("vs_drain", "seconds", "drain_seconds")
-	f.ratio("vs_drain16", "seconds", "drain16_seconds")
+	f.Ratio("vs_drain", "seconds", "drain_seconds")
+	f.Ratio("vs_drain16", "seconds", "drain16_seconds")
 	return f, nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/bench/measure"
 )
 
 // forgotten is how long JetStream surely needs to forget blocks that were read (10 s
@@ -25,19 +27,19 @@ type drained struct {
 }
 
 // addDrains adds how long drains take, one partition after the other and all at once.
-func addDrains(ctx context.Context, f *figures, nc *nats.Conn, what drained) error {
+func addDrains(ctx context.Context, f *measure.Figures, nc *nats.Conn, what drained) error {
 	for _, c := range []struct {
 		metric  string
 		atATime int
 	}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
-		if err := pause(ctx, forgotten); err != nil {
+		if err := measure.Pause(ctx, forgotten); err != nil {
 			return err
 		}
 		took, err := drain(ctx, nc, what, c.atATime)
 		if err != nil {
 			return fmt.Errorf("draining the log: %w", err)
 		}
-		f.add(c.metric, took.Seconds())
+		f.Add(c.metric, took.Seconds())
 	}
 	return nil
 }

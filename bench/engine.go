@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rejoin/bench/measure"
 )
 
 // engine serves a part of a load's connections with one goroutine and one epoll.
@@ -20,7 +22,7 @@ type engine struct {
 	opened int   // how many of conns were begun
 	later  []int // of conns: those that come back, in the order of their time
 	buf    []byte
-	hist   histogram
+	hist   measure.Histogram
 }
 
 // loadConn is one connection.
@@ -242,7 +244,7 @@ func (e *engine) body(i int, data []byte) error {
 		}
 		switch what {
 		case blockMessage:
-			e.hist.add(now - sent)
+			e.hist.Add(now - sent)
 			delivered++
 		case blockFirst:
 			e.load.connected.Add(1)

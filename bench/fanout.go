@@ -4,29 +4,31 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // fanout measures one stream with many clients: as fast as it goes, with at most
 // 16 events ahead of delivery, and at 20,000 deliveries a second.
-func fanout(clients int) func(context.Context, *programs) (figures, error) {
-	return func(ctx context.Context, p *programs) (figures, error) {
-		var f figures
+func fanout(clients int) func(context.Context, *programs) (measure.Figures, error) {
+	return func(ctx context.Context, p *programs) (measure.Figures, error) {
+		var f measure.Figures
 		for _, c := range p.contenders(ofRejoin, ofRaw, ofRawBatch, ofNchan) {
 			if err := fanoutOf(ctx, &f, c, p, clients); err != nil {
 				return f, fmt.Errorf("%s%d clients: %w", c.prefix, clients, err)
 			}
 		}
-		f.ratio("free_vs_rawbatch", "free_deliveries_per_s", "rawbatch_free_deliveries_per_s")
-		f.ratio("free_vs_nchan", "free_deliveries_per_s", "nchan_free_deliveries_per_s")
-		f.ratio("ahead16_vs_rawbatch", "ahead16_deliveries_per_s", "rawbatch_ahead16_deliveries_per_s")
-		f.ratio("ahead16_vs_nchan", "ahead16_deliveries_per_s", "nchan_ahead16_deliveries_per_s")
-		f.ratio("paced_p99_vs_raw", "paced_p99_ms", "raw_paced_p99_ms")
-		f.ratio("paced_cpu_vs_raw", "paced_cpu_us", "raw_paced_cpu_us")
+		f.Ratio("free_vs_rawbatch", "free_deliveries_per_s", "rawbatch_free_deliveries_per_s")
+		f.Ratio("free_vs_nchan", "free_deliveries_per_s", "nchan_free_deliveries_per_s")
+		f.Ratio("ahead16_vs_rawbatch", "ahead16_deliveries_per_s", "rawbatch_ahead16_deliveries_per_s")
+		f.Ratio("ahead16_vs_nchan", "ahead16_deliveries_per_s", "nchan_ahead16_deliveries_per_s")
+		f.Ratio("paced_p99_vs_raw", "paced_p99_ms", "raw_paced_p99_ms")
+		f.Ratio("paced_cpu_vs_raw", "paced_cpu_us", "raw_paced_cpu_us")
 		return f, nil
 	}
 }
 
-func fanoutOf(ctx context.Context, f *figures, c contender, p *programs, clients int) error {
+func fanoutOf(ctx context.Context, f *measure.Figures, c contender, p *programs, clients int) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	s, err := c.start(ctx, p)
@@ -44,12 +46,12 @@ func fanoutOf(ctx context.Context, f *figures, c contender, p *programs, clients
 	if err != nil {
 		return err
 	}
-	f.addHistogram(c.prefix+"paced_", hist)
+	f.AddHistogram(c.prefix+"paced_", hist)
 	return nil
 }
 
 // fanOut adds what a stream with many clients takes, free and paced.
-func fanOut(ctx context.Context, r *runner, f *figures, prefix string) error {
+func fanOut(ctx context.Context, r *runner, f *measure.Figures, prefix string) error {
 	// As many events as take a few seconds at a million deliveries a second. As fast
 	// as it goes is still no faster than retention: a session keeps 10,000 events.
 	for _, m := range []struct {
@@ -61,14 +63,14 @@ func fanOut(ctx context.Context, r *runner, f *figures, prefix string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		f.add(prefix+m.name+"_deliveries_per_s", rate)
-		f.add(prefix+m.name+"_cpu_us", each)
+		f.Add(prefix+m.name+"_deliveries_per_s", rate)
+		f.Add(prefix+m.name+"_cpu_us", each)
 	}
 	r.load.resetLatencies()
 	each, err := r.paced(ctx, 20_000/r.clients, 5*time.Second)
 	if err != nil {
 		return fmt.Errorf("paced: %w", err)
 	}
-	f.add(prefix+"paced_cpu_us", each)
+	f.Add(prefix+"paced_cpu_us", each)
 	return nil
 }

@@ -4,18 +4,20 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // idle measures the resident memory of a connection on which nothing happens.
-func idle(clients int) func(context.Context, *programs) (figures, error) {
-	return func(ctx context.Context, p *programs) (figures, error) {
-		var f figures
+func idle(clients int) func(context.Context, *programs) (measure.Figures, error) {
+	return func(ctx context.Context, p *programs) (measure.Figures, error) {
+		var f measure.Figures
 		for _, c := range p.contenders(ofRejoin, ofRaw, ofNchan) {
 			kb, err := idleOf(ctx, c, p, clients)
 			if err != nil {
 				return f, fmt.Errorf("%s%d connections: %w", c.prefix, clients, err)
 			}
-			f.add(c.prefix+"kb_each", kb)
+			f.Add(c.prefix+"kb_each", kb)
 		}
 		return f, nil
 	}
@@ -29,7 +31,7 @@ func idleOf(ctx context.Context, c contender, p *programs, clients int) (float64
 		return 0, err
 	}
 	defer s.close()
-	before, err := resident(s.pids())
+	before, err := measure.Resident(s.pids())
 	if err != nil {
 		return 0, err
 	}
@@ -40,9 +42,9 @@ func idleOf(ctx context.Context, c contender, p *programs, clients int) (float64
 	defer l.close()
 	// What the handshakes left behind goes with a few collections, which an idle
 	// program does by itself every two minutes: it counts.
-	if err := pause(ctx, 5*time.Second); err != nil {
+	if err := measure.Pause(ctx, 5*time.Second); err != nil {
 		return 0, err
 	}
-	after, err := resident(s.pids())
+	after, err := measure.Resident(s.pids())
 	return float64(after-before) / 1024 / float64(clients), err
 }

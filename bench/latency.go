@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
 
@@ -22,8 +23,8 @@ const (
 
 // latency measures the time from just before a publish to the client that has the
 // event, through Rejoin, through a raw broadcaster, and through JetStream alone.
-func latency(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func latency(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	r, err := startRejoin(ctx, p, "")
@@ -46,11 +47,11 @@ func latency(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.addHistogram("jetstream_", alone)
+	f.AddHistogram("jetstream_", alone)
 	return f, nil
 }
 
-func latencyOf(ctx context.Context, f *figures, prefix string, s server) error {
+func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s server) error {
 	l, err := newLoad(ctx, crowd{clients: latencyClients, target: s.target()})
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func latencyOf(ctx context.Context, f *figures, prefix string, s server) error {
 	if err != nil {
 		return err
 	}
-	f.addHistogram(prefix, hist)
+	f.AddHistogram(prefix, hist)
 	return nil
 }
 
@@ -89,7 +90,7 @@ func (p posted) publish(ctx context.Context, stream int, message []byte) error {
 var publisher = &http.Client{Timeout: 10 * time.Second}
 
 // jetStreamAlone measures the log without Rejoin: publish with ack, one ordered consumer.
-func jetStreamAlone(ctx context.Context, r *rejoin) (*histogram, error) {
+func jetStreamAlone(ctx context.Context, r *rejoin) (*measure.Histogram, error) {
 	const stream = 1 // latencyOf publishes to 0
 	subject := subjectOf(stream)
 	consumer, err := r.js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(event.Partition(sessionOf(stream), partitions)), jetstream.OrderedConsumerConfig{
@@ -99,12 +100,12 @@ func jetStreamAlone(ctx context.Context, r *rejoin) (*histogram, error) {
 		return nil, err
 	}
 	const messages = latencyPerSecond * int64(latencyTime/time.Second)
-	var hist histogram
+	var hist measure.Histogram
 	finished := make(chan error, messages)
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
 		now := time.Now().UnixNano()
 		sent, err := sentAt(m.Data())
-		if hist.add(now - sent); err != nil || hist.total == messages {
+		if hist.Add(now - sent); err != nil || hist.Total == messages {
 			finished <- err
 		}
 	})

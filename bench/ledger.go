@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // What a ledger may take, in bytes.
@@ -15,8 +17,8 @@ const (
 // ledgerCase measures how long a janitor takes from its start until its ledger is
 // complete, on a log of 1,000,000 events, beside a plain ordered consumer that reads
 // the same headers; and how much more memory it takes then than on an empty log.
-func ledgerCase(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func ledgerCase(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	log, err := p.log(ctx)
@@ -31,15 +33,15 @@ func ledgerCase(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.add("seconds", full.took.Seconds())
-	f.ratio("vs_drain", "seconds", "drain_seconds")
-	f.ratio("vs_drain16", "seconds", "drain16_seconds")
-	f.add("resident_mb", float64(full.resident)/1e6)
-	f.add("heap_mb", full.heap/1e6)
-	f.add("empty_resident_mb", float64(empty.resident)/1e6)
-	f.add("empty_heap_mb", empty.heap/1e6)
-	f.add("resident_vs_bound", float64(full.resident-empty.resident)/ledgerBound)
-	f.add("heap_vs_bound", (full.heap-empty.heap)/ledgerBound)
+	f.Add("seconds", full.took.Seconds())
+	f.Ratio("vs_drain", "seconds", "drain_seconds")
+	f.Ratio("vs_drain16", "seconds", "drain16_seconds")
+	f.Add("resident_mb", float64(full.resident)/1e6)
+	f.Add("heap_mb", full.heap/1e6)
+	f.Add("empty_resident_mb", float64(empty.resident)/1e6)
+	f.Add("empty_heap_mb", empty.heap/1e6)
+	f.Add("resident_vs_bound", float64(full.resident-empty.resident)/ledgerBound)
+	f.Add("heap_vs_bound", (full.heap-empty.heap)/ledgerBound)
 	return f, nil
 }
 
@@ -52,13 +54,13 @@ type ledgerTaken struct {
 
 // janitorOn measures a janitor on the log in a data folder, or on an empty one, and, when there are
 // figures, the drains of the log.
-func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledgerTaken, err error) {
+func janitorOn(ctx context.Context, p *programs, dir string, f *measure.Figures) (t ledgerTaken, err error) {
 	log, err := startBareLog(ctx, p, bareNATS, dir)
 	if err != nil {
 		return t, err
 	}
 	defer log.close()
-	if err := quiet(ctx, log.pids()); err != nil {
+	if err := measure.Quiet(ctx, log.pids()); err != nil {
 		return t, err
 	}
 	start := time.Now()
@@ -78,11 +80,11 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *figures) (t ledg
 // measure measures the memory of a janitor that has read its log.
 func (t *ledgerTaken) measure(ctx context.Context, j *system) error {
 	pids := []int{j.pid()}
-	err := quiet(ctx, pids)
+	err := measure.Quiet(ctx, pids)
 	if err != nil {
 		return err
 	}
-	if t.resident, err = resident(pids); err != nil {
+	if t.resident, err = measure.Resident(pids); err != nil {
 		return err
 	}
 	if _, err := get(ctx, j.admin+"/debug/pprof/heap?gc=1"); err != nil {

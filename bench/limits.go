@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
 
@@ -28,8 +29,8 @@ func hotSubject(stream string) string {
 // limitsCase measures for how long a session that is written to without a pause holds
 // more than its limits and an eighth: events that the janitor has not announced to be
 // removed. The janitor runs alone, beside JetStream alone, so that what it takes can be told.
-func limitsCase(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func limitsCase(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	log, err := startBareLog(ctx, p, bareJetStream, "")
@@ -42,7 +43,7 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer j.stop()
-	before, err := cpu([]int{j.pid()})
+	before, err := measure.CPU([]int{j.pid()})
 	if err != nil {
 		return f, err
 	}
@@ -54,16 +55,16 @@ func limitsCase(ctx context.Context, p *programs) (figures, error) {
 	if err := errors.Join(err, pace.stop()); err != nil {
 		return f, err
 	}
-	after, err := cpu([]int{j.pid()})
+	after, err := measure.CPU([]int{j.pid()})
 	if err != nil {
 		return f, err
 	}
-	f.add("longest_above_s", above.longest.Seconds())
-	f.add("above_of_time", above.total.Seconds()/took.Seconds())
-	f.add("most_events", float64(above.most))
-	f.add("events_per_s", float64(acks.total)/took.Seconds())
-	f.addHistogram("ack_", acks)
-	f.add("janitor_cpu", (after-before).Seconds()/took.Seconds())
+	f.Add("longest_above_s", above.longest.Seconds())
+	f.Add("above_of_time", above.total.Seconds()/took.Seconds())
+	f.Add("most_events", float64(above.most))
+	f.Add("events_per_s", float64(acks.Total)/took.Seconds())
+	f.AddHistogram("ack_", acks)
+	f.Add("janitor_cpu", (after-before).Seconds()/took.Seconds())
 	return f, nil
 }
 
@@ -98,7 +99,7 @@ func watchHot(ctx context.Context, j *system, until time.Time) (h hotTimes, err 
 			return h, err
 		}
 		h.add(uint64(held[0]+held[1]), now)
-		if err := pause(ctx, time.Until(now.Add(hotSample))); err != nil {
+		if err := measure.Pause(ctx, time.Until(now.Add(hotSample))); err != nil {
 			return h, err
 		}
 	}

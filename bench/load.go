@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rejoin/bench/measure"
 )
 
 // crowd says who connects, and to what.
@@ -139,16 +141,16 @@ func (l *load) fail(err error) {
 }
 
 // close ends all connections and returns the latencies of all messages.
-func (l *load) close() *histogram {
+func (l *load) close() *measure.Histogram {
 	_ = l.end()
 	return l.latencies()
 }
 
 // latencies returns those since the last reset. Call it while nothing is sent.
-func (l *load) latencies() *histogram {
-	var all histogram
+func (l *load) latencies() *measure.Histogram {
+	var all measure.Histogram
 	for _, e := range l.engines {
-		all.merge(&e.hist)
+		all.Merge(&e.hist)
 	}
 	return &all
 }
@@ -166,7 +168,7 @@ func (l *load) end() error {
 // resetLatencies forgets what was measured so far. Call it while nothing is sent.
 func (l *load) resetLatencies() {
 	for _, e := range l.engines {
-		e.hist = histogram{}
+		e.hist = measure.Histogram{}
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"rejoin/bench/measure"
 )
 
 func main() {
@@ -59,10 +61,10 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 	if !p.hasNchan() {
 		_, _ = fmt.Fprintln(w, "Nchan is left out: nginx with libnginx-mod-nchan is not installed.")
 	}
-	var verdicts []verdict
+	var verdicts []measure.Verdict
 	var failed error
 	for _, c := range chosen {
-		held, err := measure(w, c.name, c.what, n, func() (figures, error) { return c.run(ctx, p) })
+		held, err := measure.Case(w, c.name, c.what, n, func() (measure.Figures, error) { return c.run(ctx, p) })
 		verdicts = append(verdicts, held...)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
@@ -72,7 +74,7 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.name, err))
 		}
 	}
-	printVerdicts(w, verdicts)
+	measure.PrintVerdicts(w, verdicts)
 	return failed
 }
 

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"rejoin/bench/measure"
+	"rejoin/shared/leaktest"
 )
 
 func TestChoose_GroupOrName(t *testing.T) {
@@ -33,11 +37,13 @@ func TestChoose_GroupOrName(t *testing.T) {
 }
 
 func TestBars_NameExistingCases(t *testing.T) {
-	for _, b := range bars() {
-		for _, name := range b.cases {
+	for _, b := range measure.Bars() {
+		for _, name := range b.Cases {
 			if _, err := choose(name); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 }
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }

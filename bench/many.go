@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -14,8 +16,8 @@ const (
 )
 
 // many measures many streams with one client each.
-func many(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func many(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	for _, c := range p.contenders(ofRejoin, ofRaw, ofNchan) {
 		if err := manyOf(ctx, &f, c, p); err != nil {
 			return f, fmt.Errorf("%smany: %w", c.prefix, err)
@@ -25,16 +27,16 @@ func many(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.add("jetstream_cpu_us", alone)
-	f.ratio("jetstream_cpu_vs_raw", "jetstream_cpu_us", "raw_cpu_us")
-	f.ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
-	f.ratio("p99_vs_raw", "p99_ms", "raw_p99_ms")
-	f.ratio("cpu_vs_nchan", "cpu_us", "nchan_cpu_us")
-	f.ratio("p99_vs_nchan", "p99_ms", "nchan_p99_ms")
+	f.Add("jetstream_cpu_us", alone)
+	f.Ratio("jetstream_cpu_vs_raw", "jetstream_cpu_us", "raw_cpu_us")
+	f.Ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
+	f.Ratio("p99_vs_raw", "p99_ms", "raw_p99_ms")
+	f.Ratio("cpu_vs_nchan", "cpu_us", "nchan_cpu_us")
+	f.Ratio("p99_vs_nchan", "p99_ms", "nchan_p99_ms")
 	return f, nil
 }
 
-func manyOf(ctx context.Context, f *figures, c contender, p *programs) error {
+func manyOf(ctx context.Context, f *measure.Figures, c contender, p *programs) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	s, err := c.start(ctx, p)
@@ -57,8 +59,8 @@ func manyOf(ctx context.Context, f *figures, c contender, p *programs) error {
 	if err != nil {
 		return err
 	}
-	f.addHistogram(c.prefix, hist)
-	f.add(c.prefix+"cpu_us", each)
+	f.AddHistogram(c.prefix, hist)
+	f.Add(c.prefix+"cpu_us", each)
 	return nil
 }
 

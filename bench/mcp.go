@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -21,8 +23,8 @@ const (
 
 // mcpCalls measures a tool call that returns at once: through edge, log and bridge, all in
 // the standalone program, beside the MCP server alone.
-func mcpCalls(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func mcpCalls(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	server, err := startMCPServer(ctx)
@@ -49,24 +51,24 @@ func mcpCalls(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	for _, prefix := range []string{mcpOnly, mcpThrough} {
-		f.addLatencies(prefix, took[prefix])
+		f.AddLatencies(prefix, took[prefix])
 	}
-	f.add("added_p50_ms", f.value(mcpThrough+"p50_ms")-f.value(mcpOnly+"p50_ms"))
+	f.Add("added_p50_ms", f.Value(mcpThrough+"p50_ms")-f.Value(mcpOnly+"p50_ms"))
 	for _, prefix := range []string{mcpOnly, mcpThrough} {
 		rate, err := mcpRate(ctx, urls[prefix], mcpAtOnce, mcpTime)
 		if err != nil {
 			return f, fmt.Errorf("%scalls: %w", prefix, err)
 		}
-		f.add(prefix+"calls_per_s", rate)
+		f.Add(prefix+"calls_per_s", rate)
 	}
-	f.ratio("calls_vs_alone", "calls_per_s", mcpOnly+"calls_per_s")
+	f.Ratio("calls_vs_alone", "calls_per_s", mcpOnly+"calls_per_s")
 	return f, nil
 }
 
 // mcpModern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
 // that revision and before one of 2025-11-25, beside a call at each of these servers alone.
-func mcpModern(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func mcpModern(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	server, err := startMCPServer(ctx)
@@ -96,9 +98,9 @@ func mcpModern(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	for _, prefix := range []string{mcpThrough, mcpEarlier} {
-		f.addLatencies(prefix+mcpOnly, took[prefix+mcpOnly])
-		f.addLatencies(prefix, took[prefix])
-		f.add(prefix+"added_p50_ms", f.value(prefix+"p50_ms")-f.value(prefix+mcpOnly+"p50_ms"))
+		f.AddLatencies(prefix+mcpOnly, took[prefix+mcpOnly])
+		f.AddLatencies(prefix, took[prefix])
+		f.Add(prefix+"added_p50_ms", f.Value(prefix+"p50_ms")-f.Value(prefix+mcpOnly+"p50_ms"))
 	}
 	return f, nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/sse"
 )
 
@@ -142,7 +143,7 @@ func (m *mcpClient) message(data []byte, progress func(int)) (done bool, err err
 // resume asks for the rest of a stream until an edge has it.
 func (m *mcpClient) resume(ctx context.Context, last string) (*http.Response, error) {
 	for {
-		if err := pause(ctx, mcpRetry); err != nil {
+		if err := measure.Pause(ctx, mcpRetry); err != nil {
 			return nil, fmt.Errorf("the rest after %q is unknown", last)
 		}
 		req, err := m.request(ctx, http.MethodGet, "")

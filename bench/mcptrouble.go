@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -21,10 +23,10 @@ const (
 
 // mcpTrouble counts what arrives of calls that report steps, while one of two edges is
 // killed and started again, and then the bridge loses NATS for a while.
-func mcpTrouble(ctx context.Context, p *programs) (figures, error) {
+func mcpTrouble(ctx context.Context, p *programs) (measure.Figures, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	var f figures
+	var f measure.Figures
 	w, err := startMCPWorld(ctx, p)
 	if err != nil {
 		return f, err
@@ -48,14 +50,14 @@ func mcpTrouble(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	lost, twice := calls.check()
-	f.add("sessions", float64(mcpSessions))
-	f.add("lost", float64(lost))
-	f.add("twice", float64(twice))
-	f.add("run_again", runs-float64(mcpSessions))
-	f.add("seconds", took.Seconds())
-	f.add("messages_per_s", float64(mcpSessions*(mcpSteps+1))/took.Seconds())
+	f.Add("sessions", float64(mcpSessions))
+	f.Add("lost", float64(lost))
+	f.Add("twice", float64(twice))
+	f.Add("run_again", runs-float64(mcpSessions))
+	f.Add("seconds", took.Seconds())
+	f.Add("messages_per_s", float64(mcpSessions*(mcpSteps+1))/took.Seconds())
 	if err := calls.err(); err != nil {
-		f.remark("Lost: %.500s", err)
+		f.Remark("Lost: %.500s", err)
 	}
 	return f, nil
 }
@@ -149,7 +151,7 @@ func (w *mcpWorld) trouble(ctx context.Context, calls *mcpCallSet) error {
 		return err
 	}
 	w.way.cut()
-	if err := pause(ctx, mcpAway); err != nil {
+	if err := measure.Pause(ctx, mcpAway); err != nil {
 		return err
 	}
 	w.way.restore()
@@ -205,7 +207,7 @@ func (s *mcpCallSet) begin(ctx context.Context) {
 // not failed.
 func (s *mcpCallSet) wait(ctx context.Context, steps int) error {
 	for s.arrived.Load() < int64(steps)*(int64(len(s.clients))-s.failed.Load()) {
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 10*time.Millisecond); err != nil {
 			return fmt.Errorf("%d steps of %d calls arrived: %w", s.arrived.Load(), len(s.clients), err)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // nchan is a peer: nginx with Debian's libnginx-mod-nchan, two workers, in memory,
@@ -121,7 +123,7 @@ func startNchan(ctx context.Context, p *programs) (*nchan, error) {
 // connect waits until nginx listens.
 func (n *nchan) connect(ctx context.Context) error {
 	for range 500 {
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.addr)

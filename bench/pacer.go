@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/bench/measure"
 )
 
 // pacer publishes events at a steady rate, and measures how long each waits for its
@@ -17,13 +19,13 @@ type pacer struct {
 	all    sync.WaitGroup
 
 	mu   sync.Mutex
-	acks *histogram
+	acks *measure.Histogram
 	err  error
 }
 
 func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject func(n int) string) *pacer {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pacer{cancel: cancel, acks: &histogram{}}
+	p := &pacer{cancel: cancel, acks: &measure.Histogram{}}
 	p.all.Go(func() {
 		start := time.Now()
 		for n := 0; ctx.Err() == nil; n++ {
@@ -49,7 +51,7 @@ func (p *pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.
 		took := time.Since(sent)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.acks.add(took.Nanoseconds())
+		p.acks.Add(took.Nanoseconds())
 	case err := <-ack.Err():
 		p.fail(ctx, err)
 	case <-ctx.Done():
@@ -65,11 +67,11 @@ func (p *pacer) fail(ctx context.Context, err error) {
 }
 
 // take returns the latencies since it was last called.
-func (p *pacer) take() *histogram {
+func (p *pacer) take() *measure.Histogram {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.acks
-	p.acks = &histogram{}
+	p.acks = &measure.Histogram{}
 	return h
 }
 

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // programs are what is measured, in a folder that also has all that a run writes.
@@ -181,7 +183,7 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 		if _, err := get(ctx, s.admin+"/readyz"); err == nil {
 			return nil
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 10*time.Millisecond); err != nil {
 			return errors.New("it did not get ready")
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/measure"
 	"rejoin/deploy/proxy"
 )
 
@@ -41,7 +42,7 @@ func startProxy(ctx context.Context, p *programs, edges []*system) (addr string,
 			_ = conn.Close()
 			return ports[0], func() { end(cmd) }, nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 20*time.Millisecond); err != nil {
 			end(cmd)
 			return "", nil, err
 		}

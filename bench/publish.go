@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
 
@@ -33,15 +34,15 @@ const (
 // publish measures ingest: 64 clients that publish one message in a request and wait
 // for the answer, beside a handler that does nothing; messages in NDJSON, beside
 // publishing straight to JetStream; and the memory that 1 GiB of NDJSON takes.
-func publish(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func publish(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	bare, err := bareRate(ctx)
 	if err != nil {
 		return f, err
 	}
-	f.add("bare_per_s", bare)
+	f.Add("bare_per_s", bare)
 	// What is published in less than the time in which a janitor deletes has to fit into a partition.
 	r, err := startRejoin(ctx, p, "", "--max-bytes=32GiB")
 	if err != nil {
@@ -53,29 +54,29 @@ func publish(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.add("per_s", single)
+	f.Add("per_s", single)
 	direct, err := directRate(ctx, r, true)
 	if err != nil {
 		return f, err
 	}
-	f.add("direct_per_s", direct)
+	f.Add("direct_per_s", direct)
 	unfenced, err := directRate(ctx, r, false)
 	if err != nil {
 		return f, err
 	}
-	f.add("unfenced_per_s", unfenced)
+	f.Add("unfenced_per_s", unfenced)
 	lines, err := ndjsonRate(ctx, addr)
 	if err != nil {
 		return f, err
 	}
-	f.add("ndjson_per_s", lines)
+	f.Add("ndjson_per_s", lines)
 	mb, err := ndjsonMemory(ctx, p, r)
 	if err != nil {
 		return f, err
 	}
-	f.add("ndjson_resident_mb", mb)
-	f.ratio("vs_bare", "per_s", "bare_per_s")
-	f.ratio("ndjson_vs_direct", "ndjson_per_s", "direct_per_s")
+	f.Add("ndjson_resident_mb", mb)
+	f.Ratio("vs_bare", "per_s", "bare_per_s")
+	f.Ratio("ndjson_vs_direct", "ndjson_per_s", "direct_per_s")
 	return f, nil
 }
 

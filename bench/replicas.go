@@ -7,12 +7,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/bench/measure"
 )
 
 // replicas measures Rejoin's services with a log on one NATS server, and with one that three servers
 // have, on the same machine: what a cluster costs, where it has three times as many cores.
-func replicas(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func replicas(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	for _, of := range []struct{ prefix, kind string }{{"r1_", bareNATS}, {"r3_", bareCluster}} {
@@ -21,7 +23,7 @@ func replicas(ctx context.Context, p *programs) (figures, error) {
 		}
 	}
 	for _, metric := range []string{"per_s", "ndjson_per_s", "free_deliveries_per_s", "paced_p99_ms", "resume_s"} {
-		f.ratio(metric+"_vs_r1", "r3_"+metric, "r1_"+metric)
+		f.Ratio(metric+"_vs_r1", "r3_"+metric, "r1_"+metric)
 	}
 	return f, nil
 }
@@ -35,7 +37,7 @@ type services struct {
 
 func (s *services) pids() []int { return s.all }
 
-func replicated(ctx context.Context, f *figures, p *programs, prefix, kind string) error {
+func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, kind string) error {
 	log, err := startBareLog(ctx, p, kind, "")
 	if err != nil {
 		return err
@@ -65,11 +67,11 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 	if err != nil {
 		return err
 	}
-	f.add(prefix+"per_s", rate)
+	f.Add(prefix+"per_s", rate)
 	if rate, err = ndjsonRate(ctx, in.ingest); err != nil {
 		return err
 	}
-	f.add(prefix+"ndjson_per_s", rate)
+	f.Add(prefix+"ndjson_per_s", rate)
 	acks := make([]jetstream.PubAckFuture, storedStreams)
 	for n := range 4 {
 		for i := range storedStreams {
@@ -92,14 +94,14 @@ func replicated(ctx context.Context, f *figures, p *programs, prefix, kind strin
 	t := edgeTarget(s.edge)
 	t.path = func(i int) string { return eventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
-	f.add(prefix+"resume_s", took.Seconds())
+	f.Add(prefix+"resume_s", took.Seconds())
 	return err
 }
 
 // resumedFrom is the first of the streams that are resumed, which nothing else was published to.
 const resumedFrom = 10_000
 
-func fanoutReplicated(ctx context.Context, f *figures, prefix string, s *services) error {
+func fanoutReplicated(ctx context.Context, f *measure.Figures, prefix string, s *services) error {
 	const clients = 1000
 	l, err := newLoad(ctx, crowd{clients: clients, target: edgeTarget(s.edge)})
 	if err != nil {
@@ -107,6 +109,6 @@ func fanoutReplicated(ctx context.Context, f *figures, prefix string, s *service
 	}
 	r := &runner{server: s, load: l, streams: 1, clients: clients}
 	err = fanOut(ctx, r, f, prefix)
-	f.addHistogram(prefix+"paced_", l.close())
+	f.AddHistogram(prefix+"paced_", l.close())
 	return err
 }

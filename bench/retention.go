@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
 
@@ -43,8 +44,8 @@ func openOneStream(ctx context.Context, r *rejoin, session string) error {
 // removal measures what the removal of closed sessions costs others: 1,000,000 events
 // in 10,000 sessions of a stream each, interleaved; 1,000 of the sessions are closed,
 // and their events removed, while another client publishes 2,000 events/s to others.
-func removal(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func removal(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	r, err := startRejoin(ctx, p, "", "--closed-grace="+removalGrace.String())
@@ -67,7 +68,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	if err := r.flush(ctx); err != nil {
 		return f, err
 	}
-	if err := quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.pids()); err != nil {
 		return f, err
 	}
 	if err := closeSessions(ctx, r); err != nil {
@@ -75,7 +76,7 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	}
 	pace := startPacer(ctx, r.logPublisher, removalRate, func(n int) string { return oneStreamSubject("live" + strconv.Itoa(n%1000)) })
 	defer func() { _ = pace.stop() }() // asked for below
-	if err := pause(ctx, removalBefore); err != nil {
+	if err := measure.Pause(ctx, removalBefore); err != nil {
 		return f, err
 	}
 	before := pace.take()
@@ -87,14 +88,14 @@ func removal(ctx context.Context, p *programs) (figures, error) {
 	if err := removed(ctx, r, removedEvents); err != nil {
 		return f, err
 	}
-	f.add("seconds", time.Since(start).Seconds())
+	f.Add("seconds", time.Since(start).Seconds())
 	during := pace.take()
 	if err := pace.stop(); err != nil {
 		return f, err
 	}
-	f.addHistogram("before_", before)
-	f.addHistogram("during_", during)
-	f.ratio("p99_vs_before", "during_p99_ms", "before_p99_ms")
+	f.AddHistogram("before_", before)
+	f.AddHistogram("during_", during)
+	f.Ratio("p99_vs_before", "during_p99_ms", "before_p99_ms")
 	return f, nil
 }
 
@@ -140,7 +141,7 @@ func removed(ctx context.Context, r *rejoin, entries float64) error {
 		if n >= entries {
 			return nil
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 100*time.Millisecond); err != nil {
 			return fmt.Errorf("%.0f entries are removed, want %.0f: %w", n, entries, err)
 		}
 	}

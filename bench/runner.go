@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 // sink is a server that messages are published to.
@@ -29,7 +31,7 @@ type runner struct {
 // burst sends n messages, at most ahead of them before their delivery when ahead is
 // positive, and returns deliveries a second and CPU microseconds for each.
 func (r *runner) burst(ctx context.Context, n, ahead int) (perSecond, cpuMicros float64, err error) {
-	before, err := cpu(r.server.pids())
+	before, err := measure.CPU(r.server.pids())
 	if err != nil {
 		return 0, 0, err
 	}
@@ -57,7 +59,7 @@ func (r *runner) burst(ctx context.Context, n, ahead int) (perSecond, cpuMicros 
 
 // paced sends perSecond messages a second, and those that are late at once.
 func (r *runner) paced(ctx context.Context, perSecond int, d time.Duration) (cpuMicros float64, err error) {
-	before, err := cpu(r.server.pids())
+	before, err := measure.CPU(r.server.pids())
 	if err != nil {
 		return 0, err
 	}
@@ -73,7 +75,7 @@ func (r *runner) paced(ctx context.Context, perSecond int, d time.Duration) (cpu
 		if err := r.server.push(); err != nil {
 			return 0, err
 		}
-		if err := pause(ctx, time.Until(start.Add(time.Duration(i)*every))); err != nil {
+		if err := measure.Pause(ctx, time.Until(start.Add(time.Duration(i)*every))); err != nil {
 			return 0, err
 		}
 	}
@@ -85,7 +87,7 @@ func (r *runner) paced(ctx context.Context, perSecond int, d time.Duration) (cpu
 
 // each returns the CPU microseconds since before, for each delivery of n messages.
 func (r *runner) each(before time.Duration, n int) (float64, error) {
-	after, err := cpu(r.server.pids())
+	after, err := measure.CPU(r.server.pids())
 	return float64((after - before).Microseconds()) / float64(n*r.clients), err
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
 
@@ -23,8 +24,8 @@ const (
 // scaleEdges measures what further edges cost: NATS and all edges together for an event that
 // no client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
 // long the first reader of a partition waits; and 10,000 clients whose edge has gone.
-func scaleEdges(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func scaleEdges(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	for _, n := range []int{1, 8} {
@@ -32,10 +33,10 @@ func scaleEdges(ctx context.Context, p *programs) (figures, error) {
 			return f, fmt.Errorf("%d edges: %w", n, err)
 		}
 	}
-	f.ratio("cpu_vs_one", "cpu_us_8", "cpu_us_1")
-	f.ratio("windows_vs_one", "windows_mb_8", "windows_mb_1")
+	f.Ratio("cpu_vs_one", "cpu_us_8", "cpu_us_1")
+	f.Ratio("windows_vs_one", "windows_mb_8", "windows_mb_1")
 	err := edgeGone(ctx, &f, p)
-	f.ratio("moved_vs_stayed", "moved_seconds", "stayed_seconds")
+	f.Ratio("moved_vs_stayed", "moved_seconds", "stayed_seconds")
 	return f, err
 }
 
@@ -50,7 +51,7 @@ func idleSubscribers(ctx context.Context, addr string) (*load, error) {
 }
 
 // followedBy measures what n edges cost an event.
-func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
+func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) error {
 	log, err := startBareLog(ctx, p, bareNATS, "")
 	if err != nil {
 		return err
@@ -91,18 +92,18 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 		}
 		follow += followed / partitions
 	}
-	f.add(fmt.Sprintf("edges_of_a_partition_%d", n), follow)
-	if err := quiet(ctx, all); err != nil {
+	f.Add(fmt.Sprintf("edges_of_a_partition_%d", n), follow)
+	if err := measure.Quiet(ctx, all); err != nil {
 		return err
 	}
-	empty, err := resident(all)
+	empty, err := measure.Resident(all)
 	if err != nil {
 		return err
 	}
 	used := func() ([]time.Duration, error) {
 		var each []time.Duration
 		for _, of := range pids {
-			took, err := cpu(of)
+			took, err := measure.CPU(of)
 			if err != nil {
 				return nil, err
 			}
@@ -122,7 +123,7 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 	if err := log.flush(ctx); err != nil {
 		return err
 	}
-	if err := quiet(ctx, slices.Concat(pids...)); err != nil {
+	if err := measure.Quiet(ctx, slices.Concat(pids...)); err != nil {
 		return err
 	}
 	after, err := used()
@@ -139,23 +140,23 @@ func followedBy(ctx context.Context, f *figures, p *programs, n int) error {
 	}
 	perEvent := func(d time.Duration) float64 { return d.Seconds() * 1e6 / scaleEvents }
 	nats := after[0] - before[0]
-	f.add(fmt.Sprintf("nats_us_%d", n), perEvent(nats))
-	f.add(fmt.Sprintf("cpu_us_%d", n), perEvent(sum))
-	full, err := resident(all)
+	f.Add(fmt.Sprintf("nats_us_%d", n), perEvent(nats))
+	f.Add(fmt.Sprintf("cpu_us_%d", n), perEvent(sum))
+	full, err := measure.Resident(all)
 	if err != nil {
 		return err
 	}
-	f.add(fmt.Sprintf("windows_mb_%d", n), float64(full-empty)/1e6)
+	f.Add(fmt.Sprintf("windows_mb_%d", n), float64(full-empty)/1e6)
 	if n == 1 {
 		return coldReaders(ctx, f, p, log.url)
 	}
-	f.add("busiest_vs_mean", busiest.Seconds()/((sum-nats).Seconds()/float64(n)))
+	f.Add("busiest_vs_mean", busiest.Seconds()/((sum-nats).Seconds()/float64(n)))
 	return nil
 }
 
 // coldReaders measures first readers of partitions that no client follows, from the connect to the
 // first event, which is the oldest of a stream.
-func coldReaders(ctx context.Context, f *figures, p *programs, nats string) error {
+func coldReaders(ctx context.Context, f *measure.Figures, p *programs, nats string) error {
 	e, err := startEdge(ctx, p, nats, "--partition-linger=0s")
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func coldReaders(ctx context.Context, f *figures, p *programs, nats string) erro
 			}
 		}
 	}
-	f.addLatencies("cold_", all)
+	f.AddLatencies("cold_", all)
 	return nil
 }
 
@@ -220,7 +221,7 @@ func untilForgotten(ctx context.Context, e *system) error {
 		if err != nil || n == 0 {
 			return err
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := measure.Pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -228,7 +229,7 @@ func untilForgotten(ctx context.Context, e *system) error {
 
 // edgeGone measures 10,000 clients that come back two events behind, each of a stream of its own:
 // to an edge that follows all partitions, and to one that follows none.
-func edgeGone(ctx context.Context, f *figures, p *programs) error {
+func edgeGone(ctx context.Context, f *measure.Figures, p *programs) error {
 	log, err := p.log(ctx)
 	if err != nil {
 		return err
@@ -238,7 +239,7 @@ func edgeGone(ctx context.Context, f *figures, p *programs) error {
 		return err
 	}
 	defer r.close()
-	if err := quiet(ctx, r.pids()); err != nil { // the janitor reads the whole log first
+	if err := measure.Quiet(ctx, r.pids()); err != nil { // the janitor reads the whole log first
 		return err
 	}
 	for _, to := range []struct {
@@ -250,7 +251,7 @@ func edgeGone(ctx context.Context, f *figures, p *programs) error {
 			return err
 		}
 		pids := []int{e.pid()}
-		if err = quiet(ctx, append(pids, r.pids()...)); err == nil {
+		if err = measure.Quiet(ctx, append(pids, r.pids()...)); err == nil {
 			t := edgeTarget(e)
 			t.path = eventsPath
 			err = storm(ctx, f, to.prefix, pids, t, storedRecent, func(i int) string { return log.recent[i] })
@@ -262,7 +263,7 @@ func edgeGone(ctx context.Context, f *figures, p *programs) error {
 		if err == nil {
 			scans, err = e.metric(ctx, "rejoin_edge_log_scans_total")
 		}
-		f.add(to.prefix+"log_reads", reads+scans)
+		f.Add(to.prefix+"log_reads", reads+scans)
 		e.stop()
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/bench/measure"
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
@@ -30,8 +31,8 @@ const (
 // scaleJanitors measures what each of two janitors takes, of what one that is alone takes, with
 // 100,000 sessions and 4,000,000 events; and how long the one takes to have what the other one had
 // when that is killed, beside a plain reader of the same headers.
-func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	log, err := sharedLog(ctx, p, 1, sharedRounds)
@@ -69,17 +70,17 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 			return f, err
 		}
 		if i == 0 {
-			f.add("alone_resident_mb", float64(taken[0].resident)/1e6)
-			f.add("alone_heap_mb", taken[0].heap/1e6)
+			f.Add("alone_resident_mb", float64(taken[0].resident)/1e6)
+			f.Add("alone_heap_mb", taken[0].heap/1e6)
 		}
 	}
-	f.add("first_resident_mb", float64(taken[0].resident)/1e6)
-	f.add("second_resident_mb", float64(taken[1].resident)/1e6)
-	f.add("each_resident_mb", max(f.value("first_resident_mb"), f.value("second_resident_mb")))
-	f.add("each_heap_mb", max(taken[0].heap, taken[1].heap)/1e6)
-	f.ratio("resident_vs_alone", "each_resident_mb", "alone_resident_mb")
-	f.ratio("heap_vs_alone", "each_heap_mb", "alone_heap_mb")
-	if err := pause(ctx, forgotten); err != nil {
+	f.Add("first_resident_mb", float64(taken[0].resident)/1e6)
+	f.Add("second_resident_mb", float64(taken[1].resident)/1e6)
+	f.Add("each_resident_mb", max(f.Value("first_resident_mb"), f.Value("second_resident_mb")))
+	f.Add("each_heap_mb", max(taken[0].heap, taken[1].heap)/1e6)
+	f.Ratio("resident_vs_alone", "each_resident_mb", "alone_resident_mb")
+	f.Ratio("heap_vs_alone", "each_heap_mb", "alone_heap_mb")
+	if err := measure.Pause(ctx, forgotten); err != nil {
 		return f, err
 	}
 	start := time.Now()
@@ -89,12 +90,12 @@ func scaleJanitors(ctx context.Context, p *programs) (figures, error) {
 	if err := holds(ctx, janitors[1], partitions, 100*time.Millisecond); err != nil {
 		return f, err
 	}
-	f.add("takeover_s", time.Since(start).Seconds())
+	f.Add("takeover_s", time.Since(start).Seconds())
 	if err := addDrains(ctx, &f, log.nc, drained{headersOnly: true}); err != nil {
 		return f, err
 	}
-	f.add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.value("drain16_seconds")/2)
-	f.ratio("takeover_vs_bound", "takeover_s", "takeover_bound_s")
+	f.Add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.Value("drain16_seconds")/2)
+	f.Ratio("takeover_vs_bound", "takeover_s", "takeover_bound_s")
 	return f, nil
 }
 
@@ -176,7 +177,7 @@ func holds(ctx context.Context, s *system, n int, every time.Duration) error {
 		if int(held) == n && lag == 0 {
 			return nil
 		}
-		if err := pause(ctx, every); err != nil {
+		if err := measure.Pause(ctx, every); err != nil {
 			return fmt.Errorf("a janitor holds %v partitions, of which it has %v entries to read: %w", held, lag, err)
 		}
 	}

@@ -10,13 +10,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/bench/measure"
 )
 
 // scaleLog measures what depends on how many events are retained, with 1, 3 and 10 million of them
 // in 10,000 streams: how long an edge takes to start, and 10,000 clients to resume that are two
 // events behind, at an edge that followed nothing and at the same one again.
-func scaleLog(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func scaleLog(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Minute)
 	defer cancel()
 	dir, err := p.tempDir("large-")
@@ -33,13 +35,13 @@ func scaleLog(ctx context.Context, p *programs) (figures, error) {
 		rounds = to
 	}
 	for _, metric := range []string{"start", "first", "resume"} {
-		f.ratio(metric+"_10_vs_1", metric+"_s_10", metric+"_s_1")
+		f.Ratio(metric+"_10_vs_1", metric+"_s_10", metric+"_s_1")
 	}
 	return f, nil
 }
 
 // logOf publishes messages from to to-1 to every stream, and measures the log then.
-func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to int) error {
+func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, from, to int) error {
 	unlimited := []string{"--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1", "--max-bytes=30GB", "--max-age=-1", "--min-free-bytes=0"}
 	r, err := startRejoin(ctx, p, dir, unlimited...)
 	if err != nil {
@@ -69,15 +71,15 @@ func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to in
 	}
 	defer r.close()
 	name := strconv.Itoa(to * storedStreams / 1_000_000)
-	f.add("program_start_s_"+name, time.Since(start).Seconds())
-	if err := quiet(ctx, r.pids()); err != nil {
+	f.Add("program_start_s_"+name, time.Since(start).Seconds())
+	if err := measure.Quiet(ctx, r.pids()); err != nil {
 		return err
 	}
-	held, err := resident(r.pids())
+	held, err := measure.Resident(r.pids())
 	if err != nil {
 		return err
 	}
-	f.add("program_resident_mb_"+name, float64(held)/1e6)
+	f.Add("program_resident_mb_"+name, float64(held)/1e6)
 	cursors, err := cursorsOf(ctx, r.nc, acks, 0)
 	if err != nil {
 		return err
@@ -88,18 +90,18 @@ func logOf(ctx context.Context, f *figures, p *programs, dir string, from, to in
 		return err
 	}
 	defer e.stop()
-	f.add("start_s_"+name, time.Since(start).Seconds())
+	f.Add("start_s_"+name, time.Since(start).Seconds())
 	t := edgeTarget(e)
 	t.path = eventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
-		if err := quiet(ctx, []int{e.pid(), r.pid()}); err != nil {
+		if err := measure.Quiet(ctx, []int{e.pid(), r.pid()}); err != nil {
 			return err
 		}
 		took, err := resumed(ctx, t, to-2, 2, func(i int) string { return cursors[i] })
 		if err != nil {
 			return err
 		}
-		f.add(metric+name, took.Seconds())
+		f.Add(metric+name, took.Seconds())
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -19,8 +21,8 @@ const (
 // scaleNames measures what a log with many names costs, with one of each service: how long each
 // takes to start and what it keeps in memory, how long the list of sessions, a sweep and the look at
 // a session take, and a page of a stream of which the edge has nothing in memory.
-func scaleNames(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 	log, err := sharedLog(ctx, p, sharedStreams, 2)
@@ -28,7 +30,7 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 		return f, err
 	}
 	defer log.close()
-	if err := f.addResident("nats", log.pids()); err != nil {
+	if err := f.AddResident("nats", log.pids()); err != nil {
 		return f, err
 	}
 	started := map[string]*system{}
@@ -51,12 +53,12 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 			return f, err
 		}
 		started[service.name] = s
-		f.add(service.name+"_start_s", time.Since(begun).Seconds())
+		f.Add(service.name+"_start_s", time.Since(begun).Seconds())
 		pids := []int{s.pid()}
-		if err := quiet(ctx, pids); err != nil {
+		if err := measure.Quiet(ctx, pids); err != nil {
 			return f, err
 		}
-		if err := f.addResident(service.name, pids); err != nil {
+		if err := f.AddResident(service.name, pids); err != nil {
 			return f, err
 		}
 	}
@@ -75,7 +77,7 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 			}
 			took = append(took, time.Since(begun))
 		}
-		f.addLatencies(request.metric+"_", took)
+		f.AddLatencies(request.metric+"_", took)
 	}
 	var took []time.Duration
 	for range sharedReads {
@@ -90,8 +92,8 @@ func scaleNames(ctx context.Context, p *programs) (figures, error) {
 			return f, fmt.Errorf("a page is empty: %.200s", body)
 		}
 	}
-	f.addLatencies("page_ms_", took)
-	err = f.addResident("edge_then", []int{started["edge"].pid()})
+	f.AddLatencies("page_ms_", took)
+	err = f.AddResident("edge_then", []int{started["edge"].pid()})
 	return f, err
 }
 

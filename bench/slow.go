@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -15,8 +17,8 @@ const (
 
 // slow measures what stalled clients cost the healthy ones beside them: two
 // servers one after the other, which get the same, one of them with stalled clients.
-func slow(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func slow(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	without, err := slowOf(ctx, &f, p, "without_", 0)
 	if err != nil {
 		return f, err
@@ -25,13 +27,13 @@ func slow(ctx context.Context, p *programs) (figures, error) {
 	if err != nil {
 		return f, err
 	}
-	f.ratio("p99_vs_without", "p99_ms", "without_p99_ms")
-	f.add("kb_each_stalled", float64(with-without)/1024/slowClients)
+	f.Ratio("p99_vs_without", "p99_ms", "without_p99_ms")
+	f.Add("kb_each_stalled", float64(with-without)/1024/slowClients)
 	return f, nil
 }
 
 // slowOf returns the resident memory at the end.
-func slowOf(ctx context.Context, f *figures, p *programs, prefix string, stalled int) (int64, error) {
+func slowOf(ctx context.Context, f *measure.Figures, p *programs, prefix string, stalled int) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	s, err := startRejoin(ctx, p, "")
@@ -61,14 +63,14 @@ func slowOf(ctx context.Context, f *figures, p *programs, prefix string, stalled
 	if err != nil {
 		return 0, err
 	}
-	memory, err := resident(s.pids())
+	memory, err := measure.Resident(s.pids())
 	if err != nil {
 		return 0, err
 	}
-	f.addHistogram(prefix, healthy.latencies())
-	f.add(prefix+"cpu_us", each)
+	f.AddHistogram(prefix, healthy.latencies())
+	f.Add(prefix+"cpu_us", each)
 	if stalled > 0 {
-		f.add("stalled_and_open", float64(others.open()))
+		f.Add("stalled_and_open", float64(others.open()))
 	}
 	return memory, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"rejoin/bench/measure"
 )
 
 const (
@@ -18,8 +20,8 @@ const (
 
 // stormInWindow measures 10,000 clients that come back at once to a window that has
 // everything that they miss.
-func stormInWindow(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func stormInWindow(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, stormWindow, nil)
 	if err == nil {
 		err = stormOfRaw(ctx, &f)
@@ -27,29 +29,29 @@ func stormInWindow(ctx context.Context, p *programs) (figures, error) {
 	if err == nil && p.hasNchan() {
 		err = stormOfNchan(ctx, &f, p)
 	}
-	f.ratio("vs_raw", "seconds", "raw_seconds")
-	f.ratio("vs_nchan", "seconds", "nchan_seconds")
+	f.Ratio("vs_raw", "seconds", "raw_seconds")
+	f.Ratio("vs_nchan", "seconds", "nchan_seconds")
 	return f, err
 }
 
 // stormBelow measures the same with a window of a tenth of the log, in which no client
 // finds what comes next.
-func stormBelow(ctx context.Context, p *programs) (figures, error) {
-	var f figures
+func stormBelow(ctx context.Context, p *programs) (measure.Figures, error) {
+	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
 		if err := addDrains(ctx, &f, r.nc, drained{}); err != nil {
 			return err
 		}
-		return pause(ctx, forgotten)
+		return measure.Pause(ctx, forgotten)
 	})
-	f.ratio("vs_drain", "seconds", "drain_seconds")
-	f.ratio("vs_drain16", "seconds", "drain16_seconds")
+	f.Ratio("vs_drain", "seconds", "drain_seconds")
+	f.Ratio("vs_drain16", "seconds", "drain16_seconds")
 	return f, err
 }
 
 // stormOfRejoin measures a storm on an edge that was started on the stored log.
 // before runs when it is up, unless nil.
-func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, before func(context.Context, *rejoin) error) error {
+func stormOfRejoin(ctx context.Context, f *measure.Figures, p *programs, window int, before func(context.Context, *rejoin) error) error {
 	log, err := p.log(ctx)
 	if err != nil {
 		return err
@@ -60,7 +62,7 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	}
 	defer r.close()
 	// The janitor reads the whole log first.
-	if err := quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.pids()); err != nil {
 		return err
 	}
 	if before != nil {
@@ -72,19 +74,19 @@ func stormOfRejoin(ctx context.Context, f *figures, p *programs, window int, bef
 	if err != nil {
 		return err
 	}
-	f.add("events_in_window", held)
+	f.Add("events_in_window", held)
 	t := r.target()
 	t.path = eventsPath
 	if err := storm(ctx, f, ofRejoin, r.pids(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
 		return err
 	}
 	reads, err := r.metric(ctx, "rejoin_edge_log_reads_total")
-	f.add("log_reads", reads)
+	f.Add("log_reads", reads)
 	return err
 }
 
 // stormOfRaw measures a raw server that writes the same bytes.
-func stormOfRaw(ctx context.Context, f *figures) error {
+func stormOfRaw(ctx context.Context, f *measure.Figures) error {
 	s, err := startRaw(ctx, rawReplay)
 	if err != nil {
 		return err
@@ -98,7 +100,7 @@ func stormOfRaw(ctx context.Context, f *figures) error {
 	if err := s.flush(ctx); err != nil {
 		return err
 	}
-	if err := quiet(ctx, s.pids()); err != nil {
+	if err := measure.Quiet(ctx, s.pids()); err != nil {
 		return err
 	}
 	t := s.target()
@@ -107,7 +109,7 @@ func stormOfRaw(ctx context.Context, f *figures) error {
 }
 
 // stormOfNchan measures Nchan, which has to be given everything each time.
-func stormOfNchan(ctx context.Context, f *figures, p *programs) error {
+func stormOfNchan(ctx context.Context, f *measure.Figures, p *programs) error {
 	s, err := startNchan(ctx, p)
 	if err != nil {
 		return err
@@ -133,9 +135,9 @@ func stormOfNchan(ctx context.Context, f *figures, p *programs) error {
 
 // storm has all clients connect at once, each behind message number last, and waits until each
 // has what it misses.
-func storm(ctx context.Context, f *figures, prefix string, pids []int, t target, last int, cursor func(i int) string) error {
+func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t target, last int, cursor func(i int) string) error {
 	missing := int64(storedStreams * (storedPerStream - 1 - last))
-	before, err := cpu(pids)
+	before, err := measure.CPU(pids)
 	if err != nil {
 		return err
 	}
@@ -157,20 +159,20 @@ func storm(ctx context.Context, f *figures, prefix string, pids []int, t target,
 	case err == nil:
 		err = l.settled(ctx) // nothing more may come
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		f.remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), missing)
+		f.Remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), missing)
 		err, took = nil, stormLimit
 	}
 	if err != nil {
 		return fmt.Errorf("%sstorm: %w", prefix, err)
 	}
-	after, err := cpu(pids)
+	after, err := measure.CPU(pids)
 	if err != nil {
 		return err
 	}
-	f.add(prefix+"seconds", took.Seconds())
-	f.add(prefix+"cpu_seconds", (after - before).Seconds())
+	f.Add(prefix+"seconds", took.Seconds())
+	f.Add(prefix+"cpu_seconds", (after - before).Seconds())
 	if n := l.returned.Load(); n > 0 {
-		f.remark("%sstorm: %d connections were ended by the server and came back.", prefix, n)
+		f.Remark("%sstorm: %d connections were ended by the server and came back.", prefix, n)
 	}
 	return nil
 }

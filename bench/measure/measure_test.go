@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"os"
@@ -12,11 +12,11 @@ import (
 func TestRatio_WithinARepetition(t *testing.T) {
 	r := newReport("many", "test")
 	for _, v := range [][2]float64{{10, 1}, {2, 2}, {9, 3}} {
-		var f figures
-		f.add("cpu_us", v[0])
-		f.add("raw_cpu_us", v[1])
-		f.ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
-		f.ratio("p99_vs_raw", "p99_ms", "raw_p99_ms") // not measured
+		var f Figures
+		f.Add("cpu_us", v[0])
+		f.Add("raw_cpu_us", v[1])
+		f.Ratio("cpu_vs_raw", "cpu_us", "raw_cpu_us")
+		f.Ratio("p99_vs_raw", "p99_ms", "raw_p99_ms") // not measured
 		r.add(f)
 	}
 	if v, ok := r.median("cpu_vs_raw"); !ok || v != 3 {
@@ -30,7 +30,7 @@ func TestRatio_WithinARepetition(t *testing.T) {
 		}
 	}
 	out.Reset()
-	printVerdicts(&out, r.judge())
+	PrintVerdicts(&out, r.judge())
 	for _, want := range []string{"many  cpu_vs_raw  3.000   ≤ 2.5  no\n", "many  p99_vs_raw  -       ≤ 10   not measured\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
@@ -44,29 +44,29 @@ func TestBars_AtTheLimit(t *testing.T) {
 		value float64
 		holds bool
 	}{{true, 6, true}, {true, 5.9, false}, {false, 6, true}, {false, 6.1, false}} {
-		if v := (verdict{bar: bar{least: c.least, limit: 6}, value: c.value, known: true}); v.holds() != c.holds {
+		if v := (Verdict{bar: Bar{least: c.least, limit: 6}, value: c.value, known: true}); v.holds() != c.holds {
 			t.Errorf("%+v holds: %v", c, v.holds())
 		}
 	}
 }
 
 func TestQuantile_WithinABucket(t *testing.T) {
-	var h, other histogram
+	var h, other Histogram
 	for i := range 1000 {
 		at := &h
 		if i%2 == 0 {
 			at = &other
 		}
-		at.add(int64(i+1) * 1_000_000)
+		at.Add(int64(i+1) * 1_000_000)
 	}
-	h.merge(&other)
+	h.Merge(&other)
 	for q, want := range map[float64]float64{0.5: 500, 0.99: 990, 0.999: 999} {
 		if got := h.quantile(q); got < want || got > want*1.04 {
 			t.Errorf("the %v quantile is %v ms, want %v or a little more", q, got, want)
 		}
 	}
-	if h.total != 1000 {
-		t.Errorf("%d durations", h.total)
+	if h.Total != 1000 {
+		t.Errorf("%d durations", h.Total)
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -7,18 +7,18 @@ import (
 	"text/tabwriter"
 )
 
-// bar is what a metric is held against.
-type bar struct {
-	cases  []string
+// Bar is what a metric is held against.
+type Bar struct {
+	Cases  []string
 	metric string
 	least  bool // the limit is the least that will do; else the most
 	limit  float64
 }
 
-// bars are those of the whole of Rejoin, with JetStream behind it.
-func bars() []bar {
+// Bars are those of the whole of Rejoin, with JetStream behind it.
+func Bars() []Bar {
 	fan, large := []string{"fanout-100", "fanout-1000", "fanout-5000"}, []string{"fanout-1000", "fanout-5000"}
-	return []bar{
+	return []Bar{
 		{large, "free_vs_nchan", true, 6},
 		{large, "free_vs_rawbatch", true, 0.5},
 		{large, "ahead16_vs_nchan", true, 3},
@@ -61,15 +61,15 @@ func bars() []bar {
 	}
 }
 
-// verdict says whether a bar holds.
-type verdict struct {
+// Verdict says whether a bar holds.
+type Verdict struct {
 	c     string
-	bar   bar
+	bar   Bar
 	value float64 // the median
 	known bool    // it was measured
 }
 
-func (v verdict) holds() bool {
+func (v Verdict) holds() bool {
 	if v.bar.least {
 		return v.known && v.value >= v.bar.limit
 	}
@@ -77,18 +77,18 @@ func (v verdict) holds() bool {
 }
 
 // judge holds a case's medians against the bars.
-func (r *report) judge() []verdict {
-	var all []verdict
-	for _, b := range bars() {
-		if slices.Contains(b.cases, r.name) {
+func (r *report) judge() []Verdict {
+	var all []Verdict
+	for _, b := range Bars() {
+		if slices.Contains(b.Cases, r.name) {
 			v, ok := r.median(b.metric)
-			all = append(all, verdict{r.name, b, v, ok})
+			all = append(all, Verdict{r.name, b, v, ok})
 		}
 	}
 	return all
 }
 
-func printVerdicts(w io.Writer, all []verdict) {
+func PrintVerdicts(w io.Writer, all []Verdict) {
 	if len(all) == 0 {
 		return
 	}

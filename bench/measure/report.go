@@ -1,4 +1,6 @@
-package main
+// Package measure takes figures, repeats a case, prints its figures as tables and lines, and holds
+// them against bars. It knows the processes that it measures by their ids only.
+package measure
 
 import (
 	"fmt"
@@ -8,14 +10,14 @@ import (
 	"time"
 )
 
-// figures are what one run of a case measured, by metric, in the order they were added.
-type figures struct {
+// Figures are what one run of a case measured, by metric, in the order they were added.
+type Figures struct {
 	names   []string
 	values  map[string]float64
 	remarks []string
 }
 
-func (f *figures) add(metric string, value float64) {
+func (f *Figures) Add(metric string, value float64) {
 	if f.values == nil {
 		f.values = map[string]float64{}
 	}
@@ -23,35 +25,35 @@ func (f *figures) add(metric string, value float64) {
 	f.values[metric] = value
 }
 
-// value returns a metric that was added, or 0.
-func (f *figures) value(metric string) float64 { return f.values[metric] }
+// Value returns a metric that was added, or 0.
+func (f *Figures) Value(metric string) float64 { return f.values[metric] }
 
-// ratio adds one metric divided by another, if both were measured.
-func (f *figures) ratio(metric, of, to string) {
+// Ratio adds one metric divided by another, if both were measured.
+func (f *Figures) Ratio(metric, of, to string) {
 	a, ok := f.values[of]
 	b, ok2 := f.values[to]
 	if ok && ok2 && b > 0 {
-		f.add(metric, a/b)
+		f.Add(metric, a/b)
 	}
 }
 
-// remark is printed under the table.
-func (f *figures) remark(format string, v ...any) {
+// Remark is printed under the table.
+func (f *Figures) Remark(format string, v ...any) {
 	f.remarks = append(f.remarks, fmt.Sprintf(format, v...))
 }
 
-// addLatencies adds quantiles in milliseconds under a prefix.
-func (f *figures) addLatencies(prefix string, all []time.Duration) {
+// AddLatencies adds quantiles in milliseconds under a prefix.
+func (f *Figures) AddLatencies(prefix string, all []time.Duration) {
 	slices.Sort(all)
 	for _, q := range quantiles {
-		f.add(prefix+q.name, float64(all[int(q.at*float64(len(all)-1))].Microseconds())/1000)
+		f.Add(prefix+q.name, float64(all[int(q.at*float64(len(all)-1))].Microseconds())/1000)
 	}
 }
 
-// addHistogram does the same with a histogram.
-func (f *figures) addHistogram(prefix string, h *histogram) {
+// AddHistogram does the same with a histogram.
+func (f *Figures) AddHistogram(prefix string, h *Histogram) {
 	for _, q := range quantiles {
-		f.add(prefix+q.name, h.quantile(q.at))
+		f.Add(prefix+q.name, h.quantile(q.at))
 	}
 }
 
@@ -73,7 +75,7 @@ func newReport(name, what string) *report {
 	return &report{name: name, what: what, all: map[string][]float64{}}
 }
 
-func (r *report) add(f figures) {
+func (r *report) add(f Figures) {
 	for _, name := range f.names {
 		if len(r.all[name]) == 0 {
 			r.names = append(r.names, name)
@@ -110,16 +112,16 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-// measure runs a case several times, prints what it measured, and holds that against the bars. It
+// Case runs a case several times, prints what it measured, and holds that against the bars. It
 // ends with the first error.
-func measure(w io.Writer, name, what string, times int, run func() (figures, error)) ([]verdict, error) {
+func Case(w io.Writer, name, what string, times int, run func() (Figures, error)) ([]Verdict, error) {
 	r := newReport(name, what)
 	err := r.repeat(times, run)
 	r.print(w)
 	return r.judge(), err
 }
 
-func (r *report) repeat(times int, run func() (figures, error)) error {
+func (r *report) repeat(times int, run func() (Figures, error)) error {
 	for range times {
 		before, err := readMachineTime()
 		if err != nil {
@@ -133,7 +135,7 @@ func (r *report) repeat(times int, run func() (figures, error)) error {
 		if err != nil {
 			return err
 		}
-		f.remark("%s", after.others(before))
+		f.Remark("%s", after.others(before))
 		r.add(f)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// cpu returns the processor time that processes have used.
-func cpu(pids []int) (time.Duration, error) {
+// CPU returns the processor time that processes have used.
+func CPU(pids []int) (time.Duration, error) {
 	var ticks int64
 	for _, pid := range pids {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -30,9 +30,9 @@ func cpu(pids []int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
 }
 
-// resident returns the resident memory of processes, in bytes. What they share
+// Resident returns the resident memory of processes, in bytes. What they share
 // counts once: it is the proportional set size.
-func resident(pids []int) (int64, error) {
+func Resident(pids []int) (int64, error) {
 	var total int64
 	for _, pid := range pids {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -52,18 +52,18 @@ func resident(pids []int) (int64, error) {
 	return total, nil
 }
 
-// quiet waits until processes have used less than a tenth of a processor for a
+// Quiet waits until processes have used less than a tenth of a processor for a
 // second, or for half a minute.
-func quiet(ctx context.Context, pids []int) error {
+func Quiet(ctx context.Context, pids []int) error {
 	for range 30 {
-		before, err := cpu(pids)
+		before, err := CPU(pids)
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := Pause(ctx, time.Second); err != nil {
 			return err
 		}
-		after, err := cpu(pids)
+		after, err := CPU(pids)
 		if err != nil {
 			return err
 		}
@@ -74,8 +74,8 @@ func quiet(ctx context.Context, pids []int) error {
 	return nil
 }
 
-// pause waits, or returns the error of ctx.
-func pause(ctx context.Context, d time.Duration) error {
+// Pause waits, or returns the error of ctx.
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -84,9 +84,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// addResident adds how much memory processes keep.
-func (f *figures) addResident(metric string, pids []int) error {
-	held, err := resident(pids)
-	f.add(metric+"_resident_mb", float64(held)/1e6)
+// AddResident adds how much memory processes keep.
+func (f *Figures) AddResident(metric string, pids []int) error {
+	held, err := Resident(pids)
+	f.Add(metric+"_resident_mb", float64(held)/1e6)
 	return err
 }

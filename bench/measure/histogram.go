@@ -1,12 +1,12 @@
-package main
+package measure
 
 import "math/bits"
 
-// histogram counts durations in buckets that are at most 1/32 wide: exact below
+// Histogram counts durations in buckets that are at most 1/32 wide: exact below
 // 64 ns, and for each power of two above 32 buckets. It allocates nothing.
-type histogram struct {
+type Histogram struct {
 	counts [64 * 32]int64
-	total  int64
+	Total  int64
 }
 
 func bucketOf(ns int64) int {
@@ -30,21 +30,21 @@ func upper(bucket int) float64 {
 	return float64(uint64(bucket-32*e+1) << e) //nolint:gosec // at most 63
 }
 
-func (h *histogram) add(ns int64) {
+func (h *Histogram) Add(ns int64) {
 	h.counts[bucketOf(ns)]++
-	h.total++
+	h.Total++
 }
 
-func (h *histogram) merge(o *histogram) {
+func (h *Histogram) Merge(o *Histogram) {
 	for i, n := range &o.counts {
 		h.counts[i] += n
 	}
-	h.total += o.total
+	h.Total += o.Total
 }
 
 // quantile returns a quantile in milliseconds.
-func (h *histogram) quantile(q float64) float64 {
-	rank := int64(q * float64(h.total))
+func (h *Histogram) quantile(q float64) float64 {
+	rank := int64(q * float64(h.Total))
 	for i, n := range &h.counts {
 		if rank -= n; rank < 0 {
 			return upper(i) / 1e6
