@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	goclient "rejoin/shared/client"
 )
@@ -86,7 +87,7 @@ func publisherRate(ctx context.Context, url string, first, streams, messages int
 	for n := range messages {
 		stream := first + n%streams
 		var r *goclient.Result
-		r, err = publisher.Publish(ctx, goclient.Message{Session: sessionOf(stream), Stream: strconv.Itoa(stream), Data: stamped(n, messageBytes)})
+		r, err = publisher.Publish(ctx, goclient.Message{Session: load.SessionOf(stream), Stream: strconv.Itoa(stream), Data: load.Stamped(n, load.MessageBytes)})
 		if err != nil {
 			break
 		}
@@ -110,7 +111,7 @@ func readRate(read func() error) (float64, error) {
 }
 
 func readWithClient(ctx context.Context, url string, stream int) error {
-	subscriber, err := goclient.NewSubscriber(goclient.SubscriberConfig{URL: url, Session: sessionOf(stream), Stream: strconv.Itoa(stream)})
+	subscriber, err := goclient.NewSubscriber(goclient.SubscriberConfig{URL: url, Session: load.SessionOf(stream), Stream: strconv.Itoa(stream)})
 	if err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func readWithClient(ctx context.Context, url string, stream int) error {
 }
 
 func readPlainly(ctx context.Context, url string, stream int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+eventsPath(stream), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+load.EventsPath(stream), nil)
 	if err != nil {
 		return err
 	}

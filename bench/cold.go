@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -24,7 +25,7 @@ func cold(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	defer r.close()
-	if err := measure.Quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return f, err
 	}
 	if err := measure.Pause(ctx, forgotten); err != nil { // the janitor has read the log
@@ -42,7 +43,7 @@ func cold(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	f.Add("events_in_window", held)
-	if err := addDrains(ctx, &f, r.nc, drained{newest: uint64(held / partitions)}); err != nil {
+	if err := addDrains(ctx, &f, r.Conn, drained{newest: uint64(held / load.Partitions)}); err != nil {
 		return f, err
 	}
 	f.Ratio("vs_drain", "seconds", "drain_seconds")

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -31,7 +32,7 @@ func addDrains(ctx context.Context, f *measure.Figures, nc *nats.Conn, what drai
 	for _, c := range []struct {
 		metric  string
 		atATime int
-	}{{"drain_seconds", 1}, {"drain16_seconds", partitions}} {
+	}{{"drain_seconds", 1}, {"drain16_seconds", load.Partitions}} {
 		if err := measure.Pause(ctx, forgotten); err != nil {
 			return err
 		}
@@ -52,9 +53,9 @@ func drain(ctx context.Context, nc *nats.Conn, what drained, atATime int) (time.
 		return 0, err
 	}
 	start := time.Now()
-	turns, errs := make(chan struct{}, atATime), make([]error, partitions)
+	turns, errs := make(chan struct{}, atATime), make([]error, load.Partitions)
 	var all sync.WaitGroup
-	for p := range partitions {
+	for p := range load.Partitions {
 		turns <- struct{}{}
 		all.Go(func() {
 			errs[p] = drainPartition(ctx, js, "MCP_"+strconv.Itoa(p), what)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -36,13 +37,13 @@ func fanoutOf(ctx context.Context, f *measure.Figures, c contender, p *programs,
 		return err
 	}
 	defer s.close()
-	l, err := newLoad(ctx, crowd{clients: clients, target: s.target()})
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: s.target()})
 	if err != nil {
 		return err
 	}
-	r := &runner{server: s, load: l, streams: 1, clients: clients}
+	r := &load.Runner{Server: s, Load: l, Streams: 1, Clients: clients}
 	err = fanOut(ctx, r, f, c.prefix)
-	hist := l.close()
+	hist := l.Close()
 	if err != nil {
 		return err
 	}
@@ -51,23 +52,23 @@ func fanoutOf(ctx context.Context, f *measure.Figures, c contender, p *programs,
 }
 
 // fanOut adds what a stream with many clients takes, free and paced.
-func fanOut(ctx context.Context, r *runner, f *measure.Figures, prefix string) error {
+func fanOut(ctx context.Context, r *load.Runner, f *measure.Figures, prefix string) error {
 	// As many events as take a few seconds at a million deliveries a second. As fast
 	// as it goes is still no faster than retention: a session keeps 10,000 events.
 	for _, m := range []struct {
 		name   string
 		events int
 		ahead  int
-	}{{"free", 3_000_000 / r.clients, 5000}, {"ahead16", 1_500_000 / r.clients, 16}} {
-		rate, each, err := r.burst(ctx, m.events, m.ahead)
+	}{{"free", 3_000_000 / r.Clients, 5000}, {"ahead16", 1_500_000 / r.Clients, 16}} {
+		rate, each, err := r.Burst(ctx, m.events, m.ahead)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		f.Add(prefix+m.name+"_deliveries_per_s", rate)
 		f.Add(prefix+m.name+"_cpu_us", each)
 	}
-	r.load.resetLatencies()
-	each, err := r.paced(ctx, 20_000/r.clients, 5*time.Second)
+	r.Load.ResetLatencies()
+	each, err := r.Paced(ctx, 20_000/r.Clients, 5*time.Second)
 	if err != nil {
 		return fmt.Errorf("paced: %w", err)
 	}

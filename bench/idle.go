@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -31,20 +32,20 @@ func idleOf(ctx context.Context, c contender, p *programs, clients int) (float64
 		return 0, err
 	}
 	defer s.close()
-	before, err := measure.Resident(s.pids())
+	before, err := measure.Resident(s.PIDs())
 	if err != nil {
 		return 0, err
 	}
-	l, err := newLoad(ctx, crowd{clients: clients, target: s.target(), stream: func(i int) int { return i }})
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: s.target(), Stream: func(i int) int { return i }})
 	if err != nil {
 		return 0, err
 	}
-	defer l.close()
+	defer l.Close()
 	// What the handshakes left behind goes with a few collections, which an idle
 	// program does by itself every two minutes: it counts.
 	if err := measure.Pause(ctx, 5*time.Second); err != nil {
 		return 0, err
 	}
-	after, err := measure.Resident(s.pids())
+	after, err := measure.Resident(s.PIDs())
 	return float64(after-before) / 1024 / float64(clients), err
 }

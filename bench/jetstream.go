@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 )
@@ -85,7 +86,7 @@ func serveJetStream(kind, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), readyWithin)
 	defer cancel()
 	all := strings.Join(urls, ",")
-	b, err := backend.Create(ctx, backend.Config{NATSURL: all}, "bench", eventlog.Settings{Partitions: partitions, Replicas: n, MaxBytes: 8 << 30}, slog.New(slog.DiscardHandler))
+	b, err := backend.Create(ctx, backend.Config{NATSURL: all}, "bench", eventlog.Settings{Partitions: load.Partitions, Replicas: n, MaxBytes: 8 << 30}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func readAll(ctx context.Context, s *natsserver.Server) error {
 	if err != nil {
 		return err
 	}
-	for p := range partitions {
+	for p := range load.Partitions {
 		consumer, err := js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(p), jetstream.OrderedConsumerConfig{})
 		if err != nil {
 			return err
@@ -138,7 +139,7 @@ func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog
 	if err != nil {
 		return nil, errors.Join(errors.New("JetStream alone did not start"), err)
 	}
-	publisher, err := newLogPublisher(url)
+	publisher, err := load.NewLogPublisher(url)
 	if err != nil {
 		end(cmd)
 		return nil, err
@@ -148,14 +149,14 @@ func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog
 
 // bareLog is JetStream alone, in a process of its own.
 type bareLog struct {
-	*logPublisher
+	*load.LogPublisher
 	cmd *exec.Cmd
 	url string
 }
 
 func (b *bareLog) close() {
-	b.nc.Close()
+	b.Conn.Close()
 	end(b.cmd)
 }
 
-func (b *bareLog) pids() []int { return []int{b.cmd.Process.Pid} }
+func (b *bareLog) PIDs() []int { return []int{b.cmd.Process.Pid} }

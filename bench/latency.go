@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
@@ -52,13 +53,13 @@ func latency(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s server) error {
-	l, err := newLoad(ctx, crowd{clients: latencyClients, target: s.target()})
+	l, err := load.New(ctx, load.Crowd{Clients: latencyClients, Target: s.target()})
 	if err != nil {
 		return err
 	}
-	r := &runner{server: s, load: l, streams: 1, clients: latencyClients}
-	_, err = r.paced(ctx, latencyPerSecond, latencyTime)
-	hist := l.close()
+	r := &load.Runner{Server: s, Load: l, Streams: 1, Clients: latencyClients}
+	_, err = r.Paced(ctx, latencyPerSecond, latencyTime)
+	hist := l.Close()
 	if err != nil {
 		return err
 	}
@@ -69,8 +70,8 @@ func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s server)
 // posted is Rejoin, with each message published in an HTTP request of its own.
 type posted struct{ *rejoin }
 
-func (p posted) publish(ctx context.Context, stream int, message []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.edge+eventsPath(stream), bytes.NewReader(message))
+func (p posted) Publish(ctx context.Context, stream int, message []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.edge+load.EventsPath(stream), bytes.NewReader(message))
 	if err != nil {
 		return err
 	}
@@ -92,8 +93,8 @@ var publisher = &http.Client{Timeout: 10 * time.Second}
 // jetStreamAlone measures the log without Rejoin: publish with ack, one ordered consumer.
 func jetStreamAlone(ctx context.Context, r *rejoin) (*measure.Histogram, error) {
 	const stream = 1 // latencyOf publishes to 0
-	subject := subjectOf(stream)
-	consumer, err := r.js.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(event.Partition(sessionOf(stream), partitions)), jetstream.OrderedConsumerConfig{
+	subject := load.SubjectOf(stream)
+	consumer, err := r.JetStream.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(event.Partition(load.SessionOf(stream), load.Partitions)), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverAllPolicy,
 	})
 	if err != nil {
@@ -104,7 +105,7 @@ func jetStreamAlone(ctx context.Context, r *rejoin) (*measure.Histogram, error) 
 	finished := make(chan error, messages)
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
 		now := time.Now().UnixNano()
-		sent, err := sentAt(m.Data())
+		sent, err := load.SentAt(m.Data())
 		if hist.Add(now - sent); err != nil || hist.Total == messages {
 			finished <- err
 		}
@@ -117,7 +118,7 @@ func jetStreamAlone(ctx context.Context, r *rejoin) (*measure.Histogram, error) 
 	defer tick.Stop()
 	for n := range messages {
 		<-tick.C
-		if _, err := r.js.Publish(ctx, subject, stamped(int(n), messageBytes)); err != nil {
+		if _, err := r.JetStream.Publish(ctx, subject, load.Stamped(int(n), load.MessageBytes)); err != nil {
 			return nil, err
 		}
 	}

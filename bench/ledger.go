@@ -60,7 +60,7 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *measure.Figures)
 		return t, err
 	}
 	defer log.close()
-	if err := measure.Quiet(ctx, log.pids()); err != nil {
+	if err := measure.Quiet(ctx, log.PIDs()); err != nil {
 		return t, err
 	}
 	start := time.Now()
@@ -74,7 +74,7 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *measure.Figures)
 	if err != nil || f == nil {
 		return t, err
 	}
-	return t, addDrains(ctx, f, log.nc, drained{headersOnly: true})
+	return t, addDrains(ctx, f, log.Conn, drained{headersOnly: true})
 }
 
 // measure measures the memory of a janitor that has read its log.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
@@ -23,7 +24,7 @@ const (
 )
 
 func hotSubject(stream string) string {
-	return event.Subject{Partition: event.Partition(hotSession, partitions), Session: hotSession, Stream: stream}.String()
+	return event.Subject{Partition: event.Partition(hotSession, load.Partitions), Session: hotSession, Stream: stream}.String()
 }
 
 // limitsCase measures for how long a session that is written to without a pause holds
@@ -47,12 +48,12 @@ func limitsCase(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err != nil {
 		return f, err
 	}
-	pace := startPacer(ctx, log.logPublisher, hotRate, func(n int) string { return hotSubject(strconv.Itoa(n % hotStreams)) })
+	pace := load.StartPacer(ctx, log.LogPublisher, hotRate, func(n int) string { return hotSubject(strconv.Itoa(n % hotStreams)) })
 	begun := time.Now()
 	above, err := watchHot(ctx, j, begun.Add(hotTime))
 	took := time.Since(begun)
-	acks := pace.take()
-	if err := errors.Join(err, pace.stop()); err != nil {
+	acks := pace.Take()
+	if err := errors.Join(err, pace.Stop()); err != nil {
 		return f, err
 	}
 	after, err := measure.CPU([]int{j.pid()})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -44,18 +45,18 @@ func manyOf(ctx context.Context, f *measure.Figures, c contender, p *programs) e
 		return err
 	}
 	defer s.close()
-	l, err := newLoad(ctx, crowd{clients: manyStreams, target: s.target(), stream: func(i int) int { return i }})
+	l, err := load.New(ctx, load.Crowd{Clients: manyStreams, Target: s.target(), Stream: func(i int) int { return i }})
 	if err != nil {
 		return err
 	}
-	r := &runner{server: s, load: l, streams: manyStreams, clients: 1}
-	_, err = r.paced(ctx, manyPerSecond, manyWarmUp)
+	r := &load.Runner{Server: s, Load: l, Streams: manyStreams, Clients: 1}
+	_, err = r.Paced(ctx, manyPerSecond, manyWarmUp)
 	each := 0.0
 	if err == nil {
-		l.resetLatencies()
-		each, err = r.paced(ctx, manyPerSecond, manyTime)
+		l.ResetLatencies()
+		each, err = r.Paced(ctx, manyPerSecond, manyTime)
 	}
-	hist := l.close()
+	hist := l.Close()
 	if err != nil {
 		return err
 	}
@@ -71,9 +72,9 @@ func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warm
 		return 0, err
 	}
 	defer log.close()
-	r := &runner{server: log, streams: streams, clients: 1}
-	if _, err := r.paced(ctx, perSecond, warmUp); err != nil {
+	r := &load.Runner{Server: log, Streams: streams, Clients: 1}
+	if _, err := r.Paced(ctx, perSecond, warmUp); err != nil {
 		return 0, err
 	}
-	return r.paced(ctx, perSecond, d)
+	return r.Paced(ctx, perSecond, d)
 }

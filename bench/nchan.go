@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -147,13 +148,13 @@ func freeAddr(ctx context.Context) (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
-func (n *nchan) target() target {
-	return target{addr: n.addr, path: func(stream int) string { return "/events/" + strconv.Itoa(stream) }}
+func (n *nchan) target() load.Target {
+	return load.Target{Addr: n.addr, Path: func(stream int) string { return "/events/" + strconv.Itoa(stream) }}
 }
 
 func (n *nchan) publisher(stream int) *nchanPublisher { return n.conns[stream%len(n.conns)] }
 
-func (n *nchan) publish(ctx context.Context, stream int, message []byte) error {
+func (n *nchan) Publish(ctx context.Context, stream int, message []byte) error {
 	return n.publishTold(ctx, stream, message, nil)
 }
 
@@ -163,7 +164,7 @@ func (n *nchan) publishTold(ctx context.Context, stream int, message []byte, tol
 	return n.publisher(stream).publish(ctx, stream, message, told)
 }
 
-func (n *nchan) push() error {
+func (n *nchan) Push() error {
 	var err error
 	for _, c := range n.conns {
 		err = errors.Join(err, c.w.Flush())
@@ -171,8 +172,8 @@ func (n *nchan) push() error {
 	return err
 }
 
-func (n *nchan) flush(ctx context.Context) error {
-	if err := n.push(); err != nil {
+func (n *nchan) Flush(ctx context.Context) error {
+	if err := n.Push(); err != nil {
 		return err
 	}
 	for _, c := range n.conns {
@@ -183,7 +184,7 @@ func (n *nchan) flush(ctx context.Context) error {
 	return nil
 }
 
-func (n *nchan) pids() []int { return children(n.cmd.Process.Pid) }
+func (n *nchan) PIDs() []int { return children(n.cmd.Process.Pid) }
 
 func (n *nchan) close() {
 	for _, c := range n.conns {

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
@@ -113,7 +114,7 @@ func publishInTurn(ctx context.Context, addr string, client int, answered *atomi
 	defer func() { _ = conn.Close() }()
 	in := bufio.NewReader(conn)
 	for n := 0; ctx.Err() == nil; n++ {
-		if _, err := conn.Write(publishRequest(addr, client*publishStreams/publishClients+n%10, "application/json", stamped(n, messageBytes))); err != nil {
+		if _, err := conn.Write(publishRequest(addr, client*publishStreams/publishClients+n%10, "application/json", load.Stamped(n, load.MessageBytes))); err != nil {
 			return err
 		}
 		if err := created(in); err != nil {
@@ -126,7 +127,7 @@ func publishInTurn(ctx context.Context, addr string, client int, answered *atomi
 
 func publishRequest(addr string, stream int, kind string, body []byte) []byte {
 	b := fmt.Appendf(nil, "POST /v1/sessions/%s/streams/%d/events HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
-		sessionOf(stream), stream, addr, kind, len(body))
+		load.SessionOf(stream), stream, addr, kind, len(body))
 	return append(b, body...)
 }
 
@@ -155,19 +156,19 @@ func created(in *bufio.Reader) error {
 // directRate returns how many messages a second are acknowledged when they are published straight
 // to one stream of the log: as docs/publishing.md has it, or, as is not allowed, without a fence.
 func directRate(ctx context.Context, r *rejoin, fenced bool) (float64, error) {
-	session := sessionOf(publishStreams)
-	fence := event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: oneLife, Stream: strconv.Itoa(publishStreams), Kind: event.End}
+	session := load.SessionOf(publishStreams)
+	fence := event.Subject{Partition: event.Partition(session, load.Partitions), Session: session, Life: oneLife, Stream: strconv.Itoa(publishStreams), Kind: event.End}
 	start := time.Now()
 	for n := range ndjsonMessages {
-		msg := &nats.Msg{Subject: subjectOf(publishStreams), Data: stamped(n, messageBytes)}
+		msg := &nats.Msg{Subject: load.SubjectOf(publishStreams), Data: load.Stamped(n, load.MessageBytes)}
 		if fenced {
 			msg.Header = nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}, jetstream.ExpectedLastSubjSeqSubjHeader: {fence.String()}}
 		}
-		if _, err := r.store(ctx, msg); err != nil {
+		if _, err := r.Store(ctx, msg); err != nil {
 			return 0, err
 		}
 	}
-	err := r.flush(ctx)
+	err := r.Flush(ctx)
 	return ndjsonMessages / time.Since(start).Seconds(), err
 }
 
@@ -184,12 +185,12 @@ func postLines(ctx context.Context, addr string, stream, messages int) error {
 	go func() {
 		out := bufio.NewWriterSize(w, 64<<10)
 		for n := range messages {
-			_, _ = out.Write(append(stamped(n, messageBytes), '\n')) // Flush fails as well
+			_, _ = out.Write(append(load.Stamped(n, load.MessageBytes), '\n')) // Flush fails as well
 		}
 		_ = w.CloseWithError(out.Flush())
 	}()
 	defer func() { _ = body.Close() }()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+eventsPath(stream), body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+load.EventsPath(stream), body)
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func ndjsonMemory(ctx context.Context, p *programs, r *rejoin) (float64, error) 
 		return 0, err
 	}
 	defer in.stop()
-	if err := postLines(ctx, in.ingest, publishStreams+2, ndjsonBytes/messageBytes); err != nil {
+	if err := postLines(ctx, in.ingest, publishStreams+2, ndjsonBytes/load.MessageBytes); err != nil {
 		return 0, err
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.pid()))

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 
+	"rejoin/bench/load"
 	"rejoin/shared/sse"
 )
 
@@ -195,11 +196,11 @@ func startRaw(ctx context.Context, kind string) (*rawServer, error) {
 	return r, r.w.WriteByte(0)
 }
 
-func (r *rawServer) target() target {
-	return target{addr: r.addr, sequenced: true, path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
+func (r *rawServer) target() load.Target {
+	return load.Target{Addr: r.addr, Sequenced: true, Path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
 }
 
-func (r *rawServer) publish(_ context.Context, stream int, message []byte) error {
+func (r *rawServer) Publish(_ context.Context, stream int, message []byte) error {
 	r.sequence++
 	frame := sse.AppendEvent(nil, "raw_0000000_"+strconv.Itoa(r.sequence), "", message)
 	var head [8]byte
@@ -209,11 +210,11 @@ func (r *rawServer) publish(_ context.Context, stream int, message []byte) error
 	return err
 }
 
-func (r *rawServer) push() error { return r.w.Flush() }
+func (r *rawServer) Push() error { return r.w.Flush() }
 
-func (r *rawServer) flush(context.Context) error { return r.w.Flush() }
+func (r *rawServer) Flush(context.Context) error { return r.w.Flush() }
 
-func (r *rawServer) pids() []int { return []int{r.cmd.Process.Pid} }
+func (r *rawServer) PIDs() []int { return []int{r.cmd.Process.Pid} }
 
 func (r *rawServer) close() {
 	_ = r.conn.Close()

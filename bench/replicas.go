@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -30,12 +31,12 @@ func replicas(ctx context.Context, p *programs) (measure.Figures, error) {
 
 // services are an edge, and a log that is published to straight.
 type services struct {
-	*logPublisher
+	*load.LogPublisher
 	edge *system
 	all  []int
 }
 
-func (s *services) pids() []int { return s.all }
+func (s *services) PIDs() []int { return s.all }
 
 func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, kind string) error {
 	log, err := startBareLog(ctx, p, kind, "")
@@ -58,7 +59,7 @@ func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, ki
 		return err
 	}
 	defer e.stop()
-	s := &services{log.logPublisher, e, append(log.pids(), e.pid())}
+	s := &services{log.LogPublisher, e, append(log.PIDs(), e.pid())}
 	// First, since ingest creates the session that is published to straight.
 	if err := fanoutReplicated(ctx, f, prefix, s); err != nil {
 		return err
@@ -75,7 +76,7 @@ func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, ki
 	acks := make([]jetstream.PubAckFuture, storedStreams)
 	for n := range 4 {
 		for i := range storedStreams {
-			ack, err := s.store(ctx, &nats.Msg{Subject: subjectOf(i + resumedFrom), Data: varied(n, i)})
+			ack, err := s.Store(ctx, &nats.Msg{Subject: load.SubjectOf(i + resumedFrom), Data: load.Varied(n, i)})
 			if err != nil {
 				return err
 			}
@@ -84,15 +85,15 @@ func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, ki
 			}
 		}
 	}
-	if err := s.flush(ctx); err != nil {
+	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	cursors, err := cursorsOf(ctx, s.nc, acks, resumedFrom)
+	cursors, err := load.CursorsOf(ctx, s.Conn, acks, resumedFrom)
 	if err != nil {
 		return err
 	}
 	t := edgeTarget(s.edge)
-	t.path = func(i int) string { return eventsPath(i + resumedFrom) }
+	t.Path = func(i int) string { return load.EventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
 	f.Add(prefix+"resume_s", took.Seconds())
 	return err
@@ -103,12 +104,12 @@ const resumedFrom = 10_000
 
 func fanoutReplicated(ctx context.Context, f *measure.Figures, prefix string, s *services) error {
 	const clients = 1000
-	l, err := newLoad(ctx, crowd{clients: clients, target: edgeTarget(s.edge)})
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: edgeTarget(s.edge)})
 	if err != nil {
 		return err
 	}
-	r := &runner{server: s, load: l, streams: 1, clients: clients}
+	r := &load.Runner{Server: s, Load: l, Streams: 1, Clients: clients}
 	err = fanOut(ctx, r, f, prefix)
-	f.AddHistogram(prefix+"paced_", l.close())
+	f.AddHistogram(prefix+"paced_", l.Close())
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
@@ -31,13 +32,13 @@ func oneStreamSession(i int) string { return "alone" + strconv.Itoa(i) }
 const oneLife = "bench"
 
 func oneStreamSubject(session string) string {
-	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: oneLife, Stream: "main"}.String()
+	return event.Subject{Partition: event.Partition(session, load.Partitions), Session: session, Life: oneLife, Stream: "main"}.String()
 }
 
 // openOneStream opens a session of one stream, as ingest would.
 func openOneStream(ctx context.Context, r *rejoin, session string) error {
-	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
-	_, err := r.store(ctx, &nats.Msg{Subject: s.String(), Data: []byte(`{"life":"` + oneLife + `"}`)})
+	s := event.Subject{Partition: event.Partition(session, load.Partitions), Session: session, Kind: event.Open}
+	_, err := r.Store(ctx, &nats.Msg{Subject: s.String(), Data: []byte(`{"life":"` + oneLife + `"}`)})
 	return err
 }
 
@@ -60,37 +61,37 @@ func removal(ctx context.Context, p *programs) (measure.Figures, error) {
 	}
 	for n := range storedPerStream {
 		for i := range storedStreams {
-			if _, err := r.store(ctx, &nats.Msg{Subject: oneStreamSubject(oneStreamSession(i)), Data: varied(n, i)}); err != nil {
+			if _, err := r.Store(ctx, &nats.Msg{Subject: oneStreamSubject(oneStreamSession(i)), Data: load.Varied(n, i)}); err != nil {
 				return f, err
 			}
 		}
 	}
-	if err := r.flush(ctx); err != nil {
+	if err := r.Flush(ctx); err != nil {
 		return f, err
 	}
-	if err := measure.Quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return f, err
 	}
 	if err := closeSessions(ctx, r); err != nil {
 		return f, err
 	}
-	pace := startPacer(ctx, r.logPublisher, removalRate, func(n int) string { return oneStreamSubject("live" + strconv.Itoa(n%1000)) })
-	defer func() { _ = pace.stop() }() // asked for below
+	pace := load.StartPacer(ctx, r.LogPublisher, removalRate, func(n int) string { return oneStreamSubject("live" + strconv.Itoa(n%1000)) })
+	defer func() { _ = pace.Stop() }() // asked for below
 	if err := measure.Pause(ctx, removalBefore); err != nil {
 		return f, err
 	}
-	before := pace.take()
+	before := pace.Take()
 	if err := removed(ctx, r, 1); err != nil {
 		return f, err
 	}
-	pace.take()
+	pace.Take()
 	start := time.Now()
 	if err := removed(ctx, r, removedEvents); err != nil {
 		return f, err
 	}
 	f.Add("seconds", time.Since(start).Seconds())
-	during := pace.take()
-	if err := pace.stop(); err != nil {
+	during := pace.Take()
+	if err := pace.Stop(); err != nil {
 		return f, err
 	}
 	f.AddHistogram("before_", before)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/shared/event"
 )
@@ -41,11 +42,11 @@ func scaleEdges(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 // idleSubscribers connects one subscriber for each session, to a stream that gets nothing.
-func idleSubscribers(ctx context.Context, addr string) (*load, error) {
-	return newLoad(ctx, crowd{
-		clients: scaleStreams / streamsPerSession, stream: func(i int) int { return i * streamsPerSession },
-		target: target{addr: addr, path: func(stream int) string {
-			return "/v1/sessions/" + sessionOf(stream) + "/streams/quiet/events?from=now"
+func idleSubscribers(ctx context.Context, addr string) (*load.Load, error) {
+	return load.New(ctx, load.Crowd{
+		Clients: scaleStreams / load.StreamsPerSession, Stream: func(i int) int { return i * load.StreamsPerSession },
+		Target: load.Target{Addr: addr, Path: func(stream int) string {
+			return "/v1/sessions/" + load.SessionOf(stream) + "/streams/quiet/events?from=now"
 		}},
 	})
 }
@@ -57,7 +58,7 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 		return err
 	}
 	defer log.close()
-	pids := [][]int{log.pids()}
+	pids := [][]int{log.PIDs()}
 	var all []int
 	var edges []*system
 	defer func() {
@@ -83,14 +84,14 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.end() }()
+	defer func() { _ = l.End() }()
 	follow := 0.0
 	for _, e := range edges {
 		followed, err := e.metric(ctx, "rejoin_edge_partitions_followed")
 		if err != nil {
 			return err
 		}
-		follow += followed / partitions
+		follow += followed / load.Partitions
 	}
 	f.Add(fmt.Sprintf("edges_of_a_partition_%d", n), follow)
 	if err := measure.Quiet(ctx, all); err != nil {
@@ -116,11 +117,11 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 		return err
 	}
 	for i := range scaleEvents {
-		if err := log.publish(ctx, i%scaleStreams, varied(i, 0)); err != nil {
+		if err := log.Publish(ctx, i%scaleStreams, load.Varied(i, 0)); err != nil {
 			return err
 		}
 	}
-	if err := log.flush(ctx); err != nil {
+	if err := log.Flush(ctx); err != nil {
 		return err
 	}
 	if err := measure.Quiet(ctx, slices.Concat(pids...)); err != nil {
@@ -164,7 +165,7 @@ func coldReaders(ctx context.Context, f *measure.Figures, p *programs, nats stri
 	defer e.stop()
 	of := map[int]int{} // a stream of each partition
 	for stream := range scaleStreams {
-		of[event.Partition(sessionOf(stream), partitions)] = stream
+		of[event.Partition(load.SessionOf(stream), load.Partitions)] = stream
 	}
 	var all []time.Duration
 	for range coldRounds {
@@ -189,7 +190,7 @@ var firstClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: tru
 // firstEvent returns how long a subscriber waits for its first event.
 func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, error) {
 	start := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+eventsPath(stream), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+load.EventsPath(stream), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -239,7 +240,7 @@ func edgeGone(ctx context.Context, f *measure.Figures, p *programs) error {
 		return err
 	}
 	defer r.close()
-	if err := measure.Quiet(ctx, r.pids()); err != nil { // the janitor reads the whole log first
+	if err := measure.Quiet(ctx, r.PIDs()); err != nil { // the janitor reads the whole log first
 		return err
 	}
 	for _, to := range []struct {
@@ -251,9 +252,9 @@ func edgeGone(ctx context.Context, f *measure.Figures, p *programs) error {
 			return err
 		}
 		pids := []int{e.pid()}
-		if err = measure.Quiet(ctx, append(pids, r.pids()...)); err == nil {
+		if err = measure.Quiet(ctx, append(pids, r.PIDs()...)); err == nil {
 			t := edgeTarget(e)
-			t.path = eventsPath
+			t.Path = load.EventsPath
 			err = storm(ctx, f, to.prefix, pids, t, storedRecent, func(i int) string { return log.recent[i] })
 		}
 		var reads, scans float64

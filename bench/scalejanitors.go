@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/backend"
@@ -51,7 +52,7 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 	}()
 	measureAll := func(started int) error {
 		for i := range started {
-			if err := holds(ctx, janitors[i], partitions/started, time.Second); err != nil {
+			if err := holds(ctx, janitors[i], load.Partitions/started, time.Second); err != nil {
 				return err
 			}
 		}
@@ -87,11 +88,11 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err := janitors[0].kill(); err != nil {
 		return f, err
 	}
-	if err := holds(ctx, janitors[1], partitions, 100*time.Millisecond); err != nil {
+	if err := holds(ctx, janitors[1], load.Partitions, 100*time.Millisecond); err != nil {
 		return f, err
 	}
 	f.Add("takeover_s", time.Since(start).Seconds())
-	if err := addDrains(ctx, &f, log.nc, drained{headersOnly: true}); err != nil {
+	if err := addDrains(ctx, &f, log.Conn, drained{headersOnly: true}); err != nil {
 		return f, err
 	}
 	f.Add("takeover_bound_s", lease.Default.Seconds()+takeOver*f.Value("drain16_seconds")/2)
@@ -152,12 +153,12 @@ func fillSessions(ctx context.Context, p *programs, log *bareLog, streams, event
 	}
 	for n := range events {
 		for i, subject := range subjects {
-			if _, err := log.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)}); err != nil {
+			if _, err := log.Store(ctx, &nats.Msg{Subject: subject, Data: load.Varied(n, i)}); err != nil {
 				return err
 			}
 		}
 	}
-	return log.flush(ctx)
+	return log.Flush(ctx)
 }
 
 func sharedSession(i int) string { return "shared-" + strconv.Itoa(i) }

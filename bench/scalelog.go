@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -50,7 +51,7 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 	acks := make([]jetstream.PubAckFuture, storedStreams)
 	for n := from; n < to; n++ {
 		for i := range storedStreams {
-			ack, err := r.store(ctx, &nats.Msg{Subject: subjectOf(i), Data: varied(n, i)})
+			ack, err := r.Store(ctx, &nats.Msg{Subject: load.SubjectOf(i), Data: load.Varied(n, i)})
 			if err != nil {
 				r.close()
 				return err
@@ -60,7 +61,7 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 			}
 		}
 	}
-	err = r.flush(ctx)
+	err = r.Flush(ctx)
 	r.close()
 	if err != nil {
 		return err
@@ -72,15 +73,15 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 	defer r.close()
 	name := strconv.Itoa(to * storedStreams / 1_000_000)
 	f.Add("program_start_s_"+name, time.Since(start).Seconds())
-	if err := measure.Quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return err
 	}
-	held, err := measure.Resident(r.pids())
+	held, err := measure.Resident(r.PIDs())
 	if err != nil {
 		return err
 	}
 	f.Add("program_resident_mb_"+name, float64(held)/1e6)
-	cursors, err := cursorsOf(ctx, r.nc, acks, 0)
+	cursors, err := load.CursorsOf(ctx, r.Conn, acks, 0)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 	defer e.stop()
 	f.Add("start_s_"+name, time.Since(start).Seconds())
 	t := edgeTarget(e)
-	t.path = eventsPath
+	t.Path = load.EventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
 		if err := measure.Quiet(ctx, []int{e.pid(), r.pid()}); err != nil {
 			return err
@@ -108,20 +109,20 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 
 // resumed returns how long the clients of all streams take, that connect at once and miss so many
 // messages from number first on.
-func resumed(ctx context.Context, t target, first, missing int, cursor func(i int) string) (time.Duration, error) {
+func resumed(ctx context.Context, t load.Target, first, missing int, cursor func(i int) string) (time.Duration, error) {
 	start := time.Now()
-	l, err := newLoad(ctx, crowd{
-		clients: storedStreams, target: t, atOnce: true,
-		stream: func(i int) int { return i },
-		after:  func(i int) (string, int) { return cursor(i), first },
+	l, err := load.New(ctx, load.Crowd{
+		Clients: storedStreams, Target: t, AtOnce: true,
+		Stream: func(i int) int { return i },
+		After:  func(i int) (string, int) { return cursor(i), first },
 	})
 	if err != nil {
 		return 0, err
 	}
-	err = l.waitFor(ctx, int64(storedStreams*missing))
+	err = l.WaitFor(ctx, int64(storedStreams*missing))
 	took := time.Since(start)
 	if err == nil {
-		err = l.settled(ctx)
+		err = l.Settled(ctx)
 	}
-	return took, errors.Join(err, l.end())
+	return took, errors.Join(err, l.End())
 }

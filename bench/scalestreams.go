@@ -30,7 +30,7 @@ func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	defer log.close()
-	if err := f.AddResident("nats", log.pids()); err != nil {
+	if err := f.AddResident("nats", log.PIDs()); err != nil {
 		return f, err
 	}
 	started := map[string]*system{}

@@ -3,13 +3,15 @@ package main
 import (
 	"context"
 	"strings"
+
+	"rejoin/bench/load"
 )
 
 // server is something that broadcasts: Rejoin, a raw server, or a peer.
 type server interface {
 	// target is where clients connect.
-	target() target
-	sink
+	target() load.Target
+	load.Sink
 	close()
 }
 
@@ -54,7 +56,7 @@ func (p *programs) contenders(prefixes ...string) []contender {
 // without waiting for each one's acknowledgement, so that publishing is not the limit.
 type rejoin struct {
 	*system
-	*logPublisher
+	*load.LogPublisher
 }
 
 // followAll is the flag of an edge that follows all partitions, from the start.
@@ -67,24 +69,24 @@ func startRejoin(ctx context.Context, p *programs, dir string, args ...string) (
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := newLogPublisher(s.nats)
+	publisher, err := load.NewLogPublisher(s.nats)
 	if err != nil {
 		s.stop()
 		return nil, err
 	}
-	return &rejoin{system: s, logPublisher: publisher}, nil
+	return &rejoin{system: s, LogPublisher: publisher}, nil
 }
 
 // edgeTarget is an edge, or the standalone program, to clients that begin now, or at their event ID.
-func edgeTarget(s *system) target {
-	return target{addr: strings.TrimPrefix(s.edge, "http://"), sequenced: true, path: func(stream int) string { return eventsPath(stream) + "?from=now" }}
+func edgeTarget(s *system) load.Target {
+	return load.Target{Addr: strings.TrimPrefix(s.edge, "http://"), Sequenced: true, Path: func(stream int) string { return load.EventsPath(stream) + "?from=now" }}
 }
 
-func (r *rejoin) target() target { return edgeTarget(r.system) }
+func (r *rejoin) target() load.Target { return edgeTarget(r.system) }
 
-func (r *rejoin) pids() []int { return []int{r.pid()} }
+func (r *rejoin) PIDs() []int { return []int{r.pid()} }
 
 func (r *rejoin) close() {
-	r.nc.Close()
+	r.Conn.Close()
 	r.stop()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -41,36 +42,36 @@ func slowOf(ctx context.Context, f *measure.Figures, p *programs, prefix string,
 		return 0, err
 	}
 	defer s.close()
-	healthy, err := newLoad(ctx, crowd{clients: slowClients, target: s.target()})
+	healthy, err := load.New(ctx, load.Crowd{Clients: slowClients, Target: s.target()})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = healthy.end() }()
-	others, err := newLoad(ctx, crowd{clients: stalled, target: s.target(), stalled: true})
+	defer func() { _ = healthy.End() }()
+	others, err := load.New(ctx, load.Crowd{Clients: stalled, Target: s.target(), Stalled: true})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = others.end() }()
-	r := &runner{server: s, load: healthy, streams: 1, clients: slowClients, bytes: fillMessageBytes}
+	defer func() { _ = others.End() }()
+	r := &load.Runner{Server: s, Load: healthy, Streams: 1, Clients: slowClients, Bytes: fillMessageBytes}
 	// The edge closes a client that takes nothing for 10 s: what is measured has to
 	// be over by then.
-	if _, _, err := r.burst(ctx, fillMessages, 16); err != nil {
+	if _, _, err := r.Burst(ctx, fillMessages, 16); err != nil {
 		return 0, err
 	}
-	r.bytes = messageBytes
-	healthy.resetLatencies()
-	each, err := r.paced(ctx, 20_000/slowClients, slowTime)
+	r.Bytes = load.MessageBytes
+	healthy.ResetLatencies()
+	each, err := r.Paced(ctx, 20_000/slowClients, slowTime)
 	if err != nil {
 		return 0, err
 	}
-	memory, err := measure.Resident(s.pids())
+	memory, err := measure.Resident(s.PIDs())
 	if err != nil {
 		return 0, err
 	}
-	f.AddHistogram(prefix, healthy.latencies())
+	f.AddHistogram(prefix, healthy.Latencies())
 	f.Add(prefix+"cpu_us", each)
 	if stalled > 0 {
-		f.Add("stalled_and_open", float64(others.open()))
+		f.Add("stalled_and_open", float64(others.Established()))
 	}
 	return memory, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/bench/load"
 	"rejoin/shared/eventlog"
 )
 
@@ -71,12 +72,12 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 	defer r.close()
 	subjects := make([]string, storedStreams)
 	for i := range subjects {
-		subjects[i] = subjectOf(i)
+		subjects[i] = load.SubjectOf(i)
 	}
 	acks, recent := make([]jetstream.PubAckFuture, storedStreams), make([]jetstream.PubAckFuture, storedStreams)
 	for n := range storedPerStream {
 		for i, subject := range subjects {
-			ack, err := r.store(ctx, &nats.Msg{Subject: subject, Data: varied(n, i)})
+			ack, err := r.Store(ctx, &nats.Msg{Subject: subject, Data: load.Varied(n, i)})
 			if err != nil {
 				return err
 			}
@@ -88,7 +89,7 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 			}
 		}
 	}
-	if err := r.flush(ctx); err != nil {
+	if err := r.Flush(ctx); err != nil {
 		return err
 	}
 	return s.setCursors(ctx, r, acks, recent)
@@ -96,7 +97,7 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 
 // setCursors makes the event ids of what was acknowledged.
 func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetstream.PubAckFuture) error {
-	log, err := eventlog.Open(ctx, r.nc, slog.New(slog.DiscardHandler))
+	log, err := eventlog.Open(ctx, r.Conn, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -112,9 +113,9 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 	if total != storedEvents {
 		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
 	}
-	if s.cursors, err = cursorsOf(ctx, r.nc, acks, 0); err != nil {
+	if s.cursors, err = load.CursorsOf(ctx, r.Conn, acks, 0); err != nil {
 		return err
 	}
-	s.recent, err = cursorsOf(ctx, r.nc, recent, 0)
+	s.recent, err = load.CursorsOf(ctx, r.Conn, recent, 0)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -39,7 +40,7 @@ func stormInWindow(ctx context.Context, p *programs) (measure.Figures, error) {
 func stormBelow(ctx context.Context, p *programs) (measure.Figures, error) {
 	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
-		if err := addDrains(ctx, &f, r.nc, drained{}); err != nil {
+		if err := addDrains(ctx, &f, r.Conn, drained{}); err != nil {
 			return err
 		}
 		return measure.Pause(ctx, forgotten)
@@ -62,7 +63,7 @@ func stormOfRejoin(ctx context.Context, f *measure.Figures, p *programs, window 
 	}
 	defer r.close()
 	// The janitor reads the whole log first.
-	if err := measure.Quiet(ctx, r.pids()); err != nil {
+	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return err
 	}
 	if before != nil {
@@ -76,8 +77,8 @@ func stormOfRejoin(ctx context.Context, f *measure.Figures, p *programs, window 
 	}
 	f.Add("events_in_window", held)
 	t := r.target()
-	t.path = eventsPath
-	if err := storm(ctx, f, ofRejoin, r.pids(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
+	t.Path = load.EventsPath
+	if err := storm(ctx, f, ofRejoin, r.PIDs(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
 		return err
 	}
 	reads, err := r.metric(ctx, "rejoin_edge_log_reads_total")
@@ -93,19 +94,19 @@ func stormOfRaw(ctx context.Context, f *measure.Figures) error {
 	}
 	defer s.close()
 	for n := storedCursor + 1; n < storedPerStream; n++ {
-		if err := s.publish(ctx, 0, varied(n, 0)); err != nil {
+		if err := s.Publish(ctx, 0, load.Varied(n, 0)); err != nil {
 			return err
 		}
 	}
-	if err := s.flush(ctx); err != nil {
+	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	if err := measure.Quiet(ctx, s.pids()); err != nil {
+	if err := measure.Quiet(ctx, s.PIDs()); err != nil {
 		return err
 	}
 	t := s.target()
-	t.path = func(int) string { return "/0" }
-	return storm(ctx, f, ofRaw, s.pids(), t, storedCursor, func(int) string { return "raw_0000000_0" })
+	t.Path = func(int) string { return "/0" }
+	return storm(ctx, f, ofRaw, s.PIDs(), t, storedCursor, func(int) string { return "raw_0000000_0" })
 }
 
 // stormOfNchan measures Nchan, which has to be given everything each time.
@@ -122,20 +123,20 @@ func stormOfNchan(ctx context.Context, f *measure.Figures, p *programs) error {
 			if n == storedCursor {
 				told = func(id string) { cursors[i] = id }
 			}
-			if err := s.publishTold(ctx, i, varied(n, i), told); err != nil {
+			if err := s.publishTold(ctx, i, load.Varied(n, i), told); err != nil {
 				return err
 			}
 		}
 	}
-	if err := s.flush(ctx); err != nil {
+	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	return storm(ctx, f, ofNchan, s.pids(), s.target(), storedCursor, func(i int) string { return cursors[i] })
+	return storm(ctx, f, ofNchan, s.PIDs(), s.target(), storedCursor, func(i int) string { return cursors[i] })
 }
 
 // storm has all clients connect at once, each behind message number last, and waits until each
 // has what it misses.
-func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t target, last int, cursor func(i int) string) error {
+func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t load.Target, last int, cursor func(i int) string) error {
 	missing := int64(storedStreams * (storedPerStream - 1 - last))
 	before, err := measure.CPU(pids)
 	if err != nil {
@@ -144,22 +145,22 @@ func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t
 	limited, cancel := context.WithTimeout(ctx, stormLimit)
 	defer cancel()
 	start := time.Now()
-	l, err := newLoad(limited, crowd{
-		clients: storedStreams, target: t, atOnce: true,
-		stream: func(i int) int { return i },
-		after:  func(i int) (string, int) { return cursor(i), last + 1 },
+	l, err := load.New(limited, load.Crowd{
+		Clients: storedStreams, Target: t, AtOnce: true,
+		Stream: func(i int) int { return i },
+		After:  func(i int) (string, int) { return cursor(i), last + 1 },
 	})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.end() }()
-	err = l.waitFor(limited, missing)
+	defer func() { _ = l.End() }()
+	err = l.WaitFor(limited, missing)
 	took := time.Since(start)
 	switch {
 	case err == nil:
-		err = l.settled(ctx) // nothing more may come
+		err = l.Settled(ctx) // nothing more may come
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		f.Remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.delivered.Load(), missing)
+		f.Remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.Delivered.Load(), missing)
 		err, took = nil, stormLimit
 	}
 	if err != nil {
@@ -171,7 +172,7 @@ func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t
 	}
 	f.Add(prefix+"seconds", took.Seconds())
 	f.Add(prefix+"cpu_seconds", (after - before).Seconds())
-	if n := l.returned.Load(); n > 0 {
+	if n := l.Returned.Load(); n > 0 {
 		f.Remark("%sstorm: %d connections were ended by the server and came back.", prefix, n)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"rejoin/bench/measure"
 )
 
-// pacer publishes events at a steady rate, and measures how long each waits for its
+// Pacer publishes events at a steady rate, and measures how long each waits for its
 // acknowledgement.
-type pacer struct {
+type Pacer struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 
@@ -23,9 +23,9 @@ type pacer struct {
 	err  error
 }
 
-func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject func(n int) string) *pacer {
+func StartPacer(ctx context.Context, to *LogPublisher, perSecond int, subject func(n int) string) *Pacer {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pacer{cancel: cancel, acks: &measure.Histogram{}}
+	p := &Pacer{cancel: cancel, acks: &measure.Histogram{}}
 	p.all.Go(func() {
 		start := time.Now()
 		for n := 0; ctx.Err() == nil; n++ {
@@ -34,7 +34,7 @@ func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject fu
 				time.Sleep(wait)
 			}
 			sent := time.Now()
-			ack, err := to.store(ctx, &nats.Msg{Subject: subject(n), Data: stamped(n, messageBytes)})
+			ack, err := to.Store(ctx, &nats.Msg{Subject: subject(n), Data: Stamped(n, MessageBytes)})
 			if err != nil {
 				p.fail(ctx, err)
 				return
@@ -45,7 +45,7 @@ func startPacer(ctx context.Context, to *logPublisher, perSecond int, subject fu
 	return p
 }
 
-func (p *pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.Time) {
+func (p *Pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.Time) {
 	select {
 	case <-ack.Ok():
 		took := time.Since(sent)
@@ -58,7 +58,7 @@ func (p *pacer) wait(ctx context.Context, ack jetstream.PubAckFuture, sent time.
 	}
 }
 
-func (p *pacer) fail(ctx context.Context, err error) {
+func (p *Pacer) fail(ctx context.Context, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if ctx.Err() == nil {
@@ -66,8 +66,8 @@ func (p *pacer) fail(ctx context.Context, err error) {
 	}
 }
 
-// take returns the latencies since it was last called.
-func (p *pacer) take() *measure.Histogram {
+// Take returns the latencies since it was last called.
+func (p *Pacer) Take() *measure.Histogram {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.acks
@@ -75,8 +75,8 @@ func (p *pacer) take() *measure.Histogram {
 	return h
 }
 
-// stop ends it, and returns what went wrong.
-func (p *pacer) stop() error {
+// Stop ends it, and returns what went wrong.
+func (p *Pacer) Stop() error {
 	p.cancel()
 	p.all.Wait()
 	p.mu.Lock()

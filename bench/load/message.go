@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// messageBytes is the size of a message, unless a case says otherwise.
-const messageBytes = 512
+// MessageBytes is the size of a message, unless a case says otherwise.
+const MessageBytes = 512
 
-// stamped returns message n as it is sent now, padded to size bytes.
-func stamped(n, size int) []byte {
+// Stamped returns message n as it is sent now, padded to size bytes.
+func Stamped(n, size int) []byte {
 	b := fmt.Appendf(make([]byte, 0, size), `{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d,"t":%d,"pad":"`, n, time.Now().UnixNano())
 	for len(b) < size-3 {
 		b = append(b, 'x')
@@ -19,10 +19,10 @@ func stamped(n, size int) []byte {
 	return append(b, `"}}`...)
 }
 
-// varied is stamped with padding that does not compress: a store that compresses
+// Varied is stamped with padding that does not compress: a store that compresses
 // its blocks would else hold next to nothing.
-func varied(n, stream int) []byte {
-	b := stamped(n, messageBytes)
+func Varied(n, stream int) []byte {
+	b := Stamped(n, MessageBytes)
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	state := uint64(n)*10_000 + uint64(stream) + 1 //nolint:gosec // positive
 	for i := padAt; i < len(b)-3; i++ {
@@ -52,8 +52,8 @@ func member(block []byte, key string) (int64, error) {
 	return decimal(rest[:end])
 }
 
-// sentAt returns when a message was sent, in nanoseconds. Any other text may stand around it.
-func sentAt(message []byte) (int64, error) { return member(message, `"t":`) }
+// SentAt returns when a message was sent, in nanoseconds. Any other text may stand around it.
+func SentAt(message []byte) (int64, error) { return member(message, `"t":`) }
 
 // memberWithin is how far into a block a member is looked for.
 const memberWithin = 220

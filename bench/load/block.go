@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func (c *loadConn) block(block []byte, sequenced bool) (kind blockKind, sent int
 	if n != int64(c.next) {
 		return 0, 0, fmt.Errorf("got message %d, want %d", n, c.next)
 	}
-	sent, err = sentAt(block)
+	sent, err = SentAt(block)
 	if err != nil {
 		return 0, 0, err
 	}

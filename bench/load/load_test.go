@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +14,10 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/leaktest"
 )
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestBlock_OrderLossAndDuplicates(t *testing.T) {
 	message := func(id string, n int) string {
@@ -60,8 +64,8 @@ func TestBlock_OrderLossAndDuplicates(t *testing.T) {
 // The message's members have to be found whatever the id.
 func TestReadStamp(t *testing.T) {
 	id := strings.Repeat("x", 40) + "_0000000_18446744073709551"
-	for _, m := range [][]byte{stamped(1_000_000, messageBytes), varied(1_000_000, 9999)} {
-		if len(m) != messageBytes {
+	for _, m := range [][]byte{Stamped(1_000_000, MessageBytes), Varied(1_000_000, 9999)} {
+		if len(m) != MessageBytes {
 			t.Errorf("a message has %d bytes", len(m))
 		}
 		conn := loadConn{next: 1_000_000}
@@ -76,7 +80,7 @@ func TestReadStamp(t *testing.T) {
 }
 
 func TestBlock_AllocatesNothing(t *testing.T) {
-	block := append([]byte("id: a_0000000_1\ndata: "), append(stamped(1, messageBytes), '\n')...)
+	block := append([]byte("id: a_0000000_1\ndata: "), append(Stamped(1, MessageBytes), '\n')...)
 	conn := loadConn{id: make([]byte, 0, 64)}
 	if n := testing.AllocsPerRun(100, func() {
 		conn.next, conn.sequence = 1, 0
@@ -95,7 +99,7 @@ func TestCursor_IsAnEventID(t *testing.T) {
 		t.Fatal(id, err)
 	}
 	for _, life := range []string{"", "opened"} {
-		place := event.Place{Origin: "one", Session: sessionOf(1234), Life: life, Stream: "1234"}
+		place := event.Place{Origin: "one", Session: SessionOf(1234), Life: life, Stream: "1234"}
 		if verdict, _ := event.Resolve(id, place, append(gens, event.Generation{ID: "two", Start: 100})); verdict != event.Good {
 			t.Errorf("the id is %d", verdict)
 		}
@@ -138,7 +142,7 @@ func framed(from, to int) string {
 	var b strings.Builder
 	b.WriteString(": open\n\n")
 	for n := from; n <= to; n++ {
-		fmt.Fprintf(&b, "id: s_0000000_%d\ndata: %s\n\n", n+1, stamped(n, 200))
+		fmt.Fprintf(&b, "id: s_0000000_%d\ndata: %s\n\n", n+1, Stamped(n, 200))
 	}
 	return b.String()
 }
@@ -147,15 +151,15 @@ func TestStorm_ResumesWithNewestID(t *testing.T) {
 	addr, requests := scripted(t, "retry: 1\n\n", "retry: 1\n"+framed(5, 6)+"id: s_00", framed(7, 9))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	l, err := newLoad(ctx, crowd{
-		clients: 1, atOnce: true, after: func(int) (string, int) { return "s_0000000_5", 5 },
-		target: target{addr: addr, sequenced: true, path: func(int) string { return "/x" }},
+	l, err := New(ctx, Crowd{
+		Clients: 1, AtOnce: true, After: func(int) (string, int) { return "s_0000000_5", 5 },
+		Target: Target{Addr: addr, Sequenced: true, Path: func(int) string { return "/x" }},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
-	if err := l.waitFor(ctx, 5); err != nil {
+	defer l.Close()
+	if err := l.WaitFor(ctx, 5); err != nil {
 		t.Fatal(err)
 	}
 	for i, id := range []string{"s_0000000_5", "s_0000000_5", "s_0000000_7"} {
@@ -169,10 +173,10 @@ func TestLoad_ConnectionEnds(t *testing.T) {
 	addr, _ := scripted(t, framed(0, 2))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	l, err := newLoad(ctx, crowd{clients: 1, target: target{addr: addr, sequenced: true, path: func(int) string { return "/x" }}})
+	l, err := New(ctx, Crowd{Clients: 1, Target: Target{Addr: addr, Sequenced: true, Path: func(int) string { return "/x" }}})
 	if err == nil {
-		err = l.waitFor(ctx, 4)
-		l.close()
+		err = l.WaitFor(ctx, 4)
+		l.Close()
 	}
 	if !errors.Is(err, errEnded) {
 		t.Errorf("the error is %v", err)

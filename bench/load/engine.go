@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 // engine serves a part of a load's connections with one goroutine and one epoll.
 type engine struct {
-	load   *load
+	load   *Load
 	number int // connection i belongs to engine i mod loadEngines
 	epoll  int
 	server unix.SockaddrInet4
@@ -39,8 +39,8 @@ type loadConn struct {
 	backAt   time.Time     // when it is opened again
 }
 
-func newEngine(l *load, number int) (*engine, error) {
-	ap, err := netip.ParseAddrPort(l.crowd.target.addr)
+func newEngine(l *Load, number int) (*engine, error) {
+	ap, err := netip.ParseAddrPort(l.crowd.Target.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func newEngine(l *load, number int) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := (l.crowd.clients + loadEngines - 1 - number) / loadEngines
+	n := (l.crowd.Clients + loadEngines - 1 - number) / loadEngines
 	return &engine{
 		load: l, number: number, epoll: fd, conns: make([]loadConn, n), buf: make([]byte, 1<<20),
 		server: unix.SockaddrInet4{Port: int(ap.Port()), Addr: ap.Addr().As4()},
@@ -94,13 +94,13 @@ func (e *engine) openSome() (patience int, err error) {
 		case len(e.later) > 0 && time.Now().After(e.conns[e.later[0]].backAt):
 			i := e.later[0]
 			e.later = e.later[1:]
-			e.load.returned.Add(1)
+			e.load.Returned.Add(1)
 			if err := e.open(i); err != nil {
 				return 0, err
 			}
 		case e.opened == len(e.conns):
 			return 20, nil
-		case !e.load.crowd.atOnce && e.load.opened.Load()-e.load.connected.Load() >= opening:
+		case !e.load.crowd.AtOnce && e.load.opened.Load()-e.load.connected.Load() >= opening:
 			return 1, nil
 		default:
 			i := e.opened
@@ -108,9 +108,9 @@ func (e *engine) openSome() (patience int, err error) {
 			e.load.opened.Add(1)
 			c := &e.conns[i]
 			c.index, c.fd = i*loadEngines+e.number, -1
-			if e.load.crowd.after != nil {
+			if e.load.crowd.After != nil {
 				var id string
-				id, c.next = e.load.crowd.after(c.index)
+				id, c.next = e.load.crowd.After(c.index)
 				c.id = []byte(id)
 			}
 			if err := e.open(i); err != nil {
@@ -172,19 +172,19 @@ func (e *engine) serve(events []unix.EpollEvent, patience int) error {
 }
 
 func (e *engine) request(i int) error {
-	c, t := &e.conns[i], e.load.crowd.target
+	c, t := &e.conns[i], e.load.crowd.Target
 	stream := 0
-	if e.load.crowd.stream != nil {
-		stream = e.load.crowd.stream(c.index)
+	if e.load.crowd.Stream != nil {
+		stream = e.load.crowd.Stream(c.index)
 	}
 	b := e.buf[:0]
-	b = fmt.Appendf(b, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n", t.path(stream), t.addr)
-	if e.load.crowd.after != nil {
+	b = fmt.Appendf(b, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n", t.Path(stream), t.Addr)
+	if e.load.crowd.After != nil {
 		b = fmt.Appendf(b, "Last-Event-ID: %s\r\n", c.id)
 	}
 	b = append(b, "\r\n"...)
 	if _, err := unix.Write(c.fd, b); err != nil {
-		if e.load.crowd.atOnce {
+		if e.load.crowd.AtOnce {
 			return e.comeBack(i)
 		}
 		return err
@@ -206,7 +206,7 @@ func (e *engine) read(i int) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 		return nil
-	case (err != nil || n == 0) && e.load.crowd.atOnce:
+	case (err != nil || n == 0) && e.load.crowd.AtOnce:
 		return e.comeBack(i)
 	case err != nil:
 		return err
@@ -238,7 +238,7 @@ func (e *engine) body(i int, data []byte) error {
 		if end < 0 {
 			break
 		}
-		what, sent, err := c.block(data[:end+1], e.load.crowd.target.sequenced)
+		what, sent, err := c.block(data[:end+1], e.load.crowd.Target.Sequenced)
 		if err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func (e *engine) body(i int, data []byte) error {
 			delivered++
 		case blockFirst:
 			e.load.connected.Add(1)
-			if e.load.crowd.stalled {
+			if e.load.crowd.Stalled {
 				return e.watch(unix.EPOLL_CTL_DEL, i, 0)
 			}
 		case blockOther:
