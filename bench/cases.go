@@ -4,13 +4,14 @@ import (
 	"context"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // benchCase is one case of a group: run measures it once.
 type benchCase struct {
 	group, name string
 	what        string
-	run         func(ctx context.Context, p *programs) (measure.Figures, error)
+	run         func(ctx context.Context, p *system.Programs) (measure.Figures, error)
 }
 
 func cases() []benchCase {

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	goclient "rejoin/shared/client"
 )
 
@@ -26,31 +27,31 @@ const (
 // goClient measures the Go client: a publisher on one stream and on 64, beside one
 // request with the same messages as NDJSON; and a subscriber of what is in the window,
 // beside a reader that only counts lines.
-func goClient(ctx context.Context, p *programs) (measure.Figures, error) {
+func goClient(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := startRejoin(ctx, p, "", followAll, "--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1")
+	r, err := system.StartRejoin(ctx, p, "", system.FollowAll, "--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1")
 	if err != nil {
 		return f, err
 	}
-	defer r.close()
+	defer r.Close()
 	retained := clientStreams // the stream behind those that are published to
 	for _, m := range []struct {
 		metric  string
 		measure func() (float64, error)
 	}{
-		{"ndjson_per_s", func() (float64, error) { return ndjsonRate(ctx, strings.TrimPrefix(r.edge, "http://")) }},
-		{"stream_per_s", func() (float64, error) { return publisherRate(ctx, r.edge, 0, 1, clientMessages) }},
-		{"streams_per_s", func() (float64, error) { return publisherRate(ctx, r.edge, 0, clientStreams, clientMessages) }},
+		{"ndjson_per_s", func() (float64, error) { return ndjsonRate(ctx, strings.TrimPrefix(r.Edge, "http://")) }},
+		{"stream_per_s", func() (float64, error) { return publisherRate(ctx, r.Edge, 0, 1, clientMessages) }},
+		{"streams_per_s", func() (float64, error) { return publisherRate(ctx, r.Edge, 0, clientStreams, clientMessages) }},
 		{"plain_read_per_s", func() (float64, error) {
-			if _, err := publisherRate(ctx, r.edge, retained, 1, clientRetained); err != nil {
+			if _, err := publisherRate(ctx, r.Edge, retained, 1, clientRetained); err != nil {
 				return 0, err
 			}
-			return readRate(func() error { return readPlainly(ctx, r.edge, retained) })
+			return readRate(func() error { return readPlainly(ctx, r.Edge, retained) })
 		}},
 		{"read_per_s", func() (float64, error) {
-			return readRate(func() error { return readWithClient(ctx, r.edge, retained) })
+			return readRate(func() error { return readWithClient(ctx, r.Edge, retained) })
 		}},
 	} {
 		rate, err := m.measure()

@@ -6,25 +6,26 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // cold measures how long an edge of its own that follows all partitions takes from its start
 // until it is ready, on a log of 1,000,000 events, beside plain ordered consumers that read what
 // its window holds then.
-func cold(ctx context.Context, p *programs) (measure.Figures, error) {
+func cold(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	log, err := p.log(ctx)
+	log, err := p.Stored(ctx)
 	if err != nil {
 		return f, err
 	}
 	// The standalone program is the server here: its own edge reads nothing.
-	r, err := startRejoin(ctx, p, log.dir)
+	r, err := system.StartRejoin(ctx, p, log.Dir)
 	if err != nil {
 		return f, err
 	}
-	defer r.close()
+	defer r.Close()
 	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return f, err
 	}
@@ -32,13 +33,13 @@ func cold(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	start := time.Now()
-	e, err := startEdge(ctx, p, r.nats, followAll)
+	e, err := system.StartEdge(ctx, p, r.NATS, system.FollowAll)
 	if err != nil {
 		return f, err
 	}
 	f.Add("seconds", time.Since(start).Seconds())
-	held, err := e.metric(ctx, "rejoin_edge_window_events")
-	e.stop()
+	held, err := e.Metric(ctx, "rejoin_edge_window_events")
+	e.Stop()
 	if err != nil {
 		return f, err
 	}

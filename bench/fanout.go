@@ -7,16 +7,17 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // fanout measures one stream with many clients: as fast as it goes, with at most
 // 16 events ahead of delivery, and at 20,000 deliveries a second.
-func fanout(clients int) func(context.Context, *programs) (measure.Figures, error) {
-	return func(ctx context.Context, p *programs) (measure.Figures, error) {
+func fanout(clients int) func(context.Context, *system.Programs) (measure.Figures, error) {
+	return func(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 		var f measure.Figures
-		for _, c := range p.contenders(ofRejoin, ofRaw, ofRawBatch, ofNchan) {
+		for _, c := range p.Contenders(system.OfRejoin, system.OfRaw, system.OfRawBatch, system.OfNchan) {
 			if err := fanoutOf(ctx, &f, c, p, clients); err != nil {
-				return f, fmt.Errorf("%s%d clients: %w", c.prefix, clients, err)
+				return f, fmt.Errorf("%s%d clients: %w", c.Prefix, clients, err)
 			}
 		}
 		f.Ratio("free_vs_rawbatch", "free_deliveries_per_s", "rawbatch_free_deliveries_per_s")
@@ -29,25 +30,25 @@ func fanout(clients int) func(context.Context, *programs) (measure.Figures, erro
 	}
 }
 
-func fanoutOf(ctx context.Context, f *measure.Figures, c contender, p *programs, clients int) error {
+func fanoutOf(ctx context.Context, f *measure.Figures, c system.Contender, p *system.Programs, clients int) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	s, err := c.start(ctx, p)
+	s, err := c.Start(ctx, p)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: s.target()})
+	defer s.Close()
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: s.Target()})
 	if err != nil {
 		return err
 	}
 	r := &load.Runner{Server: s, Load: l, Streams: 1, Clients: clients}
-	err = fanOut(ctx, r, f, c.prefix)
+	err = fanOut(ctx, r, f, c.Prefix)
 	hist := l.Close()
 	if err != nil {
 		return err
 	}
-	f.AddHistogram(c.prefix+"paced_", hist)
+	f.AddHistogram(c.Prefix+"paced_", hist)
 	return nil
 }
 

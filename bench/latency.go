@@ -13,6 +13,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/shared/event"
 )
 
@@ -24,24 +25,24 @@ const (
 
 // latency measures the time from just before a publish to the client that has the
 // event, through Rejoin, through a raw broadcaster, and through JetStream alone.
-func latency(ctx context.Context, p *programs) (measure.Figures, error) {
+func latency(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	r, err := startRejoin(ctx, p, "")
+	r, err := system.StartRejoin(ctx, p, "")
 	if err != nil {
 		return f, err
 	}
-	defer r.close()
-	raw, err := startRaw(ctx, rawEach)
+	defer r.Close()
+	raw, err := system.StartRaw(ctx, system.RawEach)
 	if err != nil {
 		return f, err
 	}
-	defer raw.close()
-	if err := latencyOf(ctx, &f, ofRejoin, posted{r}); err != nil {
+	defer raw.Close()
+	if err := latencyOf(ctx, &f, system.OfRejoin, posted{r}); err != nil {
 		return f, err
 	}
-	if err := latencyOf(ctx, &f, ofRaw, raw); err != nil {
+	if err := latencyOf(ctx, &f, system.OfRaw, raw); err != nil {
 		return f, err
 	}
 	alone, err := jetStreamAlone(ctx, r)
@@ -52,8 +53,8 @@ func latency(ctx context.Context, p *programs) (measure.Figures, error) {
 	return f, nil
 }
 
-func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s server) error {
-	l, err := load.New(ctx, load.Crowd{Clients: latencyClients, Target: s.target()})
+func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s system.Server) error {
+	l, err := load.New(ctx, load.Crowd{Clients: latencyClients, Target: s.Target()})
 	if err != nil {
 		return err
 	}
@@ -68,10 +69,10 @@ func latencyOf(ctx context.Context, f *measure.Figures, prefix string, s server)
 }
 
 // posted is Rejoin, with each message published in an HTTP request of its own.
-type posted struct{ *rejoin }
+type posted struct{ *system.Rejoin }
 
 func (p posted) Publish(ctx context.Context, stream int, message []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.edge+load.EventsPath(stream), bytes.NewReader(message))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Edge+load.EventsPath(stream), bytes.NewReader(message))
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (p posted) Publish(ctx context.Context, stream int, message []byte) error {
 var publisher = &http.Client{Timeout: 10 * time.Second}
 
 // jetStreamAlone measures the log without Rejoin: publish with ack, one ordered consumer.
-func jetStreamAlone(ctx context.Context, r *rejoin) (*measure.Histogram, error) {
+func jetStreamAlone(ctx context.Context, r *system.Rejoin) (*measure.Histogram, error) {
 	const stream = 1 // latencyOf publishes to 0
 	subject := load.SubjectOf(stream)
 	consumer, err := r.JetStream.OrderedConsumer(ctx, "MCP_"+strconv.Itoa(event.Partition(load.SessionOf(stream), load.Partitions)), jetstream.OrderedConsumerConfig{

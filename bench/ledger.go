@@ -5,23 +5,24 @@ import (
 	"time"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // What a ledger may take, in bytes.
 const (
 	ledgerEventBytes  = 32
 	ledgerStreamBytes = 200
-	ledgerBound       = ledgerEventBytes*storedEvents + ledgerStreamBytes*storedStreams
+	ledgerBound       = ledgerEventBytes*system.StoredEvents + ledgerStreamBytes*system.StoredStreams
 )
 
 // ledgerCase measures how long a janitor takes from its start until its ledger is
 // complete, on a log of 1,000,000 events, beside a plain ordered consumer that reads
 // the same headers; and how much more memory it takes then than on an empty log.
-func ledgerCase(ctx context.Context, p *programs) (measure.Figures, error) {
+func ledgerCase(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	log, err := p.log(ctx)
+	log, err := p.Stored(ctx)
 	if err != nil {
 		return f, err
 	}
@@ -29,7 +30,7 @@ func ledgerCase(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err != nil {
 		return f, err
 	}
-	full, err := janitorOn(ctx, p, log.dir, &f)
+	full, err := janitorOn(ctx, p, log.Dir, &f)
 	if err != nil {
 		return f, err
 	}
@@ -54,23 +55,23 @@ type ledgerTaken struct {
 
 // janitorOn measures a janitor on the log in a data folder, or on an empty one, and, when there are
 // figures, the drains of the log.
-func janitorOn(ctx context.Context, p *programs, dir string, f *measure.Figures) (t ledgerTaken, err error) {
-	log, err := startBareLog(ctx, p, bareNATS, dir)
+func janitorOn(ctx context.Context, p *system.Programs, dir string, f *measure.Figures) (t ledgerTaken, err error) {
+	log, err := system.StartBareLog(ctx, p, system.BareNATS, dir)
 	if err != nil {
 		return t, err
 	}
-	defer log.close()
+	defer log.Close()
 	if err := measure.Quiet(ctx, log.PIDs()); err != nil {
 		return t, err
 	}
 	start := time.Now()
-	j, err := startJanitor(ctx, p, log.url)
+	j, err := system.StartJanitor(ctx, p, log.URL)
 	if err != nil {
 		return t, err
 	}
 	t.took = time.Since(start)
 	err = t.measure(ctx, j)
-	j.stop()
+	j.Stop()
 	if err != nil || f == nil {
 		return t, err
 	}
@@ -78,8 +79,8 @@ func janitorOn(ctx context.Context, p *programs, dir string, f *measure.Figures)
 }
 
 // measure measures the memory of a janitor that has read its log.
-func (t *ledgerTaken) measure(ctx context.Context, j *system) error {
-	pids := []int{j.pid()}
+func (t *ledgerTaken) measure(ctx context.Context, j *system.Program) error {
+	pids := []int{j.PID()}
 	err := measure.Quiet(ctx, pids)
 	if err != nil {
 		return err
@@ -87,9 +88,9 @@ func (t *ledgerTaken) measure(ctx context.Context, j *system) error {
 	if t.resident, err = measure.Resident(pids); err != nil {
 		return err
 	}
-	if _, err := get(ctx, j.admin+"/debug/pprof/heap?gc=1"); err != nil {
+	if _, err := system.Get(ctx, j.Admin+"/debug/pprof/heap?gc=1"); err != nil {
 		return err
 	}
-	t.heap, err = j.metric(ctx, "go_memstats_heap_alloc_bytes")
+	t.heap, err = j.Metric(ctx, "go_memstats_heap_alloc_bytes")
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/shared/event"
 )
 
@@ -30,21 +31,21 @@ func hotSubject(stream string) string {
 // limitsCase measures for how long a session that is written to without a pause holds
 // more than its limits and an eighth: events that the janitor has not announced to be
 // removed. The janitor runs alone, beside JetStream alone, so that what it takes can be told.
-func limitsCase(ctx context.Context, p *programs) (measure.Figures, error) {
+func limitsCase(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	log, err := startBareLog(ctx, p, bareJetStream, "")
+	log, err := system.StartBareLog(ctx, p, system.BareJetStream, "")
 	if err != nil {
 		return f, err
 	}
-	defer log.close()
-	j, err := startJanitor(ctx, p, log.url)
+	defer log.Close()
+	j, err := system.StartJanitor(ctx, p, log.URL)
 	if err != nil {
 		return f, err
 	}
-	defer j.stop()
-	before, err := measure.CPU([]int{j.pid()})
+	defer j.Stop()
+	before, err := measure.CPU([]int{j.PID()})
 	if err != nil {
 		return f, err
 	}
@@ -56,7 +57,7 @@ func limitsCase(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err := errors.Join(err, pace.Stop()); err != nil {
 		return f, err
 	}
-	after, err := measure.CPU([]int{j.pid()})
+	after, err := measure.CPU([]int{j.PID()})
 	if err != nil {
 		return f, err
 	}
@@ -93,9 +94,9 @@ func (h *hotTimes) add(events uint64, now time.Time) {
 
 // watchHot samples what the session holds, which is all that the log does: what the janitor
 // counts, and what it has yet to read.
-func watchHot(ctx context.Context, j *system, until time.Time) (h hotTimes, err error) {
+func watchHot(ctx context.Context, j *system.Program, until time.Time) (h hotTimes, err error) {
 	for now := time.Now(); now.Before(until); now = time.Now() {
-		held, err := j.metrics(ctx, "rejoin_janitor_retained_events", "rejoin_janitor_lag_events")
+		held, err := j.Metrics(ctx, "rejoin_janitor_retained_events", "rejoin_janitor_lag_events")
 		if err != nil {
 			return h, err
 		}

@@ -22,10 +22,11 @@ import (
 	"syscall"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 func main() {
-	for _, serve := range []func(args []string) error{serveSelf, serveMCP} {
+	for _, serve := range []func(args []string) error{system.Serve, serveMCP} {
 		if err := serve(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
@@ -53,12 +54,12 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	p, err := build(ctx)
+	p, err := system.Build(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.clean()
-	if !p.hasNchan() {
+	defer p.Clean()
+	if !p.HasNchan() {
 		_, _ = fmt.Fprintln(w, "Nchan is left out: nginx with libnginx-mod-nchan is not installed.")
 	}
 	var verdicts []measure.Verdict

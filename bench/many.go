@@ -7,6 +7,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -17,11 +18,11 @@ const (
 )
 
 // many measures many streams with one client each.
-func many(ctx context.Context, p *programs) (measure.Figures, error) {
+func many(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
-	for _, c := range p.contenders(ofRejoin, ofRaw, ofNchan) {
+	for _, c := range p.Contenders(system.OfRejoin, system.OfRaw, system.OfNchan) {
 		if err := manyOf(ctx, &f, c, p); err != nil {
-			return f, fmt.Errorf("%smany: %w", c.prefix, err)
+			return f, fmt.Errorf("%smany: %w", c.Prefix, err)
 		}
 	}
 	alone, err := jetStreamCPU(ctx, p, manyStreams, manyPerSecond, manyWarmUp, manyTime)
@@ -37,15 +38,15 @@ func many(ctx context.Context, p *programs) (measure.Figures, error) {
 	return f, nil
 }
 
-func manyOf(ctx context.Context, f *measure.Figures, c contender, p *programs) error {
+func manyOf(ctx context.Context, f *measure.Figures, c system.Contender, p *system.Programs) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	s, err := c.start(ctx, p)
+	s, err := c.Start(ctx, p)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	l, err := load.New(ctx, load.Crowd{Clients: manyStreams, Target: s.target(), Stream: func(i int) int { return i }})
+	defer s.Close()
+	l, err := load.New(ctx, load.Crowd{Clients: manyStreams, Target: s.Target(), Stream: func(i int) int { return i }})
 	if err != nil {
 		return err
 	}
@@ -60,18 +61,18 @@ func manyOf(ctx context.Context, f *measure.Figures, c contender, p *programs) e
 	if err != nil {
 		return err
 	}
-	f.AddHistogram(c.prefix, hist)
-	f.Add(c.prefix+"cpu_us", each)
+	f.AddHistogram(c.Prefix, hist)
+	f.Add(c.Prefix+"cpu_us", each)
 	return nil
 }
 
 // jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
-func jetStreamCPU(ctx context.Context, p *programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
-	log, err := startBareLog(ctx, p, bareJetStream, "")
+func jetStreamCPU(ctx context.Context, p *system.Programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
+	log, err := system.StartBareLog(ctx, p, system.BareJetStream, "")
 	if err != nil {
 		return 0, err
 	}
-	defer log.close()
+	defer log.Close()
 	r := &load.Runner{Server: log, Streams: streams, Clients: 1}
 	if _, err := r.Paced(ctx, perSecond, warmUp); err != nil {
 		return 0, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 
 // mcpCalls measures a tool call that returns at once: through edge, log and bridge, all in
 // the standalone program, beside the MCP server alone.
-func mcpCalls(ctx context.Context, p *programs) (measure.Figures, error) {
+func mcpCalls(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -32,12 +33,12 @@ func mcpCalls(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	defer server.close()
-	s, err := start(ctx, p, "", "--upstream", server.url)
+	s, err := system.Start(ctx, p, "", "--upstream", server.url)
 	if err != nil {
 		return f, err
 	}
-	defer s.stop()
-	urls := map[string]string{mcpOnly: server.url, mcpThrough: s.edge + "/mcp"}
+	defer s.Stop()
+	urls := map[string]string{mcpOnly: server.url, mcpThrough: s.Edge + "/mcp"}
 	h := mcpHTTP()
 	defer h.CloseIdleConnections()
 	clients := map[string]*mcpClient{}
@@ -67,7 +68,7 @@ func mcpCalls(ctx context.Context, p *programs) (measure.Figures, error) {
 
 // mcpModern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
 // that revision and before one of 2025-11-25, beside a call at each of these servers alone.
-func mcpModern(ctx context.Context, p *programs) (measure.Figures, error) {
+func mcpModern(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -82,17 +83,17 @@ func mcpModern(ctx context.Context, p *programs) (measure.Figures, error) {
 	if clients[mcpEarlier+mcpOnly], err = openMCP(ctx, h, server.url); err != nil {
 		return f, err
 	}
-	modern, err := start(ctx, p, "", "--upstream", server.url+modernPath)
+	modern, err := system.Start(ctx, p, "", "--upstream", server.url+modernPath)
 	if err != nil {
 		return f, err
 	}
-	defer modern.stop()
-	earlier, err := start(ctx, p, "", "--upstream", server.url)
+	defer modern.Stop()
+	earlier, err := system.Start(ctx, p, "", "--upstream", server.url)
 	if err != nil {
 		return f, err
 	}
-	defer earlier.stop()
-	clients[mcpThrough], clients[mcpEarlier] = modernMCP(h, modern.edge+"/mcp"), modernMCP(h, earlier.edge+"/mcp")
+	defer earlier.Stop()
+	clients[mcpThrough], clients[mcpEarlier] = modernMCP(h, modern.Edge+"/mcp"), modernMCP(h, earlier.Edge+"/mcp")
 	took, err := mcpLatencies(ctx, clients)
 	if err != nil {
 		return f, err

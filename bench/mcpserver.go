@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"rejoin/bench/system"
 )
 
 // bareMCP is the argument that makes this program an MCP server of the Go SDK.
@@ -111,7 +113,7 @@ type mcpServer struct {
 }
 
 func startMCPServer(ctx context.Context) (*mcpServer, error) {
-	cmd, addr, err := startSelf(ctx, bareMCP)
+	cmd, addr, err := system.StartSelf(ctx, bareMCP)
 	if err != nil {
 		return nil, errors.Join(errors.New("the MCP server did not start"), err)
 	}
@@ -120,17 +122,17 @@ func startMCPServer(ctx context.Context) (*mcpServer, error) {
 
 // allow lets all calls of count take so many steps.
 func (m *mcpServer) allow(ctx context.Context, steps int) error {
-	_, err := get(ctx, m.url+"/allow?steps="+strconv.Itoa(steps))
+	_, err := system.Get(ctx, m.url+"/allow?steps="+strconv.Itoa(steps))
 	return err
 }
 
 // runs returns how many calls of count there were.
 func (m *mcpServer) runs(ctx context.Context) (float64, error) {
-	text, err := get(ctx, m.url+"/runs")
+	text, err := system.Get(ctx, m.url+"/runs")
 	if err != nil {
 		return 0, err
 	}
 	return strconv.ParseFloat(strings.TrimSpace(text), 64)
 }
 
-func (m *mcpServer) close() { end(m.cmd) }
+func (m *mcpServer) close() { system.End(m.cmd) }

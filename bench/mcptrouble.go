@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 
 // mcpTrouble counts what arrives of calls that report steps, while one of two edges is
 // killed and started again, and then the bridge loses NATS for a while.
-func mcpTrouble(ctx context.Context, p *programs) (measure.Figures, error) {
+func mcpTrouble(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var f measure.Figures
@@ -64,15 +65,15 @@ func mcpTrouble(ctx context.Context, p *programs) (measure.Figures, error) {
 
 // mcpWorld is an MCP server behind a bridge, and two edges.
 type mcpWorld struct {
-	p      *programs
+	p      *system.Programs
 	server *mcpServer
-	log    *bareLog
+	log    *system.BareLog
 	way    *wire // of the bridge to NATS
-	edges  []*system
-	others []*system
+	edges  []*system.Program
+	others []*system.Program
 }
 
-func startMCPWorld(ctx context.Context, p *programs) (*mcpWorld, error) {
+func startMCPWorld(ctx context.Context, p *system.Programs) (*mcpWorld, error) {
 	w := &mcpWorld{p: p}
 	if err := w.start(ctx); err != nil {
 		w.close()
@@ -85,24 +86,24 @@ func (w *mcpWorld) start(ctx context.Context) (err error) {
 	if w.server, err = startMCPServer(ctx); err != nil {
 		return err
 	}
-	if w.log, err = startBareLog(ctx, w.p, bareJetStream, ""); err != nil {
+	if w.log, err = system.StartBareLog(ctx, w.p, system.BareJetStream, ""); err != nil {
 		return err
 	}
-	if w.way, err = newWire(w.log.url); err != nil {
+	if w.way, err = newWire(w.log.URL); err != nil {
 		return err
 	}
-	janitor, err := startJanitor(ctx, w.p, w.log.url)
+	janitor, err := system.StartJanitor(ctx, w.p, w.log.URL)
 	if err != nil {
 		return err
 	}
 	w.others = append(w.others, janitor)
-	bridge, err := startBridge(ctx, w.p, w.way.url, w.server.url)
+	bridge, err := system.StartBridge(ctx, w.p, w.way.url, w.server.url)
 	if err != nil {
 		return err
 	}
 	w.others = append(w.others, bridge)
 	for range 2 {
-		e, err := startEdge(ctx, w.p, w.log.url)
+		e, err := system.StartEdge(ctx, w.p, w.log.URL)
 		if err != nil {
 			return err
 		}
@@ -113,13 +114,13 @@ func (w *mcpWorld) start(ctx context.Context) (err error) {
 
 func (w *mcpWorld) close() {
 	for _, s := range slices.Concat(w.edges, w.others) {
-		s.stop()
+		s.Stop()
 	}
 	if w.way != nil {
 		w.way.close()
 	}
 	if w.log != nil {
-		w.log.close()
+		w.log.Close()
 	}
 	if w.server != nil {
 		w.server.close()
@@ -134,15 +135,15 @@ func (w *mcpWorld) trouble(ctx context.Context, calls *mcpCallSet) error {
 	if err := steps(20, 10); err != nil {
 		return err
 	}
-	_ = w.edges[0].kill() // it is waited for in stop
+	_ = w.edges[0].Kill() // it is waited for in stop
 	if err := steps(25, 22); err != nil {
 		return err
 	}
-	addr := w.edges[0].edge[len("http://"):]
-	w.edges[0].stop()
+	addr := w.edges[0].Edge[len("http://"):]
+	w.edges[0].Stop()
 	w.edges[0] = w.edges[1]
 	w.edges = w.edges[:1]
-	e, err := startEdge(ctx, w.p, w.log.url, "--edge-addr", addr)
+	e, err := system.StartEdge(ctx, w.p, w.log.URL, "--edge-addr", addr)
 	if err != nil {
 		return err
 	}
@@ -176,7 +177,7 @@ func (w *mcpWorld) open(ctx context.Context) (*mcpCallSet, error) {
 	for i := range mcpSessions {
 		places <- struct{}{}
 		s.running.Go(func() {
-			a, b := w.edges[i%2].edge+"/mcp", w.edges[1-i%2].edge+"/mcp"
+			a, b := w.edges[i%2].Edge+"/mcp", w.edges[1-i%2].Edge+"/mcp"
 			s.clients[i], s.errs[i] = openMCP(ctx, s.http, a, b)
 			<-places
 		})

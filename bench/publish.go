@@ -21,6 +21,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/shared/event"
 )
 
@@ -35,7 +36,7 @@ const (
 // publish measures ingest: 64 clients that publish one message in a request and wait
 // for the answer, beside a handler that does nothing; messages in NDJSON, beside
 // publishing straight to JetStream; and the memory that 1 GiB of NDJSON takes.
-func publish(ctx context.Context, p *programs) (measure.Figures, error) {
+func publish(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -45,12 +46,12 @@ func publish(ctx context.Context, p *programs) (measure.Figures, error) {
 	}
 	f.Add("bare_per_s", bare)
 	// What is published in less than the time in which a janitor deletes has to fit into a partition.
-	r, err := startRejoin(ctx, p, "", "--max-bytes=32GiB")
+	r, err := system.StartRejoin(ctx, p, "", "--max-bytes=32GiB")
 	if err != nil {
 		return f, err
 	}
-	defer r.close()
-	addr := strings.TrimPrefix(r.edge, "http://")
+	defer r.Close()
+	addr := strings.TrimPrefix(r.Edge, "http://")
 	single, err := publishRate(ctx, addr)
 	if err != nil {
 		return f, err
@@ -82,7 +83,7 @@ func publish(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 func bareRate(ctx context.Context) (float64, error) {
-	addr, stop, err := startFiber(ctx)
+	addr, stop, err := system.StartFiber(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -155,7 +156,7 @@ func created(in *bufio.Reader) error {
 
 // directRate returns how many messages a second are acknowledged when they are published straight
 // to one stream of the log: as docs/publishing.md has it, or, as is not allowed, without a fence.
-func directRate(ctx context.Context, r *rejoin, fenced bool) (float64, error) {
+func directRate(ctx context.Context, r *system.Rejoin, fenced bool) (float64, error) {
 	session := load.SessionOf(publishStreams)
 	fence := event.Subject{Partition: event.Partition(session, load.Partitions), Session: session, Life: oneLife, Stream: strconv.Itoa(publishStreams), Kind: event.End}
 	start := time.Now()
@@ -209,16 +210,16 @@ func postLines(ctx context.Context, addr string, stream, messages int) error {
 
 // ndjsonMemory returns the most resident memory, in MiB, that an ingest of its own had
 // while it took 1 GiB of NDJSON.
-func ndjsonMemory(ctx context.Context, p *programs, r *rejoin) (float64, error) {
-	in, err := startIngest(ctx, p, r.nats)
+func ndjsonMemory(ctx context.Context, p *system.Programs, r *system.Rejoin) (float64, error) {
+	in, err := system.StartIngest(ctx, p, r.NATS)
 	if err != nil {
 		return 0, err
 	}
-	defer in.stop()
-	if err := postLines(ctx, in.ingest, publishStreams+2, ndjsonBytes/load.MessageBytes); err != nil {
+	defer in.Stop()
+	if err := postLines(ctx, in.Ingest, publishStreams+2, ndjsonBytes/load.MessageBytes); err != nil {
 		return 0, err
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.pid()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.PID()))
 	if err != nil {
 		return 0, err
 	}

@@ -10,15 +10,16 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // replicas measures Rejoin's services with a log on one NATS server, and with one that three servers
 // have, on the same machine: what a cluster costs, where it has three times as many cores.
-func replicas(ctx context.Context, p *programs) (measure.Figures, error) {
+func replicas(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	for _, of := range []struct{ prefix, kind string }{{"r1_", bareNATS}, {"r3_", bareCluster}} {
+	for _, of := range []struct{ prefix, kind string }{{"r1_", system.BareNATS}, {"r3_", system.BareCluster}} {
 		if err := replicated(ctx, &f, p, of.prefix, of.kind); err != nil {
 			return f, fmt.Errorf("%s: %w", of.kind, err)
 		}
@@ -32,50 +33,50 @@ func replicas(ctx context.Context, p *programs) (measure.Figures, error) {
 // services are an edge, and a log that is published to straight.
 type services struct {
 	*load.LogPublisher
-	edge *system
+	edge *system.Program
 	all  []int
 }
 
 func (s *services) PIDs() []int { return s.all }
 
-func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, kind string) error {
-	log, err := startBareLog(ctx, p, kind, "")
+func replicated(ctx context.Context, f *measure.Figures, p *system.Programs, prefix, kind string) error {
+	log, err := system.StartBareLog(ctx, p, kind, "")
 	if err != nil {
 		return err
 	}
-	defer log.close()
-	j, err := startJanitor(ctx, p, log.url)
+	defer log.Close()
+	j, err := system.StartJanitor(ctx, p, log.URL)
 	if err != nil {
 		return err
 	}
-	defer j.stop()
-	in, err := startIngest(ctx, p, log.url)
+	defer j.Stop()
+	in, err := system.StartIngest(ctx, p, log.URL)
 	if err != nil {
 		return err
 	}
-	defer in.stop()
-	e, err := startEdge(ctx, p, log.url)
+	defer in.Stop()
+	e, err := system.StartEdge(ctx, p, log.URL)
 	if err != nil {
 		return err
 	}
-	defer e.stop()
-	s := &services{log.LogPublisher, e, append(log.PIDs(), e.pid())}
+	defer e.Stop()
+	s := &services{log.LogPublisher, e, append(log.PIDs(), e.PID())}
 	// First, since ingest creates the session that is published to straight.
 	if err := fanoutReplicated(ctx, f, prefix, s); err != nil {
 		return err
 	}
-	rate, err := publishRate(ctx, in.ingest)
+	rate, err := publishRate(ctx, in.Ingest)
 	if err != nil {
 		return err
 	}
 	f.Add(prefix+"per_s", rate)
-	if rate, err = ndjsonRate(ctx, in.ingest); err != nil {
+	if rate, err = ndjsonRate(ctx, in.Ingest); err != nil {
 		return err
 	}
 	f.Add(prefix+"ndjson_per_s", rate)
-	acks := make([]jetstream.PubAckFuture, storedStreams)
+	acks := make([]jetstream.PubAckFuture, system.StoredStreams)
 	for n := range 4 {
-		for i := range storedStreams {
+		for i := range system.StoredStreams {
 			ack, err := s.Store(ctx, &nats.Msg{Subject: load.SubjectOf(i + resumedFrom), Data: load.Varied(n, i)})
 			if err != nil {
 				return err
@@ -92,7 +93,7 @@ func replicated(ctx context.Context, f *measure.Figures, p *programs, prefix, ki
 	if err != nil {
 		return err
 	}
-	t := edgeTarget(s.edge)
+	t := system.EdgeTarget(s.edge)
 	t.Path = func(i int) string { return load.EventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
 	f.Add(prefix+"resume_s", took.Seconds())
@@ -104,7 +105,7 @@ const resumedFrom = 10_000
 
 func fanoutReplicated(ctx context.Context, f *measure.Figures, prefix string, s *services) error {
 	const clients = 1000
-	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: edgeTarget(s.edge)})
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: system.EdgeTarget(s.edge)})
 	if err != nil {
 		return err
 	}

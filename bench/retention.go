@@ -13,12 +13,13 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/shared/event"
 )
 
 const (
 	removedSessions = 1000
-	removedEvents   = removedSessions * storedPerStream
+	removedEvents   = removedSessions * system.StoredPerStream
 	// removalGrace is how long the closed sessions stay, and publishing is measured.
 	removalGrace  = 25 * time.Second
 	removalRate   = 2000 // events/s
@@ -36,7 +37,7 @@ func oneStreamSubject(session string) string {
 }
 
 // openOneStream opens a session of one stream, as ingest would.
-func openOneStream(ctx context.Context, r *rejoin, session string) error {
+func openOneStream(ctx context.Context, r *system.Rejoin, session string) error {
 	s := event.Subject{Partition: event.Partition(session, load.Partitions), Session: session, Kind: event.Open}
 	_, err := r.Store(ctx, &nats.Msg{Subject: s.String(), Data: []byte(`{"life":"` + oneLife + `"}`)})
 	return err
@@ -45,22 +46,22 @@ func openOneStream(ctx context.Context, r *rejoin, session string) error {
 // removal measures what the removal of closed sessions costs others: 1,000,000 events
 // in 10,000 sessions of a stream each, interleaved; 1,000 of the sessions are closed,
 // and their events removed, while another client publishes 2,000 events/s to others.
-func removal(ctx context.Context, p *programs) (measure.Figures, error) {
+func removal(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	r, err := startRejoin(ctx, p, "", "--closed-grace="+removalGrace.String())
+	r, err := system.StartRejoin(ctx, p, "", "--closed-grace="+removalGrace.String())
 	if err != nil {
 		return f, err
 	}
-	defer r.close()
-	for i := range storedStreams {
+	defer r.Close()
+	for i := range system.StoredStreams {
 		if err := openOneStream(ctx, r, oneStreamSession(i)); err != nil {
 			return f, err
 		}
 	}
-	for n := range storedPerStream {
-		for i := range storedStreams {
+	for n := range system.StoredPerStream {
+		for i := range system.StoredStreams {
 			if _, err := r.Store(ctx, &nats.Msg{Subject: oneStreamSubject(oneStreamSession(i)), Data: load.Varied(n, i)}); err != nil {
 				return f, err
 			}
@@ -101,7 +102,7 @@ func removal(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 // closeSessions closes every tenth of the sessions.
-func closeSessions(ctx context.Context, r *rejoin) error {
+func closeSessions(ctx context.Context, r *system.Rejoin) error {
 	errs := make([]error, removedSessions)
 	var all sync.WaitGroup
 	places := make(chan struct{}, 250)
@@ -109,7 +110,7 @@ func closeSessions(ctx context.Context, r *rejoin) error {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			req, err := http.NewRequestWithContext(ctx, http.MethodDelete, r.edge+"/v1/sessions/"+oneStreamSession(i*storedStreams/removedSessions), http.NoBody)
+			req, err := http.NewRequestWithContext(ctx, http.MethodDelete, r.Edge+"/v1/sessions/"+oneStreamSession(i*system.StoredStreams/removedSessions), http.NoBody)
 			if err != nil {
 				errs[i] = err
 				return
@@ -131,11 +132,11 @@ func closeSessions(ctx context.Context, r *rejoin) error {
 
 // removed waits until the janitor has deleted so many entries, which it does some time after
 // it has announced that.
-func removed(ctx context.Context, r *rejoin, entries float64) error {
+func removed(ctx context.Context, r *system.Rejoin, entries float64) error {
 	ctx, cancel := context.WithTimeout(ctx, removalWithin)
 	defer cancel()
 	for {
-		n, err := r.metric(ctx, "rejoin_janitor_deleted_entries_total")
+		n, err := r.Metric(ctx, "rejoin_janitor_deleted_entries_total")
 		if err != nil {
 			return err
 		}

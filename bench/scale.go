@@ -12,6 +12,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/shared/event"
 )
 
@@ -25,7 +26,7 @@ const (
 // scaleEdges measures what further edges cost: NATS and all edges together for an event that
 // no client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
 // long the first reader of a partition waits; and 10,000 clients whose edge has gone.
-func scaleEdges(ctx context.Context, p *programs) (measure.Figures, error) {
+func scaleEdges(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -52,30 +53,30 @@ func idleSubscribers(ctx context.Context, addr string) (*load.Load, error) {
 }
 
 // followedBy measures what n edges cost an event.
-func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) error {
-	log, err := startBareLog(ctx, p, bareNATS, "")
+func followedBy(ctx context.Context, f *measure.Figures, p *system.Programs, n int) error {
+	log, err := system.StartBareLog(ctx, p, system.BareNATS, "")
 	if err != nil {
 		return err
 	}
-	defer log.close()
+	defer log.Close()
 	pids := [][]int{log.PIDs()}
 	var all []int
-	var edges []*system
+	var edges []*system.Program
 	defer func() {
 		for _, e := range edges {
-			e.stop()
+			e.Stop()
 		}
 	}()
 	for range n {
-		e, err := startEdge(ctx, p, log.url)
+		e, err := system.StartEdge(ctx, p, log.URL)
 		if err != nil {
 			return err
 		}
 		edges = append(edges, e)
-		pids = append(pids, []int{e.pid()})
-		all = append(all, e.pid())
+		pids = append(pids, []int{e.PID()})
+		all = append(all, e.PID())
 	}
-	addr, stop, err := startProxy(ctx, p, edges)
+	addr, stop, err := system.StartProxy(ctx, p, edges)
 	if err != nil {
 		return fmt.Errorf("HAProxy: %w", err)
 	}
@@ -87,7 +88,7 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 	defer func() { _ = l.End() }()
 	follow := 0.0
 	for _, e := range edges {
-		followed, err := e.metric(ctx, "rejoin_edge_partitions_followed")
+		followed, err := e.Metric(ctx, "rejoin_edge_partitions_followed")
 		if err != nil {
 			return err
 		}
@@ -149,7 +150,7 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 	}
 	f.Add(fmt.Sprintf("windows_mb_%d", n), float64(full-empty)/1e6)
 	if n == 1 {
-		return coldReaders(ctx, f, p, log.url)
+		return coldReaders(ctx, f, p, log.URL)
 	}
 	f.Add("busiest_vs_mean", busiest.Seconds()/((sum-nats).Seconds()/float64(n)))
 	return nil
@@ -157,12 +158,12 @@ func followedBy(ctx context.Context, f *measure.Figures, p *programs, n int) err
 
 // coldReaders measures first readers of partitions that no client follows, from the connect to the
 // first event, which is the oldest of a stream.
-func coldReaders(ctx context.Context, f *measure.Figures, p *programs, nats string) error {
-	e, err := startEdge(ctx, p, nats, "--partition-linger=0s")
+func coldReaders(ctx context.Context, f *measure.Figures, p *system.Programs, nats string) error {
+	e, err := system.StartEdge(ctx, p, nats, "--partition-linger=0s")
 	if err != nil {
 		return err
 	}
-	defer e.stop()
+	defer e.Stop()
 	of := map[int]int{} // a stream of each partition
 	for stream := range scaleStreams {
 		of[event.Partition(load.SessionOf(stream), load.Partitions)] = stream
@@ -188,9 +189,9 @@ func coldReaders(ctx context.Context, f *measure.Figures, p *programs, nats stri
 var firstClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 
 // firstEvent returns how long a subscriber waits for its first event.
-func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, error) {
+func firstEvent(ctx context.Context, e *system.Program, stream int) (time.Duration, error) {
 	start := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.edge+load.EventsPath(stream), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.Edge+load.EventsPath(stream), nil)
 	if err != nil {
 		return 0, err
 	}
@@ -216,9 +217,9 @@ func firstEvent(ctx context.Context, e *system, stream int) (time.Duration, erro
 }
 
 // untilForgotten waits until an edge follows nothing.
-func untilForgotten(ctx context.Context, e *system) error {
+func untilForgotten(ctx context.Context, e *system.Program) error {
 	for {
-		n, err := e.metric(ctx, "rejoin_edge_partitions_followed")
+		n, err := e.Metric(ctx, "rejoin_edge_partitions_followed")
 		if err != nil || n == 0 {
 			return err
 		}
@@ -230,42 +231,42 @@ func untilForgotten(ctx context.Context, e *system) error {
 
 // edgeGone measures 10,000 clients that come back two events behind, each of a stream of its own:
 // to an edge that follows all partitions, and to one that follows none.
-func edgeGone(ctx context.Context, f *measure.Figures, p *programs) error {
-	log, err := p.log(ctx)
+func edgeGone(ctx context.Context, f *measure.Figures, p *system.Programs) error {
+	log, err := p.Stored(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := startRejoin(ctx, p, log.dir)
+	r, err := system.StartRejoin(ctx, p, log.Dir)
 	if err != nil {
 		return err
 	}
-	defer r.close()
+	defer r.Close()
 	if err := measure.Quiet(ctx, r.PIDs()); err != nil { // the janitor reads the whole log first
 		return err
 	}
 	for _, to := range []struct {
 		prefix string
 		args   []string
-	}{{"stayed_", []string{followAll}}, {"moved_", nil}} {
-		e, err := startEdge(ctx, p, r.nats, to.args...)
+	}{{"stayed_", []string{system.FollowAll}}, {"moved_", nil}} {
+		e, err := system.StartEdge(ctx, p, r.NATS, to.args...)
 		if err != nil {
 			return err
 		}
-		pids := []int{e.pid()}
+		pids := []int{e.PID()}
 		if err = measure.Quiet(ctx, append(pids, r.PIDs()...)); err == nil {
-			t := edgeTarget(e)
+			t := system.EdgeTarget(e)
 			t.Path = load.EventsPath
-			err = storm(ctx, f, to.prefix, pids, t, storedRecent, func(i int) string { return log.recent[i] })
+			err = storm(ctx, f, to.prefix, pids, t, system.StoredRecent, func(i int) string { return log.Recent[i] })
 		}
 		var reads, scans float64
 		if err == nil {
-			reads, err = e.metric(ctx, "rejoin_edge_log_reads_total")
+			reads, err = e.Metric(ctx, "rejoin_edge_log_reads_total")
 		}
 		if err == nil {
-			scans, err = e.metric(ctx, "rejoin_edge_log_scans_total")
+			scans, err = e.Metric(ctx, "rejoin_edge_log_scans_total")
 		}
 		f.Add(to.prefix+"log_reads", reads+scans)
-		e.stop()
+		e.Stop()
 		if err != nil {
 			return err
 		}

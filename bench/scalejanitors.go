@@ -14,6 +14,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
@@ -32,7 +33,7 @@ const (
 // scaleJanitors measures what each of two janitors takes, of what one that is alone takes, with
 // 100,000 sessions and 4,000,000 events; and how long the one takes to have what the other one had
 // when that is killed, beside a plain reader of the same headers.
-func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
+func scaleJanitors(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
@@ -40,13 +41,13 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err != nil {
 		return f, err
 	}
-	defer log.close()
+	defer log.Close()
 	var taken [2]ledgerTaken
-	janitors := make([]*system, len(taken))
+	janitors := make([]*system.Program, len(taken))
 	defer func() {
 		for _, j := range janitors {
 			if j != nil {
-				j.stop()
+				j.Stop()
 			}
 		}
 	}()
@@ -64,7 +65,7 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 		return nil
 	}
 	for i := range janitors {
-		if janitors[i], err = startJanitor(ctx, p, log.url); err != nil {
+		if janitors[i], err = system.StartJanitor(ctx, p, log.URL); err != nil {
 			return f, err
 		}
 		if err := measureAll(i + 1); err != nil {
@@ -85,7 +86,7 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 		return f, err
 	}
 	start := time.Now()
-	if err := janitors[0].kill(); err != nil {
+	if err := janitors[0].Kill(); err != nil {
 		return f, err
 	}
 	if err := holds(ctx, janitors[1], load.Partitions, 100*time.Millisecond); err != nil {
@@ -101,25 +102,25 @@ func scaleJanitors(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 // sharedLog starts a log with the sessions, each with some streams, and some events in each stream.
-func sharedLog(ctx context.Context, p *programs, streams, events int) (*bareLog, error) {
-	log, err := startBareLog(ctx, p, bareNATS, "")
+func sharedLog(ctx context.Context, p *system.Programs, streams, events int) (*system.BareLog, error) {
+	log, err := system.StartBareLog(ctx, p, system.BareNATS, "")
 	if err != nil {
 		return nil, err
 	}
 	if err := fillSessions(ctx, p, log, streams, events); err != nil {
-		log.close()
+		log.Close()
 		return nil, err
 	}
 	return log, nil
 }
 
-func fillSessions(ctx context.Context, p *programs, log *bareLog, streams, events int) error {
-	j, err := startJanitor(ctx, p, log.url) // it begins the generations
+func fillSessions(ctx context.Context, p *system.Programs, log *system.BareLog, streams, events int) error {
+	j, err := system.StartJanitor(ctx, p, log.URL) // it begins the generations
 	if err != nil {
 		return err
 	}
-	defer j.stop()
-	b, err := backend.Open(ctx, backend.Config{NATSURL: log.url}, "bench", slog.New(slog.DiscardHandler))
+	defer j.Stop()
+	b, err := backend.Open(ctx, backend.Config{NATSURL: log.URL}, "bench", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -165,13 +166,13 @@ func sharedSession(i int) string { return "shared-" + strconv.Itoa(i) }
 
 // holds waits until a janitor acts for so many partitions, and its ledgers have all of them. It asks
 // for its metrics, which takes memory, every so often.
-func holds(ctx context.Context, s *system, n int, every time.Duration) error {
+func holds(ctx context.Context, s *system.Program, n int, every time.Duration) error {
 	for {
-		held, err := s.metric(ctx, "rejoin_janitor_partitions_held")
+		held, err := s.Metric(ctx, "rejoin_janitor_partitions_held")
 		if err != nil {
 			return err
 		}
-		lag, err := s.metric(ctx, "rejoin_janitor_lag_events")
+		lag, err := s.Metric(ctx, "rejoin_janitor_lag_events")
 		if err != nil {
 			return err
 		}

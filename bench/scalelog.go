@@ -13,23 +13,24 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 // scaleLog measures what depends on how many events are retained, with 1, 3 and 10 million of them
 // in 10,000 streams: how long an edge takes to start, and 10,000 clients to resume that are two
 // events behind, at an edge that followed nothing and at the same one again.
-func scaleLog(ctx context.Context, p *programs) (measure.Figures, error) {
+func scaleLog(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Minute)
 	defer cancel()
-	dir, err := p.tempDir("large-")
+	dir, err := p.TempDir("large-")
 	if err != nil {
 		return f, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	rounds := 0
 	for _, millions := range []int{1, 3, 10} {
-		to := millions * 1_000_000 / storedStreams
+		to := millions * 1_000_000 / system.StoredStreams
 		if err := logOf(ctx, &f, p, dir, rounds, to); err != nil {
 			return f, fmt.Errorf("%d million events: %w", millions, err)
 		}
@@ -42,18 +43,18 @@ func scaleLog(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 // logOf publishes messages from to to-1 to every stream, and measures the log then.
-func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, from, to int) error {
+func logOf(ctx context.Context, f *measure.Figures, p *system.Programs, dir string, from, to int) error {
 	unlimited := []string{"--max-events-per-stream=-1", "--max-events-per-session=-1", "--max-bytes-per-session=-1", "--max-bytes=30GB", "--max-age=-1", "--min-free-bytes=0"}
-	r, err := startRejoin(ctx, p, dir, unlimited...)
+	r, err := system.StartRejoin(ctx, p, dir, unlimited...)
 	if err != nil {
 		return err
 	}
-	acks := make([]jetstream.PubAckFuture, storedStreams)
+	acks := make([]jetstream.PubAckFuture, system.StoredStreams)
 	for n := from; n < to; n++ {
-		for i := range storedStreams {
+		for i := range system.StoredStreams {
 			ack, err := r.Store(ctx, &nats.Msg{Subject: load.SubjectOf(i), Data: load.Varied(n, i)})
 			if err != nil {
-				r.close()
+				r.Close()
 				return err
 			}
 			if n == to-3 {
@@ -62,16 +63,16 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 		}
 	}
 	err = r.Flush(ctx)
-	r.close()
+	r.Close()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	if r, err = startRejoin(ctx, p, dir, unlimited...); err != nil {
+	if r, err = system.StartRejoin(ctx, p, dir, unlimited...); err != nil {
 		return err
 	}
-	defer r.close()
-	name := strconv.Itoa(to * storedStreams / 1_000_000)
+	defer r.Close()
+	name := strconv.Itoa(to * system.StoredStreams / 1_000_000)
 	f.Add("program_start_s_"+name, time.Since(start).Seconds())
 	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return err
@@ -86,16 +87,16 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 		return err
 	}
 	start = time.Now()
-	e, err := startEdge(ctx, p, r.nats)
+	e, err := system.StartEdge(ctx, p, r.NATS)
 	if err != nil {
 		return err
 	}
-	defer e.stop()
+	defer e.Stop()
 	f.Add("start_s_"+name, time.Since(start).Seconds())
-	t := edgeTarget(e)
+	t := system.EdgeTarget(e)
 	t.Path = load.EventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
-		if err := measure.Quiet(ctx, []int{e.pid(), r.pid()}); err != nil {
+		if err := measure.Quiet(ctx, []int{e.PID(), r.PID()}); err != nil {
 			return err
 		}
 		took, err := resumed(ctx, t, to-2, 2, func(i int) string { return cursors[i] })
@@ -112,14 +113,14 @@ func logOf(ctx context.Context, f *measure.Figures, p *programs, dir string, fro
 func resumed(ctx context.Context, t load.Target, first, missing int, cursor func(i int) string) (time.Duration, error) {
 	start := time.Now()
 	l, err := load.New(ctx, load.Crowd{
-		Clients: storedStreams, Target: t, AtOnce: true,
+		Clients: system.StoredStreams, Target: t, AtOnce: true,
 		Stream: func(i int) int { return i },
 		After:  func(i int) (string, int) { return cursor(i), first },
 	})
 	if err != nil {
 		return 0, err
 	}
-	err = l.WaitFor(ctx, int64(storedStreams*missing))
+	err = l.WaitFor(ctx, int64(system.StoredStreams*missing))
 	took := time.Since(start)
 	if err == nil {
 		err = l.Settled(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // scaleNames measures what a log with many names costs, with one of each service: how long each
 // takes to start and what it keeps in memory, how long the list of sessions, a sweep and the look at
 // a session take, and a page of a stream of which the edge has nothing in memory.
-func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
+func scaleNames(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
@@ -29,23 +30,23 @@ func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
 	if err != nil {
 		return f, err
 	}
-	defer log.close()
+	defer log.Close()
 	if err := f.AddResident("nats", log.PIDs()); err != nil {
 		return f, err
 	}
-	started := map[string]*system{}
+	started := map[string]*system.Program{}
 	defer func() {
 		for _, s := range started {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	for _, service := range []struct {
 		name  string
-		start func() (*system, error)
+		start func() (*system.Program, error)
 	}{
-		{"janitor", func() (*system, error) { return startJanitor(ctx, p, log.url) }},
-		{"ingest", func() (*system, error) { return startIngest(ctx, p, log.url) }},
-		{"edge", func() (*system, error) { return startEdge(ctx, p, log.url) }},
+		{"janitor", func() (*system.Program, error) { return system.StartJanitor(ctx, p, log.URL) }},
+		{"ingest", func() (*system.Program, error) { return system.StartIngest(ctx, p, log.URL) }},
+		{"edge", func() (*system.Program, error) { return system.StartEdge(ctx, p, log.URL) }},
 	} {
 		begun := time.Now()
 		s, err := service.start()
@@ -54,7 +55,7 @@ func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
 		}
 		started[service.name] = s
 		f.Add(service.name+"_start_s", time.Since(begun).Seconds())
-		pids := []int{s.pid()}
+		pids := []int{s.PID()}
 		if err := measure.Quiet(ctx, pids); err != nil {
 			return f, err
 		}
@@ -62,7 +63,7 @@ func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
 			return f, err
 		}
 	}
-	janitor, edge := started["janitor"].janitor, started["edge"].edge
+	janitor, edge := started["janitor"].Janitor, started["edge"].Edge
 	for _, request := range []struct{ metric, method, path string }{
 		{"list_ms", http.MethodGet, "/v1/sessions?sort=bytes"},
 		{"session_ms", http.MethodGet, "/v1/sessions/" + sharedSession(7)},
@@ -93,7 +94,7 @@ func scaleNames(ctx context.Context, p *programs) (measure.Figures, error) {
 		}
 	}
 	f.AddLatencies("page_ms_", took)
-	err = f.AddResident("edge_then", []int{started["edge"].pid()})
+	err = f.AddResident("edge_then", []int{started["edge"].PID()})
 	return f, err
 }
 
@@ -104,5 +105,5 @@ func answerOf(ctx context.Context, method, url string) (string, error) {
 		return "", err
 	}
 	req.Header.Set("Accept", "application/json")
-	return bodyOf(&http.Client{Timeout: time.Minute}, req)
+	return system.BodyOf(&http.Client{Timeout: time.Minute}, req)
 }

@@ -6,6 +6,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 
 // slow measures what stalled clients cost the healthy ones beside them: two
 // servers one after the other, which get the same, one of them with stalled clients.
-func slow(ctx context.Context, p *programs) (measure.Figures, error) {
+func slow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	without, err := slowOf(ctx, &f, p, "without_", 0)
 	if err != nil {
@@ -34,20 +35,20 @@ func slow(ctx context.Context, p *programs) (measure.Figures, error) {
 }
 
 // slowOf returns the resident memory at the end.
-func slowOf(ctx context.Context, f *measure.Figures, p *programs, prefix string, stalled int) (int64, error) {
+func slowOf(ctx context.Context, f *measure.Figures, p *system.Programs, prefix string, stalled int) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	s, err := startRejoin(ctx, p, "")
+	s, err := system.StartRejoin(ctx, p, "")
 	if err != nil {
 		return 0, err
 	}
-	defer s.close()
-	healthy, err := load.New(ctx, load.Crowd{Clients: slowClients, Target: s.target()})
+	defer s.Close()
+	healthy, err := load.New(ctx, load.Crowd{Clients: slowClients, Target: s.Target()})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = healthy.End() }()
-	others, err := load.New(ctx, load.Crowd{Clients: stalled, Target: s.target(), Stalled: true})
+	others, err := load.New(ctx, load.Crowd{Clients: stalled, Target: s.Target(), Stalled: true})
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"rejoin/bench/load"
 	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
 const (
@@ -16,18 +17,18 @@ const (
 	stormLimit = 120 * time.Second
 	// stormWindow holds everything: partitions are not of equal size, and a backfill
 	// fills four fifths.
-	stormWindow = storedEvents * frameBytes * 2
+	stormWindow = system.StoredEvents * system.FrameBytes * 2
 )
 
 // stormInWindow measures 10,000 clients that come back at once to a window that has
 // everything that they miss.
-func stormInWindow(ctx context.Context, p *programs) (measure.Figures, error) {
+func stormInWindow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, stormWindow, nil)
 	if err == nil {
 		err = stormOfRaw(ctx, &f)
 	}
-	if err == nil && p.hasNchan() {
+	if err == nil && p.HasNchan() {
 		err = stormOfNchan(ctx, &f, p)
 	}
 	f.Ratio("vs_raw", "seconds", "raw_seconds")
@@ -37,9 +38,9 @@ func stormInWindow(ctx context.Context, p *programs) (measure.Figures, error) {
 
 // stormBelow measures the same with a window of a tenth of the log, in which no client
 // finds what comes next.
-func stormBelow(ctx context.Context, p *programs) (measure.Figures, error) {
+func stormBelow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
-	err := stormOfRejoin(ctx, &f, p, storedEvents*frameBytes/10, func(ctx context.Context, r *rejoin) error {
+	err := stormOfRejoin(ctx, &f, p, system.StoredEvents*system.FrameBytes/10, func(ctx context.Context, r *system.Rejoin) error {
 		if err := addDrains(ctx, &f, r.Conn, drained{}); err != nil {
 			return err
 		}
@@ -52,16 +53,16 @@ func stormBelow(ctx context.Context, p *programs) (measure.Figures, error) {
 
 // stormOfRejoin measures a storm on an edge that was started on the stored log.
 // before runs when it is up, unless nil.
-func stormOfRejoin(ctx context.Context, f *measure.Figures, p *programs, window int, before func(context.Context, *rejoin) error) error {
-	log, err := p.log(ctx)
+func stormOfRejoin(ctx context.Context, f *measure.Figures, p *system.Programs, window int, before func(context.Context, *system.Rejoin) error) error {
+	log, err := p.Stored(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := startRejoin(ctx, p, log.dir, "--window-bytes="+strconv.Itoa(window), followAll)
+	r, err := system.StartRejoin(ctx, p, log.Dir, "--window-bytes="+strconv.Itoa(window), system.FollowAll)
 	if err != nil {
 		return err
 	}
-	defer r.close()
+	defer r.Close()
 	// The janitor reads the whole log first.
 	if err := measure.Quiet(ctx, r.PIDs()); err != nil {
 		return err
@@ -71,29 +72,29 @@ func stormOfRejoin(ctx context.Context, f *measure.Figures, p *programs, window 
 			return err
 		}
 	}
-	held, err := r.metric(ctx, "rejoin_edge_window_events")
+	held, err := r.Metric(ctx, "rejoin_edge_window_events")
 	if err != nil {
 		return err
 	}
 	f.Add("events_in_window", held)
-	t := r.target()
+	t := r.Target()
 	t.Path = load.EventsPath
-	if err := storm(ctx, f, ofRejoin, r.PIDs(), t, storedCursor, func(i int) string { return log.cursors[i] }); err != nil {
+	if err := storm(ctx, f, system.OfRejoin, r.PIDs(), t, system.StoredCursor, func(i int) string { return log.Cursors[i] }); err != nil {
 		return err
 	}
-	reads, err := r.metric(ctx, "rejoin_edge_log_reads_total")
+	reads, err := r.Metric(ctx, "rejoin_edge_log_reads_total")
 	f.Add("log_reads", reads)
 	return err
 }
 
 // stormOfRaw measures a raw server that writes the same bytes.
 func stormOfRaw(ctx context.Context, f *measure.Figures) error {
-	s, err := startRaw(ctx, rawReplay)
+	s, err := system.StartRaw(ctx, system.RawReplay)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	for n := storedCursor + 1; n < storedPerStream; n++ {
+	defer s.Close()
+	for n := system.StoredCursor + 1; n < system.StoredPerStream; n++ {
 		if err := s.Publish(ctx, 0, load.Varied(n, 0)); err != nil {
 			return err
 		}
@@ -104,26 +105,26 @@ func stormOfRaw(ctx context.Context, f *measure.Figures) error {
 	if err := measure.Quiet(ctx, s.PIDs()); err != nil {
 		return err
 	}
-	t := s.target()
+	t := s.Target()
 	t.Path = func(int) string { return "/0" }
-	return storm(ctx, f, ofRaw, s.PIDs(), t, storedCursor, func(int) string { return "raw_0000000_0" })
+	return storm(ctx, f, system.OfRaw, s.PIDs(), t, system.StoredCursor, func(int) string { return "raw_0000000_0" })
 }
 
 // stormOfNchan measures Nchan, which has to be given everything each time.
-func stormOfNchan(ctx context.Context, f *measure.Figures, p *programs) error {
-	s, err := startNchan(ctx, p)
+func stormOfNchan(ctx context.Context, f *measure.Figures, p *system.Programs) error {
+	s, err := system.StartNchan(ctx, p)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	cursors := make([]string, storedStreams)
-	for n := range storedPerStream {
-		for i := range storedStreams {
+	defer s.Close()
+	cursors := make([]string, system.StoredStreams)
+	for n := range system.StoredPerStream {
+		for i := range system.StoredStreams {
 			var told func(string)
-			if n == storedCursor {
+			if n == system.StoredCursor {
 				told = func(id string) { cursors[i] = id }
 			}
-			if err := s.publishTold(ctx, i, load.Varied(n, i), told); err != nil {
+			if err := s.PublishTold(ctx, i, load.Varied(n, i), told); err != nil {
 				return err
 			}
 		}
@@ -131,13 +132,13 @@ func stormOfNchan(ctx context.Context, f *measure.Figures, p *programs) error {
 	if err := s.Flush(ctx); err != nil {
 		return err
 	}
-	return storm(ctx, f, ofNchan, s.PIDs(), s.target(), storedCursor, func(i int) string { return cursors[i] })
+	return storm(ctx, f, system.OfNchan, s.PIDs(), s.Target(), system.StoredCursor, func(i int) string { return cursors[i] })
 }
 
 // storm has all clients connect at once, each behind message number last, and waits until each
 // has what it misses.
 func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t load.Target, last int, cursor func(i int) string) error {
-	missing := int64(storedStreams * (storedPerStream - 1 - last))
+	missing := int64(system.StoredStreams * (system.StoredPerStream - 1 - last))
 	before, err := measure.CPU(pids)
 	if err != nil {
 		return err
@@ -146,7 +147,7 @@ func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t
 	defer cancel()
 	start := time.Now()
 	l, err := load.New(limited, load.Crowd{
-		Clients: storedStreams, Target: t, AtOnce: true,
+		Clients: system.StoredStreams, Target: t, AtOnce: true,
 		Stream: func(i int) int { return i },
 		After:  func(i int) (string, int) { return cursor(i), last + 1 },
 	})

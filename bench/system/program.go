@@ -1,4 +1,7 @@
-package main
+// Package system starts what is measured: Rejoin's programs, and beside them JetStream alone, the
+// raw servers, Nchan and a handler that does nothing. Those that are no programs of their own are
+// this program, started again with arguments that Serve takes.
+package system
 
 import (
 	"bufio"
@@ -18,8 +21,8 @@ import (
 	"rejoin/bench/measure"
 )
 
-// programs are what is measured, in a folder that also has all that a run writes.
-type programs struct {
+// Programs are what is measured, in a folder that also has all that a run writes.
+type Programs struct {
 	dir     string
 	rejoin  string // the standalone program
 	edge    string // the edge alone
@@ -28,49 +31,49 @@ type programs struct {
 	bridge  string // a bridge alone
 	nginx   string // nginx with Nchan; empty when it is not installed
 	nchan   string // Nchan's module
-	stored  *stored
+	stored  *Stored
 }
 
-// build builds the programs.
-func build(ctx context.Context) (*programs, error) {
+// Build builds the programs.
+func Build(ctx context.Context) (*Programs, error) {
 	dir, err := os.MkdirTemp("", "rejoin-bench-")
 	if err != nil {
 		return nil, err
 	}
-	p := &programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest"), janitor: filepath.Join(dir, "janitor"), bridge: filepath.Join(dir, "bridge")}
+	p := &Programs{dir: dir, rejoin: filepath.Join(dir, "rejoin"), edge: filepath.Join(dir, "sse-edge"), ingest: filepath.Join(dir, "ingest"), janitor: filepath.Join(dir, "janitor"), bridge: filepath.Join(dir, "bridge")}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "rejoin/standalone/cmd/rejoin", "rejoin/services/sse-edge/cmd/sse-edge", "rejoin/services/ingest/cmd/ingest", "rejoin/services/janitor/cmd/janitor", "rejoin/services/bridge/cmd/bridge")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
-		p.clean()
+		p.Clean()
 		return nil, fmt.Errorf("cannot build the programs: %w", err)
 	}
 	p.nginx, p.nchan = findNchan()
 	return p, nil
 }
 
-// tempDir makes a folder that clean removes.
-func (p *programs) tempDir(pattern string) (string, error) { return os.MkdirTemp(p.dir, pattern) }
+// TempDir makes a folder that Clean removes.
+func (p *Programs) TempDir(pattern string) (string, error) { return os.MkdirTemp(p.dir, pattern) }
 
-// hasNchan says whether Nchan is installed.
-func (p *programs) hasNchan() bool { return p.nginx != "" }
+// HasNchan says whether Nchan is installed.
+func (p *Programs) HasNchan() bool { return p.nginx != "" }
 
-func (p *programs) clean() { _ = os.RemoveAll(p.dir) }
+func (p *Programs) Clean() { _ = os.RemoveAll(p.dir) }
 
-// system is a running program on free ports.
-type system struct {
+// Program is a running program on free ports.
+type Program struct {
 	cmd     *exec.Cmd
 	scratch string // the folder that goes with it, or ""
-	edge    string // URL of the edge, or of the standalone program's one origin
-	ingest  string // address of ingest
-	janitor string // URL of the janitor
-	nats    string // URL of NATS, of the standalone program
-	admin   string // URL of the admin port
+	Edge    string // URL of the edge, or of the standalone program's one origin
+	Ingest  string // address of ingest
+	Janitor string // URL of the janitor
+	NATS    string // URL of NATS, of the standalone program
+	Admin   string // URL of the admin port
 	drained chan struct{}
 }
 
-// start runs the standalone program on a data folder, or on a new one when that is
+// Start runs the standalone program on a data folder, or on a new one when that is
 // "", and waits until it is ready.
-func start(ctx context.Context, p *programs, dir string, args ...string) (*system, error) {
+func Start(ctx context.Context, p *Programs, dir string, args ...string) (*Program, error) {
 	scratch := ""
 	if dir == "" {
 		var err error
@@ -91,27 +94,27 @@ func start(ctx context.Context, p *programs, dir string, args ...string) (*syste
 	return s, nil
 }
 
-// startEdge starts an edge alone.
-func startEdge(ctx context.Context, p *programs, nats string, args ...string) (*system, error) {
+// StartEdge starts an edge alone.
+func StartEdge(ctx context.Context, p *Programs, nats string, args ...string) (*Program, error) {
 	return run(ctx, p.edge, []string{"edge open", "admin port open"}, append([]string{
 		"--nats-url", nats, "--edge-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json",
 	}, args...)...)
 }
 
-// startIngest starts an ingest alone.
-func startIngest(ctx context.Context, p *programs, nats string) (*system, error) {
+// StartIngest starts an ingest alone.
+func StartIngest(ctx context.Context, p *Programs, nats string) (*Program, error) {
 	return run(ctx, p.ingest, []string{"ingest listens", "admin port open"},
 		"--nats-url", nats, "--ingest-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
 }
 
-// startJanitor starts a janitor of its own, and waits until its ledger is complete.
-func startJanitor(ctx context.Context, p *programs, url string) (*system, error) {
+// StartJanitor starts a janitor of its own, and waits until its ledger is complete.
+func StartJanitor(ctx context.Context, p *Programs, url string) (*Program, error) {
 	return run(ctx, p.janitor, []string{"janitor listens", "admin port open"},
 		"--nats-url", url, "--janitor-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0", "--log-format", "json", "--pprof")
 }
 
-// startBridge starts a bridge before an MCP server.
-func startBridge(ctx context.Context, p *programs, nats, upstream string) (*system, error) {
+// StartBridge starts a bridge before an MCP server.
+func StartBridge(ctx context.Context, p *Programs, nats, upstream string) (*Program, error) {
 	return run(ctx, p.bridge, []string{"admin port open"},
 		"--nats-url", nats, "--upstream", upstream, "--bridge-name", "bench", "--admin-addr", "127.0.0.1:0", "--log-format", "json")
 }
@@ -121,8 +124,8 @@ const readyWithin = 5 * time.Minute
 
 // run runs a program of ours and waits until it is ready. told are the log lines
 // that it must write before, each with an address.
-func run(ctx context.Context, program string, told []string, args ...string) (*system, error) {
-	s := &system{cmd: command(ctx, program, args...), drained: make(chan struct{})}
+func run(ctx context.Context, program string, told []string, args ...string) (*Program, error) {
+	s := &Program{cmd: command(ctx, program, args...), drained: make(chan struct{})}
 	logs, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -133,7 +136,7 @@ func run(ctx context.Context, program string, told []string, args ...string) (*s
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	if err := s.learn(ctx, logs, told); err != nil {
-		s.stop()
+		s.Stop()
 		return nil, fmt.Errorf("%s: %w", filepath.Base(program), err)
 	}
 	return s, nil
@@ -141,7 +144,7 @@ func run(ctx context.Context, program string, told []string, args ...string) (*s
 
 // learn reads the addresses from the program's log, which a goroutine reads until
 // the program ends, and waits until the program is ready.
-func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error {
+func (s *Program) learn(ctx context.Context, logs io.Reader, told []string) error {
 	type line struct{ Msg, Addr, Error string }
 	lines := make(chan line, 1024)
 	go func() {
@@ -177,10 +180,10 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 			return fmt.Errorf("it did not tell its addresses: %v", found)
 		}
 	}
-	s.edge, s.nats, s.admin = "http://"+found["edge open"], "nats://"+found["nats listens"], "http://"+found["admin port open"]
-	s.ingest, s.janitor = found["ingest listens"], "http://"+found["janitor listens"]
+	s.Edge, s.NATS, s.Admin = "http://"+found["edge open"], "nats://"+found["nats listens"], "http://"+found["admin port open"]
+	s.Ingest, s.Janitor = found["ingest listens"], "http://"+found["janitor listens"]
 	for {
-		if _, err := get(ctx, s.admin+"/readyz"); err == nil {
+		if _, err := Get(ctx, s.Admin+"/readyz"); err == nil {
 			return nil
 		}
 		if err := measure.Pause(ctx, 10*time.Millisecond); err != nil {
@@ -189,31 +192,31 @@ func (s *system) learn(ctx context.Context, logs io.Reader, told []string) error
 	}
 }
 
-func (s *system) pid() int { return s.cmd.Process.Pid }
+func (s *Program) PID() int { return s.cmd.Process.Pid }
 
-// kill kills it. It is to be stopped nevertheless.
-func (s *system) kill() error { return s.cmd.Process.Kill() }
+// Kill kills it. It is to be stopped nevertheless.
+func (s *Program) Kill() error { return s.cmd.Process.Kill() }
 
-func (s *system) stop() {
-	end(s.cmd)
+func (s *Program) Stop() {
+	End(s.cmd)
 	<-s.drained
 	if s.scratch != "" {
 		_ = os.RemoveAll(s.scratch)
 	}
 }
 
-// metric returns the sum of all series of a metric.
-func (s *system) metric(ctx context.Context, name string) (float64, error) {
-	sums, err := s.metrics(ctx, name)
+// Metric returns the sum of all series of a metric.
+func (s *Program) Metric(ctx context.Context, name string) (float64, error) {
+	sums, err := s.Metrics(ctx, name)
 	if err != nil {
 		return 0, err
 	}
 	return sums[0], nil
 }
 
-// metrics returns the sums of all series of metrics, as they are at one time.
-func (s *system) metrics(ctx context.Context, names ...string) ([]float64, error) {
-	text, err := get(ctx, s.admin+"/metrics")
+// Metrics returns the sums of all series of metrics, as they are at one time.
+func (s *Program) Metrics(ctx context.Context, names ...string) ([]float64, error) {
+	text, err := Get(ctx, s.Admin+"/metrics")
 	if err != nil {
 		return nil, err
 	}
@@ -243,16 +246,16 @@ func sumOf(text, name string) (sum float64, err error) {
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 
-func get(ctx context.Context, url string) (string, error) {
+func Get(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	return bodyOf(client, req)
+	return BodyOf(client, req)
 }
 
-// bodyOf returns the body of an answer, which must be 200.
-func bodyOf(c *http.Client, req *http.Request) (string, error) {
+// BodyOf returns the body of an answer, which must be 200.
+func BodyOf(c *http.Client, req *http.Request) (string, error) {
 	resp, err := c.Do(req)
 	if err != nil {
 		return "", err

@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"bufio"
@@ -8,26 +8,26 @@ import (
 	"strings"
 )
 
-// serveSelf serves what the arguments of this program ask for, as startSelf passes them, and returns
+// Serve serves what the arguments of this program ask for, as StartSelf passes them, and returns
 // only errors then. It returns nil at once when they ask for nothing of the kind.
-func serveSelf(args []string) error {
+func Serve(args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	switch kind := args[0]; {
-	case len(args) == 1 && (kind == rawEach || kind == rawBatch || kind == rawReplay):
+	case len(args) == 1 && (kind == RawEach || kind == rawBatch || kind == RawReplay):
 		return serveRaw(kind)
 	case len(args) == 1 && kind == bareFiber:
 		return serveFiber()
-	case len(args) == 2 && (kind == bareJetStream || kind == bareNATS || kind == bareCluster):
+	case len(args) == 2 && (kind == BareJetStream || kind == BareNATS || kind == BareCluster):
 		return serveJetStream(kind, args[1])
 	}
 	return nil
 }
 
-// startSelf starts a server of this program in a process of its own, and returns the address that
+// StartSelf starts a server of this program in a process of its own, and returns the address that
 // it prints.
-func startSelf(ctx context.Context, args ...string) (cmd *exec.Cmd, addr string, err error) {
+func StartSelf(ctx context.Context, args ...string) (cmd *exec.Cmd, addr string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, "", err
@@ -48,7 +48,7 @@ func begin(cmd *exec.Cmd) (addr string, err error) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		end(cmd)
+		End(cmd)
 	}
 	return strings.TrimSpace(line), err
 }

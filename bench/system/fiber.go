@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"context"
@@ -27,11 +27,11 @@ func serveFiber() error {
 	return app.Listener(ln)
 }
 
-// startFiber starts it in a process of its own, and returns its address.
-func startFiber(ctx context.Context) (addr string, stop func(), err error) {
-	cmd, addr, err := startSelf(ctx, bareFiber)
+// StartFiber starts it in a process of its own, and returns its address.
+func StartFiber(ctx context.Context) (addr string, stop func(), err error) {
+	cmd, addr, err := StartSelf(ctx, bareFiber)
 	if err != nil {
 		return "", nil, err
 	}
-	return addr, func() { end(cmd) }, nil
+	return addr, func() { End(cmd) }, nil
 }

@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"bufio"
@@ -21,9 +21,9 @@ import (
 	"rejoin/bench/measure"
 )
 
-// nchan is a peer: nginx with Debian's libnginx-mod-nchan, two workers, in memory,
+// Nchan is a peer: nginx with Debian's libnginx-mod-nchan, two workers, in memory,
 // so it forgets on restart. It is measured when it is installed.
-type nchan struct {
+type Nchan struct {
 	cmd   *exec.Cmd
 	dir   string
 	addr  string
@@ -96,12 +96,12 @@ http {
 `, dir, module, addr, user)
 }
 
-func startNchan(ctx context.Context, p *programs) (*nchan, error) {
+func StartNchan(ctx context.Context, p *Programs) (*Nchan, error) {
 	dir, err := os.MkdirTemp(p.dir, "nchan-")
 	if err != nil {
 		return nil, err
 	}
-	n := &nchan{dir: dir}
+	n := &Nchan{dir: dir}
 	if n.addr, err = freeAddr(ctx); err != nil {
 		return nil, err
 	}
@@ -115,14 +115,14 @@ func startNchan(ctx context.Context, p *programs) (*nchan, error) {
 		return nil, err
 	}
 	if err := n.connect(ctx); err != nil {
-		n.close()
+		n.Close()
 		return nil, err
 	}
 	return n, nil
 }
 
 // connect waits until nginx listens.
-func (n *nchan) connect(ctx context.Context) error {
+func (n *Nchan) connect(ctx context.Context) error {
 	for range 500 {
 		if err := measure.Pause(ctx, 10*time.Millisecond); err != nil {
 			return err
@@ -148,23 +148,23 @@ func freeAddr(ctx context.Context) (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
-func (n *nchan) target() load.Target {
+func (n *Nchan) Target() load.Target {
 	return load.Target{Addr: n.addr, Path: func(stream int) string { return "/events/" + strconv.Itoa(stream) }}
 }
 
-func (n *nchan) publisher(stream int) *nchanPublisher { return n.conns[stream%len(n.conns)] }
+func (n *Nchan) publisher(stream int) *nchanPublisher { return n.conns[stream%len(n.conns)] }
 
-func (n *nchan) Publish(ctx context.Context, stream int, message []byte) error {
-	return n.publishTold(ctx, stream, message, nil)
+func (n *Nchan) Publish(ctx context.Context, stream int, message []byte) error {
+	return n.PublishTold(ctx, stream, message, nil)
 }
 
-// publishTold publishes a message. told is called with its id, by another goroutine, before flush
+// PublishTold publishes a message. told is called with its id, by another goroutine, before flush
 // returns.
-func (n *nchan) publishTold(ctx context.Context, stream int, message []byte, told func(id string)) error {
+func (n *Nchan) PublishTold(ctx context.Context, stream int, message []byte, told func(id string)) error {
 	return n.publisher(stream).publish(ctx, stream, message, told)
 }
 
-func (n *nchan) Push() error {
+func (n *Nchan) Push() error {
 	var err error
 	for _, c := range n.conns {
 		err = errors.Join(err, c.w.Flush())
@@ -172,7 +172,7 @@ func (n *nchan) Push() error {
 	return err
 }
 
-func (n *nchan) Flush(ctx context.Context) error {
+func (n *Nchan) Flush(ctx context.Context) error {
 	if err := n.Push(); err != nil {
 		return err
 	}
@@ -184,15 +184,15 @@ func (n *nchan) Flush(ctx context.Context) error {
 	return nil
 }
 
-func (n *nchan) PIDs() []int { return children(n.cmd.Process.Pid) }
+func (n *Nchan) PIDs() []int { return children(n.cmd.Process.Pid) }
 
-func (n *nchan) close() {
+func (n *Nchan) Close() {
 	for _, c := range n.conns {
 		_ = c.conn.Close()
 		close(c.asked)
 		c.done.Wait()
 	}
-	end(n.cmd)
+	End(n.cmd)
 	_ = os.RemoveAll(n.dir)
 }
 

@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"context"
@@ -20,8 +20,8 @@ func command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// end stops a program in order, or at all.
-func end(cmd *exec.Cmd) {
+// End stops a program in order, or at all.
+func End(cmd *exec.Cmd) {
 	_ = cmd.Process.Signal(syscall.SIGTERM) // fails when it has ended
 	hard := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
 	defer hard.Stop()

@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 	"rejoin/deploy/proxy"
 )
 
-// startProxy starts the proxy of deploy/ before edges, and returns where it listens.
-func startProxy(ctx context.Context, p *programs, edges []*system) (addr string, stop func(), _ error) {
+// StartProxy starts the proxy of deploy/ before edges, and returns where it listens.
+func StartProxy(ctx context.Context, p *Programs, edges []*Program) (addr string, stop func(), _ error) {
 	var addrs []string
 	for _, e := range edges {
-		addrs = append(addrs, strings.TrimPrefix(e.edge, "http://"))
+		addrs = append(addrs, strings.TrimPrefix(e.Edge, "http://"))
 	}
 	ports := [2]string{}
 	for i := range ports {
@@ -40,10 +40,10 @@ func startProxy(ctx context.Context, p *programs, edges []*system) (addr string,
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", ports[0])
 		if err == nil {
 			_ = conn.Close()
-			return ports[0], func() { end(cmd) }, nil
+			return ports[0], func() { End(cmd) }, nil
 		}
 		if err := measure.Pause(ctx, 20*time.Millisecond); err != nil {
-			end(cmd)
+			End(cmd)
 			return "", nil, err
 		}
 	}

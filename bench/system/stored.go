@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"context"
@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	storedStreams   = 10_000
-	storedPerStream = 100
-	storedEvents    = storedStreams * storedPerStream
-	// storedCursor is the number of the message that the cursors stand on: the 50th.
-	storedCursor = 49
-	// storedRecent is that of clients that were cut off a moment ago.
-	storedRecent = 97
+	StoredStreams   = 10_000
+	StoredPerStream = 100
+	StoredEvents    = StoredStreams * StoredPerStream
+	// StoredCursor is the number of the message that the cursors stand on: the 50th.
+	StoredCursor = 49
+	// StoredRecent is that of clients that were cut off a moment ago.
+	StoredRecent = 97
 	// storedFor is how long a stored log is used: its events live for an hour.
 	storedFor = 30 * time.Minute
-	// frameBytes is about what an event of 512 B takes in a window, with its entry.
-	frameBytes = 700
+	// FrameBytes is about what an event of 512 B takes in a window, with its entry.
+	FrameBytes = 700
 )
 
-// stored is a log on disk: 10,000 streams of 100 events of 512 B each, interleaved,
+// Stored is a log on disk: 10,000 streams of 100 events of 512 B each, interleaved,
 // in 1,000 sessions.
-type stored struct {
-	dir  string
+type Stored struct {
+	Dir  string
 	made time.Time
-	// cursors are the event IDs of message storedCursor of each stream, recent of storedRecent.
-	cursors, recent []string
+	// Cursors are the event IDs of message StoredCursor of each stream, recent of StoredRecent.
+	Cursors, Recent []string
 }
 
-// log returns the stored log, which is written when there is none yet, or none that
+// Stored returns the stored log, which is written when there is none yet, or none that
 // will do. Only one program uses it at a time.
-func (p *programs) log(ctx context.Context) (*stored, error) {
+func (p *Programs) Stored(ctx context.Context) (*Stored, error) {
 	if p.stored != nil && time.Since(p.stored.made) < storedFor {
 		return p.stored, nil
 	}
 	if p.stored != nil {
-		if err := os.RemoveAll(p.stored.dir); err != nil {
+		if err := os.RemoveAll(p.stored.Dir); err != nil {
 			return nil, err
 		}
 		p.stored = nil
@@ -53,7 +53,7 @@ func (p *programs) log(ctx context.Context) (*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stored{dir: dir, made: time.Now()}
+	s := &Stored{Dir: dir, made: time.Now()}
 	if err := s.write(ctx, p); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("writing the log: %w", err)
@@ -62,29 +62,29 @@ func (p *programs) log(ctx context.Context) (*stored, error) {
 	return s, nil
 }
 
-func (s *stored) write(ctx context.Context, p *programs) error {
+func (s *Stored) write(ctx context.Context, p *Programs) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := startRejoin(ctx, p, s.dir)
+	r, err := StartRejoin(ctx, p, s.Dir)
 	if err != nil {
 		return err
 	}
-	defer r.close()
-	subjects := make([]string, storedStreams)
+	defer r.Close()
+	subjects := make([]string, StoredStreams)
 	for i := range subjects {
 		subjects[i] = load.SubjectOf(i)
 	}
-	acks, recent := make([]jetstream.PubAckFuture, storedStreams), make([]jetstream.PubAckFuture, storedStreams)
-	for n := range storedPerStream {
+	acks, recent := make([]jetstream.PubAckFuture, StoredStreams), make([]jetstream.PubAckFuture, StoredStreams)
+	for n := range StoredPerStream {
 		for i, subject := range subjects {
 			ack, err := r.Store(ctx, &nats.Msg{Subject: subject, Data: load.Varied(n, i)})
 			if err != nil {
 				return err
 			}
 			switch n {
-			case storedCursor:
+			case StoredCursor:
 				acks[i] = ack
-			case storedRecent:
+			case StoredRecent:
 				recent[i] = ack
 			}
 		}
@@ -96,7 +96,7 @@ func (s *stored) write(ctx context.Context, p *programs) error {
 }
 
 // setCursors makes the event ids of what was acknowledged.
-func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetstream.PubAckFuture) error {
+func (s *Stored) setCursors(ctx context.Context, r *Rejoin, acks, recent []jetstream.PubAckFuture) error {
 	log, err := eventlog.Open(ctx, r.Conn, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
@@ -110,12 +110,12 @@ func (s *stored) setCursors(ctx context.Context, r *rejoin, acks, recent []jetst
 		}
 		total += state.Events
 	}
-	if total != storedEvents {
-		return fmt.Errorf("the log has %d events, want %d", total, storedEvents)
+	if total != StoredEvents {
+		return fmt.Errorf("the log has %d events, want %d", total, StoredEvents)
 	}
-	if s.cursors, err = load.CursorsOf(ctx, r.Conn, acks, 0); err != nil {
+	if s.Cursors, err = load.CursorsOf(ctx, r.Conn, acks, 0); err != nil {
 		return err
 	}
-	s.recent, err = load.CursorsOf(ctx, r.Conn, recent, 0)
+	s.Recent, err = load.CursorsOf(ctx, r.Conn, recent, 0)
 	return err
 }

@@ -1,11 +1,16 @@
-package main
+package system
 
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+
+	"rejoin/shared/leaktest"
 )
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestMetrics_SumOfSeries(t *testing.T) {
 	text := "# HELP a_total x\na_total{from=\"log\"} 3\na_total{from=\"window\"} 4e3\na_total_more 5\na 7\n"

@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"context"
@@ -22,12 +22,12 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// The arguments that make this program serve a log: bareJetStream reads it as well; bareNATS does
-// nothing else; bareCluster has it on three servers.
+// The arguments that make this program serve a log: BareJetStream reads it as well; BareNATS does
+// nothing else; BareCluster has it on three servers.
 const (
-	bareJetStream = "jetstream"
-	bareNATS      = "nats"
-	bareCluster   = "nats-cluster"
+	BareJetStream = "jetstream"
+	BareNATS      = "nats"
+	BareCluster   = "nats-cluster"
 )
 
 // natsServers starts NATS servers, each with a store in a folder.
@@ -67,12 +67,12 @@ func natsServers(dir string, n int) ([]*natsserver.Server, error) {
 }
 
 // serveJetStream serves what Rejoin cannot do without: NATS servers with a log in a
-// folder, and, as bareJetStream, one ordered consumer for each partition inside the process, which
+// folder, and, as BareJetStream, one ordered consumer for each partition inside the process, which
 // throws away what it gets. The first line that it prints is the servers' URLs. It returns
 // only errors.
 func serveJetStream(kind, dir string) error {
 	n := 1
-	if kind == bareCluster {
+	if kind == BareCluster {
 		n = 3
 	}
 	servers, err := natsServers(dir, n)
@@ -91,7 +91,7 @@ func serveJetStream(kind, dir string) error {
 		return err
 	}
 	b.Close()
-	if kind == bareJetStream {
+	if kind == BareJetStream {
 		if err := readAll(ctx, servers[0]); err != nil {
 			return err
 		}
@@ -122,10 +122,10 @@ func readAll(ctx context.Context, s *natsserver.Server) error {
 	return nil
 }
 
-// startBareLog starts JetStream alone in a process of its own, with a log. kind is
-// bareJetStream, bareNATS or bareCluster. data is the data folder of a standalone program that has
+// StartBareLog starts JetStream alone in a process of its own, with a log. kind is
+// BareJetStream, BareNATS or BareCluster. data is the data folder of a standalone program that has
 // ended, whose log it is; empty: a new one.
-func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog, error) {
+func StartBareLog(ctx context.Context, p *Programs, kind, data string) (*BareLog, error) {
 	dir, err := os.MkdirTemp(p.dir, "jetstream-")
 	if err != nil {
 		return nil, err
@@ -135,28 +135,28 @@ func startBareLog(ctx context.Context, p *programs, kind, data string) (*bareLog
 			return nil, err
 		}
 	}
-	cmd, url, err := startSelf(ctx, kind, dir)
+	cmd, url, err := StartSelf(ctx, kind, dir)
 	if err != nil {
 		return nil, errors.Join(errors.New("JetStream alone did not start"), err)
 	}
 	publisher, err := load.NewLogPublisher(url)
 	if err != nil {
-		end(cmd)
+		End(cmd)
 		return nil, err
 	}
-	return &bareLog{publisher, cmd, url}, nil
+	return &BareLog{publisher, cmd, url}, nil
 }
 
-// bareLog is JetStream alone, in a process of its own.
-type bareLog struct {
+// BareLog is JetStream alone, in a process of its own.
+type BareLog struct {
 	*load.LogPublisher
 	cmd *exec.Cmd
-	url string
+	URL string
 }
 
-func (b *bareLog) close() {
+func (b *BareLog) Close() {
 	b.Conn.Close()
-	end(b.cmd)
+	End(b.cmd)
 }
 
-func (b *bareLog) PIDs() []int { return []int{b.cmd.Process.Pid} }
+func (b *BareLog) PIDs() []int { return []int{b.cmd.Process.Pid} }

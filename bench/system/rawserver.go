@@ -1,4 +1,4 @@
-package main
+package system
 
 import (
 	"bufio"
@@ -47,9 +47,9 @@ func serveRaw(kind string) error {
 }
 
 const (
-	rawEach   = "raw"
+	RawEach   = "raw"
 	rawBatch  = "raw-batch"
-	rawReplay = "raw-replay"
+	RawReplay = "raw-replay"
 )
 
 type broadcaster struct {
@@ -60,7 +60,7 @@ type broadcaster struct {
 
 // rawStream is one stream; the broadcaster's lock guards it.
 type rawStream struct {
-	conns []net.Conn // of rawEach
+	conns []net.Conn // of RawEach
 	log   []byte     // of the others
 	grown sync.Cond
 }
@@ -94,11 +94,11 @@ func (b *broadcaster) serve(c net.Conn) {
 	s := b.stream(number)
 	at := len(s.log)
 	switch b.kind {
-	case rawEach:
+	case RawEach:
 		_, _ = c.Write([]byte(rawHead))
 		s.conns = append(s.conns, c)
 		b.mu.Unlock()
-	case rawReplay:
+	case RawReplay:
 		everything := s.log
 		b.mu.Unlock()
 		_, _ = (&net.Buffers{[]byte(rawHead), everything}).WriteTo(c)
@@ -146,7 +146,7 @@ func (b *broadcaster) publish(r io.Reader) {
 		}
 		b.mu.Lock()
 		s := b.stream(number)
-		if b.kind == rawEach {
+		if b.kind == RawEach {
 			for _, c := range s.conns {
 				_, _ = c.Write(frame)
 			}
@@ -173,8 +173,8 @@ func (b *broadcaster) follow(c net.Conn, s *rawStream, at int) {
 	}
 }
 
-// rawServer is a raw server in a process of its own.
-type rawServer struct {
+// Raw is a raw server in a process of its own.
+type Raw struct {
 	cmd      *exec.Cmd
 	addr     string
 	conn     net.Conn
@@ -182,25 +182,25 @@ type rawServer struct {
 	sequence int
 }
 
-func startRaw(ctx context.Context, kind string) (*rawServer, error) {
-	cmd, addr, err := startSelf(ctx, kind)
+func StartRaw(ctx context.Context, kind string) (*Raw, error) {
+	cmd, addr, err := StartSelf(ctx, kind)
 	if err != nil {
 		return nil, errors.Join(errors.New("the raw server did not start"), err)
 	}
-	r := &rawServer{cmd: cmd, addr: addr}
+	r := &Raw{cmd: cmd, addr: addr}
 	if r.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", r.addr); err != nil {
-		end(cmd)
+		End(cmd)
 		return nil, err
 	}
 	r.w = bufio.NewWriterSize(r.conn, 64<<10)
 	return r, r.w.WriteByte(0)
 }
 
-func (r *rawServer) target() load.Target {
+func (r *Raw) Target() load.Target {
 	return load.Target{Addr: r.addr, Sequenced: true, Path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
 }
 
-func (r *rawServer) Publish(_ context.Context, stream int, message []byte) error {
+func (r *Raw) Publish(_ context.Context, stream int, message []byte) error {
 	r.sequence++
 	frame := sse.AppendEvent(nil, "raw_0000000_"+strconv.Itoa(r.sequence), "", message)
 	var head [8]byte
@@ -210,13 +210,13 @@ func (r *rawServer) Publish(_ context.Context, stream int, message []byte) error
 	return err
 }
 
-func (r *rawServer) Push() error { return r.w.Flush() }
+func (r *Raw) Push() error { return r.w.Flush() }
 
-func (r *rawServer) Flush(context.Context) error { return r.w.Flush() }
+func (r *Raw) Flush(context.Context) error { return r.w.Flush() }
 
-func (r *rawServer) PIDs() []int { return []int{r.cmd.Process.Pid} }
+func (r *Raw) PIDs() []int { return []int{r.cmd.Process.Pid} }
 
-func (r *rawServer) close() {
+func (r *Raw) Close() {
 	_ = r.conn.Close()
-	end(r.cmd)
+	End(r.cmd)
 }
