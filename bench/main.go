@@ -21,12 +21,13 @@ import (
 	"strings"
 	"syscall"
 
+	"rejoin/bench/mcp"
 	"rejoin/bench/measure"
 	"rejoin/bench/system"
 )
 
 func main() {
-	for _, serve := range []func(args []string) error{system.Serve, serveMCP} {
+	for _, serve := range []func(args []string) error{system.Serve, mcp.Serve} {
 		if err := serve(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)

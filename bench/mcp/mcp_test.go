@@ -1,14 +1,19 @@
-package main
+package mcp
 
 import (
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"rejoin/shared/leaktest"
 )
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 // What the benchmark says of lost and repeated messages is worth what its client is.
 func TestMCPClient_Resumes(t *testing.T) {

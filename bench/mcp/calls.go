@@ -1,4 +1,6 @@
-package main
+// Package mcp measures tool calls: what edge, log and bridge add to them, and what arrives of them
+// while parts fail. It has the MCP server and the clients that this needs.
+package mcp
 
 import (
 	"context"
@@ -22,9 +24,9 @@ const (
 	mcpEarlier = "earlier_" // before a server of 2025-11-25
 )
 
-// mcpCalls measures a tool call that returns at once: through edge, log and bridge, all in
+// Calls measures a tool call that returns at once: through edge, log and bridge, all in
 // the standalone program, beside the MCP server alone.
-func mcpCalls(ctx context.Context, p *system.Programs) (measure.Figures, error) {
+func Calls(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -66,9 +68,9 @@ func mcpCalls(ctx context.Context, p *system.Programs) (measure.Figures, error) 
 	return f, nil
 }
 
-// mcpModern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
+// Modern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
 // that revision and before one of 2025-11-25, beside a call at each of these servers alone.
-func mcpModern(ctx context.Context, p *system.Programs) (measure.Figures, error) {
+func Modern(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()

@@ -1,4 +1,4 @@
-package main
+package mcp
 
 import (
 	"context"
@@ -33,10 +33,10 @@ type mcpTools struct {
 	changed chan struct{} // closed when allowed changes
 }
 
-// serveMCP serves MCP, and at /allow?steps=n and /runs what the benchmark needs to know.
+// Serve serves MCP, and at /allow?steps=n and /runs what the benchmark needs to know.
 // The first line that it prints is its address. It returns nil at once when the arguments ask for
 // something else.
-func serveMCP(args []string) error {
+func Serve(args []string) error {
 	if !slices.Equal(args, []string{bareMCP}) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package main
+package mcp
 
 import (
 	"context"
@@ -22,9 +22,9 @@ const (
 	mcpAway = 2 * time.Second
 )
 
-// mcpTrouble counts what arrives of calls that report steps, while one of two edges is
+// Sessions counts what arrives of calls that report steps, while one of two edges is
 // killed and started again, and then the bridge loses NATS for a while.
-func mcpTrouble(ctx context.Context, p *system.Programs) (measure.Figures, error) {
+func Sessions(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var f measure.Figures
