@@ -21,6 +21,7 @@ import (
 	"strings"
 	"syscall"
 
+	"rejoin/bench/cases"
 	"rejoin/bench/mcp"
 	"rejoin/bench/measure"
 	"rejoin/bench/system"
@@ -66,14 +67,14 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 	var verdicts []measure.Verdict
 	var failed error
 	for _, c := range chosen {
-		held, err := measure.Case(w, c.name, c.what, n, func() (measure.Figures, error) { return c.run(ctx, p) })
+		held, err := measure.Case(w, c.Name, c.What, n, func() (measure.Figures, error) { return c.Run(ctx, p) })
 		verdicts = append(verdicts, held...)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
 		if err != nil {
-			_, _ = fmt.Fprintf(w, "%s failed: %v\n", c.name, err)
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.name, err))
+			_, _ = fmt.Fprintf(w, "%s failed: %v\n", c.Name, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.Name, err))
 		}
 	}
 	measure.PrintVerdicts(w, verdicts)
@@ -81,23 +82,23 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 }
 
 // choose returns the cases of a list of groups and cases, all when it is empty.
-func choose(names string) ([]benchCase, error) {
-	all := cases()
+func choose(names string) ([]cases.Case, error) {
+	all := cases.All()
 	if strings.TrimSpace(names) == "" {
 		return all, nil
 	}
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(names, ",") {
 		name = strings.TrimSpace(name)
-		of := func(c benchCase) bool { return c.group == name || c.name == name }
+		of := func(c cases.Case) bool { return c.Group == name || c.Name == name }
 		if !slices.ContainsFunc(all, of) {
 			return nil, fmt.Errorf("there is no case and no group %q", name)
 		}
 		for _, c := range all {
 			if of(c) {
-				wanted[c.name] = true
+				wanted[c.Name] = true
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(c benchCase) bool { return !wanted[c.name] }), nil
+	return slices.DeleteFunc(all, func(c cases.Case) bool { return !wanted[c.Name] }), nil
 }

@@ -23,7 +23,7 @@ func TestChoose_GroupOrName(t *testing.T) {
 		}
 		var got []string
 		for _, c := range chosen {
-			got = append(got, c.name)
+			got = append(got, c.Name)
 		}
 		if s := strings.Join(got, " "); s != want {
 			t.Errorf("%q chooses %q, want %q", names, s, want)

@@ -1,4 +1,6 @@
-package main
+// Package cases has all cases of the benchmark, from the latency of one event to logs of millions:
+// each starts its systems, puts a load on them, and returns figures.
+package cases
 
 import (
 	"context"
@@ -8,15 +10,16 @@ import (
 	"rejoin/bench/system"
 )
 
-// benchCase is one case of a group: run measures it once.
-type benchCase struct {
-	group, name string
-	what        string
-	run         func(ctx context.Context, p *system.Programs) (measure.Figures, error)
+// Case is one case of a group: Run measures it once.
+type Case struct {
+	Group, Name string
+	What        string
+	Run         func(ctx context.Context, p *system.Programs) (measure.Figures, error)
 }
 
-func cases() []benchCase {
-	return []benchCase{
+// All returns the cases in the order in which they run.
+func All() []Case {
+	return []Case{
 		{"latency", "latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
 		{"publish", "publish", "64 clients publish 512 B in a request each; NDJSON in one request", publish},
 		{"client", "client", "the Go client: a publisher on one stream and on 64, a subscriber; 512 B", goClient},
