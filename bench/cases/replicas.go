@@ -93,7 +93,7 @@ func replicated(ctx context.Context, f *measure.Figures, p *system.Programs, pre
 	if err != nil {
 		return err
 	}
-	t := system.EdgeTarget(s.edge)
+	t := s.edge.Target()
 	t.Path = func(i int) string { return load.EventsPath(i + resumedFrom) }
 	took, err := resumed(ctx, t, 2, 2, func(i int) string { return cursors[i] })
 	f.Add(prefix+"resume_s", took.Seconds())
@@ -105,7 +105,7 @@ const resumedFrom = 10_000
 
 func fanoutReplicated(ctx context.Context, f *measure.Figures, prefix string, s *services) error {
 	const clients = 1000
-	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: system.EdgeTarget(s.edge)})
+	l, err := load.New(ctx, load.Crowd{Clients: clients, Target: s.edge.Target()})
 	if err != nil {
 		return err
 	}

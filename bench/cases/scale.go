@@ -254,7 +254,7 @@ func edgeGone(ctx context.Context, f *measure.Figures, p *system.Programs) error
 		}
 		pids := []int{e.PID()}
 		if err = measure.Quiet(ctx, append(pids, r.PIDs()...)); err == nil {
-			t := system.EdgeTarget(e)
+			t := e.Target()
 			t.Path = load.EventsPath
 			err = storm(ctx, f, to.prefix, pids, t, system.StoredRecent, func(i int) string { return log.Recent[i] })
 		}

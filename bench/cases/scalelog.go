@@ -93,7 +93,7 @@ func logOf(ctx context.Context, f *measure.Figures, p *system.Programs, dir stri
 	}
 	defer e.Stop()
 	f.Add("start_s_"+name, time.Since(start).Seconds())
-	t := system.EdgeTarget(e)
+	t := e.Target()
 	t.Path = load.EventsPath
 	for _, metric := range []string{"first_s_", "resume_s_"} {
 		if err := measure.Quiet(ctx, []int{e.PID(), r.PID()}); err != nil {

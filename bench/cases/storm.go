@@ -15,9 +15,11 @@ import (
 const (
 	// stormLimit is when a storm is given up; the figure is the limit then.
 	stormLimit = 120 * time.Second
+	// frameBytes is about what an event of 512 B takes in a window, with its entry.
+	frameBytes = 700
 	// stormWindow holds everything: partitions are not of equal size, and a backfill
 	// fills four fifths.
-	stormWindow = system.StoredEvents * system.FrameBytes * 2
+	stormWindow = system.StoredEvents * frameBytes * 2
 )
 
 // stormInWindow measures 10,000 clients that come back at once to a window that has
@@ -40,7 +42,7 @@ func stormInWindow(ctx context.Context, p *system.Programs) (measure.Figures, er
 // finds what comes next.
 func stormBelow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
-	err := stormOfRejoin(ctx, &f, p, system.StoredEvents*system.FrameBytes/10, func(ctx context.Context, r *system.Rejoin) error {
+	err := stormOfRejoin(ctx, &f, p, system.StoredEvents*frameBytes/10, func(ctx context.Context, r *system.Rejoin) error {
 		if err := addDrains(ctx, &f, r.Conn, drained{}); err != nil {
 			return err
 		}

@@ -157,6 +157,7 @@ func (l *Load) Latencies() *measure.Histogram {
 	return &all
 }
 
+// End ends all connections.
 func (l *Load) End() error {
 	close(l.stop)
 	l.done.Wait()

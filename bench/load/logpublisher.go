@@ -22,6 +22,7 @@ type LogPublisher struct {
 	failed error // the first publish that failed
 }
 
+// NewLogPublisher connects to NATS servers.
 func NewLogPublisher(url string) (*LogPublisher, error) {
 	p := &LogPublisher{}
 	var err error
@@ -43,6 +44,7 @@ func NewLogPublisher(url string) (*LogPublisher, error) {
 	return p, nil
 }
 
+// Publish publishes a message to a stream, as Store does.
 func (p *LogPublisher) Publish(ctx context.Context, stream int, message []byte) error {
 	_, err := p.Store(ctx, &nats.Msg{Subject: SubjectOf(stream), Data: message})
 	return err
@@ -61,8 +63,10 @@ func (p *LogPublisher) Store(ctx context.Context, message *nats.Msg) (jetstream.
 	}
 }
 
-func (p *LogPublisher) Push() error { return nil } // the connection's own goroutine does
+// Push does nothing: the goroutine of the connection writes.
+func (p *LogPublisher) Push() error { return nil }
 
+// Flush waits until all messages are acknowledged, and returns the first error of one.
 func (p *LogPublisher) Flush(ctx context.Context) error {
 	select {
 	case <-p.JetStream.PublishAsyncComplete():

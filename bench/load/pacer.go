@@ -23,6 +23,7 @@ type Pacer struct {
 	err  error
 }
 
+// StartPacer starts to publish messages, each to the subject of its number.
 func StartPacer(ctx context.Context, to *LogPublisher, perSecond int, subject func(n int) string) *Pacer {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &Pacer{cancel: cancel, acks: &measure.Histogram{}}

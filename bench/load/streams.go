@@ -19,8 +19,10 @@ const Partitions = 16
 // StreamsPerSession spreads streams over sessions, and so over partitions.
 const StreamsPerSession = 10
 
+// SessionOf returns the session of a stream.
 func SessionOf(stream int) string { return "bench" + strconv.Itoa(stream/StreamsPerSession) }
 
+// SubjectOf returns the subject of a stream's events in the log.
 func SubjectOf(stream int) string {
 	session := SessionOf(stream)
 	return event.Subject{Partition: event.Partition(session, Partitions), Session: session, Stream: strconv.Itoa(stream)}.String()

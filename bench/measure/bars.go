@@ -88,6 +88,7 @@ func (r *report) judge() []Verdict {
 	return all
 }
 
+// PrintVerdicts prints which bars hold.
 func PrintVerdicts(w io.Writer, all []Verdict) {
 	if len(all) == 0 {
 		return

@@ -30,11 +30,13 @@ func upper(bucket int) float64 {
 	return float64(uint64(bucket-32*e+1) << e) //nolint:gosec // at most 63
 }
 
+// Add adds a duration in nanoseconds.
 func (h *Histogram) Add(ns int64) {
 	h.counts[bucketOf(ns)]++
 	h.Total++
 }
 
+// Merge adds all durations of another histogram.
 func (h *Histogram) Merge(o *Histogram) {
 	for i, n := range &o.counts {
 		h.counts[i] += n

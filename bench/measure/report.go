@@ -17,6 +17,7 @@ type Figures struct {
 	remarks []string
 }
 
+// Add adds the value of a metric.
 func (f *Figures) Add(metric string, value float64) {
 	if f.values == nil {
 		f.values = map[string]float64{}

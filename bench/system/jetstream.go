@@ -154,9 +154,11 @@ type BareLog struct {
 	URL string
 }
 
+// Close ends it.
 func (b *BareLog) Close() {
 	b.Conn.Close()
 	End(b.cmd)
 }
 
+// PIDs is its process.
 func (b *BareLog) PIDs() []int { return []int{b.cmd.Process.Pid} }

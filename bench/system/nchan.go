@@ -96,6 +96,7 @@ http {
 `, dir, module, addr, user)
 }
 
+// StartNchan starts nginx with Nchan, and waits until it listens.
 func StartNchan(ctx context.Context, p *Programs) (*Nchan, error) {
 	dir, err := os.MkdirTemp(p.dir, "nchan-")
 	if err != nil {
@@ -148,12 +149,14 @@ func freeAddr(ctx context.Context) (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
+// Target is where clients connect.
 func (n *Nchan) Target() load.Target {
 	return load.Target{Addr: n.addr, Path: func(stream int) string { return "/events/" + strconv.Itoa(stream) }}
 }
 
 func (n *Nchan) publisher(stream int) *nchanPublisher { return n.conns[stream%len(n.conns)] }
 
+// Publish is PublishTold without told.
 func (n *Nchan) Publish(ctx context.Context, stream int, message []byte) error {
 	return n.PublishTold(ctx, stream, message, nil)
 }
@@ -164,6 +167,7 @@ func (n *Nchan) PublishTold(ctx context.Context, stream int, message []byte, tol
 	return n.publisher(stream).publish(ctx, stream, message, told)
 }
 
+// Push sends the requests that wait in buffers.
 func (n *Nchan) Push() error {
 	var err error
 	for _, c := range n.conns {
@@ -172,6 +176,7 @@ func (n *Nchan) Push() error {
 	return err
 }
 
+// Flush returns when all requests were answered.
 func (n *Nchan) Flush(ctx context.Context) error {
 	if err := n.Push(); err != nil {
 		return err
@@ -184,8 +189,10 @@ func (n *Nchan) Flush(ctx context.Context) error {
 	return nil
 }
 
+// PIDs are nginx and its workers.
 func (n *Nchan) PIDs() []int { return children(n.cmd.Process.Pid) }
 
+// Close ends nginx.
 func (n *Nchan) Close() {
 	for _, c := range n.conns {
 		_ = c.conn.Close()

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"rejoin/bench/load"
 	"rejoin/bench/measure"
 )
 
@@ -57,6 +58,7 @@ func (p *Programs) TempDir(pattern string) (string, error) { return os.MkdirTemp
 // HasNchan says whether Nchan is installed.
 func (p *Programs) HasNchan() bool { return p.nginx != "" }
 
+// Clean removes the folder.
 func (p *Programs) Clean() { _ = os.RemoveAll(p.dir) }
 
 // Program is a running program on free ports.
@@ -192,11 +194,13 @@ func (s *Program) learn(ctx context.Context, logs io.Reader, told []string) erro
 	}
 }
 
+// PID is its process.
 func (s *Program) PID() int { return s.cmd.Process.Pid }
 
 // Kill kills it. It is to be stopped nevertheless.
 func (s *Program) Kill() error { return s.cmd.Process.Kill() }
 
+// Stop ends the program.
 func (s *Program) Stop() {
 	End(s.cmd)
 	<-s.drained
@@ -246,6 +250,7 @@ func sumOf(text, name string) (sum float64, err error) {
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 
+// Get returns the body of an answer, which must be 200.
 func Get(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -266,4 +271,9 @@ func BodyOf(c *http.Client, req *http.Request) (string, error) {
 		err = fmt.Errorf("%s answered %s", req.URL, resp.Status)
 	}
 	return string(body), err
+}
+
+// Target is an edge, or the standalone program, to clients that begin now, or at their event ID.
+func (s *Program) Target() load.Target {
+	return load.Target{Addr: strings.TrimPrefix(s.Edge, "http://"), Sequenced: true, Path: func(stream int) string { return load.EventsPath(stream) + "?from=now" }}
 }

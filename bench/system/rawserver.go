@@ -46,6 +46,7 @@ func serveRaw(kind string) error {
 	}
 }
 
+// The kinds of raw servers.
 const (
 	RawEach   = "raw"
 	rawBatch  = "raw-batch"
@@ -173,8 +174,8 @@ func (b *broadcaster) follow(c net.Conn, s *rawStream, at int) {
 	}
 }
 
-// Raw is a raw server in a process of its own.
-type Raw struct {
+// rawServer is a raw server in a process of its own.
+type rawServer struct {
 	cmd      *exec.Cmd
 	addr     string
 	conn     net.Conn
@@ -182,12 +183,13 @@ type Raw struct {
 	sequence int
 }
 
-func StartRaw(ctx context.Context, kind string) (*Raw, error) {
+// StartRaw starts a raw server of a kind.
+func StartRaw(ctx context.Context, kind string) (Server, error) {
 	cmd, addr, err := StartSelf(ctx, kind)
 	if err != nil {
 		return nil, errors.Join(errors.New("the raw server did not start"), err)
 	}
-	r := &Raw{cmd: cmd, addr: addr}
+	r := &rawServer{cmd: cmd, addr: addr}
 	if r.conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", r.addr); err != nil {
 		End(cmd)
 		return nil, err
@@ -196,11 +198,11 @@ func StartRaw(ctx context.Context, kind string) (*Raw, error) {
 	return r, r.w.WriteByte(0)
 }
 
-func (r *Raw) Target() load.Target {
+func (r *rawServer) Target() load.Target {
 	return load.Target{Addr: r.addr, Sequenced: true, Path: func(stream int) string { return "/" + strconv.Itoa(stream) }}
 }
 
-func (r *Raw) Publish(_ context.Context, stream int, message []byte) error {
+func (r *rawServer) Publish(_ context.Context, stream int, message []byte) error {
 	r.sequence++
 	frame := sse.AppendEvent(nil, "raw_0000000_"+strconv.Itoa(r.sequence), "", message)
 	var head [8]byte
@@ -210,13 +212,13 @@ func (r *Raw) Publish(_ context.Context, stream int, message []byte) error {
 	return err
 }
 
-func (r *Raw) Push() error { return r.w.Flush() }
+func (r *rawServer) Push() error { return r.w.Flush() }
 
-func (r *Raw) Flush(context.Context) error { return r.w.Flush() }
+func (r *rawServer) Flush(context.Context) error { return r.w.Flush() }
 
-func (r *Raw) PIDs() []int { return []int{r.cmd.Process.Pid} }
+func (r *rawServer) PIDs() []int { return []int{r.cmd.Process.Pid} }
 
-func (r *Raw) Close() {
+func (r *rawServer) Close() {
 	_ = r.conn.Close()
 	End(r.cmd)
 }

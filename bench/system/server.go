@@ -2,7 +2,6 @@ package system
 
 import (
 	"context"
-	"strings"
 
 	"rejoin/bench/load"
 )
@@ -12,6 +11,7 @@ type Server interface {
 	// Target is where clients connect.
 	Target() load.Target
 	load.Sink
+	// Close ends it.
 	Close()
 }
 
@@ -77,15 +77,10 @@ func StartRejoin(ctx context.Context, p *Programs, dir string, args ...string) (
 	return &Rejoin{Program: s, LogPublisher: publisher}, nil
 }
 
-// EdgeTarget is an edge, or the standalone program, to clients that begin now, or at their event ID.
-func EdgeTarget(s *Program) load.Target {
-	return load.Target{Addr: strings.TrimPrefix(s.Edge, "http://"), Sequenced: true, Path: func(stream int) string { return load.EventsPath(stream) + "?from=now" }}
-}
-
-func (r *Rejoin) Target() load.Target { return EdgeTarget(r.Program) }
-
+// PIDs is the process of the standalone program.
 func (r *Rejoin) PIDs() []int { return []int{r.PID()} }
 
+// Close closes the connection and ends the program.
 func (r *Rejoin) Close() {
 	r.Conn.Close()
 	r.Stop()

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
+// The size of the stored log.
 const (
 	StoredStreams   = 10_000
 	StoredPerStream = 100
@@ -24,8 +25,6 @@ const (
 	StoredRecent = 97
 	// storedFor is how long a stored log is used: its events live for an hour.
 	storedFor = 30 * time.Minute
-	// FrameBytes is about what an event of 512 B takes in a window, with its entry.
-	FrameBytes = 700
 )
 
 // Stored is a log on disk: 10,000 streams of 100 events of 512 B each, interleaved,
