@@ -71,3 +71,17 @@ func (c *loadConn) other(block []byte) (blockKind, error) {
 	}
 	return blockOther, nil
 }
+
+// loadConn is one connection.
+type loadConn struct {
+	fd       int
+	index    int
+	sent     bool // the request
+	inBody   bool
+	rest     []byte // an unfinished block
+	next     int    // the number of the next message
+	sequence uint64
+	id       []byte        // of the newest message
+	retry    time.Duration // what the server said last
+	backAt   time.Time     // when it is opened again
+}

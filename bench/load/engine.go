@@ -25,20 +25,6 @@ type engine struct {
 	hist   measure.Histogram
 }
 
-// loadConn is one connection.
-type loadConn struct {
-	fd       int
-	index    int
-	sent     bool // the request
-	inBody   bool
-	rest     []byte // an unfinished block
-	next     int    // the number of the next message
-	sequence uint64
-	id       []byte        // of the newest message
-	retry    time.Duration // what the server said last
-	backAt   time.Time     // when it is opened again
-}
-
 func newEngine(l *Load, number int) (*engine, error) {
 	ap, err := netip.ParseAddrPort(l.crowd.Target.Addr)
 	if err != nil {

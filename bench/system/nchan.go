@@ -38,23 +38,6 @@ const nchanPublishers = 8
 // nchanAhead is how many requests of a connection may be unanswered.
 const nchanAhead = 128
 
-// findNchan returns nginx and Nchan's module, or nothing.
-func findNchan() (nginx, module string) {
-	nginx, err := exec.LookPath("nginx")
-	if err != nil {
-		if nginx, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
-			return "", ""
-		}
-	}
-	for _, dir := range []string{"/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/lib/nginx/modules"} {
-		module := filepath.Join(dir, "ngx_nchan_module.so")
-		if _, err := os.Stat(module); err == nil {
-			return nginx, module
-		}
-	}
-	return "", ""
-}
-
 func nchanConfig(dir, module, addr string) string {
 	user := ""
 	if os.Getuid() == 0 {

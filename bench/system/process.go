@@ -1,6 +1,7 @@
 package system
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -41,4 +42,32 @@ func children(pid int) []int {
 		}
 	}
 	return pids
+}
+
+// StartSelf starts a server of this program in a process of its own, and returns the address that
+// it prints.
+func StartSelf(ctx context.Context, args ...string) (cmd *exec.Cmd, addr string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, "", err
+	}
+	cmd = command(ctx, self, args...)
+	cmd.Stderr = os.Stderr
+	addr, err = begin(cmd)
+	return cmd, addr, err
+}
+
+func begin(cmd *exec.Cmd) (addr string, err error) {
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		End(cmd)
+	}
+	return strings.TrimSpace(line), err
 }

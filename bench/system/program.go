@@ -277,3 +277,20 @@ func BodyOf(c *http.Client, req *http.Request) (string, error) {
 func (s *Program) Target() load.Target {
 	return load.Target{Addr: strings.TrimPrefix(s.Edge, "http://"), Sequenced: true, Path: func(stream int) string { return load.EventsPath(stream) + "?from=now" }}
 }
+
+// findNchan returns nginx and Nchan's module, or nothing.
+func findNchan() (nginx, module string) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		if nginx, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
+			return "", ""
+		}
+	}
+	for _, dir := range []string{"/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/lib/nginx/modules"} {
+		module := filepath.Join(dir, "ngx_nchan_module.so")
+		if _, err := os.Stat(module); err == nil {
+			return nginx, module
+		}
+	}
+	return "", ""
+}
