@@ -20,60 +20,19 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"rejoin/bench/cases"
+	"rejoin/bench/mcp"
+	"rejoin/bench/measure"
+	"rejoin/bench/system"
 )
 
-// benchCase is one case of a group: run measures it once.
-type benchCase struct {
-	group, name string
-	what        string
-	run         func(ctx context.Context, p *programs) (figures, error)
-}
-
-func cases() []benchCase {
-	return []benchCase{
-		{"latency", "latency", "one stream, 100 clients, 200 events/s of 512 B: time from publish to client", latency},
-		{"publish", "publish", "64 clients publish 512 B in a request each; NDJSON in one request", publish},
-		{"client", "client", "the Go client: a publisher on one stream and on 64, a subscriber; 512 B", goClient},
-		{"fan-out", "fanout-100", "one stream, 100 clients, 512 B", fanout(100)},
-		{"fan-out", "fanout-1000", "one stream, 1,000 clients, 512 B", fanout(1000)},
-		{"fan-out", "fanout-5000", "one stream, 5,000 clients, 512 B", fanout(5000)},
-		{"many", "many", "5,000 streams with one client each, 5,000 events/s of 512 B", many},
-		{"idle", "idle-9000", "9,000 connections on 9,000 streams, nothing happens", idle(9000)},
-		{"idle", "idle-18000", "18,000 connections on 18,000 streams, nothing happens", idle(18000)},
-		{"storm", "storm-window", "10,000 clients come back at once, each 50 events behind; the window has all 1,000,000", stormInWindow},
-		{"storm", "storm-log", "the same, with a window of a tenth of the log", stormBelow},
-		{"slow", "slow", "1,000 clients that stopped reading beside 1,000 healthy ones, 20,000 deliveries/s to the healthy", slow},
-		{"retention", "removal", "1,000 closed sessions of 10,000, of 100 events each, are removed beside a client that publishes 2,000 events/s", removal},
-		{"retention", "limits", "one session of 50 streams, 5,000 events/s of 512 B for a minute: how long it holds more than its limits", limitsCase},
-		{"retention", "ledger", "a janitor starts on 1,000,000 events of 512 B in 10,000 streams", ledgerCase},
-		{"mcp", "mcp-calls", "a tool call that returns at once, through edge, log and bridge and to the MCP server alone: one after the other, and 16 clients at once", mcpCalls},
-		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcpModern},
-		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcpTrouble(mcpSessions)},
-		{"cold", "cold", "an edge that follows all partitions starts on 1,000,000 events of 512 B", cold},
-		{"replicas", "replicas", "publish, fan-out to 1,000 and 10,000 resumes with a log on one NATS server, and on three that share the machine", replicas},
-		{"scale", "scale-log", "an edge starts, and 10,000 clients resume two events behind, on 1, 3 and 10 million events of 512 B", scaleLog},
-		{"scale", "scale-edges", "200,000 events of 512 B with 160 idle subscribers at one edge and at eight; the first reader of a partition; 10,000 clients that come back to another edge", scaleEdges},
-		{"scale", "scale-janitors", "100,000 sessions with 4,000,000 events, which one janitor keeps, and two share; one of them is killed", scaleJanitors},
-		{"scale", "scale-streams", "1,000,000 streams of 100,000 sessions, with two events each: what each service takes, starts, lists, sweeps, reads", scaleNames},
-	}
-}
-
 func main() {
-	if len(os.Args) == 2 && slices.Contains([]string{rawEach, rawBatch, rawReplay}, os.Args[1]) {
-		fmt.Fprintln(os.Stderr, "bench:", serveRaw(os.Args[1]))
-		os.Exit(1)
-	}
-	if len(os.Args) == 2 && os.Args[1] == bareFiber {
-		fmt.Fprintln(os.Stderr, "bench:", serveFiber())
-		os.Exit(1)
-	}
-	if len(os.Args) == 2 && os.Args[1] == bareMCP {
-		fmt.Fprintln(os.Stderr, "bench:", serveMCP())
-		os.Exit(1)
-	}
-	if len(os.Args) == 3 && slices.Contains([]string{bareJetStream, bareNATS, bareCluster}, os.Args[1]) {
-		fmt.Fprintln(os.Stderr, "bench:", serveJetStream(os.Args[1], os.Args[2]))
-		os.Exit(1)
+	for _, serve := range []func(args []string) error{system.Serve, mcp.Serve} {
+		if err := serve(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -97,71 +56,49 @@ func bench(ctx context.Context, names, reps string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	p, err := build(ctx)
+	p, err := system.Build(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.clean()
-	if p.nginx == "" {
+	defer p.Clean()
+	if !p.HasNchan() {
 		_, _ = fmt.Fprintln(w, "Nchan is left out: nginx with libnginx-mod-nchan is not installed.")
 	}
-	var verdicts []verdict
+	var verdicts []measure.Verdict
 	var failed error
 	for _, c := range chosen {
-		r, err := repeat(ctx, c, p, n)
-		r.print(w)
-		verdicts = append(verdicts, r.judge()...)
+		held, err := measure.Case(w, c.Name, c.What, n, func() (measure.Figures, error) { return c.Run(ctx, p) })
+		verdicts = append(verdicts, held...)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
 		if err != nil {
-			_, _ = fmt.Fprintf(w, "%s failed: %v\n", c.name, err)
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.name, err))
+			_, _ = fmt.Fprintf(w, "%s failed: %v\n", c.Name, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", c.Name, err))
 		}
 	}
-	printVerdicts(w, verdicts)
+	measure.PrintVerdicts(w, verdicts)
 	return failed
 }
 
-func repeat(ctx context.Context, c benchCase, p *programs, times int) (*report, error) {
-	r := newReport(c)
-	for range times {
-		before, err := readMachineTime()
-		if err != nil {
-			return r, err
-		}
-		f, err := c.run(ctx, p)
-		if err != nil {
-			return r, err
-		}
-		after, err := readMachineTime()
-		if err != nil {
-			return r, err
-		}
-		f.remark("%s", after.others(before))
-		r.add(f)
-	}
-	return r, nil
-}
-
 // choose returns the cases of a list of groups and cases, all when it is empty.
-func choose(names string) ([]benchCase, error) {
-	all := cases()
+func choose(names string) ([]cases.Case, error) {
+	all := cases.All()
 	if strings.TrimSpace(names) == "" {
 		return all, nil
 	}
 	wanted := map[string]bool{}
 	for name := range strings.SplitSeq(names, ",") {
 		name = strings.TrimSpace(name)
-		of := func(c benchCase) bool { return c.group == name || c.name == name }
+		of := func(c cases.Case) bool { return c.Group == name || c.Name == name }
 		if !slices.ContainsFunc(all, of) {
 			return nil, fmt.Errorf("there is no case and no group %q", name)
 		}
 		for _, c := range all {
 			if of(c) {
-				wanted[c.name] = true
+				wanted[c.Name] = true
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(c benchCase) bool { return !wanted[c.name] }), nil
+	return slices.DeleteFunc(all, func(c cases.Case) bool { return !wanted[c.Name] }), nil
 }

@@ -1,0 +1,12 @@
+package system
+
+import "rejoin/bench/load"
+
+// Server is something that broadcasts: Rejoin, a raw server, or a peer.
+type Server interface {
+	// Target is where clients connect.
+	Target() load.Target
+	load.Sink
+	// Close ends it.
+	Close()
+}
