@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
+	"rejoin/shared/natsconn"
 )
 
 // State is what is known of a partition at one moment.
@@ -265,8 +266,8 @@ func (s State) MaxBytes(settings Settings) int64 {
 // While an election is not over, any server of a cluster answers with what it has, which may be older
 // than what was acknowledged: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
-	if c := info.Cluster; c != nil && c.Leader == "" {
-		return State{}, fmt.Errorf("%w: %s has no leader", ErrUnavailable, info.Config.Name)
+	if !natsconn.FromLeader(info) {
+		return State{}, fmt.Errorf("%w: %s has no leader, or another one than who answers", ErrUnavailable, info.Config.Name)
 	}
 	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])
 	if err != nil {
