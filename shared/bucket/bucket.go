@@ -82,8 +82,12 @@ const (
 	askEvery    = 20 * time.Millisecond
 )
 
-// errBehind is returned when the consumer's server is far behind the leader.
-var errBehind = errors.New("the consumer is behind the bucket")
+var (
+	// errBehind is returned when the consumer's server is far behind the leader.
+	errBehind = errors.New("the consumer is behind the bucket")
+	// errNoLeader is returned when nobody says for certain where the bucket ends.
+	errNoLeader = errors.New("the bucket has no leader")
+)
 
 // PutFor writes a value that is kept for a time, in whole seconds. The key-value client can do so only
 // for a key that has none. With an expected sequence of the subject among opts it is compare-and-set; see [Conflict].
@@ -161,7 +165,11 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			if err != nil {
 				return err
 			}
-			begun, upTo = time.Now(), leader.CachedInfo().State.LastSeq
+			info := leader.CachedInfo()
+			if !natsconn.FromLeader(info) {
+				return errNoLeader
+			}
+			begun, upTo = time.Now(), info.State.LastSeq
 		}
 		done, err := f.ask(ctx, js, stream, subjects, upTo)
 		switch {

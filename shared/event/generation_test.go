@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -141,6 +142,32 @@ func TestNextGenerations_ListIsFull(t *testing.T) {
 	for sequence, want := range map[uint64]event.Verdict{9: event.Forgotten, 10: event.Forgotten, 1000: event.Forgotten} {
 		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, generations); got != want || common != 9 {
 			t.Errorf("%d: %d, in common up to %d", sequence, got, common)
+		}
+	}
+}
+
+func TestKeepGenerations(t *testing.T) {
+	list := func(text string) (all []event.Generation) {
+		for i, id := range strings.Fields(text) {
+			all = append(all, event.Generation{ID: id, Start: uint64(i + 1)})
+		}
+		return all
+	}
+	full := list(strings.Repeat("g ", event.MaxGenerations))
+	for _, tt := range []struct {
+		name                   string
+		earlier, now, expected []event.Generation
+	}{
+		{"nothing has changed", list("a b"), list("a b"), list("a b")},
+		{"one has begun", list("a b"), list("a b c"), list("a b c")},
+		{"the newest is written over", list("a b"), list("a"), list("a b")},
+		{"and another one has begun", list("a b"), []event.Generation{{ID: "a", Start: 1}, {ID: "c", Start: 7}}, []event.Generation{{ID: "a", Start: 1}, {ID: "b", Start: 2}, {ID: "c", Start: 7}}},
+		{"the first look", nil, list("a b"), list("a b")},
+		{"another log", list("a b"), list("c"), list("c")},
+		{"a list that is full merges some", full, list("g"), list("g")},
+	} {
+		if got := event.KeepGenerations(tt.earlier, tt.now); !slices.Equal(got, tt.expected) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.expected)
 		}
 	}
 }

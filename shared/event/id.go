@@ -257,6 +257,23 @@ func NextGenerations(generations []Generation, more ...Generation) []Generation 
 	return next
 }
 
+// KeepGenerations returns a list of generations with those that an earlier look at the same partition has
+// seen and that are not on it any more: somebody has written an older list over it. Lists that are full merge
+// generations, and lists that have nothing in common are of different logs: they are left as they are.
+func KeepGenerations(earlier, generations []Generation) []Generation {
+	isNew := func(g Generation) bool { return !HasGeneration(earlier, g.ID) }
+	if max(len(earlier), len(generations)) >= MaxGenerations || !slices.ContainsFunc(generations, func(g Generation) bool { return !isNew(g) }) {
+		return generations
+	}
+	kept := slices.Clone(earlier)
+	for _, g := range generations {
+		if isNew(g) {
+			kept = append(kept, g)
+		}
+	}
+	return kept
+}
+
 // Fork compares two lists of generations of one partition, the older look first.
 // It returns the newest sequence that the partition surely had at both looks: the
 // largest sequence there is when nothing was begun in between, and 0 when the

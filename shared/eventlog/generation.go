@@ -48,7 +48,7 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		if err != nil {
 			return nil, err
 		}
-		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) {
+		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
 		meta[metadata.KeyServer] = at.id
@@ -61,23 +61,29 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 // whether there were any. Errors are those of [Log.BeginGeneration].
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
 	var begun, stored bool
+	var next State
+	server := l.nc.ConnectedServerId()
 	err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		gens, err := metadata.ParseGenerations(cfg.Metadata[metadata.KeyGenerations])
+		read, err := stateOf(info, server)
 		if err != nil {
-			return false, fmt.Errorf("%w: %w", ErrMismatch, err)
+			return false, err
 		}
+		known, _ := l.State(p)
+		gens := known.keep(read)
 		more, err := change(info, cfg.Metadata, gens)
 		if err != nil {
 			return false, err
 		}
 		begun = len(more) > 0
-		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(event.NextGenerations(gens, more...))
+		next, next.Generations = read, event.NextGenerations(gens, more...)
+		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(next.Generations)
 		stored = !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata))
 		return stored, nil
 	})
 	if err != nil || !stored {
 		return false, err
 	}
+	l.parts[p].remember(next)
 	return begun, l.refresh(ctx, p)
 }
 

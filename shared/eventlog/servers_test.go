@@ -130,6 +130,51 @@ func keepsGenerations(t *testing.T, servers string) {
 	}
 }
 
+// JetStream compares a configuration with nothing. Two janitors may act for a moment, as when the servers that
+// held their lease in memory were restarted: one of them then writes what it had read before the other one began a
+// generation.
+func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l, reader := clustered(t, c, 1), clustered(t, c, 1)
+	there := waittest.Value(t, "all servers answer", func() cluster.Servers { // a late answer is left out
+		s, _ := l.Servers(waittest.Context(t), nil)
+		return s
+	}, func(s cluster.Servers) bool { return len(s) == 3 })
+	begin(t, l, there)
+	lost := publish(t, l, "s", "t", 1) + 1 // was stored and given an ID, and is gone
+	before := look(t, l)
+	read := streamOf(t, l, "MCP_0").CachedInfo()
+	restarted := maps.Clone(there)
+	restarted[read.Cluster.Leader] = "its next start"
+	begin(t, l, there, restarted)
+	begun := look(t, l).Generation()
+	if begun.Start != lost || look(t, reader).Generation() != begun {
+		t.Fatalf("the generation is %+v, and %+v for another program; it was to begin at %d", begun, look(t, reader).Generation(), lost)
+	}
+	for n := range 3 {
+		publish(t, l, "s", "t", n)
+	}
+	update(t, newJetStream(t, l), read.Config)
+	publish(t, l, "s", "t", 4)
+	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Life: "i", Stream: "t"}
+	resolves := func(who string, l *eventlog.Log) {
+		t.Helper()
+		gens := look(t, l).Generations
+		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: lost}, place, gens); got != event.RolledBack || common != lost-1 {
+			t.Errorf("%s: the ID of the lost event has verdict %d, in common up to %d; generations %+v", who, got, common, gens)
+		}
+		if !slices.Contains(gens, begun) {
+			t.Errorf("%s: the generations are %+v, without %+v", who, gens, begun)
+		}
+	}
+	resolves("who has seen the generation", reader)
+	look(t, l)
+	begin(t, l, there, restarted)
+	resolves("the janitor that began it", l)
+	resolves("who comes later", clustered(t, c, 1))
+}
+
 // compares does what an acting janitor does in a cluster, until the test ends.
 func compares(t *testing.T, l *eventlog.Log) {
 	t.Helper()

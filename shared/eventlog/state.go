@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
+	"rejoin/shared/natsconn"
 )
 
 // State is what is known of a partition at one moment.
@@ -82,6 +83,18 @@ func (s State) begun(server string) bool {
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
 
+// keep returns the generations of a later look, with those that s has and the look lacks. JetStream compares a
+// configuration with nothing: of two janitors that act for a moment one may write over what the other one has
+// begun, and a server that has just become the leader may be behind with the configuration. Without the
+// generation an ID of what was lost before it would be good, and name another event. When the log is put back to an
+// older copy, its servers are restarted; then the lost generations are unknown.
+func (s State) keep(later State) []event.Generation {
+	if !s.SameServer(later) || !s.Created.Equal(later.Created) || s.Origin != later.Origin {
+		return later.Generations
+	}
+	return event.KeepGenerations(s.Generations, later.Generations)
+}
+
 // partition guards a State; changed is closed and replaced whenever it is set.
 type partition struct {
 	mu      sync.Mutex
@@ -103,6 +116,15 @@ type partition struct {
 	unconfirmed uint64
 	owned       chan struct{} // holds one token while somebody changes the configuration
 	unwritten   bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+}
+
+// remember notes the generations that were written: the next look may find that somebody has written over them.
+func (part *partition) remember(written State) {
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	if part.state.SameServer(written) && part.state.Created.Equal(written.Created) {
+		part.state.Generations = written.Generations
+	}
 }
 
 // own waits until no other goroutine of this process reads and writes the configuration of
@@ -216,6 +238,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if state.Whole = part.state.Whole; state.Whole.IsZero() || state.Current >= state.Limits.Replicas {
 		state.Whole = time.Now()
 	}
+	state.Generations = part.state.keep(state)
 	part.state, part.stream = state, stream
 	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {
@@ -243,8 +266,8 @@ func (s State) MaxBytes(settings Settings) int64 {
 // While an election is not over, any server of a cluster answers with what it has, which may be older
 // than what was acknowledged: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
-	if c := info.Cluster; c != nil && c.Leader == "" {
-		return State{}, fmt.Errorf("%w: %s has no leader", ErrUnavailable, info.Config.Name)
+	if !natsconn.FromLeader(info) {
+		return State{}, fmt.Errorf("%w: %s has no leader, or another one than who answers", ErrUnavailable, info.Config.Name)
 	}
 	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])
 	if err != nil {

@@ -95,14 +95,18 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 // same reports whether the log has what the ledger has, when the ledger is to go on with
 // another server than before: a restarted one may have lost some of it. It may have
 // given the sequence of the newest entry to another one before there was a generation that
-// says so, and a damaged block leaves a hole inside.
+// says so, and a damaged block leaves a hole inside. In a cluster the servers of the partition may
+// have been restarted though the connection, which is to another one, has stayed.
 func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
-	newest, other := p.ledger.Newest, p.ledger.Follows(s) && !s.SameServer(p.tailed)
-	whole := !other || p.ledger.Intact(s)
+	newest, follows, moved := p.ledger.Newest, p.ledger.Follows(s), !s.SameServer(p.tailed)
+	whole := !follows || !moved || p.ledger.Intact(s)
 	p.mu.Unlock()
-	if !other || !whole || newest.Sequence < s.First { // the last: nothing that is in the ledger is there any more
+	if !follows || !whole || !moved && !p.Log.Clustered() {
 		return whole, nil
+	}
+	if newest.Sequence < s.First { // nothing that is in the ledger is there any more
+		return true, nil
 	}
 	return p.has(ctx, newest.Sequence, newest.At)
 }

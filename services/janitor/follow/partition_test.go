@@ -2,9 +2,14 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
@@ -80,4 +85,84 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The server of a partition loses entries while the janitor is connected to another one, and publishers, which
+// wait for nothing there, have given their sequences to others before a generation begins.
+func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	var l *eventlog.Log
+	var holder *natstest.Server
+	for _, srv := range c.Servers[:2] { // one of them does not hold the partition
+		nc, err := nats.Connect(srv.URL(), nats.IgnoreDiscoveredServers())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		log, err := eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(log.Close)
+		stream, err := natstest.JetStream(t, nc).Stream(t.Context(), "MCP_0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if holder = c.Named(stream.CachedInfo().Cluster.Leader); holder != srv {
+			l = log
+			break
+		}
+	}
+	natstest.WaitHeard(t, l.Conn(), "mcp.0.s.l.t")
+	publish := func(n int) (last uint64) {
+		t.Helper()
+		for range n {
+			waittest.NoError(t, func() error {
+				ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
+				last = ack.Sequence
+				return err
+			}, eventlog.ErrUnavailable)
+		}
+		return last
+	}
+	p := New(0, l, nil, slog.New(slog.DiscardHandler))
+	follows := func(last uint64) {
+		t.Helper()
+		ctx, stop := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { p.Tail(ctx) })
+		defer run.Wait()
+		defer stop()
+		waittest.Until(t, "the ledger has all", func() (whole bool) {
+			p.With(func(l *ledger.Ledger) { whole = l.Complete && l.Through == last })
+			return whole
+		})
+	}
+	publish(3)
+	older := filepath.Join(t.TempDir(), "older")
+	holder.Stop()
+	if err := os.CopyFS(older, os.DirFS(holder.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	holder.Start()
+	lost := publish(3)
+	follows(lost)
+	before := 0
+	p.With(func(l *ledger.Ledger) { before = l.Epoch })
+	holder.Stop()
+	if err := errors.Join(os.RemoveAll(holder.Dir()), os.Rename(older, holder.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	holder.Start()
+	last := publish(5)
+	if last <= lost {
+		t.Fatalf("the newest event is %d, and %d is to be another one", last, lost)
+	}
+	follows(last)
+	p.With(func(l *ledger.Ledger) {
+		if l.Epoch == before {
+			t.Errorf("the ledger goes on after entry %d, which is another one by now", lost)
+		}
+	})
 }

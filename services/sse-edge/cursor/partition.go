@@ -278,6 +278,12 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		return after, nil
 	}
 	end := p.window.Stats().End
+	if _, gens := p.window.Generations(); event.Fork(gens, state.Generations) >= end {
+		var err error
+		if state, err = lookUpTo(ctx, state, end, p.look); err != nil {
+			return 0, err
+		}
+	}
 	common, same, err := p.compare(ctx, *before, state, end)
 	if errors.Is(err, errNoQuorum) && !p.unsure.Swap(true) {
 		p.logger.Warn("the leader of a partition has not heard from most of its servers; its window is served as it is", "partition", p.number, "end", end, "last", state.Last)
@@ -297,6 +303,10 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	p.tailed.Store(&state)
 	p.unsure.Store(false)
 	return after, nil
+}
+
+func (p *Partition) look(ctx context.Context) (eventlog.State, error) {
+	return p.log.Look(ctx, p.number)
 }
 
 // noteBegin notes when the window begins.

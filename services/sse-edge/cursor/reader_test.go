@@ -308,6 +308,66 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	}
 }
 
+// A leader that stores what most servers have later than the one that the edge's consumer lies on has lost nothing.
+func TestPartition_LeaderBehindTheWindow(t *testing.T) {
+	t.Parallel()
+	f := edgetest.NewLog(t)
+	ps := followLog(t, f, 0)
+	last := f.Publish("a", 5)
+	comesTo(t, ps, "s", last)
+	p := ps.Of("s")
+	state, err := ps.log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := state
+	short.Leader, short.Last = "nats-0@2026-01-02T03:04:05Z", last-2
+	if after, err := p.start(waittest.Context(t), short); err != nil || after != last {
+		t.Errorf("the tail begins after %d, %v", after, err)
+	}
+	if now := p.Stats(); now.Events != 5 {
+		t.Errorf("the window has %+v", now)
+	}
+}
+
+func TestLookUpTo(t *testing.T) {
+	t.Parallel()
+	state := eventlog.State{Leader: "nats-0", Last: 7, Quorum: true, Generations: []event.Generation{{ID: "a", Start: 1}}}
+	is := func(change func(*eventlog.State)) eventlog.State {
+		s := state
+		change(&s)
+		return s
+	}
+	whole := is(func(s *eventlog.State) { s.Last = 9 })
+	for name, tt := range map[string]struct {
+		first eventlog.State
+		next  []eventlog.State
+		want  eventlog.State
+	}{
+		"it has all":             {whole, nil, whole},
+		"it comes":               {state, []eventlog.State{state, whole}, whole},
+		"it does not come":       {state, slices.Repeat([]eventlog.State{state}, lagLooks), state},
+		"outside a cluster":      {is(func(s *eventlog.State) { s.Leader = "" }), nil, is(func(s *eventlog.State) { s.Leader = "" })},
+		"it leads no more":       {is(func(s *eventlog.State) { s.Quorum = false }), nil, is(func(s *eventlog.State) { s.Quorum = false })},
+		"a generation has begun": {state, []eventlog.State{is(func(s *eventlog.State) { s.Generations = []event.Generation{{ID: "b", Start: 8}} })}, is(func(s *eventlog.State) { s.Generations = []event.Generation{{ID: "b", Start: 8}} })},
+	} {
+		next := tt.next
+		got, err := lookUpTo(waittest.Context(t), tt.first, 9, func(context.Context) (eventlog.State, error) {
+			s := next[0]
+			next = next[1:]
+			return s, nil
+		})
+		if err != nil || got.Last != tt.want.Last || got.Generation() != tt.want.Generation() || len(next) > 0 {
+			t.Errorf("%s: the log ends at %d in %+v, %v; %d looks are left", name, got.Last, got.Generation(), err, len(next))
+		}
+	}
+	if _, err := lookUpTo(waittest.Context(t), state, 9, func(context.Context) (eventlog.State, error) {
+		return eventlog.State{}, eventlog.ErrUnavailable
+	}); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("a look fails: %v", err)
+	}
+}
+
 // In a cluster the server of a partition may lose entries while the edge is connected to another one. What
 // the window has of them is not sent again, as events of the generation that follows.
 func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {

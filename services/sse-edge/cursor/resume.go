@@ -178,7 +178,10 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 // resolveAgain asks the log itself. It also returns the partition's last sequence, at least
 // the window's end.
 func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
-	state, err := r.part.log.Look(ctx, r.part.number)
+	state, err := r.part.look(ctx)
+	if err == nil && r.isGood(id, state) {
+		state, err = lookUpTo(ctx, state, id.Sequence, r.part.look)
+	}
 	if err != nil {
 		return event.Unknown, 0, 0, err
 	}
@@ -208,6 +211,14 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		return event.Unknown, 0, 0, errNoQuorum
 	}
 	return verdict, common, last, nil
+}
+
+// isGood reports whether an ID is good, by the generations of a look.
+func (r *Reader) isGood(id event.ID, state eventlog.State) bool {
+	p := r.tagPlace()
+	p.Origin = state.Origin
+	verdict, _ := event.Resolve(id, p, state.Generations)
+	return verdict == event.Good
 }
 
 func (r *Reader) tagPlace() event.Place {
