@@ -470,15 +470,16 @@ func TestAttach_ReleaseFails(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
-// unanswered is a bucket whose first update gets no answer, whether it is written or not.
+// unanswered is a bucket whose first update by an edge for itself gets no answer, whether it is written or not.
 type unanswered struct {
 	jetstream.KeyValue
+	edge    string
 	written bool
 	updates atomic.Int32
 }
 
 func (u *unanswered) Update(ctx context.Context, key string, value []byte, last uint64) (uint64, error) {
-	if u.updates.Add(1) > 1 {
+	if !bytes.Contains(value, []byte(u.edge)) || u.updates.Add(1) > 1 { // the cursor for another edge may come late
 		return u.KeyValue.Update(ctx, key, value, last)
 	}
 	if u.written {
@@ -496,7 +497,7 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 		t.Run(fmt.Sprintf("written=%t", written), func(t *testing.T) {
 			t.Parallel()
 			u, one, two, young := newMovedMCP(t)
-			takes := &unanswered{KeyValue: *one.attached.records.kv.Load(), written: written}
+			takes := &unanswered{KeyValue: *one.attached.records.kv.Load(), edge: one.attached.edge, written: written}
 			var kv jetstream.KeyValue = takes
 			one.attached.records.kv.Store(&kv)
 			young.Close()
@@ -506,8 +507,9 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 			var revision uint64
 			waittest.Until(t, "the record was released, and is taken over without an answer", func() (ok bool) {
 				var err error
+				tried := takes.updates.Load() > 0 // before the read, which could be older else
 				r, revision, err = two.attached.records.read(t.Context(), key)
-				return err == nil && takes.updates.Load() > 0 && r.Released != written
+				return err == nil && tried && r.Released != written
 			})
 			one.attached.forget() // as after a cut
 			one.attached.show(key, r, revision)
@@ -533,7 +535,7 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), written: true}
+	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), edge: two.attached.edge, written: true}
 	two.attached.records.kv.Store(&kv)
 	two.attached.renew(key, revision)
 	waittest.Until(t, "the record is released and taken over", func() bool {
@@ -607,7 +609,7 @@ func TestAttach_ClaimUnanswered(t *testing.T) {
 	_, u, edges := newMCPs(t, 2)
 	one, two := edges[0], edges[1]
 	u.attach(one, 1)
-	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), written: true}
+	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), edge: two.attached.edge, written: true}
 	two.attached.records.kv.Store(&kv)
 	u.attach(two, 1)
 	one.rests(t, u.standalone())
