@@ -115,23 +115,37 @@ type Stream struct {
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
 	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client)}
-	r.Hold = func(bytes int) bool { return st.hold(2 * bytes) } // as they came, and as frames
+	r.Hold = func(bytes int) bool { return st.hold(pageFactor * bytes) }
+	r.Await = func(ctx context.Context, bytes int) error { return st.await(ctx, pageFactor*bytes) }
 	return st
 }
+
+// pageFactor is how much a page of the log takes: its events as they came, and their frames.
+const pageFactor = 2
 
 // hold counts so many bytes for the stream instead of those before, and reports whether there is memory for them.
 // If there is none, nothing counts. More than a client's share counts as the share: else a larger event would never
 // be sent.
 func (st *Stream) hold(bytes int) bool {
-	n := int64(bytes)
-	if pool := st.streams.cfg.Memory; pool != nil {
-		n = min(n, pool.Share())
-	}
-	if !st.held.Resize(n) {
+	if !st.held.Resize(st.counted(bytes)) {
 		st.held.Release()
 		return false
 	}
 	return true
+}
+
+// await is hold that waits until there is memory. The error is the context's.
+func (st *Stream) await(ctx context.Context, bytes int) error {
+	st.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, cursor.ErrNoMemory)
+	return st.held.Wait(ctx, st.counted(bytes))
+}
+
+// counted returns as how much so many bytes count.
+func (st *Stream) counted(bytes int) int64 {
+	if pool := st.streams.cfg.Memory; pool != nil {
+		return min(int64(bytes), pool.Share())
+	}
+	return int64(bytes)
 }
 
 // DropStep drops the step that was read before the stream was handed over.
