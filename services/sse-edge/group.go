@@ -181,9 +181,13 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		return nil, web.ErrNoMemory
 	}
 	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame}
-	cfg.Hold = func(bytes int) bool {
-		ahead.Release()
-		return bytes == 0 || ahead.Grow(int64(bytes))
+	cfg.Hold = func(bytes int) bool { return ahead.Resize(int64(bytes)) }
+	cfg.Await = func(ctx context.Context, bytes int) error {
+		s.subs.Streams.Waits(ctx, "an event stream waits for the log", window.Place{Session: req.places[0].Session}, cursor.ErrNoMemory)
+		return ahead.Wait(ctx, int64(bytes))
+	}
+	if s.memory != nil {
+		cfg.MaxHold = int(s.memory.Share())
 	}
 	cfg.Closed = func() {
 		held.Release()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-	"rejoin/shared/natsconn"
 )
 
 // openingTimeout bounds how long a client waits for its first block. It is long
@@ -74,18 +73,13 @@ func (st *Stream) open(from Beginning) (err error) {
 	return nil
 }
 
-// first reads what follows the client's cursor. While there is no memory for that, it tries again.
+// first reads what follows the client's cursor.
 func (st *Stream) first(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
 		if found, _, ok := st.source.Quick(nil); ok {
 			return found, nil
 		}
-		for {
-			found, err := st.source.Next(ctx)
-			if !errors.Is(err, cursor.ErrNoMemory) || !natsconn.Pause(ctx, logRetry) {
-				return found, err
-			}
-		}
+		return st.source.Next(ctx)
 	}
 	if !from.Resumes {
 		return read()
