@@ -27,13 +27,14 @@ type phase uint8
 const (
 	behind   phase = iota // there may be more after its cursor
 	live                  // its cursor was at the window's end when it was last looked at, and all was written
+	opening               // a goroutine reads what its first block depends on
 	reading               // a goroutine reads the log for it
 	flushing              // a goroutine writes what the socket did not take
 	closing               // likewise, and it is the last block
 )
 
 // away reports whether a goroutine has the stream.
-func (p phase) away() bool { return p >= reading }
+func (p phase) away() bool { return p >= opening }
 
 // Source is what a stream sends: that of a [cursor.Reader] or of a [cursor.Group].
 type Source interface {
@@ -70,8 +71,9 @@ type Stream struct {
 	conn      net.Conn
 	raw       syscall.RawConn // of conn
 	Chunked   bool            // its blocks are chunks
-	// Head is what the connection begins with: the response's head and the first block.
-	Head []byte
+	// Head is written before anything else: the response's head, later the rest of a heartbeat. first is the
+	// first block.
+	Head, first []byte
 
 	Filter   *Filter       // nil: all events are shown
 	Expires  time.Time     // when the client's token does; zero without access control
@@ -89,6 +91,7 @@ type Stream struct {
 	phase    phase
 	again    bool               // its chain has changed while it was away
 	owesBeat bool               // a heartbeat was due while it was away in a read
+	owesWarn bool               // the warning that its token expires was due while it was away
 	cancel   context.CancelFunc // of the read
 	Step     cursor.Step        // what the read found
 	err      error              // of the read or write
