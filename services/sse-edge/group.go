@@ -211,6 +211,10 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 			return s.authorizeLife(ctx, name, life, grants)
 		}
 		cfg.Uses = grants.Uses
+		cfg.Others = func(name string) bool {
+			rec, known := s.sessions.Session(name)
+			return known && !subscriber.UsedBy(grants)(rec)
+		}
 		cfg.StillAuthorized = func(name, life string) bool {
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}

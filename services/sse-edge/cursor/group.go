@@ -67,6 +67,9 @@ type GroupConfig struct {
 	// and members.
 	StillAuthorized func(session, life string) bool
 	Uses            func(owner string, members []string) bool
+	// Others reports, without a wait, whether a session is known to be none that the client may read; see
+	// registryWithin. Nil: none is.
+	Others func(session string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
 	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors pass. MaxMembers bounds
 	// what is followed, without what has ended. Both are for patterns.
