@@ -177,7 +177,8 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	if req.patterns > 0 {
 		members = s.cfg.MaxConnectionSessions + req.patterns*s.partitionsOf(req)
 	}
-	if !held.Grow(int64(subscriber.StepBytes + members*memberBytes)) {
+	base := subscriber.StepBytes + members*memberBytes
+	if !held.Grow(int64(base)) {
 		return nil, web.ErrNoMemory
 	}
 	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame}
@@ -187,7 +188,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		return ahead.Wait(ctx, int64(bytes))
 	}
 	if s.memory != nil {
-		cfg.MaxHold = int(s.memory.Share())
+		cfg.MaxHold = max(int(s.memory.Share())-base, subscriber.StepBytes)
 	}
 	cfg.Closed = func() {
 		held.Release()

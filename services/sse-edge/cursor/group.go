@@ -84,7 +84,8 @@ type GroupConfig struct {
 	// them; nothing counts before. Its errors pass. Nil: nothing counts.
 	Hold  func(bytes int) bool
 	Await func(ctx context.Context, bytes int) error
-	// MaxHold is as how many bytes a page of the log counts at most, else a large event would never be sent.
+	// MaxHold is as how many bytes a page of the log or an event counts at most: what a client may always have
+	// besides the group, else a large event would never be sent. 0: as it is.
 	MaxHold int
 	// Closed is called when the group is. Nil: nothing is.
 	Closed func()
@@ -364,6 +365,9 @@ func (g *Group) Kept() (n int) {
 	}
 	return n
 }
+
+// MaxHold is [GroupConfig.MaxHold].
+func (g *Group) MaxHold() int { return g.cfg.MaxHold }
 
 // ID returns the positions as an event ID.
 func (g *Group) ID() string {

@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -111,13 +112,17 @@ type Stream struct {
 	// held counts in the memory of all clients what the stream has in no window: a step until it was written, and
 	// what a full socket has left of it.
 	held *quota.Part
+	most int64 // as how much it counts at most
 
 	traffic traffic
 }
 
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
-	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client)}
+	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
+	if pool := s.cfg.Memory; pool != nil {
+		st.most = pool.Share()
+	}
 	r.Hold = func(bytes int) bool { return st.hold(pageFactor * bytes) }
 	r.Await = func(ctx context.Context, bytes int) error { return st.await(ctx, pageFactor*bytes) }
 	return st
@@ -130,7 +135,7 @@ const pageFactor = 2
 // If there is none, nothing counts. More than a client's share counts as the share: else a larger event would never
 // be sent.
 func (st *Stream) hold(bytes int) bool {
-	if !st.held.Resize(st.counted(bytes)) {
+	if !st.held.Resize(min(int64(bytes), st.most)) {
 		st.held.Release()
 		return false
 	}
@@ -140,15 +145,7 @@ func (st *Stream) hold(bytes int) bool {
 // await is hold that waits until there is memory. The error is the context's.
 func (st *Stream) await(ctx context.Context, bytes int) error {
 	st.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, cursor.ErrNoMemory)
-	return st.held.Wait(ctx, st.counted(bytes))
-}
-
-// counted returns as how much so many bytes count.
-func (st *Stream) counted(bytes int) int64 {
-	if pool := st.streams.cfg.Memory; pool != nil {
-		return min(int64(bytes), pool.Share())
-	}
-	return int64(bytes)
+	return st.held.Wait(ctx, min(int64(bytes), st.most))
 }
 
 // DropStep drops the step that was read before the stream was handed over.
