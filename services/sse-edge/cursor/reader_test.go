@@ -643,24 +643,29 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
-	ps := followLog(t, f, -1)
-	open := func(within time.Duration) error {
-		ctx, cancel := context.WithTimeout(WithClient(t.Context(), "mallory"), within)
-		defer cancel()
-		r, err := ps.Open(ctx, streamOf("a"), Start{Last: 3}, ten)
-		if err == nil {
-			r.Close()
+	scans := quota.NewPool(8)
+	scans.Take("bob", 5)
+	var reads, counted atomic.Int64
+	link := natstest.Link{Before: func(data []byte) {
+		if !bytes.Contains(data, []byte(`"headers_only":true`)) {
+			return
 		}
-		return err
+		reads.Add(1)
+		if scans.Take("mallory", 2) {
+			scans.Give("mallory", 2)
+		} else { // with the one of the read more than a quarter
+			counted.Add(1)
+		}
+	}}
+	ps := followThrough(t, f, &link)
+	ps.scans = scans
+	r, err := ps.Open(WithClient(waittest.Context(t), "mallory"), streamOf("a"), Start{Last: 3}, ten)
+	if err != nil {
+		t.Fatal(err)
 	}
-	all := ps.scans.Capacity()
-	ps.scans.Take("", all)
-	if err := open(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without a place: %v", err)
-	}
-	ps.scans.Give("", all)
-	if err := open(time.Minute); err != nil {
-		t.Error(err)
+	defer r.Close()
+	if reads.Load() == 0 || counted.Load() != reads.Load() || scans.Used() != 5 {
+		t.Errorf("of %d reads %d were counted; %d places are taken after them", reads.Load(), counted.Load(), scans.Used()-5)
 	}
 }
 
