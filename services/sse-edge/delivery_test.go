@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -111,7 +112,7 @@ func TestMetrics_BlockedClient(t *testing.T) {
 // Clients that do not read hold no more than their share of the memory, however the event that they were sent
 // was made, and leave room for others. A connection that ends gives back what it held.
 func TestMemory_SlowClients(t *testing.T) {
-	const clients, size, capacity = 30, 4 << 20, 20 << 20
+	const clients, size, capacity = 30, 6 << 20, 20 << 20
 	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -120,12 +121,13 @@ func TestMemory_SlowClients(t *testing.T) {
 		name, path string
 		below      bool // the window
 		counts     bool
+		slow       bool // those for which there is no memory end; others wait, or need none
 	}{
-		{"stream in the window", streamPath, false, false},
-		{"stream below the window", streamPath, true, true},
-		{"envelope in the window", streamPath + "?envelope=true", false, true},
-		{"flow below the window", flowPath, true, true},
-		{"group in the window", "/v1/events?session=s", false, true},
+		{"stream in the window", streamPath, false, false, false},
+		{"stream below the window", streamPath, true, true, false},
+		{"envelope in the window", streamPath + "?envelope=true", false, true, true},
+		{"flow below the window", flowPath, true, true, false},
+		{"group in the window", "/v1/events?session=s", false, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFixture(t)
@@ -180,7 +182,13 @@ func TestMemory_SlowClients(t *testing.T) {
 			if e := reader.Next("message"); len(e.Data) < size {
 				t.Errorf("another client receives %d bytes", len(e.Data))
 			}
-			if now := liveHeap(); now > before+5*capacity {
+			slow := func() bool { return testutil.ToFloat64(m.Closed.WithLabelValues("slow")) > 0 }
+			if tt.slow {
+				waittest.Until(t, "slow clients have ended", slow)
+			} else if slow() {
+				t.Error("a slow client has ended")
+			}
+			if now := liveHeap(); now > before+5*capacity { // all events are 180 MiB; the window and the server take some
 				t.Errorf("%d clients hold %d MiB, of a budget of %d MiB", clients, (now-before)>>20, capacity>>20)
 			}
 			for _, c := range stalled {
@@ -192,6 +200,38 @@ func TestMemory_SlowClients(t *testing.T) {
 			again.Decoder = sse.NewDecoder(again.Response.Body, 2*size)
 			again.Next("connect")
 			again.Next("message")
+		})
+	}
+}
+
+// A client below the window for whose events there is no memory receives heartbeats, and the events once there is.
+func TestMemory_ClientWaits(t *testing.T) {
+	const capacity = 4 << 20
+	for name, tt := range map[string]struct {
+		path   string
+		others int64 // take so much
+	}{
+		"stream": {streamPath, capacity * 7 / 8},
+		"group":  {"/v1/events?session=s", capacity * 5 / 8}, // and it as much as it does without events
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.memory = quota.NewPool(capacity)
+			f.publishPadded("a", 2, capacity/2) // more than a share, as it counts
+			s, _ := f.startService(func(c *Config) { c.Heartbeat, c.WindowBackfill = 10*time.Millisecond, -1 })
+			if !f.memory.Take("", tt.others) {
+				t.Fatal("the memory is taken")
+			}
+			c := subscribe(t, s.url()+tt.path)
+			beat := make([]byte, 3)
+			if _, err := io.ReadFull(c.Response.Body, beat); err != nil || string(beat) != ":\n\n" {
+				t.Errorf("while it waits it receives %q, %v", beat, err)
+			}
+			f.memory.Give("", tt.others)
+			c.Next("connect")
+			c.Next("message")
+			c.Next("message")
+			waittest.Until(t, "no event counts", func() bool { return f.memory.Used() < capacity/2 })
 		})
 	}
 }

@@ -177,13 +177,18 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	if req.patterns > 0 {
 		members = s.cfg.MaxConnectionSessions + req.patterns*s.partitionsOf(req)
 	}
-	if !held.Grow(int64(subscriber.StepBytes + members*memberBytes)) {
+	base := subscriber.StepBytes + members*memberBytes
+	if !held.Grow(int64(base)) {
 		return nil, web.ErrNoMemory
 	}
 	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame}
-	cfg.Hold = func(bytes int) bool {
-		ahead.Release()
-		return bytes == 0 || ahead.Grow(int64(bytes))
+	cfg.Hold = func(bytes int) bool { return ahead.Resize(int64(bytes)) }
+	cfg.Await = func(ctx context.Context, bytes int) error {
+		s.subs.Streams.Waits(ctx, "an event stream waits for the log", window.Place{Session: req.places[0].Session}, cursor.ErrNoMemory)
+		return ahead.Wait(ctx, int64(bytes))
+	}
+	if s.memory != nil {
+		cfg.MaxHold = max(int(s.memory.Share())-base, subscriber.StepBytes)
 	}
 	cfg.Closed = func() {
 		held.Release()
@@ -207,6 +212,10 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 			return s.authorizeLife(ctx, name, life, grants)
 		}
 		cfg.Uses = grants.Uses
+		cfg.Others = func(name string) bool {
+			rec, known := s.sessions.Session(name)
+			return known && !subscriber.UsedBy(grants)(rec)
+		}
 		cfg.StillAuthorized = func(name, life string) bool {
 			return !s.subs.Out(&subscriber.Guest{Grants: grants, Session: name, Life: life})
 		}

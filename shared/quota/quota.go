@@ -219,6 +219,17 @@ func (t *Part) Resize(n int64) bool {
 	return true
 }
 
+// Wait gives back what it has, and takes n as soon as that is possible: a holder that waited with a part of it might
+// wait for itself. Errors are those of [Pool.Wait].
+func (t *Part) Wait(ctx context.Context, n int64) error {
+	t.Release()
+	if err := t.pool.Wait(ctx, t.client, n); err != nil {
+		return err
+	}
+	t.n = n
+	return nil
+}
+
 // Shrink gives n of it back.
 func (t *Part) Shrink(n int64) {
 	t.n -= n

@@ -257,6 +257,14 @@ func TestPart(t *testing.T) {
 	if p.Used() != 5 {
 		t.Errorf("%d are used", p.Used())
 	}
+	if err := part.Wait(t.Context(), 7); err != nil || p.Used() != 7 { // with what it had
+		t.Errorf("after a wait %d are taken, %v", p.Used(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := part.Wait(ctx, 11); !errors.Is(err, context.Canceled) || p.Used() != 0 {
+		t.Errorf("after a wait in vain %d are taken, %v", p.Used(), err)
+	}
 	if !part.Resize(8) || part.Resize(9) || p.Used() != 8 || !part.Resize(3) || p.Used() != 3 {
 		t.Errorf("%d are used", p.Used())
 	}

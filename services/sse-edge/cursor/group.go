@@ -25,9 +25,10 @@ var ErrTooManySessions = errors.New("more sessions match than a connection may f
 // A member whose session ends stays: when the name is used again, its next life is followed, if
 // the client may read that. A Group is used by one goroutine at a time, except for Follows.
 type Group struct {
-	// Hold is asked before a step keeps an event that is larger than the limit of a step, which counts
-	// already. If it says no, Next returns [ErrNoMemory]. Nil: it is kept.
+	// Hold is asked before a step keeps an event of the window that is larger than the limit of a step, which
+	// counts already, and Await when it says no: as those of a [Reader].
 	Hold    func(bytes int) bool
+	Await   func(ctx context.Context, bytes int) error
 	cfg     GroupConfig
 	key     *window.Chain // that no window has
 	members []*Member
@@ -42,6 +43,16 @@ type Group struct {
 	sent    []window.Item // finished frames of a step that a client did not take
 	gaps    []Gap         // that were not told yet
 	changes []Change      // likewise
+
+	counting sync.Mutex // guards what follows, and the Hold of cfg, among members that read at the same time
+	counted  int        // bytes of the log that count for members
+	short    shortage   // the last one
+}
+
+// shortage is how many bytes there was no memory for, and whose page they are: nil for the block of an event.
+type shortage struct {
+	of    *Member
+	bytes int
 }
 
 // GroupConfig configures a [Group].
@@ -56,6 +67,9 @@ type GroupConfig struct {
 	// and members.
 	StillAuthorized func(session, life string) bool
 	Uses            func(owner string, members []string) bool
+	// Others reports, without a wait, whether a session is known to be none that the client may read; see
+	// registryWithin. Nil: none is.
+	Others func(session string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
 	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors pass. MaxMembers bounds
 	// what is followed, without what has ended. Both are for patterns.
@@ -65,9 +79,14 @@ type GroupConfig struct {
 	Show func(*window.Item) bool
 	// Frame returns the block of an event; id is the group's ID after it.
 	Frame func(id string, of *Member, it *window.Item) []byte
-	// Hold is asked after each step to count so many bytes of the log, which members have read and no step has
-	// taken, instead of those before. If it says no, they are read again. Nil: they are kept.
-	Hold func(bytes int) bool
+	// Hold is asked to count so many bytes of the log, which members have read and no step has taken, instead of
+	// those before. If it says no, those before count. Await has so many count as soon as there is memory for
+	// them; nothing counts before. Its errors pass. Nil: nothing counts.
+	Hold  func(bytes int) bool
+	Await func(ctx context.Context, bytes int) error
+	// MaxHold is as how many bytes a page of the log or an event counts at most: what a client may always have
+	// besides the group, else a large event would never be sent. 0: as it is.
+	MaxHold int
 	// Closed is called when the group is. Nil: nothing is.
 	Closed func()
 }
@@ -85,7 +104,7 @@ type Follow struct {
 
 // limits returns those of a member's reads.
 func (g *Group) limits() window.Limits {
-	n := max(len(g.members), 1)
+	n := max(len(g.members), 2) // a page of one of them and its last event are within the limit
 	return window.Limits{Events: max(g.cfg.Limit.Events/n, 8), Bytes: max(g.cfg.Limit.Bytes/n, 1)}
 }
 
@@ -98,14 +117,25 @@ func (g *Group) authorize(ctx context.Context, session, life string) (string, bo
 }
 
 // Next returns what follows the positions. An empty step means that there is nothing now. Errors
-// are those of the log, and of Authorize.
+// are those of the log, of Authorize and of Await.
 func (g *Group) Next(ctx context.Context) (Step, error) {
+	for {
+		s, err := g.next(ctx)
+		if !errors.Is(err, ErrNoMemory) {
+			return s, err
+		}
+		if err := g.awaitMemory(ctx); err != nil {
+			return Step{}, err
+		}
+	}
+}
+
+func (g *Group) next(ctx context.Context) (Step, error) {
 	if len(g.sent) > 0 {
 		s := Step{Items: g.sent, More: true}
 		g.sent = nil
 		return s, nil
 	}
-	defer g.countAhead()
 	var failed error
 	var lanes []*lane // that may have something; the others were left with nothing
 	for _, l := range g.lanes {
@@ -149,7 +179,7 @@ func (g *Group) Next(ctx context.Context) (Step, error) {
 
 // take moves the positions over what the members have read, as much as a step may carry. The error is
 // [ErrNoMemory] if that is less for lack of memory: what members have read of the log is read again then, so that
-// it leaves room for the event.
+// it leaves room for the event of the window.
 func (g *Group) take(s *Step, lanes []*lane) (err error) {
 	for _, l := range lanes { // before any event, whose ID has the positions of all lanes
 		l.toFirst()
@@ -165,8 +195,9 @@ func (g *Group) take(s *Step, lanes []*lane) (err error) {
 				break
 			}
 			shown := g.cfg.Show == nil || g.cfg.Show(&it.Item)
-			if full = shown && g.Hold != nil && len(it.Frame) > g.cfg.Limit.Bytes && !g.Hold(len(it.Frame)); full {
-				err = ErrNoMemory
+			large := shown && g.Hold != nil && len(it.Frame) > g.cfg.Limit.Bytes
+			if full = large && !it.FromLog && !g.Hold(len(it.Frame)); full {
+				err, g.short = ErrNoMemory, shortage{bytes: len(it.Frame)}
 				break
 			}
 			m := it.of
@@ -175,6 +206,10 @@ func (g *Group) take(s *Step, lanes []*lane) (err error) {
 			l.moveTo(it.Sequence)
 			if !shown {
 				continue
+			}
+			if large && it.FromLog { // its block takes the memory that it had
+				m.count()
+				g.Hold(len(it.Frame))
 			}
 			it.Frame = g.cfg.Frame(g.ID(), m, &it.Item)
 			it.Segment = window.OfLog
@@ -190,6 +225,7 @@ func (g *Group) take(s *Step, lanes []*lane) (err error) {
 		}
 		for _, m := range l.members {
 			g.note(m) // its last event may have been taken
+			m.count()
 		}
 	}
 	if err != nil {
@@ -205,6 +241,50 @@ func (g *Group) unreadLog() {
 			m.unread()
 		}
 	}
+}
+
+// awaitMemory waits for the memory that the last step lacked. Meanwhile the group holds no events.
+func (g *Group) awaitMemory(ctx context.Context) error {
+	g.unreadLog()
+	short := g.short
+	switch {
+	case short.of == nil && g.Await != nil:
+		return g.Await(ctx, short.bytes)
+	case short.of == nil || g.cfg.Await == nil:
+		return ErrNoMemory
+	}
+	if g.Hold != nil {
+		g.Hold(0) // what it has waited for before
+	}
+	for _, m := range g.members {
+		m.counted = 0
+	}
+	g.counted = 0
+	if err := g.cfg.Await(ctx, short.bytes); err != nil {
+		return err
+	}
+	short.of.counted, g.counted = short.bytes, short.bytes
+	return nil
+}
+
+// hold counts so many bytes of the log for a member instead of those before, and reports whether there is memory
+// for them. A step's events, as they came and as frames, count with the group: so it moves on without memory.
+func (g *Group) hold(m *Member, bytes int) bool {
+	bytes = min(bytes, cmp.Or(g.cfg.MaxHold, bytes))
+	if g.cfg.Hold == nil || bytes == m.counted {
+		return true
+	}
+	g.counting.Lock()
+	defer g.counting.Unlock()
+	all := g.counted - m.counted + bytes
+	ok := g.cfg.Hold(all) || all <= 2*g.cfg.Limit.Bytes
+	if !ok {
+		g.short = shortage{m, bytes}
+		bytes, all = 0, g.counted-m.counted
+		g.cfg.Hold(all)
+	}
+	m.counted, g.counted = bytes, all
+	return ok
 }
 
 // note records what has become of a member: its gaps, its state, its share of the checksum.
@@ -261,23 +341,6 @@ func (g *Group) fresh() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.reader.Fresh && !m.refused })
 }
 
-// countAhead has the bytes of the log count that members have read and no step has taken. If there is no
-// memory for them, they are read again.
-func (g *Group) countAhead() {
-	if g.cfg.Hold == nil {
-		return
-	}
-	bytes := 0
-	for _, m := range g.members {
-		if m.holdsLog() {
-			bytes += m.bytes()
-		}
-	}
-	if !g.cfg.Hold(bytes) {
-		g.unreadLog()
-	}
-}
-
 // GoBack keeps what a client was not told of a step; see cut of delivery's outbox. The client may take its
 // time: what members have read of the window would keep whole segments of it, and is read again.
 func (g *Group) GoBack(s Step, told int) {
@@ -302,6 +365,9 @@ func (g *Group) Kept() (n int) {
 	}
 	return n
 }
+
+// MaxHold is [GroupConfig.MaxHold].
+func (g *Group) MaxHold() int { return g.cfg.MaxHold }
 
 // ID returns the positions as an event ID.
 func (g *Group) ID() string {

@@ -166,7 +166,8 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 			return err
 		}
 		at, resumes := o.id.At[i]
-		since, err := l.part.startAt(ctx, state.Time.Add(-registryWithin))
+		before := state.Time.Add(-registryWithin)
+		since, err := l.part.startAt(ctx, before)
 		after := at.Added
 		switch {
 		case err != nil:
@@ -176,7 +177,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		case at.Tag != l.tag: // sequences may be others
 			after = 0
 		}
-		changed[i], l.end, err = l.changedSince(ctx, min(after, since))
+		changed[i], l.end, err = l.changedSince(ctx, min(after, since), before)
 		l.found = l.end
 		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // it is no news
 			return m.End > 0 && (!resumes || m.End <= after)
@@ -188,12 +189,14 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	room := g.cfg.MaxMembers
+	room, open := g.cfg.MaxMembers, len(g.members)-len(g.patterns)*len(g.lanes)
 	for i, l := range g.lanes {
 		for _, m := range changed[i] {
 			p := g.patternOf(m.Session)
 			if m.End > 0 {
 				room -= len(p.streams)
+			} else if open += len(p.streams); open > g.cfg.MaxMembers {
+				return ErrTooManySessions
 			}
 			switch _, known := o.leftOut[p]; {
 			case m.End == 0 || room >= 0:

@@ -67,8 +67,8 @@ func (l *lane) read(ctx context.Context, g *Group) error {
 }
 
 // readMembers has the members read that may have something, up to the group's limit of bytes. Those that
-// come after it put off what they have read, except the one whose event is next: so a lane holds no
-// more than that limit and one event, however many members it has.
+// come after it, or for which there is no memory, put off what they have read, except the one whose event is
+// next: so a lane holds no more than that limit and one event, however many members it has.
 func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	var held atomic.Int64
 	for _, m := range l.members {
@@ -82,6 +82,7 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 		}
 	}
 	bound := func(m *Member, before int) {
+		m.count()
 		n := int64(m.bytes() - before)
 		if n > 0 && held.Add(n) > int64(g.cfg.Limit.Bytes) && len(due) > 1 {
 			held.Add(-n)
@@ -101,6 +102,9 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	}
 	err := inParallel(len(slow), func(i int) error {
 		err := slow[i].next(ctx, g, l.end)
+		if slow[i].putOff = errors.Is(err, ErrNoMemory); slow[i].putOff {
+			return nil
+		}
 		bound(slow[i], 0)
 		return err
 	})
@@ -111,7 +115,17 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	if first.putOff = false; first.quick(g, l.end) {
 		return nil
 	}
-	return first.next(ctx, g, l.end)
+	if err = first.next(ctx, g, l.end); errors.Is(err, ErrNoMemory) { // perhaps there is without those after it
+		for _, m := range l.members {
+			if m.holdsLog() {
+				m.unread()
+				m.putOff = true
+			}
+		}
+		err = first.next(ctx, g, l.end)
+	}
+	first.count()
+	return err
 }
 
 // goBack takes positions back to what a partition that was rolled back has in common with what it was.

@@ -35,8 +35,9 @@ type Member struct {
 	through uint64        // up to where there is nothing but items
 	// putOff says that what follows through was read, and is too much to be held: it is read again when
 	// nothing comes before it.
-	putOff bool
-	gaps   []Gap // that were found
+	putOff  bool
+	gaps    []Gap // that were found
+	counted int   // bytes of the log that count for it; see hold
 }
 
 // Tags make the event IDs of the place, in the generation of what was read last.
@@ -104,6 +105,7 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 		}
 	}
 	m.release()
+	r.Hold = func(bytes int) bool { return m.lane.group.hold(m, 2*bytes) } // as they came, and as frames
 	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !authorized, r.Finished(), r.Cursor, opened
 	r.Listen(m.lane)
 	m.lane.dirty.Store(true) // it may have changed before
@@ -265,7 +267,17 @@ func (m *Member) unread() {
 		m.through = m.items[0].Sequence - 1
 		m.reader.MoveTo(m.through)
 		m.items, m.ended = nil, false
+		m.count()
 	}
+}
+
+// count has those of the member's events count that are in no window.
+func (m *Member) count() {
+	n := 0
+	if m.holdsLog() {
+		n = m.bytes()
+	}
+	m.lane.group.hold(m, n)
 }
 
 // goBack has the reader read again what was not part of a step: the partition was rolled back. The reader

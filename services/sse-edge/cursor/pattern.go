@@ -68,11 +68,11 @@ func (l *lane) has(session string) bool {
 }
 
 // changedSince returns the sessions that match, are not followed and have an opening or an end after a
-// sequence, and up to where.
-func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.SessionView, through uint64, _ error) {
+// sequence, and up to where. Of what was stored before a time, those of others are left out; see changedBelow.
+func (l *lane) changedSince(ctx context.Context, after uint64, before time.Time) (_ []window.SessionView, through uint64, _ error) {
 	all, start, through := l.part.window.ChangedSince(after, l.group.matches)
 	if after+1 < start {
-		below, err := l.changedBelow(ctx, after, start-1, all)
+		below, err := l.changedBelow(ctx, after, start-1, before, all)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -85,8 +85,10 @@ func (l *lane) changedSince(ctx context.Context, after uint64) (_ []window.Sessi
 }
 
 // changedBelow returns the sessions that match, have an opening or an end in a part of the log that lies below
-// the window, and have not changed again in the window. Their owners are not known.
-func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []window.SessionView) (all []window.SessionView, _ error) {
+// the window, and have not changed again in the window. Their owners are not known, but of what was stored before
+// a time the registry's copy says whose it is: a client may name any position, and others' sessions would take
+// memory that nothing counts.
+func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, before time.Time, again []window.SessionView) (all []window.SessionView, _ error) {
 	const skipped = -1
 	at := map[string]int{} // which one of all it is
 	for _, m := range again {
@@ -100,7 +102,7 @@ func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []win
 	err = l.part.log.Lives(ctx, l.part.number, after, upTo, func(e eventlog.Entry) {
 		name := e.Subject.Session
 		i, known := at[name]
-		if i == skipped || !l.group.matches(name) {
+		if i == skipped || !l.group.matches(name) || e.Time.Before(before) && l.group.cfg.Others != nil && l.group.cfg.Others(name) {
 			return
 		}
 		if !known {
@@ -123,12 +125,12 @@ func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, again []win
 	return all, err
 }
 
-// readable returns the sessions of changedSince that the client may read, as far as they have ended: the
-// owners of those below the window are not known, and others' would take the room of the client's.
+// readable returns the sessions of changedSince that the client may read: the owners of those below the window
+// are not known, and others' would take the room of the client's.
 func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window.SessionView, error) {
 	refused := make([]bool, len(all))
 	err := inParallel(len(all), func(i int) error {
-		if all[i].Owner != "" || all[i].End == 0 {
+		if all[i].Owner != "" {
 			return nil
 		}
 		_, ok, err := l.authorize(ctx, all[i].Session, "")
@@ -173,7 +175,7 @@ func (l *lane) find(ctx context.Context) error {
 	if l.found >= l.end {
 		return nil
 	}
-	all, _, err := l.changedSince(ctx, l.found)
+	all, _, err := l.changedSince(ctx, l.found, time.Time{})
 	if err != nil {
 		return err
 	}

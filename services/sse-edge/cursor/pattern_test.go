@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
@@ -606,6 +607,51 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	}
+}
+
+// A client that makes up a position has others' sessions below the window looked at, and none of them is made a
+// member. Those that the registry knows to be others' are not even kept. Too many of its own are refused.
+func TestPattern_OthersBelowTheWindow(t *testing.T) {
+	const sessions, from = 50, "group_00000000000000_0.aaaaaaa.1"
+	f := edgetest.NewLog(t)
+	f.Create("x", "alice")
+	for i := range sessions {
+		f.Create(fmt.Sprint("o.", i), "bob")
+	}
+	ps := followLog(t, f, -1)
+	as := func(who string) func(*GroupConfig) {
+		return func(c *GroupConfig) {
+			uses := func(name string) (session.Record, bool) {
+				rec, _ := f.Backend.Sessions.Session(name)
+				return rec, rec.Owner == who
+			}
+			c.MaxMembers = 10
+			c.Open = func(func(string) bool) ([]string, error) { return nil, nil }
+			c.Uses = func(owner string, _ []string) bool { return owner == who }
+			c.Others = func(name string) bool { _, ok := uses(name); return !ok }
+			c.StillAuthorized = func(string, string) bool { return true }
+			c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
+				rec, ok := uses(name)
+				return rec.Life, ok, nil
+			}
+		}
+	}
+	g := openGroup(t, f, ps, Start{After: from}, nil, as("alice"), "x", "o.*")
+	if n := cap(g.members); n >= sessions {
+		t.Errorf("there was room for %d members, with %d sessions of others", n, sessions)
+	}
+	if got := membersOf(g); got != "x:open" {
+		t.Errorf("the members are %s", got)
+	}
+	for before, want := range map[time.Time]int{{}: sessions, time.Now().Add(time.Hour): 0} {
+		all, err := g.lanes[0].changedBelow(waittest.Context(t), 0, ps.Of("x").Stats().End, before, nil)
+		if err != nil || len(all) != want {
+			t.Errorf("%d sessions are kept, want %d, %v", len(all), want, err)
+		}
+	}
+	if _, err := tryGroup(t, f, ps, Start{After: from}, nil, as("bob"), "o.*"); !errors.Is(err, ErrTooManySessions) {
+		t.Errorf("too many of its own: %v", err)
 	}
 }
 

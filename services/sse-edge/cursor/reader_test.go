@@ -703,24 +703,80 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
-	ps := followLog(t, f, -1)
-	open := func(within time.Duration) error {
-		ctx, cancel := context.WithTimeout(WithClient(t.Context(), "mallory"), within)
-		defer cancel()
-		r, err := ps.Open(ctx, streamOf("a"), Start{Last: 3}, ten)
-		if err == nil {
-			r.Close()
+	scans := quota.NewPool(8)
+	scans.Take("bob", 5)
+	var reads, counted atomic.Int64
+	link := natstest.Link{Before: func(data []byte) {
+		if !bytes.Contains(data, []byte(`"headers_only":true`)) {
+			return
 		}
-		return err
+		reads.Add(1)
+		if scans.Take("mallory", 2) {
+			scans.Give("mallory", 2)
+		} else { // with the one of the read more than a quarter
+			counted.Add(1)
+		}
+	}}
+	ps := followThrough(t, f, &link)
+	ps.scans = scans
+	r, err := ps.Open(WithClient(waittest.Context(t), "mallory"), streamOf("a"), Start{Last: 3}, ten)
+	if err != nil {
+		t.Fatal(err)
 	}
-	all := ps.scans.Capacity()
-	ps.scans.Take("", all)
-	if err := open(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without a place: %v", err)
+	defer r.Close()
+	if reads.Load() == 0 || counted.Load() != reads.Load() || scans.Used() != 5 {
+		t.Errorf("of %d reads %d were counted; %d places are taken after them", reads.Load(), counted.Load(), scans.Used()-5)
 	}
-	ps.scans.Give("", all)
-	if err := open(time.Minute); err != nil {
-		t.Error(err)
+}
+
+// A page for which there is no memory is read again once there is, and not before. The next page has memory
+// before it is read.
+func TestReader_AwaitsMemory(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Publish("a", 4)
+	for name, awaits := range map[string]bool{"a stream": true, "a poll": false} {
+		t.Run(name, func(t *testing.T) {
+			ps := followLog(t, f, -1)
+			r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			room := 0
+			var asked []string
+			note := func(what string) bool {
+				asked = append(asked, fmt.Sprintf("%s after %v reads", what, testutil.ToFloat64(ps.metrics.logReads)))
+				return true
+			}
+			r.Hold = func(bytes int) bool { return bytes <= room && note("held") || !note("refused") }
+			if awaits {
+				r.Await = func(_ context.Context, bytes int) error {
+					room = bytes
+					note("awaited")
+					return nil
+				}
+			} else {
+				for range 2 {
+					if _, err := r.Next(waittest.Context(t)); !errors.Is(err, ErrNoMemory) {
+						t.Fatalf("without memory: %v", err)
+					}
+				}
+				room = r.page
+				note("awaited")
+			}
+			for range 2 {
+				if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Items) != 2 {
+					t.Fatalf("%d events, %v", len(s.Items), err)
+				}
+			}
+			want := []string{"refused after 1 reads", "awaited after 1 reads", "held after 1 reads", "held after 2 reads", "held after 3 reads"}
+			if awaits {
+				want = slices.Delete(want, 2, 3) // it waits and holds in one
+			}
+			if got := slices.Compact(asked); !slices.Equal(got, want) {
+				t.Errorf("memory is %q, want %q", got, want)
+			}
+		})
 	}
 }
 

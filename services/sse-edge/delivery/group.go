@@ -19,7 +19,10 @@ type groupFormat struct {
 // says how the client came.
 func NewGroup(s *Streams, g *cursor.Group, by Request, came cursor.Arrival) *Stream {
 	st := NewStream(s, &cursor.Reader{Came: came}, by)
-	st.source, g.Hold = g, st.hold
+	st.source, g.Hold, g.Await = g, st.hold, st.await
+	if most := int64(g.MaxHold()); most > 0 {
+		st.most = most
+	}
 	f := groupFormat{st, g}
 	st.Format, st.expiring, st.Continues = f, f.expiring, true
 	return st

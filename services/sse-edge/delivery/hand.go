@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-	"rejoin/shared/natsconn"
 )
 
 // openingTimeout bounds how long a client waits for its first block. It is long
@@ -26,40 +25,31 @@ func (st *Stream) Hand(conn net.Conn, from Beginning) {
 	w := s.nextWorker()
 	st.worker = w
 	s.cfg.Admission.Hold() // before anything can end the stream
+	ctx, cancel := context.WithTimeout(cursor.WithClient(s.cfg.Base, st.Request.Client), openingTimeout)
+	st.raw, st.err = RawOf(conn)
+	st.phase, st.cancel = opening, cancel
+	w.post(st, newsHanded)
 	go func() {
-		if err := st.open(from); err != nil {
-			s.cfg.SentAway(st.Request, st.Reader.Place, err)
-			s.CountRefused("unavailable")
-			var out outbox
-			out.only(st, st.Format.Farewell(), true)
-			_ = flush(st.conn, append([][]byte{st.Head}, out.buffers...), s.cfg.WriteTimeout, nil) // or it has gone
-			_ = st.conn.Close()
-			st.reason = "failed"
-			w.finish(st, false)
-			s.cfg.Admission.Release()
-			return
+		defer cancel()
+		if st.err == nil {
+			st.err = st.open(ctx, from)
 		}
-		w.post(st, newsBegun)
-		go func() { // with a small stack
-			defer s.cfg.Admission.Release()
-			waitUntilGone(st.conn)
-			w.post(st, newsGone)
-		}()
+		w.post(st, newsBack)
+	}()
+	go func() { // with a small stack
+		defer s.cfg.Admission.Release()
+		waitUntilGone(st.conn)
+		w.post(st, newsGone)
 	}()
 }
 
 // open reads what follows the client's cursor, and makes the first block: where a
 // client without a cursor stands is known once its first event is, and whether one
 // with a cursor continues there once what follows was read.
-func (st *Stream) open(from Beginning) (err error) {
+func (st *Stream) open(ctx context.Context, from Beginning) (err error) {
 	r := st.Reader
-	ctx, cancel := context.WithTimeout(cursor.WithClient(st.streams.cfg.Base, st.Request.Client), openingTimeout)
-	defer cancel()
-	if st.raw, err = RawOf(st.conn); err != nil {
-		return err
-	}
 	if (from.Fresh || from.Resumes) && !from.Read {
-		if st.Step, err = st.first(ctx, from); err != nil {
+		if st.Step, err = st.readFirst(ctx, from); err != nil {
 			return err
 		}
 	}
@@ -68,24 +58,19 @@ func (st *Stream) open(from Beginning) (err error) {
 	}
 	st.traffic.stood = from.Position
 	st.logBegin(from)
-	var out outbox
-	out.only(st, st.Format.Opening(ctx, from), false)
-	st.Head = append(st.Head, slices.Concat(out.buffers...)...)
+	out := outbox{chunked: st.Chunked}
+	out.block(st.Format.Opening(ctx, from))
+	st.first = slices.Concat(out.buffers...)
 	return nil
 }
 
-// first reads what follows the client's cursor. While there is no memory for that, it tries again.
-func (st *Stream) first(ctx context.Context, from Beginning) (cursor.Step, error) {
+// readFirst reads what follows the client's cursor.
+func (st *Stream) readFirst(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
 		if found, _, ok := st.source.Quick(nil); ok {
 			return found, nil
 		}
-		for {
-			found, err := st.source.Next(ctx)
-			if !errors.Is(err, cursor.ErrNoMemory) || !natsconn.Pause(ctx, logRetry) {
-				return found, err
-			}
-		}
+		return st.source.Next(ctx)
 	}
 	if !from.Resumes {
 		return read()

@@ -23,13 +23,20 @@ type outbox struct {
 // only makes a block of a stream's own, and of no step, the content; last says that
 // nothing follows it.
 func (o *outbox) only(st *Stream, block []byte, last bool) {
-	o.clear()
-	o.chunked = st.Chunked
+	o.begin(st)
 	o.block(block)
 	if last {
 		o.end()
 	}
 	o.ends = append(o.ends, o.size)
+}
+
+// begin makes what the stream has to be sent before anything else the content.
+func (o *outbox) begin(st *Stream) {
+	o.clear()
+	o.chunked = st.Chunked
+	o.add(st.Head)
+	st.Head = nil
 }
 
 func (o *outbox) clear() {
@@ -75,10 +82,7 @@ func (o *outbox) end() {
 
 // fill makes a step of a stream the content.
 func (o *outbox) fill(st *Stream, s cursor.Step) {
-	o.clear()
-	o.chunked = st.Chunked
-	o.add(st.Head)
-	st.Head = nil
+	o.begin(st)
 	if len(s.Gaps)+len(s.Changes) > 0 {
 		o.block(st.Format.Gaps(s))
 	}

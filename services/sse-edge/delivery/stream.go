@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -27,13 +28,14 @@ type phase uint8
 const (
 	behind   phase = iota // there may be more after its cursor
 	live                  // its cursor was at the window's end when it was last looked at, and all was written
+	opening               // a goroutine reads what its first block depends on
 	reading               // a goroutine reads the log for it
 	flushing              // a goroutine writes what the socket did not take
 	closing               // likewise, and it is the last block
 )
 
 // away reports whether a goroutine has the stream.
-func (p phase) away() bool { return p >= reading }
+func (p phase) away() bool { return p >= opening }
 
 // Source is what a stream sends: that of a [cursor.Reader] or of a [cursor.Group].
 type Source interface {
@@ -70,8 +72,9 @@ type Stream struct {
 	conn      net.Conn
 	raw       syscall.RawConn // of conn
 	Chunked   bool            // its blocks are chunks
-	// Head is what the connection begins with: the response's head and the first block.
-	Head []byte
+	// Head is written before anything else: the response's head, later the rest of a heartbeat. first is the
+	// first block.
+	Head, first []byte
 
 	Filter   *Filter       // nil: all events are shown
 	Expires  time.Time     // when the client's token does; zero without access control
@@ -89,6 +92,7 @@ type Stream struct {
 	phase    phase
 	again    bool               // its chain has changed while it was away
 	owesBeat bool               // a heartbeat was due while it was away in a read
+	owesWarn bool               // the warning that its token expires was due while it was away
 	cancel   context.CancelFunc // of the read
 	Step     cursor.Step        // what the read found
 	err      error              // of the read or write
@@ -108,30 +112,40 @@ type Stream struct {
 	// held counts in the memory of all clients what the stream has in no window: a step until it was written, and
 	// what a full socket has left of it.
 	held *quota.Part
+	most int64 // as how much it counts at most
 
 	traffic traffic
 }
 
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
-	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client)}
-	r.Hold = func(bytes int) bool { return st.hold(2 * bytes) } // as they came, and as frames
+	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
+	if pool := s.cfg.Memory; pool != nil {
+		st.most = pool.Share()
+	}
+	r.Hold = func(bytes int) bool { return st.hold(pageFactor * bytes) }
+	r.Await = func(ctx context.Context, bytes int) error { return st.await(ctx, pageFactor*bytes) }
 	return st
 }
+
+// pageFactor is how much a page of the log takes: its events as they came, and their frames.
+const pageFactor = 2
 
 // hold counts so many bytes for the stream instead of those before, and reports whether there is memory for them.
 // If there is none, nothing counts. More than a client's share counts as the share: else a larger event would never
 // be sent.
 func (st *Stream) hold(bytes int) bool {
-	n := int64(bytes)
-	if pool := st.streams.cfg.Memory; pool != nil {
-		n = min(n, pool.Share())
-	}
-	if !st.held.Resize(n) {
+	if !st.held.Resize(min(int64(bytes), st.most)) {
 		st.held.Release()
 		return false
 	}
 	return true
+}
+
+// await is hold that waits until there is memory. The error is the context's.
+func (st *Stream) await(ctx context.Context, bytes int) error {
+	st.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, cursor.ErrNoMemory)
+	return st.held.Wait(ctx, min(int64(bytes), st.most))
 }
 
 // DropStep drops the step that was read before the stream was handed over.

@@ -61,9 +61,10 @@ func TestHeartbeat_GapIsOwed(t *testing.T) {
 	}
 }
 
-// backlogSource is a reader below the window: each event takes a read of the log of 700 ms.
+// backlogSource is a reader below the window: each event takes a read of the log.
 type backlogSource struct {
 	*cursor.Reader
+	takes   time.Duration
 	message string
 	err     error // of each read
 }
@@ -74,7 +75,7 @@ func (b backlogSource) Quick(memory []window.Item) (cursor.Step, []window.Item, 
 
 func (b backlogSource) Next(ctx context.Context) (cursor.Step, error) {
 	select {
-	case <-time.After(700 * time.Millisecond):
+	case <-time.After(b.takes):
 	case <-ctx.Done():
 		return cursor.Step{}, ctx.Err()
 	}
@@ -86,34 +87,67 @@ func (b backlogSource) Next(ctx context.Context) (cursor.Step, error) {
 	return cursor.Step{Items: []window.Item{{Stream: "a", Sequence: b.Cursor, Frame: frame, Segment: window.OfLog, FromLog: true}}, First: b.Cursor, More: true}, nil
 }
 
-// roomySocket is a socket that takes everything.
+// roomySocket is a socket that takes so many bytes, is full once, and then takes everything.
 type roomySocket struct {
 	syscall.RawConn
+	room  int // 0: it is not full
 	taken bytes.Buffer
 }
 
-func (s *roomySocket) WriteNow(buffers [][]byte) (n int, _ error) {
-	for _, b := range buffers {
-		n += len(b)
-		s.taken.Write(b)
+func (s *roomySocket) WriteNow(buffers [][]byte) (int, error) {
+	all := bytes.Join(buffers, nil)
+	if s.room > 0 {
+		all, s.room = all[:min(len(all), s.room)], 0
 	}
-	return n, nil
+	return s.taken.Write(all)
 }
 
-// A client whose filter hides all of a backlog would give its connection up, and begin again at the
-// same cursor each time.
+// socketConn is a connection that is such a socket.
+type socketConn struct {
+	net.Conn
+	socket roomySocket
+}
+
+func (c *socketConn) SyscallConn() (syscall.RawConn, error) { return &c.socket, nil }
+
+// A client that receives nothing for long gives its connection up. One whose filter hides all of a backlog would
+// begin again at the same cursor each time.
 func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
+	const hidden = `{"method":"hidden"}`
 	for name, tt := range map[string]struct {
-		source backlogSource
-		want   []string
+		source  backlogSource
+		expires time.Duration
+		opens   bool // with a read
+		room    int
+		want    []string
 	}{
 		"the filter hides all": {
-			backlogSource{message: `{"method":"hidden"}`},
-			[]string{"cursor 22", "cursor 43", "cursor 65", "cursor 86"},
+			source: backlogSource{message: hidden, takes: 700 * time.Millisecond},
+			want:   []string{"cursor 22", "cursor 43", "cursor 65", "cursor 86"},
 		},
 		"the log cannot be read": {
-			backlogSource{err: eventlog.ErrUnavailable},
-			[]string{"cursor 0", "cursor 0", "cursor 0", "cursor 0"},
+			source: backlogSource{err: eventlog.ErrUnavailable, takes: 700 * time.Millisecond},
+			want:   []string{"cursor 0", "cursor 0", "cursor 0", "cursor 0"},
+		},
+		"a read takes long": {
+			source: backlogSource{message: hidden, takes: 50 * time.Second},
+			want:   []string{":", ":", "cursor 1"},
+		},
+		"the first read takes long": {
+			source: backlogSource{message: hidden, takes: 50 * time.Second}, opens: true,
+			want: []string{":", ":", ":", "connect 0"},
+		},
+		"a heartbeat is cut": {
+			source: backlogSource{message: hidden, takes: 50 * time.Second}, opens: true, room: 7,
+			want: []string{":", ":", ":", "connect 0"},
+		},
+		"the first read fails": {
+			source: backlogSource{err: eventlog.ErrUnavailable, takes: 20 * time.Second}, opens: true,
+			want: []string{":", "retry: 0"},
+		},
+		"the token expires": {
+			source: backlogSource{message: hidden, takes: 700 * time.Millisecond}, expires: 80 * time.Second,
+			want: []string{"cursor 22", "expiring 29", "cursor 43", "cursor 65", "cursor 86"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,6 +155,7 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 				s := New(Config{
 					Base: t.Context(), Admission: admission.New(1, 1, 1, func(string) bool { return false }), Logger: slog.New(slog.DiscardHandler),
 					Metrics: prometheus.NewRegistry(), Heartbeat: 15 * time.Second, MaxAge: time.Hour,
+					SentAway: func(Request, window.Place, error) {}, Retention: func() time.Duration { return 0 },
 				})
 				at := window.Place{Session: "s", Stream: "a"}
 				by := Request{Ctx: t.Context()}
@@ -129,33 +164,43 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 				}
 				tt.source.Reader = cursor.InMemory(emptyWindow(1<<10), at, 0)
 				st := NewSSE(s, tt.source.Reader, by, false)
-				st.source, st.Filter = tt.source, &Filter{Methods: []string{"shown"}}
-				socket := &roomySocket{}
+				st.source, st.Filter, st.Head = tt.source, &Filter{Methods: []string{"shown"}}, []byte("HTTP/1.1 200 OK\n\n")
+				if tt.expires > 0 {
+					st.Expires = time.Now().Add(tt.expires)
+				}
 				here, client := net.Pipe()
-				defer func() { _ = client.Close() }()
-				st.conn, st.raw, st.worker = here, socket, s.workers[0]
+				conn := &socketConn{Conn: here, socket: roomySocket{room: tt.room}}
 				stop, stopped := make(chan struct{}), make(chan struct{})
 				go func() {
 					defer close(stopped)
 					s.Run(stop)
 				}()
-				st.worker.post(st, newsBegun)
+				st.Hand(conn, Beginning{Resumes: tt.opens})
 				time.Sleep(65 * time.Second)
-				st.worker.post(st, newsGone)
+				_ = client.Close()
 				synctest.Wait()
 				close(stop)
 				<-stopped
 				var got []string
-				for block := range strings.SplitSeq(strings.TrimSuffix(socket.taken.String(), "\n\n"), "\n\n") {
+				for block := range strings.SplitSeq(strings.TrimSuffix(conn.socket.taken.String(), "\n\n"), "\n\n") {
+					if name, value, _ := strings.Cut(block, ": "); name == "retry" && !strings.Contains(value, "\n") {
+						block = "event: " + block
+					}
 					_, id, _ := strings.Cut(block, "id: ")
 					id, _, _ = strings.Cut(id, "\n")
-					got = append(got, "cursor "+id[strings.LastIndexByte(id, '_')+1:])
-					if !strings.Contains(block, "event: cursor\n") {
-						t.Errorf("the client receives %q", block)
+					if _, what, ok := strings.Cut(block, "event: "); ok {
+						what, _, _ = strings.Cut(what, "\n")
+						block = strings.TrimSpace(what + " " + id[strings.LastIndexByte(id, '_')+1:])
 					}
+					got = append(got, block)
 				}
-				if !slices.Equal(got, tt.want) {
-					t.Errorf("in 65 s the client receives %q, want %q", got, tt.want)
+				want := tt.want
+				if !tt.opens {
+					want = append([]string{"connect 0"}, want...)
+				}
+				want = append([]string{"HTTP/1.1 200 OK"}, want...)
+				if !slices.Equal(got, want) {
+					t.Errorf("in 65 s the client receives %q, want %q", got, want)
 				}
 			})
 		})

@@ -2,9 +2,9 @@
 // of a few workers moves its cursor and writes what follows, without ever waiting for a socket
 // or for the log: a goroutine does that, and gives the stream back. A [Format] makes the bytes.
 //
-//	connection ─▶ Stream.Hand ─▶ goroutine: first read ─▶ worker ──┬─▶ writev
-//	window ─ a chain has changed ─▶ worker's queue ────────────────┘
-//	worker ─▶ goroutine: read of the log, or flush of a full socket ─▶ worker
+//	connection ─▶ Stream.Hand ─▶ worker ───────────────────┬─▶ writev
+//	window ─ a chain has changed ─▶ worker's queue ────────┘
+//	worker ─▶ goroutine: first read, read of the log, or flush of a full socket ─▶ worker
 package delivery
 
 import (

@@ -79,10 +79,10 @@ type post struct {
 type news uint8
 
 const (
-	newsRun   news = iota // the worker calls run
-	newsBegun             // the stream is the worker's from now on: the first post of each
-	newsBack              // it is back from where it had to wait
-	newsGone              // its client has closed the connection
+	newsRun    news = iota // the worker calls run
+	newsHanded             // the stream is the worker's from now on: the first post of each
+	newsBack               // it is back from where it had to wait
+	newsGone               // its client has closed the connection
 )
 
 func newWorker(s *Streams) *worker {
@@ -161,8 +161,8 @@ func (w *worker) run(stop <-chan struct{}) {
 
 func (w *worker) hear(p post) {
 	switch st := p.stream; p.what {
-	case newsBegun:
-		w.begin(st)
+	case newsHanded:
+		w.adopt(st)
 	case newsBack:
 		w.back(st)
 	case newsGone:
@@ -172,13 +172,9 @@ func (w *worker) hear(p post) {
 	}
 }
 
-// begin takes over a stream: the worker listens to its chain first and reads then, so
-// that no change is missed.
-func (w *worker) begin(st *Stream) {
-	w.listen(st)
+// adopt takes over a stream that is opening: from now on its client receives heartbeats.
+func (w *worker) adopt(st *Stream) {
 	now := time.Now()
-	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), now.UnixMilli()
-	st.noteComing()
 	w.setTimes(st, now)
 	heap.Push(&w.timers, st)
 	select {
@@ -186,17 +182,34 @@ func (w *worker) begin(st *Stream) {
 		w.drainOne(st, now)
 	default:
 	}
+	if w.streams.cfg.Base.Err() != nil {
+		w.end(st, causeDrain)
+	}
+}
+
+// begin sends the first block of a stream and what was read: the worker listens to its chain first and reads on
+// then, so that no change is missed.
+func (w *worker) begin(st *Stream, first cursor.Step) {
+	w.listen(st)
+	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), time.Now().UnixMilli()
+	st.noteComing()
 	if st.Companion != nil {
 		st.Companion.Begun()
 		heap.Fix(&w.timers, st.timer) // it may have something to do
 	}
-	first := st.Step
-	st.Step = cursor.Step{}
+	st.Head, st.first = append(st.Head, st.first...), nil
 	w.serveOwn(st, first)
-	if w.streams.cfg.Base.Err() != nil {
-		w.end(st, causeDrain)
-	}
 	w.advance(st)
+}
+
+// fail sends a client away whose stream could not be opened.
+func (w *worker) fail(st *Stream, err error) {
+	w.streams.cfg.SentAway(st.Request, st.Reader.Place, err)
+	w.streams.CountRefused("unavailable")
+	if st.raw != nil {
+		w.last(st, st.Format.Farewell())
+	}
+	w.end(st, "failed")
 }
 
 // listen has changes of a stream's chain wake the worker.
@@ -415,12 +428,16 @@ func total(buffers [][]byte) (n int) {
 func (w *worker) back(st *Stream) {
 	s, err, was := st.Step, st.err, st.phase
 	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
-	again, owesBeat := st.again, st.owesBeat
-	st.again, st.owesBeat = false, false
+	again, owesBeat, owesWarn := st.again, st.owesBeat, st.owesWarn
+	st.again, st.owesBeat, st.owesWarn = false, false, false
 	switch {
 	case st.IsOver():
 		st.source.GoBack(s, 0) // what was read was not sent
-		w.finish(st, true)
+		w.finish(st)
+	case was == opening && err != nil:
+		w.fail(st, err)
+	case was == opening:
+		w.begin(st, s)
 	case was != reading && err != nil:
 		w.end(st, reasonToEnd(err))
 	case was == closing:
@@ -432,7 +449,9 @@ func (w *worker) back(st *Stream) {
 		st.source.Release()
 		st.held.Release()
 		st.tellRested()
-		w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
+		if !errors.Is(err, context.Canceled) { // by rest
+			w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
+		}
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
@@ -442,6 +461,9 @@ func (w *worker) back(st *Stream) {
 		if again {
 			w.more = append(w.more, st)
 		}
+	}
+	if owesWarn {
+		w.warn(st)
 	}
 	if owesBeat {
 		w.beat(st)
@@ -456,6 +478,19 @@ func (w *worker) end(st *Stream, reason string) {
 	st.reason = reason
 	_ = st.conn.Close() // the client may have done so before
 	heap.Remove(&w.timers, st.timer)
+	if st.listener != nil {
+		w.unlisten(st)
+	}
+	if st.cancel != nil {
+		st.cancel()
+	}
+	if !st.phase.away() {
+		w.finish(st)
+	}
+}
+
+// unlisten ends what listen began.
+func (w *worker) unlisten(st *Stream) {
 	listener := st.listener
 	last := len(listener.streams) - 1
 	listener.streams[last].slot = st.slot
@@ -464,22 +499,16 @@ func (w *worker) end(st *Stream, reason string) {
 		delete(w.listeners, listener.chain)
 		st.source.Unlisten(listener)
 	}
-	if st.cancel != nil {
-		st.cancel()
-	}
-	if !st.phase.away() {
-		w.finish(st, true)
-	}
 }
 
 // finish releases what a stream held. It is not used after that.
-func (w *worker) finish(st *Stream, begun bool) {
+func (w *worker) finish(st *Stream) {
 	st.logEnd()
 	st.source.Close()
 	st.held.Release()
 	w.streams.Metrics.Connections.Dec()
 	if st.Companion != nil {
-		st.Companion.Ended(begun)
+		st.Companion.Ended(st.listener != nil)
 	}
 	st.tellRested()
 	w.streams.Metrics.Closed.WithLabelValues(st.reason).Inc()
@@ -530,7 +559,10 @@ func (w *worker) tick(now time.Time) {
 			heap.Fix(&w.timers, st.timer)
 			w.advance(st)
 		case !st.warnAt.IsZero() && !st.warnAt.After(now):
-			w.warn(st, now)
+			st.warnAt = time.Time{}
+			heap.Fix(&w.timers, st.timer)
+			w.advance(st) // so that it receives its newest cursor
+			w.warn(st)
 		case st.Companion != nil && !st.Companion.Due().IsZero() && !st.Companion.Due().After(now):
 			st.Companion.Tick(now)
 			heap.Fix(&w.timers, st.timer)
@@ -547,27 +579,41 @@ func (w *worker) tick(now time.Time) {
 }
 
 // beat writes a heartbeat. One that is due during a read of the log follows the read: a backlog whose events are
-// all hidden is read without a pause. A stream that waits for its socket needs none.
+// all hidden is read without a pause. During a longer read, and before the first block, it has no cursor. A stream
+// that waits for its socket needs none.
 func (w *worker) beat(st *Stream) {
 	switch {
+	case st.IsOver():
+	case st.phase == opening, st.phase == reading && st.owesBeat:
+		w.keepAlive(st)
 	case st.phase == reading:
 		st.owesBeat = true
-	case !st.phase.away() && !st.IsOver():
+	case !st.phase.away():
 		w.write(st, st.Format.Heartbeat())
 	}
 }
 
-// warn tells a client that its token is about to expire. While its stream is away, a
-// frame may be unfinished, so the warning follows a moment later.
-func (w *worker) warn(st *Stream, now time.Time) {
-	st.warnAt = time.Time{}
-	heap.Fix(&w.timers, st.timer)
-	w.advance(st) // so that it receives its newest cursor
+// keepAlive writes a comment to a client for whose stream a goroutine reads the log. What its socket does not take
+// is written before what follows.
+func (w *worker) keepAlive(st *Stream) {
+	w.forget()
+	w.out.only(st, comment, false)
+	n, err := w.writeNow(st)
+	if err != nil {
+		w.end(st, "gone")
+		return
+	}
+	w.streams.Metrics.sentBytes.Add(float64(n))
+	st.Head = slices.Concat(w.out.rest(n, w.out.size-n, true)...)
+}
+
+// warn tells a client that its token is about to expire. While its stream is away, a frame may be unfinished, or
+// the cursor is not the worker's: the warning follows.
+func (w *worker) warn(st *Stream) {
 	switch {
 	case st.IsOver():
 	case st.phase.away():
-		st.warnAt = now.Add(warnAgain)
-		heap.Fix(&w.timers, st.timer)
+		st.owesWarn = true
 	default:
 		w.write(st, st.expiring())
 	}
@@ -576,7 +622,7 @@ func (w *worker) warn(st *Stream, now time.Time) {
 // sendAway ends a stream and tells the client when to come back.
 func (w *worker) sendAway(st *Stream) {
 	if st.HandsOver && st.phase.away() && (st.cause == causeLimit || st.cause == causeDrain) {
-		st.endAt = time.Now().Add(warnAgain)
+		st.endAt = time.Now().Add(endAgain)
 		heap.Fix(&w.timers, st.timer)
 		return
 	}
@@ -608,8 +654,8 @@ const (
 	// expiryWarning is how long before its token expires a client is warned.
 	expiryWarning = time.Minute
 
-	// warnAgain is how long a stream that is away when it should be told, or end, is left alone.
-	warnAgain = 100 * time.Millisecond
+	// endAgain is how long a stream that is away when it should end is left alone.
+	endAgain = 100 * time.Millisecond
 )
 
 func reasonToEnd(err error) string {
@@ -673,6 +719,6 @@ func (s *shared) keep(st *Stream, from uint64, found cursor.Step) {
 // make a reader of its own see something else wakes the chain, and so has queued
 // the listener.
 func (s *shared) serves(st *Stream) bool {
-	return s.listener != nil && s.listener == st.listener && !s.listener.queued.Load() && s.read.Fits(st.Reader) &&
+	return s.listener != nil && s.listener == st.listener && len(st.Head) == 0 && !s.listener.queued.Load() && s.read.Fits(st.Reader) &&
 		st.Format.Kind() == s.format && st.Chunked == s.chunked && st.Filter.name() == s.filter
 }
