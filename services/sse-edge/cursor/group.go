@@ -174,7 +174,7 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 		return Step{}, failed
 	}
 	s.More = s.More || failed != nil || !g.clean()
-	return s, nil // it fails again
+	return s, nil //nolint:nilerr // it fails again
 }
 
 // take moves the positions over what the members have read, as much as a step may carry. The error is
