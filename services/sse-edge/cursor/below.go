@@ -18,15 +18,18 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 		}
 		r.seekEnd = false
 	}
-	if err := r.awaitPage(ctx); err != nil {
-		return err
-	}
 	page, err := r.part.backlog.read(ctx, r.Place, r.Cursor, v.Start-1, r.limit)
 	if err != nil {
 		return err
 	}
-	if !r.holdPage(page) {
-		return errAgain
+	if r.Hold != nil {
+		size := 0
+		for _, e := range page.Entries {
+			size += len(e.Data)
+		}
+		if !r.Hold(size) {
+			return ErrNoMemory
+		}
 	}
 	if err := r.skipBelow(ctx, v, page, s); err != nil {
 		return err
@@ -44,28 +47,6 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 		return errAgain // a gap ends just before the event that follows it, however far that is
 	}
 	return nil
-}
-
-// awaitPage has about what the next page takes count before it is read: as much as the last one. A page for which
-// there was no memory is read again only when there is.
-func (r *Reader) awaitPage(ctx context.Context) error {
-	switch {
-	case r.Hold == nil || r.page == 0 || r.Hold(r.page):
-		return nil
-	case r.Await == nil:
-		return ErrNoMemory
-	default:
-		return r.Await(ctx, r.page)
-	}
-}
-
-// holdPage reports whether there is memory for a page that was read.
-func (r *Reader) holdPage(page eventlog.Page) bool {
-	r.page = 0
-	for _, e := range page.Entries {
-		r.page += len(e.Data)
-	}
-	return r.Hold == nil || r.Hold(r.page)
 }
 
 // beforeLast returns the sequence before the n newest events of the place; 0 when there are fewer.

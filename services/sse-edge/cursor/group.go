@@ -26,7 +26,8 @@ var ErrTooManySessions = errors.New("more sessions match than a connection may f
 // the client may read that. A Group is used by one goroutine at a time, except for Follows.
 type Group struct {
 	// Hold is asked before a step keeps an event of the window that is larger than the limit of a step, which
-	// counts already, and Await when it says no: as those of a [Reader].
+	// counts already, as that of a [Reader], and Await when it says no: it has so many bytes count as soon as there
+	// is memory for them. Its errors pass.
 	Hold    func(bytes int) bool
 	Await   func(ctx context.Context, bytes int) error
 	cfg     GroupConfig

@@ -26,14 +26,9 @@ type Reader struct {
 	bound bool
 	window.ChainCursor
 	limit window.Limits
-	// Hold is asked to count so many bytes of the log, which belong to no window, instead of those before: with
-	// the size of the last page before the next one is read, and with that of a page before it is kept. If it
-	// says no, nothing counts. Nil: all is kept.
+	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
+	// they are kept. If it says no, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
-	// Await has so many bytes count as soon as there is memory for them. Its errors pass. Nil: Next returns
-	// [ErrNoMemory] when Hold has said no.
-	Await func(ctx context.Context, bytes int) error
-	page  int // bytes of the last page of the log
 
 	// Fresh means that the client has no usable cursor: nothing before the first event that it gets
 	// counts as missed.
@@ -171,7 +166,7 @@ func (s Step) Empty() bool {
 	return len(s.Gaps) == 0 && len(s.Items) == 0 && len(s.Changes) == 0 && !s.Ended
 }
 
-// ErrNoMemory is returned when [Reader.Hold] has said no, and nothing awaits memory.
+// ErrNoMemory is returned when [Reader.Hold] has said no, or [Group.Hold] and nothing awaits memory.
 var ErrNoMemory = errors.New("there is no memory for events of the log")
 
 // errAgain is returned within Next when the cursor was moved and the window must be read again.

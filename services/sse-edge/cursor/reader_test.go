@@ -729,57 +729,6 @@ func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	}
 }
 
-// A page for which there is no memory is read again once there is, and not before. The next page has memory
-// before it is read.
-func TestReader_AwaitsMemory(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Publish("a", 4)
-	for name, awaits := range map[string]bool{"a stream": true, "a poll": false} {
-		t.Run(name, func(t *testing.T) {
-			ps := followLog(t, f, -1)
-			r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			room := 0
-			var asked []string
-			note := func(what string) bool {
-				asked = append(asked, fmt.Sprintf("%s after %v reads", what, testutil.ToFloat64(ps.metrics.logReads)))
-				return true
-			}
-			r.Hold = func(bytes int) bool { return bytes <= room && note("held") || !note("refused") }
-			if awaits {
-				r.Await = func(_ context.Context, bytes int) error {
-					room = bytes
-					note("awaited")
-					return nil
-				}
-			} else {
-				for range 2 {
-					if _, err := r.Next(waittest.Context(t)); !errors.Is(err, ErrNoMemory) {
-						t.Fatalf("without memory: %v", err)
-					}
-				}
-				room = r.page
-				note("awaited")
-			}
-			for range 2 {
-				if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Items) != 2 {
-					t.Fatalf("%d events, %v", len(s.Items), err)
-				}
-			}
-			want := []string{"refused after 1 reads", "awaited after 1 reads", "held after 1 reads", "held after 2 reads", "held after 3 reads"}
-			if awaits {
-				want = slices.Delete(want, 2, 3) // it waits and holds in one
-			}
-			if got := slices.Compact(asked); !slices.Equal(got, want) {
-				t.Errorf("memory is %q, want %q", got, want)
-			}
-		})
-	}
-}
-
 // Answers of NATS with a whole event are asked for a few at a time.
 func TestReader_WholeEventsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)

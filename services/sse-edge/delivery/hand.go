@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/shared/natsconn"
 )
 
 // openingTimeout bounds how long a client waits for its first block. It is long
@@ -64,13 +65,18 @@ func (st *Stream) open(ctx context.Context, from Beginning) (err error) {
 	return nil
 }
 
-// readFirst reads what follows the client's cursor.
+// readFirst reads what follows the client's cursor. While there is no memory for that, it tries again.
 func (st *Stream) readFirst(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
 		if found, _, ok := st.source.Quick(nil); ok {
 			return found, nil
 		}
-		return st.source.Next(ctx)
+		for {
+			found, err := st.source.Next(ctx)
+			if !errors.Is(err, cursor.ErrNoMemory) || !natsconn.Pause(ctx, logRetry) {
+				return found, err
+			}
+		}
 	}
 	if !from.Resumes {
 		return read()

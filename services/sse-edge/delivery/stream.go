@@ -123,13 +123,9 @@ func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
 	if pool := s.cfg.Memory; pool != nil {
 		st.most = pool.Share()
 	}
-	r.Hold = func(bytes int) bool { return st.hold(pageFactor * bytes) }
-	r.Await = func(ctx context.Context, bytes int) error { return st.await(ctx, pageFactor*bytes) }
+	r.Hold = func(bytes int) bool { return st.hold(2 * bytes) } // as they came, and as frames
 	return st
 }
-
-// pageFactor is how much a page of the log takes: its events as they came, and their frames.
-const pageFactor = 2
 
 // hold counts so many bytes for the stream instead of those before, and reports whether there is memory for them.
 // If there is none, nothing counts. More than a client's share counts as the share: else a larger event would never

@@ -50,16 +50,14 @@ func (st *Stream) tellRested() {
 	}
 }
 
-// rest makes a stream quiet, at once unless the log is being read for it: such a read ends first.
+// rest makes a stream quiet, at once unless the log is being read for it.
 func (w *worker) rest(st *Stream, rested chan<- string) {
 	if t := &st.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
 		t.rested <- "" // there is room
 		t.next = nil
 	}
 	st.Turns.rested = rested
-	if st.phase == reading {
-		st.cancel() // it may wait for memory
-	} else {
+	if st.phase != reading {
 		st.tellRested()
 	}
 }
