@@ -85,7 +85,7 @@ const (
 var (
 	// errBehind is returned when the consumer's server is far behind the leader.
 	errBehind = errors.New("the consumer is behind the bucket")
-	// errNoLeader is returned when nobody says for certain where the bucket ends.
+	// errNoLeader is returned when no leader says where the bucket ends.
 	errNoLeader = errors.New("the bucket has no leader")
 )
 

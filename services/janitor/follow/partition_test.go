@@ -162,7 +162,7 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	follows(last)
 	p.With(func(l *ledger.Ledger) {
 		if l.Epoch == before {
-			t.Errorf("the ledger goes on after entry %d, which is another one by now", lost)
+			t.Errorf("the ledger continues after entry %d, which is another one by now", lost)
 		}
 	})
 }
