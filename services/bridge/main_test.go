@@ -111,6 +111,7 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	}
 	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
 	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers
+	service.host.Pauses.For = time.Hour          // and no pause is one of the machine's
 	for _, f := range set {
 		f(service)
 	}

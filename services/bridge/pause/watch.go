@@ -3,6 +3,7 @@
 package pause
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -20,6 +21,9 @@ const (
 
 // Watch counts the pauses of the process from Start on. It is safe for concurrent use.
 type Watch struct {
+	// For is the time without a beat that shows a pause; 0 for 750 ms. It is set before Start.
+	For time.Duration
+
 	mu        sync.Mutex
 	now       func() clocks.Instant // nil before Start
 	last      clocks.Instant        // the last beat
@@ -58,7 +62,7 @@ func (w *Watch) Seen() int {
 		return 0
 	}
 	now := w.now()
-	if w.last.Until(now) > pausedFor {
+	if w.last.Until(now) > cmp.Or(w.For, pausedFor) {
 		w.seen++
 	}
 	w.last = now
