@@ -27,8 +27,12 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 		for _, e := range page.Entries {
 			size += len(e.Data)
 		}
-		if !r.Hold(size) {
+		switch {
+		case r.Hold(size):
+		case r.Await == nil || size <= r.limit.Bytes:
 			return ErrNoMemory
+		default:
+			return cmp.Or(r.Await(ctx, size), errAgain)
 		}
 	}
 	if err := r.skipBelow(ctx, v, page, s); err != nil {

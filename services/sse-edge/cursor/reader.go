@@ -29,6 +29,9 @@ type Reader struct {
 	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
 	// they are kept. If it says no, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
+	// Await has so many bytes count as soon as there is memory for them, before an event that is larger than a step
+	// is read again: such a read is shared with few. Its errors pass. Nil: Next returns ErrNoMemory.
+	Await func(ctx context.Context, bytes int) error
 
 	// Fresh means that the client has no usable cursor: nothing before the first event that it gets
 	// counts as missed.

@@ -124,6 +124,7 @@ func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
 		st.most = pool.Share()
 	}
 	r.Hold = func(bytes int) bool { return st.hold(2 * bytes) } // as they came, and as frames
+	r.Await = func(ctx context.Context, bytes int) error { return st.await(ctx, 2*bytes) }
 	return st
 }
 

@@ -50,14 +50,16 @@ func (st *Stream) tellRested() {
 	}
 }
 
-// rest makes a stream quiet, at once unless the log is being read for it.
+// rest makes a stream quiet, at once unless the log is being read for it: such a read ends first.
 func (w *worker) rest(st *Stream, rested chan<- string) {
 	if t := &st.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
 		t.rested <- "" // there is room
 		t.next = nil
 	}
 	st.Turns.rested = rested
-	if st.phase != reading {
+	if st.phase == reading {
+		st.cancel() // it may wait for memory
+	} else {
 		st.tellRested()
 	}
 }

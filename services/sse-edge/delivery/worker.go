@@ -449,7 +449,9 @@ func (w *worker) back(st *Stream) {
 		st.source.Release()
 		st.held.Release()
 		st.tellRested()
-		w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
+		if !errors.Is(err, context.Canceled) { // by rest
+			w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
+		}
 		st.retryAt = time.Now().Add(logRetry)
 		heap.Fix(&w.timers, st.timer)
 	default:
