@@ -113,7 +113,7 @@ func TestMetrics_BlockedClient(t *testing.T) {
 // Clients that do not read hold no more than their share of the memory, however the event that they were sent
 // was made, and leave room for others. A connection that ends gives back what it held.
 func TestMemory_SlowClients(t *testing.T) {
-	const clients, size, capacity = 30 / racetest.Slowdown, 6 << 20, 20 << 20 // the detector looks at each byte
+	const clients, size, capacity = min(30, 60/racetest.Slowdown), 6 << 20, 20 << 20 // the detector looks at each byte
 	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
