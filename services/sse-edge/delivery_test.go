@@ -208,27 +208,22 @@ func TestMemory_SlowClients(t *testing.T) {
 // A client below the window for whose events there is no memory receives heartbeats, and the events once there is.
 func TestMemory_ClientWaits(t *testing.T) {
 	const capacity = 4 << 20
-	for name, tt := range map[string]struct {
-		path   string
-		others int64 // take so much
-	}{
-		"stream": {streamPath, capacity * 7 / 8},
-		"group":  {"/v1/events?session=s", capacity * 5 / 8}, // and it as much as it does without events
-	} {
+	const others = capacity * 7 / 8 // take so much: there is room for a group without events
+	for name, path := range map[string]string{"stream": streamPath, "group": "/v1/events?session=s"} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			f.memory = quota.NewPool(capacity)
 			f.publishPadded("a", 2, capacity/2) // more than a share, as it counts
 			s, _ := f.startService(func(c *Config) { c.Heartbeat, c.WindowBackfill = 10*time.Millisecond, -1 })
-			if !f.memory.Take("", tt.others) {
+			if !f.memory.Take("", others) {
 				t.Fatal("the memory is taken")
 			}
-			c := subscribe(t, s.url()+tt.path)
+			c := subscribe(t, s.url()+path)
 			beat := make([]byte, 3)
 			if _, err := io.ReadFull(c.Response.Body, beat); err != nil || string(beat) != ":\n\n" {
 				t.Errorf("while it waits it receives %q, %v", beat, err)
 			}
-			f.memory.Give("", tt.others)
+			f.memory.Give("", others)
 			c.Next("connect")
 			c.Next("message")
 			c.Next("message")
