@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/natsconn"
 )
 
@@ -166,7 +167,7 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 				return err
 			}
 			info := leader.CachedInfo()
-			if !natsconn.FromLeader(info) {
+			if !cluster.FromLeader(info) {
 				return errNoLeader
 			}
 			begun, upTo = time.Now(), info.State.LastSeq

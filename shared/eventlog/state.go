@@ -15,7 +15,6 @@ import (
 	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
-	"rejoin/shared/natsconn"
 )
 
 // State is what is known of a partition at one moment.
@@ -266,7 +265,7 @@ func (s State) MaxBytes(settings Settings) int64 {
 // While an election is not over, any server of a cluster answers with what it has, which may be older
 // than what was acknowledged: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
-	if !natsconn.FromLeader(info) {
+	if !cluster.FromLeader(info) {
 		return State{}, fmt.Errorf("%w: %s has no leader, or another one than who answers", ErrUnavailable, info.Config.Name)
 	}
 	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])

@@ -68,14 +68,6 @@ func (s *Server) Clustered() bool {
 	return s.clustered.Load()
 }
 
-// FromLeader reports whether the leader of a stream has answered what it holds. Until an election is over,
-// any server that holds the stream does, with what it has so far, and the answer
-// may name the leader that it has just heard of (docs/upstream/0038). Only the leader says since when it leads.
-func FromLeader(info *jetstream.StreamInfo) bool {
-	c := info.Cluster
-	return c == nil || c.Leader != "" && (c.RaftGroup == "" || c.LeaderSince != nil) // no group: one replica
-}
-
 // Passes reports whether an error is JetStream's word that a cluster cannot do now what it
 // can when a leader was elected or a server has come back: no leader (10008, 10009), too
 // few servers for a stream's replicas (10005), a stream or consumer that is offline

@@ -18,17 +18,23 @@ func Holders(info *jetstream.StreamInfo) []string {
 	return names
 }
 
+// FromLeader reports whether the leader of a stream has answered what it holds. Until an election is over,
+// any server that holds the stream does, with what it has so far, and the answer
+// may name the leader that it has just heard of (docs/upstream/0038). Only the leader says since when it leads.
+func FromLeader(info *jetstream.StreamInfo) bool {
+	c := info.Cluster
+	return c == nil || c.Leader != "" && (c.RaftGroup == "" || c.LeaderSince != nil) // no group: one replica
+}
+
 // Leader names the server that leads a stream, and since when it does. It is empty outside a cluster,
 // and while no server leads.
 func Leader(info *jetstream.StreamInfo) string {
 	c := info.Cluster
 	switch {
-	case c == nil || c.Name == "":
+	case c == nil || c.Name == "" || !FromLeader(info):
 		return ""
 	case c.RaftGroup == "": // one replica, which needs no election
 		return c.Leader
-	case c.Leader == "" || c.LeaderSince == nil: // an election is not over
-		return ""
 	default:
 		return c.Leader + "@" + c.LeaderSince.UTC().Format(time.RFC3339Nano)
 	}
