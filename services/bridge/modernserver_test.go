@@ -501,6 +501,6 @@ done`), 0o600); err != nil {
 			return ready == 1 && in.metric(t, "processes") == 1
 		})
 	}
-	in.server.CloseSpares(time.Now().Add(2*mcpserver.SpareFor), false)
+	in.server.CloseExpiredSpares(time.Now().Add(2 * mcpserver.SpareFor))
 	waittest.Until(t, "no process is left", func() bool { return in.metric(t, "processes") == 0 })
 }

@@ -22,7 +22,7 @@ func (s *Service) reconcile() {
 			return
 		case <-ticker.C:
 		}
-		s.server.CloseSpares(time.Now(), false)
+		s.server.CloseExpiredSpares(time.Now())
 		s.patrol(edges.look(s.host.Pauses.Seen(), s.host.Backend.Conn.IsConnected()))
 	}
 }

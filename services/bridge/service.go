@@ -154,7 +154,7 @@ func (s *Service) endedBy(ctx context.Context) error {
 
 // stop ends all work and waits for it.
 func (s *Service) stop() {
-	s.server.CloseSpares(time.Now(), true)
+	s.server.StopSpares()
 	s.table.Unsubscribe()
 	s.host.Stop(upstream.ErrStopping)
 	for {

@@ -158,13 +158,19 @@ func (p *spares) put(key [sha256.Size]byte, b *Unused) (late *Unused) {
 	return nil
 }
 
-// expired takes the sessions that were kept for too long; all of them when the service stops.
-func (p *spares) expired(now time.Time, stops bool) (all []*Unused) {
+// close keeps others from being started.
+func (p *spares) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = p.closed || stops
+	p.closed = true
+}
+
+// remove takes out the sessions that are to end, and those whose process has ended, and returns them.
+func (p *spares) remove(ends func(*Unused) bool) (all []*Unused) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for key, b := range p.all {
-		if b != nil && (stops || now.After(b.until) || !b.isAlive()) {
+		if b != nil && (ends(b) || !b.isAlive()) {
 			all = append(all, b)
 			delete(p.all, key)
 		}
@@ -190,9 +196,21 @@ func (p *spares) count() (ready, starting int) {
 // Spares returns how many processes wait for a call, and how many are being started to.
 func (s *Server) Spares() (ready, starting int) { return s.spares.count() }
 
-// CloseSpares ends the processes that have waited for too long; all of them when the service stops.
-func (s *Server) CloseSpares(now time.Time, stops bool) {
-	for _, b := range s.spares.expired(now, stops) {
+// CloseExpiredSpares ends the processes that have waited for too long.
+func (s *Server) CloseExpiredSpares(now time.Time) {
+	s.closeSpares(func(b *Unused) bool { return now.After(b.until) })
+}
+
+// StopSpares ends all processes that wait for a call, and starts no others.
+func (s *Server) StopSpares() {
+	s.spares.close()
+	s.closeSpares(allOfThem)
+}
+
+func allOfThem(*Unused) bool { return true }
+
+func (s *Server) closeSpares(ends func(*Unused) bool) {
+	for _, b := range s.spares.remove(ends) {
 		s.host.Go(func() { b.Up.Close(s.host.Life, http.Header{}) })
 	}
 }

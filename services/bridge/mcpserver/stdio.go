@@ -64,7 +64,7 @@ type stdioCall struct {
 func (s *Server) startStdio(session, client string) (*stdio, error) {
 	leave, ok := s.takePlace(client)
 	if !ok {
-		s.CloseSpares(time.Now().Add(2*SpareFor), false) // all: a client needs their places
+		s.closeSpares(allOfThem) // a client needs their places
 		s.EndUnused()
 		return nil, errBusy
 	}
