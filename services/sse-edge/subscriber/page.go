@@ -61,10 +61,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	defer r.Close()
 	read := s.memory.Part(s.Config.Clients.Client(c)) // of the log, by the last step
 	defer read.Release()
-	r.Hold = func(bytes int) bool {
-		read.Release()
-		return read.Grow(3 * int64(bytes)) // as they came, as frames, and what the collector leaves
-	}
+	r.Hold = func(bytes int) bool { return read.Resize(3 * int64(bytes)) } // as they came, as frames, and what the collector leaves
 	if !req.Expires.IsZero() {
 		req.Wait = min(req.Wait, max(time.Until(req.Expires), 0))
 	}
