@@ -118,6 +118,7 @@ var mayPublish = map[string]string{
 	"mcp.0.session.life.=clear.stream": "ib",
 	"mcp.0.session.life.=trim":         "j",
 	"mcp.0.session.life.=trim.stream":  "j",
+	"mcp.0.=floor.=.=trim":             "j",
 	"mcp.0.session":                    "",
 	"mcp.0.session.stream":             "",
 	"mcp.ingest.session":               "d",

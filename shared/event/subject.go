@@ -71,8 +71,8 @@ type Subject struct {
 //	mcp.<p>.<session>.<life>.=end            the end of the life
 //	mcp.<p>.<session>.<life>.=end.<stream>   the end of a stream
 //
-// and the last two with =clear and =trim as well. The empty life is "=". The subject of the one
-// entry that is of no session is [GenerationSubject].
+// and the last two with =clear and =trim as well. The empty life is "=". The subjects of the
+// entries that are of no session are [GenerationSubject] and [FloorSubject].
 func (s Subject) String() string {
 	var buf [160]byte
 	b := s.appendSession(buf[:0])
@@ -134,6 +134,15 @@ func GenerationSubject(partition int, id string) string {
 func ParseGenerationSubject(partition int, subject string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(subject, GenerationSubject(partition, ""))
 	return id, ok && id != "" && CheckLife(id) == nil
+}
+
+// floorToken stands in the place of a session.
+const floorToken = "=floor"
+
+// FloorSubject returns the subject of the entries that announce how far the floor of a partition is about to
+// move: mcp.<p>.=floor.=.=trim. [ParseSubject] refuses it.
+func FloorSubject(partition int) string {
+	return "mcp." + strconv.Itoa(partition) + "." + floorToken + "." + noLife + "." + controls[Trim]
 }
 
 // LifeKey names a life of a session in one text: the session's name, a space, which no name

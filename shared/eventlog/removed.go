@@ -25,7 +25,7 @@ type Removed struct {
 //
 // It also returns the look at the leader that this is judged by: look is called once the trims were
 // looked up, since the floor may pass a trim before, and must return a look that begins then, such
-// as [Log.Look].
+// as [Log.LookAfterRead].
 //
 // held is the sequence from which on the caller holds every event itself, so that no proof is needed
 // there; 0 if it holds none. Errors wrap [ErrUnavailable], or are those of look.
@@ -101,7 +101,7 @@ func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject,
 		all = append(all, Removed{"", whole.UpTo, whole.Reason, false})
 	}
 	if after+1 < first {
-		young, err := l.young(ctx, of)
+		young, err := l.young(ctx, first, of)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +138,7 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
 func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Removed, error) {
-	if young, err := l.young(ctx, of); young || err != nil {
+	if young, err := l.young(ctx, first, of); young || err != nil {
 		return nil, err
 	}
 	m := &Removed{Stream: stream, UpTo: first - 1, Reason: Expired}
@@ -161,9 +161,9 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 	return m, nil
 }
 
-// young reports whether the log has the opening of a life as it was stored first: then the life
-// began above the floor.
-func (l *Log) young(ctx context.Context, of event.Subject) (bool, error) {
+// young reports whether the log has the opening of a life as it was stored first, above the floor:
+// then the life began there.
+func (l *Log) young(ctx context.Context, first uint64, of event.Subject) (bool, error) {
 	s := event.Subject{Partition: of.Partition, Session: of.Session, Kind: event.Open}
 	msg, err := l.lastMessage(ctx, s.Partition, s.String())
 	if errors.Is(err, ErrNotFound) {
@@ -173,5 +173,5 @@ func (l *Log) young(ctx context.Context, of event.Subject) (bool, error) {
 		return false, err
 	}
 	o, err := OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})
-	return err == nil && o.Life == of.Life, nil
+	return err == nil && o.Life == of.Life && o.Sequence >= first, nil
 }

@@ -6,8 +6,13 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -114,6 +119,78 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 		}, "s", "l", stream, 6, 0)
 		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Removed) bool { return m.UpTo == before.Last }) {
 			t.Errorf("%q: %+v, %v", stream, all, err)
+		}
+	}
+}
+
+// In a cluster the server that a page was read from may have moved the floor already, while the leader has not and
+// shows the old one: what is announced counts. The log here is the leader's in that moment.
+func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
+	t.Parallel()
+	l := replicated(t, natstest.StartCluster(t))
+	before, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
+	must(t, err)
+	var last uint64
+	for n := range 3 {
+		last = mustPublish(t, l, of("s", "t", n)).Sequence
+	}
+	msg := nats.NewMsg(event.FloorSubject(0))
+	msg.Header.Set("Rejoin-Up-To", strconv.FormatUint(last-1, 10))
+	if _, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg); err != nil {
+		t.Fatal(err)
+	}
+	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "later", Life: "l"})
+	must(t, err)
+	for _, test := range []struct {
+		session, stream string
+		after           uint64
+		want            uint64
+	}{
+		{"s", "t", before.Sequence, last - 1},
+		{"s", "", before.Sequence, last - 1},
+		{"s", "t", last - 1, 0},
+		{"later", "t", 0, 0}, // it has begun above the floor
+	} {
+		all, state, err := l.RemovedAfter(waittest.Context(t), l.LookAfterRead, test.session, "l", test.stream, test.after, 0)
+		var want []eventlog.Removed
+		if test.want > 0 {
+			want = []eventlog.Removed{{Stream: test.stream, UpTo: test.want, Reason: eventlog.Expired}}
+		}
+		if diff := cmp.Diff(want, all); err != nil || diff != "" {
+			t.Errorf("%q of %s behind %d: %s, %v", test.stream, test.session, test.after, diff, err)
+		}
+		if state.First != last || state.Last != o.Sequence {
+			t.Errorf("the log is shown from %d to %d", state.First, state.Last)
+		}
+	}
+}
+
+func TestPurge_AnnouncedInACluster(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		log  *eventlog.Log
+		want string
+	}{
+		{"cluster", replicated(t, natstest.StartCluster(t)), "1"},
+		{"alone", create(t, natstest.Start(t), one()), ""},
+	} {
+		for n := range 3 {
+			mustPublish(t, test.log, of("s", "t", n))
+		}
+		must(t, test.log.Purge(waittest.Context(t), 0, 2))
+		if state := lookAt(t, test.log, 0); state.First != 2 {
+			t.Errorf("%s: the floor is at %d", test.name, state.First)
+		}
+		stream, err := newJetStream(t, test.log).Stream(waittest.Context(t), "MCP_0")
+		must(t, err)
+		msg, err := stream.GetLastMsgForSubject(waittest.Context(t), event.FloorSubject(0))
+		got := ""
+		if err == nil {
+			got = msg.Header.Get("Rejoin-Up-To")
+		}
+		if got != test.want || test.want == "" && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			t.Errorf("%s: announced to %q, want %q, %v", test.name, got, test.want, err)
 		}
 	}
 }

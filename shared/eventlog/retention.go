@@ -79,9 +79,20 @@ func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// Purge removes everything before a sequence. Errors wrap [ErrUnavailable] or [ErrNotFound].
-// Only the acting janitor calls it.
+// Purge removes everything before a sequence. In a cluster an entry announces it: one of the servers may have
+// removed what a read of it lacks, before the leader does and shows it. Errors are those of [Log.Publish], or
+// wrap [ErrNotFound]. Only the acting janitor calls it.
 func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
+	if l.Clustered() {
+		if err := l.writable(ctx, p); err != nil {
+			return err
+		}
+		msg := nats.NewMsg(event.FloorSubject(p))
+		msg.Header.Set(headerUpTo, strconv.FormatUint(before-1, 10))
+		if _, err := l.publish(ctx, p, msg); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := l.request(ctx)
 	defer cancel()
 	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))

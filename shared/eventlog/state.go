@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,6 +180,25 @@ func (l *Log) Look(ctx context.Context, p int) (State, error) {
 		return State{}, err
 	}
 	state, _ := l.State(p)
+	return state, nil
+}
+
+// LookAfterRead is [Log.Look] for those who judge by it what a read lacks, which any server of a cluster may have
+// answered: First is the floor that is announced, if that is higher. Errors are those of Look.
+func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
+	state, err := l.Look(ctx, p)
+	if err != nil || state.Leader == "" {
+		return state, err
+	}
+	msg, err := l.lastMessage(ctx, p, event.FloorSubject(p))
+	if errors.Is(err, ErrNotFound) {
+		return state, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	upTo, _ := strconv.ParseUint(msg.Header.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
+	state.First = max(state.First, upTo+1)
 	return state, nil
 }
 

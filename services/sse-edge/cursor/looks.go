@@ -77,7 +77,7 @@ func (l *looks) run() {
 		}
 		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(l.base, lookTimeout)
-		if now.state, now.err = l.log.Look(ctx, l.number); now.err == nil {
+		if now.state, now.err = l.log.LookAfterRead(ctx, l.number); now.err == nil {
 			now.err = l.reach(ctx, now.state)
 		}
 		cancel()

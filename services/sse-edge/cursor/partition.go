@@ -162,7 +162,8 @@ func (p *Partition) lag() float64 {
 func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	p.metrics.received.Inc()
 	if !e.Valid {
-		if _, begins := event.ParseGenerationSubject(p.number, e.RawSubject); !begins { // in whichever run of the server
+		_, begins := event.ParseGenerationSubject(p.number, e.RawSubject) // in whichever run of the server
+		if !begins && e.RawSubject != event.FloorSubject(p.number) {
 			p.metrics.skipped.WithLabelValues("subject").Inc()
 		}
 	} else if e.Subject.Kind == event.Message && !validMessage(e.Data) {

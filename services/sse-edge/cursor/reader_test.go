@@ -163,6 +163,58 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 	}
 }
 
+// A page of a cluster's log may lack what the floor takes, before the leader shows that: the announcement says it.
+func TestReader_FloorIsAnnounced(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	env := daemon.NewEnv(nil)
+	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	var at []uint64
+	for n := range 4 {
+		waittest.NoError(t, func() error {
+			ack, err := b.Log.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`1`), Key: fmt.Sprint(n)})
+			if err == nil {
+				at = append(at, ack.Sequence)
+			}
+			return err
+		}, eventlog.ErrUnavailable, eventlog.ErrUnknown)
+	}
+	ps := followed(t, b.Log, env, -1, -1)
+	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
+	for _, removed := range at[1:3] { // the first one stays, so that the leader shows no floor
+		if err := b.Log.Delete(waittest.Context(t), 0, removed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	floor := nats.NewMsg(event.FloorSubject(0))
+	floor.Header.Set("Rejoin-Up-To", fmt.Sprint(at[2]))
+	if _, err := b.Conn.RequestMsgWithContext(waittest.Context(t), floor); err != nil {
+		t.Fatal(err)
+	}
+	for _, asked := range []uint64{0, at[3] + 1} { // the first page, and one that follows it
+		r, err := ps.Of("s").open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		r.Fresh, r.Cursor, r.asked, r.askedFirst, r.doubted = false, at[0], asked, 1, true
+		s, err := r.Next(waittest.Context(t))
+		if err != nil || len(s.Items) != 1 || s.Items[0].Sequence != at[3] {
+			t.Fatalf("the events are %+v, %v", s.Items, err)
+		}
+		if len(s.Gaps) == 0 || s.Gaps[0].Reason != ReasonExpired {
+			t.Errorf("with trims asked for up to %d the gaps are %+v", asked, s.Gaps)
+		}
+	}
+	if n := testutil.ToFloat64(ps.metrics.skipped.WithLabelValues("subject")); n != 0 {
+		t.Errorf("%v entries count as ones of no known subject", n)
+	}
+}
+
 // The log holds all events, and the window none of them.
 func TestReader_AboutBelowTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
