@@ -295,8 +295,8 @@ func TestRegistry_Duties(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.NoError(t, func() error {
-		if n := r.metric(t, "registry_records_total", "finished"); n != 1 {
-			return fmt.Errorf("%v closes were finished", n)
+		if r.metric(t, "registry_records_total", "finished") == 0 { // 2 if the next round has not heard of the close
+			return errors.New("no close was finished")
 		}
 		return nil
 	})
