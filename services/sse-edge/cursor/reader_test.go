@@ -200,7 +200,7 @@ func TestReader_FloorIsAnnounced(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close()
+		t.Cleanup(r.Close)
 		r.Fresh, r.Cursor, r.asked, r.askedFirst, r.doubted = false, at[0], asked, 1, true
 		s, err := r.Next(waittest.Context(t))
 		if err != nil || len(s.Items) != 1 || s.Items[0].Sequence != at[3] {
