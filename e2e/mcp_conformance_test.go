@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,7 +34,8 @@ func TestConformance(t *testing.T) {
 		"all":        {[]string{"--suite", "all"}, 44},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, got := conformance(t, alone, official, suite.args), conformance(t, p.api()+"/mcp", official, suite.args)
+			want := conformance(t, alone, official, suite.args)
+			got := conformanceAs(t, want, nil, p.api()+"/mcp", official, suite.args)
 			if n := want.passed(); n != suite.passed {
 				t.Errorf("the server alone passes %d checks, not %d", n, suite.passed)
 			}
@@ -83,7 +86,8 @@ func TestConformance_WithoutSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startProc(t, "--upstream="+tt.upstream)
-			want, got := want(), conformance(t, p.api()+"/mcp", "conformance-0.2", args)
+			want := want()
+			got := conformanceAs(t, want, tt.lost, p.api()+"/mcp", "conformance-0.2", args)
 			if n := want.passed(); n != 165 {
 				t.Errorf("the server of both eras alone passes %d checks, not 165", n)
 			}
@@ -130,6 +134,34 @@ func (c checks) passed() (n int) {
 		}
 	}
 	return n
+}
+
+// conformanceAs runs the suite, and once more for the scenarios that warn where want passes: the suite waits 1.5 s for
+// a notification that should come, which on a busy machine is too short now and then. A check that fails is not
+// repeated, nor one that may be lost.
+func conformanceAs(t *testing.T, want checks, lost func(scenario string) bool, url, suite string, args []string) checks {
+	t.Helper()
+	got := conformance(t, url, suite, args)
+	warns := slices.DeleteFunc(slices.Sorted(maps.Keys(want)), func(scenario string) bool {
+		if lost != nil && lost(scenario) {
+			return true
+		}
+		for id, n := range want[scenario] {
+			if m := got[scenario][id]; m.failed == 0 && m.passed < n.passed {
+				return false
+			}
+		}
+		return true
+	})
+	if len(warns) == 0 {
+		return got
+	}
+	t.Logf("%s run again", warns)
+	again := conformance(t, url, suite, args)
+	for _, scenario := range warns {
+		got[scenario] = again[scenario]
+	}
+	return got
 }
 
 // official is the suite's newest release, and conformance-0.2 the one before the next.
