@@ -19,7 +19,7 @@ export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath
 .DEFAULT_GOAL := help
 
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo dev)
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
 # The module path of this repository; make modpath changes it.
 MODPATH  := $(shell sed -n 's/^module //p' go.mod)

@@ -45,3 +45,24 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 		t.Errorf("it installs %v, want %v", installed, want)
 	}
 }
+
+// A release has a tag for each module, at the same commit; that of the programs begins with v.
+func TestMake_VersionIsTheTagOfThePrograms(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "include " + filepath.Join(root, "Makefile") + "\nversion: ; @echo '$(VERSION)'\n"
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := `git init -q && git -c user.name=Ann -c user.email=ann@rejoin.example commit -q --allow-empty -m begin
+		for tag in v0.1.0 shared/v0.1.0 shared/mcpstore/v0.1.0; do git tag $tag; done; make -s version`
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	cmd.Dir = dir
+	if out, err := cmd.Output(); err != nil || string(out) != "v0.1.0\n" {
+		t.Errorf("the version is %q, %v", out, err)
+	}
+}
