@@ -61,7 +61,8 @@ build: ## Build static binaries of all programs into bin/.
 .PHONY: install
 install: ## Build rejoin, and install it with its shell completion below PREFIX (/usr/local).
 	install -d '$(DESTDIR)$(PREFIX)'/{bin,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d}
-	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin
+	umask 022; \
+	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin; \
 	cd '$(DESTDIR)$(PREFIX)'; \
 	bin/rejoin completion bash >share/bash-completion/completions/rejoin; \
 	bin/rejoin completion zsh >share/zsh/site-functions/_rejoin; \

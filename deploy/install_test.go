@@ -12,7 +12,8 @@ import (
 // makeTarget runs a target of the repository's Makefile.
 func makeTarget(t *testing.T, args ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "make", args...)
+	// As of an administrator with a strict umask.
+	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `umask 077; exec make "$@"`, "make"}, args...)...) //nolint:gosec // of a test
 	cmd.Dir = ".."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -39,6 +40,27 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 		if text, err := os.ReadFile(filepath.Join(prefix, name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
+	}
+	// All users run the program, and their shells read the scripts.
+	err = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		want := os.FileMode(0o644)
+		if d.IsDir() || path == program {
+			want = 0o755
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has the mode %o, want %o", path, got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	installed, err := filepath.Glob(filepath.Join(prefix, "bin", "*"))
 	if want := []string{program}; err != nil || !slices.Equal(installed, want) {
