@@ -198,13 +198,13 @@ clean: ## Remove binaries, archives and tools.
 	rm -rf bin dist .tools
 
 $(GOLANGCILINT):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
 $(ACTIONLINT):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 
 $(GOVULNCHECK):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
 $(NFPM):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -86,5 +87,31 @@ func TestMake_VersionIsTheTagOfThePrograms(t *testing.T) {
 	cmd.Dir = dir
 	if out, err := cmd.Output(); err != nil || string(out) != "v0.1.0\n" {
 		t.Errorf("the version is %q, %v", out, err)
+	}
+}
+
+// The folder of a clone may have a space in its name.
+func TestMake_ToolsOfAFolderWithASpace(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a clone")
+	text, err := os.ReadFile(filepath.Join("..", "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It installs nothing, and prints where it would.
+	const fakeGo = "#!/bin/sh\n[ \"$1\" != install ] || echo \"$GOBIN\"\n"
+	for name, data := range map[string]string{"Makefile": string(text), "bin/go": fakeGo} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(data), 0o700)); err != nil { //nolint:gosec // to be run
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "make", "-s", "nfpm")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
+	out, err := cmd.Output()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if err != nil || len(lines) != 2 || !strings.HasPrefix(lines[0], dir+"/.tools/") || lines[1] != lines[0]+"/nfpm" {
+		t.Errorf("it prints %q, %v", out, err)
 	}
 }
