@@ -79,12 +79,17 @@ type ordinary struct{ v1.Image }
 // ArtifactType returns "".
 func (ordinary) ArtifactType() (string, error) { return "", nil }
 
+// tag returns where an image belongs in its registry.
+func (r release) tag(i image) (name.Tag, error) {
+	return name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
+}
+
 // publishImages publishes an OCI archive of each image, and images.txt with a reference that pins
 // it. With push, the images go to their registry as well.
 func (r release) publishImages(ctx context.Context, archives map[string][]file, publish func(name string, data []byte) error) error {
 	var pinned strings.Builder
 	for _, i := range r.images {
-		ref, err := name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
+		ref, err := r.tag(i)
 		if err != nil {
 			return err
 		}
