@@ -217,6 +217,15 @@ func authorities() []byte {
 	return b.Bytes()
 }
 
+// dockerName returns the name of an image in full, as Docker and containerd store it: they know
+// Docker Hub as docker.io, go-containerregistry as the host that answers for it.
+func dockerName(ref name.Tag) string {
+	if hub, ok := strings.CutPrefix(ref.Name(), name.DefaultRegistry+"/"); ok {
+		return "docker.io/" + hub
+	}
+	return ref.Name()
+}
+
 // ociArchive returns an index as a tar of an OCI image layout, under the name that ref has.
 func (r release) ociArchive(index v1.ImageIndex, ref name.Tag) (data []byte, err error) {
 	tmp, err := os.MkdirTemp("", "rejoin-image-")
@@ -229,8 +238,8 @@ func (r release) ociArchive(index v1.ImageIndex, ref name.Tag) (data []byte, err
 		return nil, err
 	}
 	err = written.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          ref.Name(),   // docker load
-		"org.opencontainers.image.ref.name": ref.TagStr(), // podman, skopeo
+		"io.containerd.image.name":          dockerName(ref), // docker load, podman
+		"org.opencontainers.image.ref.name": ref.TagStr(),    // skopeo
 	}))
 	if err != nil {
 		return nil, err

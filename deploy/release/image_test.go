@@ -96,6 +96,26 @@ func TestRelease_Images(t *testing.T) {
 	}
 }
 
+// Docker looks for rejoin/ingest under the name that it has in full, and finds no other one.
+func TestRelease_NamesOfLoadedImages(t *testing.T) {
+	t.Parallel()
+	for registry, want := range map[string]string{
+		"rejoin":                  "docker.io/rejoin/ingest:1.2.3",
+		"docker.io/you":           "docker.io/you/ingest:1.2.3",
+		"registry.example/rejoin": "registry.example/rejoin/ingest:1.2.3",
+		"localhost:5000/rejoin":   "localhost:5000/rejoin/ingest:1.2.3",
+	} {
+		r := release{version: "v1.2.3", registry: registry}
+		ref, err := r.tag(images[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := dockerName(ref); got != want {
+			t.Errorf("an image of %s is %q, want %q", registry, got, want)
+		}
+	}
+}
+
 // checkImage checks the image of one platform, of the program credentials.
 func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.Machine) {
 	t.Helper()
