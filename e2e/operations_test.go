@@ -45,6 +45,10 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 	p.publish("kept", "main", 3, 5)
 	p.stop()
 	run(scripts[0])
+	// It holds all messages, as the folder does, which only its owner may open.
+	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup is %v, %v", info, err)
+	}
 	p.start()
 	late := p.publish("kept", "main", 6, 9)
 	p.stop()
@@ -113,6 +117,9 @@ func TestDocument_RestoreOfAVolume(t *testing.T) {
 			}
 			if got, err := os.ReadFile(filepath.Join(dir, "log", "events")); err != nil || string(got) != want {
 				t.Errorf("the volume has %q, %v, want %q", got, err, want)
+			}
+			if info, err := os.Stat(filepath.Join(dir, "backup", "log.tgz")); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("the backup has the mode %o", info.Mode().Perm())
 			}
 		})
 	}
