@@ -77,6 +77,7 @@ enabled=ROOT/etc/systemd/system/multi-user.target.wants/rejoin.service active=RO
 case "$*" in
 daemon-reload) ;;
 "enable --now rejoin.service") touch $enabled $active ;;
+"enable rejoin.service") touch $enabled ;;
 "disable --now rejoin.service") rm -f $enabled $active ;;
 "is-enabled --quiet rejoin.service") test -e $enabled ;;
 "stop rejoin.service") rm -f $active ;;
@@ -90,6 +91,9 @@ esac
 func TestDebian_ServiceState(t *testing.T) {
 	// dpkg passes the version before to an installation after a removal too.
 	const install, upgrade, remove, purge = "postinst configure", "postinst configure 1.0", "prerm remove", "postrm purge"
+	// In the folder of an image that is built, systemd does not run.
+	const offline = "rmdir run/systemd/system"
+	const enabledLink = "etc/systemd/system/multi-user.target.wants/rejoin.service"
 	for name, c := range map[string]struct {
 		steps           []string
 		enabled, active bool
@@ -100,11 +104,14 @@ func TestDebian_ServiceState(t *testing.T) {
 		"removed":               {[]string{install, remove, "postrm remove"}, true, false},
 		"installed again":       {[]string{install, remove, "postrm remove", upgrade}, true, true},
 		"purged":                {[]string{install, remove, "postrm remove", purge}, false, false},
+		"installed in an image": {[]string{offline, install}, true, false},
+		"disabled in an image":  {[]string{offline, install, "rm " + enabledLink, upgrade}, false, false},
+		"purged in an image":    {[]string{offline, install, remove, "postrm remove", purge}, false, false},
 		"installed after purge": {[]string{install, remove, "postrm remove", purge, install}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			link := filepath.Join(root, "etc", "systemd", "system", "multi-user.target.wants", "rejoin.service")
+			link := filepath.Join(root, enabledLink)
 			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run", "systemd", "system")} {
 				if err := os.MkdirAll(folder, 0o700); err != nil {
 					t.Fatal(err)
@@ -122,6 +129,7 @@ func TestDebian_ServiceState(t *testing.T) {
 			}
 			for _, step := range c.steps {
 				cmd := exec.CommandContext(t.Context(), "sh", "-c", step) //nolint:gosec // of the table
+				cmd.Dir = root
 				cmd.Env = []string{"PATH=" + root + ":" + os.Getenv("PATH")}
 				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 					t.Fatalf("%s: %v\n%s", step, err, out)
