@@ -84,39 +84,50 @@ func (r release) tag(i image) (name.Tag, error) {
 	return name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
 }
 
+// A tagged index is an image for all platforms, and where it belongs.
+type tagged struct {
+	ref   name.Tag
+	index v1.ImageIndex
+}
+
 // publishImages publishes an OCI archive of each image, and images.txt with a reference that pins
-// it. With push, the images go to their registry as well.
-func (r release) publishImages(ctx context.Context, archives map[string][]file, publish func(name string, data []byte) error) error {
+// it. It returns the images, for a push.
+func (r release) publishImages(archives map[string][]file, publish func(name string, data []byte) error) (all []tagged, err error) {
 	var pinned strings.Builder
 	for _, i := range r.images {
 		ref, err := r.tag(i)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		index, err := r.index(i, archives)
 		if err != nil {
-			return fmt.Errorf("the image %s: %w", ref, err)
+			return nil, fmt.Errorf("the image %s: %w", ref, err)
 		}
 		digest, err := index.Digest()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		data, err := r.ociArchive(index, ref)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := publish(fmt.Sprintf("rejoin-%s_%s.oci.tar", i.program, ref.TagStr()), data); err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(&pinned, "%s@%s\n", ref, digest)
-		if !r.push {
-			continue
-		}
-		if err := remote.WriteIndex(ref, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			return fmt.Errorf("push %s: %w", ref, err)
+		all = append(all, tagged{ref, index})
+	}
+	return all, publish("images.txt", []byte(pinned.String()))
+}
+
+// push writes images to their registry, as whom docker login has logged in.
+func push(ctx context.Context, images []tagged) error {
+	for _, i := range images {
+		if err := remote.WriteIndex(i.ref, i.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+			return fmt.Errorf("push %s: %w", i.ref, err)
 		}
 	}
-	return publish("images.txt", []byte(pinned.String()))
+	return nil
 }
 
 // labels returns what index, image and container say of themselves.

@@ -111,8 +111,10 @@ func (r release) write(ctx context.Context, dir string) error {
 			return err
 		}
 	}
+	var indexes []tagged
 	if len(linux) > 0 {
-		if err := r.publishImages(ctx, linux, publish); err != nil {
+		var err error
+		if indexes, err = r.publishImages(linux, publish); err != nil {
 			return err
 		}
 	}
@@ -123,5 +125,12 @@ func (r release) write(ctx context.Context, dir string) error {
 	if err := publish("rejoin-client-"+semantic(r.version)+".tgz", data); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644) //nolint:gosec // it is for everybody
+	if err := os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644); err != nil { //nolint:gosec // it is for everybody
+		return err
+	}
+	if !r.push {
+		return nil
+	}
+	// Last, so that a failed push leaves archives that skopeo, say, can push.
+	return push(ctx, indexes)
 }
