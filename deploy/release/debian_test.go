@@ -60,6 +60,10 @@ func TestRelease_DebianPackage(t *testing.T) {
 	if conffiles := text(t, filepath.Join(root, "DEBIAN", "conffiles")); conffiles != "/etc/default/rejoin\n" {
 		t.Errorf("the conffiles are %q", conffiles)
 	}
+	// Values such as REJOIN_UPSTREAM_HEADER may be secret; systemd reads them as root.
+	if info, err := os.Stat(filepath.Join(root, "etc", "default", "rejoin")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the settings are %v, %v", info, err)
+	}
 	for _, script := range []string{"postinst", "prerm", "postrm"} {
 		if out, err := exec.CommandContext(t.Context(), "sh", "-n", filepath.Join(root, "DEBIAN", script)).CombinedOutput(); err != nil { //nolint:gosec // of ours
 			t.Errorf("%s: %v\n%s", script, err, out)
