@@ -23,7 +23,8 @@ VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/de
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
 # The module path of this repository; make modpath changes it.
 MODPATH  := $(shell sed -n 's/^module //p' go.mod)
-GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
+# Without -buildvcs=false a build fails where git refuses to answer: as root in the clone of another user.
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
 # The address of this repository, for packages: the module path, when it has a host.
 URL      ?= $(if $(findstring .,$(MODPATH)),https://$(MODPATH))
 # Where make install puts files; DESTDIR goes before it, for packages.
