@@ -19,11 +19,12 @@ export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath
 .DEFAULT_GOAL := help
 
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo dev)
 MAINS    := ./standalone/cmd/rejoin ./services/ingest/cmd/ingest ./services/sse-edge/cmd/sse-edge ./services/janitor/cmd/janitor ./services/bridge/cmd/bridge
 # The module path of this repository; make modpath changes it.
 MODPATH  := $(shell sed -n 's/^module //p' go.mod)
-GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
+# Without -buildvcs=false a build fails where git refuses to answer: as root in the clone of another user.
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X $(MODPATH)/shared/daemon.Version=$(VERSION)'
 # The address of this repository, for packages: the module path, when it has a host.
 URL      ?= $(if $(findstring .,$(MODPATH)),https://$(MODPATH))
 # Where make install puts files; DESTDIR goes before it, for packages.
@@ -61,7 +62,8 @@ build: ## Build static binaries of all programs into bin/.
 .PHONY: install
 install: ## Build rejoin, and install it with its shell completion below PREFIX (/usr/local).
 	install -d '$(DESTDIR)$(PREFIX)'/{bin,share/bash-completion/completions,share/zsh/site-functions,share/fish/vendor_completions.d}
-	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin
+	umask 022; \
+	$(GOBUILD) -o '$(DESTDIR)$(PREFIX)/bin/' ./standalone/cmd/rejoin; \
 	cd '$(DESTDIR)$(PREFIX)'; \
 	bin/rejoin completion bash >share/bash-completion/completions/rejoin; \
 	bin/rejoin completion zsh >share/zsh/site-functions/_rejoin; \
@@ -197,13 +199,13 @@ clean: ## Remove binaries, archives and tools.
 	rm -rf bin dist .tools
 
 $(GOLANGCILINT):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCILINT_VERSION)
 
 $(ACTIONLINT):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 
 $(GOVULNCHECK):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
 $(NFPM):
-	GOWORK=off GOBIN=$(CURDIR)/$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	GOWORK=off GOBIN='$(CURDIR)/$(@D)' go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)

@@ -45,6 +45,10 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 	p.publish("kept", "main", 3, 5)
 	p.stop()
 	run(scripts[0])
+	// It holds all messages, as the folder does, which only its owner may open.
+	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup is %v, %v", info, err)
+	}
 	p.start()
 	late := p.publish("kept", "main", 6, 9)
 	p.stop()
@@ -70,5 +74,53 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 			t.Fatalf("%d comes after %d", next, n)
 		}
 		n = next
+	}
+}
+
+// A backup that is missing or broken leaves the volume of compose as it is.
+func TestDocument_RestoreOfAVolume(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := regexp.MustCompile(`busybox sh -c '([^'\n]+)'`).FindAllStringSubmatch(string(document), -1)
+	if len(commands) != 2 || !strings.Contains(commands[0][1], " -czf ") || !strings.Contains(commands[1][1], " -xzf ") {
+		t.Fatalf("the document has these commands: %q", commands)
+	}
+	for name, c := range map[string]struct {
+		damage   string
+		restored bool
+	}{
+		"good":    {"true", true},
+		"missing": {"rm /backup/log.tgz", false},
+		"broken":  {"echo cut > /backup/log.tgz", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			run := func(script string) error {
+				script = regexp.MustCompile(` /(log|backup)\b`).ReplaceAllString(script, " "+dir+"/$1")
+				return exec.CommandContext(t.Context(), "sh", "-c", script).Run() //nolint:gosec // from the repository
+			}
+			for _, script := range []string{"mkdir /log /backup && echo before > /log/events", commands[0][1], "echo after > /log/events", c.damage} {
+				if err := run(script); err != nil {
+					t.Fatalf("%s: %v", script, err)
+				}
+			}
+			if err := run(commands[1][1]); (err == nil) != c.restored {
+				t.Errorf("the restore ends with %v", err)
+			}
+			want := "after\n"
+			if c.restored {
+				want = "before\n"
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, "log", "events")); err != nil || string(got) != want {
+				t.Errorf("the volume has %q, %v, want %q", got, err, want)
+			}
+			if info, err := os.Stat(filepath.Join(dir, "backup", "log.tgz")); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("the backup has the mode %o", info.Mode().Perm())
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"rejoin/deploy/credentials"
 	"rejoin/deploy/proxy"
 	"rejoin/shared/event"
 	mcprev "rejoin/shared/mcp"
@@ -188,8 +190,36 @@ func TestProxy_ReadyWithAnyService(t *testing.T) {
 	}
 }
 
-// startProxy runs a proxy until the test ends.
-func startProxy(t *testing.T, addr, text string, program []string) {
+// A connection that sends nothing is a probe, of Kubernetes or of a load balancer, and not logged: the log
+// has what failed.
+func TestProxy_ProbesAreNotLogged(t *testing.T) {
+	dir := t.TempDir()
+	if err := credentials.MakeCertificates(dir); err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	t.Setenv("REJOIN_PROXY_BIND", addr+" ssl crt "+filepath.Join(dir, credentials.ProxyFile))
+	// startProxy probes it.
+	log := startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))), []string{"haproxy", "-db", "-f"})
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // self-signed
+	// What came before the first one is logged by the second one's time.
+	for range 2 {
+		resp, err := client.Get("https://" + addr + "/v1/limits") //nolint:noctx // of this machine
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	waittest.Until(t, "the proxy has logged requests without a service", func() bool {
+		return strings.Count(log.tail(20), "/v1/limits") == 2
+	})
+	if lines := log.tail(20); strings.Contains(lines, "handshake") {
+		t.Errorf("the proxy has logged\n%s", lines)
+	}
+}
+
+// startProxy runs a proxy until the test ends, and returns what it prints.
+func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
@@ -229,6 +259,7 @@ func startProxy(t *testing.T, addr, text string, program []string) {
 		}
 		return err == nil
 	})
+	return log
 }
 
 // The proxy of deploy/ has room for so many connections; one address must not take all of it.

@@ -63,11 +63,13 @@ func Make(dir string) error {
 func Share(dir, name, text string) error {
 	for _, user := range Guarded {
 		file := filepath.Join(dir, user, name)
-		err := os.Remove(file)
+		var err error
 		if text != "" {
 			err = write(file, []byte(text))
+		} else if err = os.Remove(file); errors.Is(err, os.ErrNotExist) {
+			err = nil
 		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil {
 			return fmt.Errorf("the %s of %s: %w", name, user, err)
 		}
 	}

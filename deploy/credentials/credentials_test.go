@@ -5,9 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nats-io/nkeys"
@@ -141,6 +144,33 @@ func TestCredentials_TokenKey(t *testing.T) {
 		}
 		if n := len(got); n != 0 && text == "" {
 			t.Errorf("%d files are left", n)
+		}
+	}
+}
+
+// A disk that is full, here for a process of its own, leaves the services the key that they have.
+func TestCredentials_TokenKeyOnAFullDisk(t *testing.T) {
+	if dir := os.Getenv("FULL_DISK"); dir != "" {
+		signal.Ignore(syscall.SIGXFSZ)
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{}); err != nil {
+			t.Fatal(err)
+		}
+		_ = credentials.Share(dir, credentials.SecretFile, "another")
+		return
+	}
+	dir := t.TempDir()
+	if err := credentials.Share(dir, credentials.SecretFile, "one secret"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCredentials_TokenKeyOnAFullDisk$") //nolint:gosec // this test
+	cmd.Env = append(os.Environ(), "FULL_DISK="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Logf("%v\n%s", err, out) // it may not even write that
+	}
+	got := read(t, dir)
+	for _, user := range credentials.Guarded {
+		if is := got[user+"/"+credentials.SecretFile]; is != "one secret" {
+			t.Errorf("%s has %q", user, is)
 		}
 	}
 }

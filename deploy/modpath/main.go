@@ -64,6 +64,8 @@ func rewrite(root, path, version string) (changed int, err error) {
 		return 0, err
 	}
 	edits := newEdits(old, path, version, files)
+	// The file with the old path comes last, so that a second run completes one that was interrupted.
+	files = append(slices.DeleteFunc(files, func(name string) bool { return name == "go.mod" }), "go.mod")
 	for _, name := range files {
 		file := filepath.Join(root, name)
 		data, err := os.ReadFile(file)

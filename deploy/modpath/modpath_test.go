@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -100,6 +101,40 @@ func TestModpath_NamesOfOtherThingsStay(t *testing.T) {
 	want := "module " + newPath + "\n\nrequire " + newPath + "/shared v0.1.0\n\nreplace " + newPath + "/shared => ./shared\n\nrequire github.com/google/uuid v1.6.0\n"
 	if got, err := e.apply("go.mod", []byte(mod)); err != nil || string(got) != want {
 		t.Errorf("go.mod became\n%s, %v", got, err)
+	}
+}
+
+// A run that ends in the middle is completed by the next one.
+func TestModpath_Interrupted(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const imports = "package %s\n\nimport _ \"before/shared\"\n"
+	broken := filepath.Join(root, "shared", "broken.go")
+	for name, data := range map[string]string{
+		"go.mod":              "module before\n",
+		"bench/main.go":       fmt.Sprintf(imports, "main"),
+		"shared/broken.go":    fmt.Sprintf(imports, "5"),
+		"shared/go.mod":       "module before/shared\n",
+		"standalone/proxy.go": fmt.Sprintf(imports, "main"),
+	} {
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(data), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := rewrite(root, newPath, ""); err == nil {
+		t.Fatal("a file that is no Go is rewritten")
+	}
+	if err := os.WriteFile(broken, []byte(fmt.Sprintf(imports, "shared")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rewrite(root, newPath, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files(t, root) {
+		if data, err := os.ReadFile(filepath.Join(root, name)); err != nil || !bytes.Contains(data, []byte(newPath)) {
+			t.Errorf("%s has %s, %v", name, data, err)
+		}
 	}
 }
 

@@ -67,5 +67,14 @@ func semantic(version string) string {
 	return "0.0.0-dev-" + version
 }
 
-// debianVersion returns a version as dpkg takes it, for which a tilde comes before the release.
-func debianVersion(version string) string { return strings.Replace(semantic(version), "-", "~", 1) }
+// sinceTag is what git describe adds to a tag: the commits since, and changes without one.
+var sinceTag = regexp.MustCompile(`(-[0-9]+-g[0-9a-f]+)?(-dirty)?$`)
+
+// debianVersion returns a version as dpkg takes it, for which a tilde comes before the release and a
+// plus after it.
+func debianVersion(version string) string {
+	version = semantic(version)
+	since := sinceTag.FindString(version)
+	tag := strings.Replace(strings.TrimSuffix(version, since), "-", "~", 1)
+	return tag + strings.Replace(strings.ReplaceAll(since, "-", "."), ".", "+", 1)
+}

@@ -60,6 +60,10 @@ func TestRelease_DebianPackage(t *testing.T) {
 	if conffiles := text(t, filepath.Join(root, "DEBIAN", "conffiles")); conffiles != "/etc/default/rejoin\n" {
 		t.Errorf("the conffiles are %q", conffiles)
 	}
+	// Values such as REJOIN_UPSTREAM_HEADER may be secret; systemd reads them as root.
+	if info, err := os.Stat(filepath.Join(root, "etc", "default", "rejoin")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the settings are %v, %v", info, err)
+	}
 	for _, script := range []string{"postinst", "prerm", "postrm"} {
 		if out, err := exec.CommandContext(t.Context(), "sh", "-n", filepath.Join(root, "DEBIAN", script)).CombinedOutput(); err != nil { //nolint:gosec // of ours
 			t.Errorf("%s: %v\n%s", script, err, out)
@@ -77,6 +81,7 @@ enabled=ROOT/etc/systemd/system/multi-user.target.wants/rejoin.service active=RO
 case "$*" in
 daemon-reload) ;;
 "enable --now rejoin.service") touch $enabled $active ;;
+"enable rejoin.service") touch $enabled ;;
 "disable --now rejoin.service") rm -f $enabled $active ;;
 "is-enabled --quiet rejoin.service") test -e $enabled ;;
 "stop rejoin.service") rm -f $active ;;
@@ -90,6 +95,9 @@ esac
 func TestDebian_ServiceState(t *testing.T) {
 	// dpkg passes the version before to an installation after a removal too.
 	const install, upgrade, remove, purge = "postinst configure", "postinst configure 1.0", "prerm remove", "postrm purge"
+	// In the folder of an image that is built, systemd does not run.
+	const offline = "rmdir run/systemd/system"
+	const enabledLink = "etc/systemd/system/multi-user.target.wants/rejoin.service"
 	for name, c := range map[string]struct {
 		steps           []string
 		enabled, active bool
@@ -100,11 +108,14 @@ func TestDebian_ServiceState(t *testing.T) {
 		"removed":               {[]string{install, remove, "postrm remove"}, true, false},
 		"installed again":       {[]string{install, remove, "postrm remove", upgrade}, true, true},
 		"purged":                {[]string{install, remove, "postrm remove", purge}, false, false},
+		"installed in an image": {[]string{offline, install}, true, false},
+		"disabled in an image":  {[]string{offline, install, "rm " + enabledLink, upgrade}, false, false},
+		"purged in an image":    {[]string{offline, install, remove, "postrm remove", purge}, false, false},
 		"installed after purge": {[]string{install, remove, "postrm remove", purge, install}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			link := filepath.Join(root, "etc", "systemd", "system", "multi-user.target.wants", "rejoin.service")
+			link := filepath.Join(root, enabledLink)
 			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run", "systemd", "system")} {
 				if err := os.MkdirAll(folder, 0o700); err != nil {
 					t.Fatal(err)
@@ -122,6 +133,7 @@ func TestDebian_ServiceState(t *testing.T) {
 			}
 			for _, step := range c.steps {
 				cmd := exec.CommandContext(t.Context(), "sh", "-c", step) //nolint:gosec // of the table
+				cmd.Dir = root
 				cmd.Env = []string{"PATH=" + root + ":" + os.Getenv("PATH")}
 				if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 					t.Fatalf("%s: %v\n%s", step, err, out)

@@ -79,39 +79,55 @@ type ordinary struct{ v1.Image }
 // ArtifactType returns "".
 func (ordinary) ArtifactType() (string, error) { return "", nil }
 
+// tag returns where an image belongs in its registry.
+func (r release) tag(i image) (name.Tag, error) {
+	return name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
+}
+
+// A tagged index is an image for all platforms, and where it belongs.
+type tagged struct {
+	ref   name.Tag
+	index v1.ImageIndex
+}
+
 // publishImages publishes an OCI archive of each image, and images.txt with a reference that pins
-// it. With push, the images go to their registry as well.
-func (r release) publishImages(ctx context.Context, archives map[string][]file, publish func(name string, data []byte) error) error {
+// it. It returns the images, for a push.
+func (r release) publishImages(archives map[string][]file, publish func(name string, data []byte) error) (all []tagged, err error) {
 	var pinned strings.Builder
 	for _, i := range r.images {
-		ref, err := name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
+		ref, err := r.tag(i)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		index, err := r.index(i, archives)
 		if err != nil {
-			return fmt.Errorf("the image %s: %w", ref, err)
+			return nil, fmt.Errorf("the image %s: %w", ref, err)
 		}
 		digest, err := index.Digest()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		data, err := r.ociArchive(index, ref)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := publish(fmt.Sprintf("rejoin-%s_%s.oci.tar", i.program, ref.TagStr()), data); err != nil {
-			return err
+			return nil, err
 		}
 		fmt.Fprintf(&pinned, "%s@%s\n", ref, digest)
-		if !r.push {
-			continue
-		}
-		if err := remote.WriteIndex(ref, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			return fmt.Errorf("push %s: %w", ref, err)
+		all = append(all, tagged{ref, index})
+	}
+	return all, publish("images.txt", []byte(pinned.String()))
+}
+
+// push writes images to their registry, as whom docker login has logged in.
+func push(ctx context.Context, images []tagged) error {
+	for _, i := range images {
+		if err := remote.WriteIndex(i.ref, i.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+			return fmt.Errorf("push %s: %w", i.ref, err)
 		}
 	}
-	return publish("images.txt", []byte(pinned.String()))
+	return nil
 }
 
 // labels returns what index, image and container say of themselves.
@@ -212,6 +228,15 @@ func authorities() []byte {
 	return b.Bytes()
 }
 
+// dockerName returns the name of an image in full, as Docker and containerd store it: they know
+// Docker Hub as docker.io, go-containerregistry as the host that answers for it.
+func dockerName(ref name.Tag) string {
+	if hub, ok := strings.CutPrefix(ref.Name(), name.DefaultRegistry+"/"); ok {
+		return "docker.io/" + hub
+	}
+	return ref.Name()
+}
+
 // ociArchive returns an index as a tar of an OCI image layout, under the name that ref has.
 func (r release) ociArchive(index v1.ImageIndex, ref name.Tag) (data []byte, err error) {
 	tmp, err := os.MkdirTemp("", "rejoin-image-")
@@ -224,8 +249,8 @@ func (r release) ociArchive(index v1.ImageIndex, ref name.Tag) (data []byte, err
 		return nil, err
 	}
 	err = written.AppendIndex(index, layout.WithAnnotations(map[string]string{
-		"io.containerd.image.name":          ref.Name(),   // docker load
-		"org.opencontainers.image.ref.name": ref.TagStr(), // podman, skopeo
+		"io.containerd.image.name":          dockerName(ref), // docker load, podman
+		"org.opencontainers.image.ref.name": ref.TagStr(),    // skopeo
 	}))
 	if err != nil {
 		return nil, err

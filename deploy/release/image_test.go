@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"reflect"
@@ -93,6 +94,47 @@ func TestRelease_Images(t *testing.T) {
 	}
 	for i, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64} {
 		checkImage(t, fromRegistry, r.platforms[i], machine)
+	}
+}
+
+// What a failed push leaves is complete, so that other programs can push it.
+func TestRelease_PushFails(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	r := release{
+		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(), platforms: []string{"linux/amd64"}, programs: programs[5:],
+		images: images[4:], registry: strings.TrimPrefix(server.URL, "http://") + "/rejoin", push: true,
+	}
+	dir := t.TempDir()
+	if err := r.write(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "push ") {
+		t.Errorf("it ends with %v", err)
+	}
+	sums := text(t, filepath.Join(dir, "SHA256SUMS"))
+	for _, name := range []string{"rejoin_1.2.3_linux_amd64.tar.gz", "rejoin-credentials_1.2.3.oci.tar", "images.txt", "rejoin-client-1.2.3.tgz"} {
+		if !strings.Contains(sums, "  "+name+"\n") {
+			t.Errorf("the sums have no %s:\n%s", name, sums)
+		}
+	}
+}
+
+// Docker looks for rejoin/ingest under the name that it has in full, and finds no other one.
+func TestRelease_NamesOfLoadedImages(t *testing.T) {
+	t.Parallel()
+	for registry, want := range map[string]string{
+		"rejoin":                  "docker.io/rejoin/ingest:1.2.3",
+		"docker.io/you":           "docker.io/you/ingest:1.2.3",
+		"registry.example/rejoin": "registry.example/rejoin/ingest:1.2.3",
+		"localhost:5000/rejoin":   "localhost:5000/rejoin/ingest:1.2.3",
+	} {
+		r := release{version: "v1.2.3", registry: registry}
+		ref, err := r.tag(images[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := dockerName(ref); got != want {
+			t.Errorf("an image of %s is %q, want %q", registry, got, want)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -46,8 +47,27 @@ func main() {
 	}
 }
 
+// An image's tag is the version without its v, and a part of files' names.
+var validTag = regexp.MustCompile(`^\w[\w.-]{0,127}$`)
+
+// check finds what would end the release once all programs are built and the old folder is removed.
+func (r release) check() error {
+	if !validTag.MatchString(strings.TrimPrefix(r.version, "v")) {
+		return fmt.Errorf("the version %q cannot be the tag of an image, which has letters, digits, \"_\", \".\" and \"-\" alone", r.version)
+	}
+	for _, i := range r.images {
+		if _, err := r.tag(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // write makes the archives and packages of all platforms, and their checksums.
 func (r release) write(ctx context.Context, dir string) error {
+	if err := r.check(); err != nil {
+		return err
+	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
@@ -91,8 +111,10 @@ func (r release) write(ctx context.Context, dir string) error {
 			return err
 		}
 	}
+	var indexes []tagged
 	if len(linux) > 0 {
-		if err := r.publishImages(ctx, linux, publish); err != nil {
+		var err error
+		if indexes, err = r.publishImages(linux, publish); err != nil {
 			return err
 		}
 	}
@@ -103,5 +125,12 @@ func (r release) write(ctx context.Context, dir string) error {
 	if err := publish("rejoin-client-"+semantic(r.version)+".tgz", data); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644) //nolint:gosec // it is for everybody
+	if err := os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums.String()), 0o644); err != nil { //nolint:gosec // it is for everybody
+		return err
+	}
+	if !r.push {
+		return nil
+	}
+	// Last, so that a failed push leaves archives that skopeo, say, can push.
+	return push(ctx, indexes)
 }

@@ -67,8 +67,11 @@ func TestRelease_VersionsOfPackages(t *testing.T) {
 	for version, want := range map[string][2]string{
 		"v1.2.3":            {"1.2.3", "1.2.3"},
 		"v1.2.3-rc.1":       {"1.2.3-rc.1", "1.2.3~rc.1"},
-		"4e2bcf7-dirty":     {"0.0.0-dev-4e2bcf7-dirty", "0.0.0~dev-4e2bcf7-dirty"},
-		"v1.2.3-5-g4e2bcf7": {"1.2.3-5-g4e2bcf7", "1.2.3~5-g4e2bcf7"},
+		"v1.2.3-dirty":      {"1.2.3-dirty", "1.2.3+dirty"},
+		"4e2bcf7-dirty":     {"0.0.0-dev-4e2bcf7-dirty", "0.0.0~dev-4e2bcf7+dirty"},
+		"v1.2.3-5-g4e2bcf7": {"1.2.3-5-g4e2bcf7", "1.2.3+5.g4e2bcf7"},
+
+		"v1.2.3-rc.1-5-g4e2bcf7-dirty": {"1.2.3-rc.1-5-g4e2bcf7-dirty", "1.2.3~rc.1+5.g4e2bcf7.dirty"},
 	} {
 		if got := [2]string{semantic(version), debianVersion(version)}; got != want {
 			t.Errorf("%s: %v, want %v", version, got, want)

@@ -93,6 +93,33 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	}
 }
 
+// A version or a registry that names no image ends the release before it has removed or built anything.
+func TestRelease_NamesNoImage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	before := filepath.Join(dir, "SHA256SUMS")
+	if err := os.WriteFile(before, []byte("the release before\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []release{
+		{version: ""},
+		{version: "v1.2.3+1"},
+		{version: "shared/v1.2.3"},
+		{version: "-v1.2.3"},
+		{version: "v1.2.3 rc"},
+		{version: "v" + strings.Repeat("1", 129)},
+		{version: "v1.2.3", registry: "registry.example/Rejoin"},
+	} {
+		r.root, r.images = "../..", images
+		if err := r.write(t.Context(), dir); err == nil {
+			t.Errorf("%q in %q: there is no error", r.version, r.registry)
+		}
+		if text(t, before) != "the release before\n" {
+			t.Errorf("%q in %q: the folder is another one", r.version, r.registry)
+		}
+	}
+}
+
 // unpack writes an archive's files below dir, and returns them.
 func unpack(t *testing.T, data []byte, dir string) map[string][]byte {
 	t.Helper()
