@@ -52,7 +52,7 @@ func TestRelease_DebianPackage(t *testing.T) {
 
 	root := unpackDebian(t, debs[0], dir)
 	control := text(t, filepath.Join(root, "DEBIAN", "control"))
-	for _, line := range []string{"Package: rejoin", "Version: 1.2.3~rc.1", "Architecture: " + runtime.GOARCH, "Maintainer: Ann <ann@rejoin.example>", "Homepage: https://example.org/you/rejoin"} {
+	for _, line := range []string{"Package: rejoin", "Version: 1.2.3~rc.1", "Architecture: " + runtime.GOARCH, "Maintainer: Ann <ann@rejoin.example>", "Homepage: https://example.org/you/rejoin", "Recommends: ca-certificates"} {
 		if !strings.Contains(control, line+"\n") {
 			t.Errorf("there is no %q in\n%s", line, control)
 		}
