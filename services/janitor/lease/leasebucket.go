@@ -127,11 +127,17 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	if err != nil {
 		s.complain(ctx, "cannot say that this janitor is there", err)
 	}
+	again := err == nil && !before
 	s.mu.Lock()
 	s.answered = err == nil
+	if again {
+		s.sharing.answers(s.now())
+	}
+	after := s.sharing.returning
 	s.mu.Unlock()
-	if err == nil && !before {
+	if again {
 		s.ringAll()
+		time.AfterFunc(after, s.ringAll)
 	}
 	return err == nil
 }
