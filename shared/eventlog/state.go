@@ -203,9 +203,11 @@ func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 }
 
 // info asks for a partition's JetStream stream as it is now.
-func (l *Log) info(ctx context.Context, p int) (jetstream.Stream, *jetstream.StreamInfo, error) {
-	stream, err := l.js.Stream(ctx, streamName(p))
-	if err != nil {
+func (l *Log) info(ctx context.Context, p int) (stream jetstream.Stream, _ *jetstream.StreamInfo, err error) {
+	if err = l.repeat(ctx, func(ctx context.Context) error {
+		stream, err = l.js.Stream(ctx, streamName(p))
+		return err
+	}); err != nil {
 		return nil, nil, apiError(err)
 	}
 	info := stream.CachedInfo()
