@@ -202,12 +202,19 @@ func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 	return state, nil
 }
 
-// info asks for a partition's JetStream stream as it is now.
-func (l *Log) info(ctx context.Context, p int) (stream jetstream.Stream, _ *jetstream.StreamInfo, err error) {
-	if err = l.repeat(ctx, func(ctx context.Context) error {
-		stream, err = l.js.Stream(ctx, streamName(p))
+// streamNow asks for a JetStream stream as it is now.
+func (l *Log) streamNow(ctx context.Context, name string) (stream jetstream.Stream, err error) {
+	err = l.repeat(ctx, func(ctx context.Context) error {
+		stream, err = l.js.Stream(ctx, name)
 		return err
-	}); err != nil {
+	})
+	return stream, err
+}
+
+// info asks for a partition's JetStream stream as it is now.
+func (l *Log) info(ctx context.Context, p int) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	stream, err := l.streamNow(ctx, streamName(p))
+	if err != nil {
 		return nil, nil, apiError(err)
 	}
 	info := stream.CachedInfo()

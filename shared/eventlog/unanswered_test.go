@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -42,5 +43,32 @@ func TestEntries_Unanswered(t *testing.T) {
 	silence.Next(1)
 	if e, err := l.At(waittest.Context(t), 0, sequence); err != nil || e.Sequence != sequence {
 		t.Errorf("it is %+v, %v", e, err)
+	}
+}
+
+// The answer to a change of a partition comes from its leader, and is lost with it. The change is made again.
+func TestSetLimits_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.UPDATE.MCP_0 ")
+	settings := l.Settings()
+	settings.MaxBytes = 1 << 30
+	silence.Next(1)
+	if err := l.SetLimits(waittest.Context(t), 0, settings); err != nil {
+		t.Error(err)
+	}
+	if now := look(t, l).Limits.MaxBytes; now != 1<<30 {
+		t.Errorf("the limit is %d", now)
+	}
+}
+
+func TestSetReplicas_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.INFO.KV_B ")
+	if _, err := newJetStream(t, l).CreateKeyValue(waittest.Context(t), jetstream.KeyValueConfig{Bucket: "B"}); err != nil {
+		t.Fatal(err)
+	}
+	silence.Next(1)
+	if err := l.SetReplicas(waittest.Context(t), "B", 3); err != nil {
+		t.Error(err)
 	}
 }
