@@ -72,8 +72,11 @@ func (s *Leases) complain(ctx context.Context, what string, err error) {
 
 // adopt takes the leases' length from the bucket.
 func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Duration) error {
-	status, err := kv.Status(ctx)
-	if err != nil {
+	var status jetstream.KeyValueStatus
+	if err := natsconn.NewServer(s.nc).Repeat(ctx, func(ctx context.Context) (err error) {
+		status, err = kv.Status(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	ttl := status.TTL()
