@@ -5,12 +5,18 @@ import (
 	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natsconn"
 )
 
 // Ensure opens a bucket, and makes it when it is missing. One that is there keeps its
 // settings.
 func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	kv, err := js.KeyValue(ctx, cfg.Bucket)
+	var kv jetstream.KeyValue
+	err := natsconn.NewServer(js.Conn()).Repeat(ctx, func(ctx context.Context) (err error) {
+		kv, err = js.KeyValue(ctx, cfg.Bucket)
+		return err
+	})
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return kv, err
 	}

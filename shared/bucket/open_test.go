@@ -7,10 +7,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 func TestOpen_ConcurrentCreators(t *testing.T) {
@@ -77,5 +79,21 @@ func TestConflict_RefusedRevision(t *testing.T) {
 		if got := bucket.Conflict(tt.err); got != tt.want {
 			t.Errorf("%s: %t, %v", name, got, tt.err)
 		}
+	}
+}
+
+// A request that comes while the bucket changes its leader gets no answer. It is made again.
+func TestEnsure_Unanswered(t *testing.T) {
+	t.Parallel()
+	srv := natstest.StartCluster(t).Servers[0]
+	silence := natstest.NewSilence(t, srv, "STREAM.INFO.KV_B ")
+	js := natstest.JetStream(t, srv.Connect(nats.SetCustomDialer(&silence.Link)))
+	cfg := jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}
+	if _, err := js.CreateKeyValue(waittest.Context(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	silence.Next(1)
+	if _, err := bucket.Ensure(waittest.Context(t), js, cfg); err != nil {
+		t.Error(err)
 	}
 }

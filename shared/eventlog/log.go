@@ -189,19 +189,28 @@ func (l *Log) stream(p int) jetstream.Stream {
 	return part.stream
 }
 
-// get asks the partition's leader for the first message at or after a sequence.
-func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (*jetstream.RawStreamMsg, error) {
+// repeat makes a request that can be repeated, as [natsconn.Server.Repeat] does.
+func (l *Log) repeat(ctx context.Context, request func(ctx context.Context) error) error {
 	ctx, cancel := l.request(ctx)
 	defer cancel()
-	msg, err := l.stream(p).GetMsg(ctx, sequence, opts...)
+	return l.server.Repeat(ctx, request)
+}
+
+// get asks the partition's leader for the first message at or after a sequence.
+func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream.GetMsgOpt) (msg *jetstream.RawStreamMsg, err error) {
+	err = l.repeat(ctx, func(ctx context.Context) error {
+		msg, err = l.stream(p).GetMsg(ctx, sequence, opts...)
+		return err
+	})
 	return msg, apiError(err)
 }
 
 // lastMessage asks the partition's leader for the newest message on a subject.
-func (l *Log) lastMessage(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
-	msg, err := l.stream(p).GetLastMsgForSubject(ctx, subject)
+func (l *Log) lastMessage(ctx context.Context, p int, subject string) (msg *jetstream.RawStreamMsg, err error) {
+	err = l.repeat(ctx, func(ctx context.Context) error {
+		msg, err = l.stream(p).GetLastMsgForSubject(ctx, subject)
+		return err
+	})
 	return msg, apiError(err)
 }
 

@@ -19,7 +19,7 @@ import (
 // SmallerLimit compares limits, of which -1 is the largest.
 func SmallerLimit(a, b int64) bool { return a > 0 && (b < 0 || a < b) }
 
-// updateWithin bounds one change of a partition.
+// updateWithin bounds one change of a stream.
 const updateWithin = time.Minute
 
 // SetLimits gives partition p the limits of settings, and the log the settings
@@ -124,15 +124,15 @@ func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settin
 	return l.waitCurrent(ctx, streamName(p))
 }
 
-// changeAttempts is how often a change of a configuration is made again after a hold-up.
+// changeAttempts is how often a change of a configuration is tried.
 const changeAttempts = 3
 
 // change lets edit change the configuration of a partition, whose metadata is then what is ours,
 // and stores it if edit says so. JetStream takes a configuration as a whole and compares it with
 // nothing: one that was read long ago would undo what the next acting janitor has written since.
 // So edit is called again, with what is there now, when this process was held up for longer than
-// lookWithin. Errors are those of edit and [Log.Look]; with one that wraps [ErrUnavailable] the
-// change may be stored.
+// lookWithin, and, in a cluster, when the change gets no answer. Errors are those of edit and
+// [Log.Look]; with one that wraps [ErrUnavailable] the change may be stored.
 //
 // A server shows a configuration that it could not write, as on a full disk, and loses it at its next start
 // (docs/upstream/0037): after an error the next change stores what is there, also where edit has nothing to
@@ -144,6 +144,10 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 		return err
 	}
 	defer release()
+	failed, within := errHeldUp, updateWithin
+	if l.Clustered() { // the answer comes from the partition's leader, and is lost when that changes
+		within = requestTimeout
+	}
 	for range changeAttempts {
 		read := l.now()
 		_, info, err := l.info(ctx, p)
@@ -155,19 +159,23 @@ func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo
 		if store, err := edit(info, &cfg); err != nil || !store && !part.unwritten {
 			return err
 		}
-		if read.Until(l.now()) <= lookWithin {
-			err := l.update(ctx, cfg)
-			part.unwritten = err != nil
-			return err
+		if read.Until(l.now()) > lookWithin {
+			continue
 		}
+		failed = l.update(ctx, cfg, within)
+		part.unwritten = failed != nil
+		if !l.Clustered() || ctx.Err() != nil || !errors.Is(failed, context.DeadlineExceeded) {
+			return failed
+		}
+		within *= 2
 	}
-	return errHeldUp
+	return failed
 }
 
 var errHeldUp = fmt.Errorf("%w: this program stands still again and again", ErrUnavailable)
 
-func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig) error {
-	ctx, cancel := context.WithTimeout(ctx, updateWithin)
+func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err := l.js.UpdateStream(ctx, cfg)
 	return apiError(err)
@@ -198,7 +206,7 @@ func (l *Log) waitCurrent(ctx context.Context, name string) error {
 	defer cancel()
 	for {
 		var n int
-		stream, err := l.js.Stream(ctx, name)
+		stream, err := l.streamNow(ctx, name)
 		if err == nil {
 			var whole bool
 			if n, whole = cluster.Current(stream.CachedInfo()); whole {
@@ -216,7 +224,7 @@ func (l *Log) waitCurrent(ctx context.Context, name string) error {
 // [Log.SetLimits].
 func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) error {
 	name := "KV_" + bucket
-	stream, err := l.js.Stream(ctx, name)
+	stream, err := l.streamNow(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
@@ -228,7 +236,7 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 		return nil
 	}
 	cfg.Replicas, cfg.Metadata = replicas, metadata.Foreign(cfg.Metadata)
-	if err := l.update(ctx, cfg); err != nil {
+	if err := l.update(ctx, cfg, updateWithin); err != nil {
 		return err
 	}
 	return l.waitCurrent(ctx, name)
@@ -331,7 +339,7 @@ func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]str
 			l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 			delete(cfg.Metadata, metadata.KeyServer)
 		}
-		return l.update(ctx, cfg)
+		return l.update(ctx, cfg, updateWithin)
 	}
 	return errHeldUp
 }

@@ -202,9 +202,18 @@ func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 	return state, nil
 }
 
+// streamNow asks for a JetStream stream as it is now.
+func (l *Log) streamNow(ctx context.Context, name string) (stream jetstream.Stream, err error) {
+	err = l.repeat(ctx, func(ctx context.Context) error {
+		stream, err = l.js.Stream(ctx, name)
+		return err
+	})
+	return stream, err
+}
+
 // info asks for a partition's JetStream stream as it is now.
 func (l *Log) info(ctx context.Context, p int) (jetstream.Stream, *jetstream.StreamInfo, error) {
-	stream, err := l.js.Stream(ctx, streamName(p))
+	stream, err := l.streamNow(ctx, streamName(p))
 	if err != nil {
 		return nil, nil, apiError(err)
 	}

@@ -68,6 +68,36 @@ func (s *Server) Clustered() bool {
 	return s.clustered.Load()
 }
 
+const (
+	// answerWithin is how long Repeat waits for the first answer.
+	answerWithin = time.Second
+	// repeatWithin bounds Repeat if its context has no end; it is nats.go's own bound of a request.
+	repeatWithin = 5 * time.Second
+)
+
+// Repeat makes a request that can be repeated. In a cluster it makes it again after a second without an
+// answer, and then every two seconds until ctx ends: while a stream, or JetStream itself, changes its
+// leader, no server answers what the leader is asked (nats-server's jsMsgGetRequest).
+func (s *Server) Repeat(ctx context.Context, request func(ctx context.Context) error) error {
+	if !s.Clustered() {
+		return request(ctx)
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, repeatWithin)
+		defer cancel()
+	}
+	for wait := answerWithin; ; wait = 2 * answerWithin {
+		once, done := context.WithTimeout(ctx, wait)
+		err := request(once)
+		unanswered := once.Err() != nil && ctx.Err() == nil
+		done()
+		if err == nil || !unanswered {
+			return err
+		}
+	}
+}
+
 // Passes reports whether an error is JetStream's word that a cluster cannot do now what it
 // can when a leader was elected or a server has come back: no leader (10008, 10009), too
 // few servers for a stream's replicas (10005), a stream or consumer that is offline

@@ -312,3 +312,24 @@ func TestReader_MessageLikeAStatus(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A request that comes while a leader changes gets no answer. It is made again, and makes one consumer.
+func TestReader_ConsumerUnanswered(t *testing.T) {
+	t.Parallel()
+	srv := natstest.StartCluster(t).Servers[0]
+	silence := natstest.NewSilence(t, srv, "CONSUMER.CREATE.S.")
+	js := natstest.JetStream(t, srv.Connect(nats.SetCustomDialer(&silence.Link)))
+	stream, err := js.CreateStream(waittest.Context(t), jetstream.StreamConfig{Name: "S", Replicas: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	silence.Next(1)
+	r, err := natsconn.NewReader(waittest.Context(t), js, "S", natsconn.ReaderConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop() })
+	if info, err := stream.Info(waittest.Context(t)); err != nil || info.State.Consumers != 1 {
+		t.Errorf("there are %d consumers, %v", info.State.Consumers, err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 )
 
 // ReaderConfig says what a [Reader] reads.
@@ -95,6 +96,7 @@ const (
 func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg ReaderConfig) (*Reader, error) {
 	c := jetstream.ConsumerConfig{
 		FilterSubject: cfg.Filter, HeadersOnly: cfg.HeadersOnly, InactiveThreshold: cfg.Idle,
+		Name:          nuid.Next(), // one that is asked for twice is made once
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: cfg.After + 1,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1,
 	}
@@ -105,8 +107,11 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 		c.InactiveThreshold = time.Minute
 	}
 	server := NewServer(js.Conn())
-	consumer, err := js.CreateConsumer(ctx, stream, c)
-	if err != nil {
+	var consumer jetstream.Consumer
+	if err := server.Repeat(ctx, func(ctx context.Context) (err error) {
+		consumer, err = js.CreateConsumer(ctx, stream, c)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	r := &Reader{

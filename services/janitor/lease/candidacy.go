@@ -113,7 +113,8 @@ func (c *candidacy) learn(w write, o outcome, now Instant, link uint64) {
 		switch {
 		case o.holder == c.id || o.gone || o.holder == "":
 			c.revision, c.link = o.revision, link
-			if w.revision != 0 {
+			// A server that lags, or whose clock is ahead, does not have the record that the leader has.
+			if w.revision != 0 || o.revision == 0 {
 				c.pause = c.lease / takeoverShare
 			}
 		default:

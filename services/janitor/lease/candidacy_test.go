@@ -37,7 +37,7 @@ func TestCandidacy(t *testing.T) {
 		{"another one has it", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: other}, moment(0), moment(0), 1, false, 0, testLease / waitShare},
 		{"another one had it, and is gone", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: other, gone: true}, moment(0), moment(0), 1, false, 3, 0},
 		{"it is our own, of an earlier connection", &candidacy{id: me, lease: testLease}, outcome{result: taken, revision: 3, holder: me}, moment(0), moment(0), 1, false, 3, 0},
-		{"it ran out meanwhile", &candidacy{id: me, lease: testLease}, outcome{result: taken}, moment(0), moment(0), 1, false, 0, 0},
+		{"it ran out meanwhile, or the server that says so is ahead", &candidacy{id: me, lease: testLease}, outcome{result: taken}, moment(0), moment(0), 1, false, 0, testLease / takeoverShare},
 		{"no answer", &candidacy{id: me, lease: testLease}, outcome{result: unknown}, moment(0), moment(0), 1, false, 0, shortRetry},
 		{"won, but the answer took too long", &candidacy{id: me, lease: testLease}, outcome{result: written, revision: 3}, moment(0), moment(8 * time.Second), 1, false, 0, 0},
 		{"renewed", won(), outcome{result: written, revision: 8}, moment(4 * time.Second), moment(5 * time.Second), 1, true, 8, 3 * time.Second},

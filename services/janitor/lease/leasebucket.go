@@ -72,8 +72,11 @@ func (s *Leases) complain(ctx context.Context, what string, err error) {
 
 // adopt takes the leases' length from the bucket.
 func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Duration) error {
-	status, err := kv.Status(ctx)
-	if err != nil {
+	var status jetstream.KeyValueStatus
+	if err := natsconn.NewServer(s.nc).Repeat(ctx, func(ctx context.Context) (err error) {
+		status, err = kv.Status(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	ttl := status.TTL()
@@ -127,11 +130,17 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	if err != nil {
 		s.complain(ctx, "cannot say that this janitor is there", err)
 	}
+	again := err == nil && !before
 	s.mu.Lock()
 	s.answered = err == nil
+	if again {
+		s.sharing.answers(s.now())
+	}
+	after := s.sharing.returning
 	s.mu.Unlock()
-	if err == nil && !before {
+	if again {
 		s.ringAll()
+		time.AfterFunc(after, s.ringAll)
 	}
 	return err == nil
 }

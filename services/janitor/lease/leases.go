@@ -144,7 +144,6 @@ func (s *Leases) compete(ctx, program context.Context, act func(context.Context,
 		errs           error
 	)
 	ctx, stop := context.WithCancel(ctx)
-	defer time.AfterFunc(s.sharing.returning, s.ringAll).Stop()
 	others.Go(func() { s.follow(ctx) })
 	others.Go(func() { s.attend(ctx) })
 	for _, l := range s.all {

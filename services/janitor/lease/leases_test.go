@@ -106,6 +106,9 @@ func TestLeases_AnswersAreLost(t *testing.T) {
 	srv, network := natstest.Start(t), &deaf{}
 	hears := compete(t, srv.Connect(), time.Second, partitions)
 	cut := compete(t, srv.Connect(nats.SetCustomDialer(network)), time.Second, partitions)
+	cut.mu.Lock()
+	cut.sharing.returning = returning // the other one takes all meanwhile
+	cut.mu.Unlock()
 	waittest.Until(t, "they share", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
 	network.lost.Store(true)
 	waittest.Until(t, "one holds all", holds(hears, partitions))
@@ -130,6 +133,46 @@ func TestLeases_AfterServerRestart(t *testing.T) {
 			s.mu.Unlock()
 		}
 		srv.Start()
+		for p := range partitions {
+			for i, s := range all {
+				if kept[i][p] {
+					waittest.Until(t, "it acts again", func() bool { return s.Held(p) })
+				}
+			}
+		}
+	}
+}
+
+// In a cluster the bucket has no leader for longer than a lease when the server that led it dies. Then each
+// janitor acts for the partitions of before, whichever gets the first answer.
+func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	const partitions = 4
+	srv := natstest.Start(t)
+	all := []*Leases{compete(t, srv.Connect(), time.Second, partitions), compete(t, srv.Connect(), time.Second, partitions)}
+	js := natstest.JetStream(t, srv.Connect())
+	for range 2 {
+		waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
+		stream, err := js.Stream(t.Context(), "KV_"+Bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := js.DeleteStream(t.Context(), "KV_"+Bucket); err != nil {
+			t.Fatal(err)
+		}
+		kept := make([][]bool, len(all))
+		for i, s := range all {
+			waittest.Until(t, "it has lost its leases, and has heard of no other janitor for a lease", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.sharing.expire(s.now())
+				kept[i] = slices.Clone(s.sharing.kept)
+				return len(s.mine()) == 0 && len(s.sharing.peers) == 0
+			})
+		}
+		if _, err := js.CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
+			t.Fatal(err)
+		}
 		for p := range partitions {
 			for i, s := range all {
 				if kept[i][p] {

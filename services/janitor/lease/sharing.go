@@ -14,8 +14,8 @@ type sharing struct {
 	peers   map[string]*peer // the others
 	holders []holding        // by partition
 	kept    []bool           // by partition: this janitor held it last, as far as is known
-	there   bool             // there was a connection before
-	back    Instant          // when the next one came
+	there   bool             // the bucket has answered before
+	back    Instant          // when it answered again, after a new connection or without answers
 	// returning is for how long after that the partitions are left to those who held them.
 	returning time.Duration
 }
@@ -36,18 +36,22 @@ func newSharing(me string, partitions int, lease time.Duration) sharing {
 	return sharing{me: me, lease: lease, peers: map[string]*peer{}, holders: make([]holding, partitions), kept: make([]bool, partitions), returning: returning}
 }
 
-// returning is for how long after a reconnection a janitor leaves the partitions to the others that
-// they held before: after a restart of NATS none is held, and one that has to be read again by
-// another janitor costs more. All connect within half a second; publishers wait three for the
-// generation that a partition's janitor begins.
+// returning is for how long after the bucket answers again a janitor leaves the partitions to the others that
+// they held before: after a restart of NATS none is held, nor after a lease in which the bucket had no leader, and
+// one that has to be read again by another janitor costs more. All connect within half a second; publishers wait
+// three for the generation that a partition's janitor begins.
 const returning = time.Second
 
-// forget begins again with a new connection, from which everything is heard again.
-func (s *sharing) forget(now Instant) {
+// answers notes that the bucket answers, for the first time or again.
+func (s *sharing) answers(now Instant) {
 	if s.there {
 		s.back = now
 	}
 	s.there = true
+}
+
+// forget begins again with a new connection, from which everything is heard again.
+func (s *sharing) forget(now Instant) {
 	clear(s.peers)
 	for p := range s.holders {
 		s.holders[p] = holding{at: now}

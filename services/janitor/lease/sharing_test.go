@@ -132,13 +132,15 @@ func TestSharing_Converges(t *testing.T) {
 func TestSharing_AfterReconnection(t *testing.T) {
 	s := newSharing("a", 2, testLease)
 	s.forget(moment(0))
+	s.answers(moment(0))
 	if !s.wants(0, 0, moment(0)) || !s.wants(1, 0, moment(0)) {
 		t.Error("at first it does not want all that nobody holds")
 	}
 	s.held(0, "a", moment(0))
 	s.held(1, "b", moment(0))
 	s.held(0, "", moment(1))
-	s.forget(moment(testLease))
+	s.forget(moment(testLease - time.Second))
+	s.answers(moment(testLease))
 	if !s.wants(0, 0, moment(testLease)) || s.wants(1, 0, moment(testLease+returning-1)) {
 		t.Error("it does not want what it held before alone")
 	}
