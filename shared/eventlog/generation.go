@@ -114,10 +114,37 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 			meta[metadata.KeyServers] = next.Format()
 		}
 		if lost {
-			more = append(more, event.Generation{ID: metadata.NewGenerationID(), Start: info.State.LastSeq + 1})
+			start, err := l.lostFrom(ctx, p, info, known, looks[len(looks)-1])
+			if err != nil {
+				return nil, err
+			}
+			more = append(more, event.Generation{ID: metadata.NewGenerationID(), Start: start})
 		}
 		return more, nil
 	})
+}
+
+// lostFrom returns the sequence from which on a partition may have others than the entries that were lost when most of
+// its servers were restarted together, known with the IDs they had before and now. Clients of a server that was not
+// restarted wait for nobody, and may have stored some already. They have done so since a restarted server leads, by whose
+// clock both times are; a leader that was not restarted may lead for long. Where that is not found within half
+// a second, as when each answer takes 25 ms, it is the end of the log.
+func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known, now cluster.Servers) (uint64, error) {
+	end := info.State.LastSeq + 1
+	leader, since := info.Cluster.Leader, info.Cluster.LeaderSince
+	if since == nil || known[leader] == "" || now[leader] == "" || known.Knows(leader, now[leader]) {
+		return end, nil
+	}
+	searching, cancel := context.WithTimeout(ctx, lookWithin/2)
+	defer cancel()
+	from, err := l.SequenceAt(searching, p, *since)
+	if err != nil && searching.Err() == nil {
+		return 0, err
+	}
+	if err != nil {
+		return end, nil //nolint:nilerr // publishers and edges wait for the generation
+	}
+	return min(from, end), nil
 }
 
 // SetChecked notes that a janitor has found out what is missing of a partition without an

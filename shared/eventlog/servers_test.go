@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,10 +116,7 @@ func keepsGenerations(t *testing.T, servers string) {
 	if got := look(t, l).Generations; !slices.Equal(got, want) {
 		t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)
 	}
-	there := waittest.Value(t, "all servers answer", func() cluster.Servers { // a late answer is left out
-		s, _ := l.Servers(waittest.Context(t), nil)
-		return s
-	}, func(s cluster.Servers) bool { return len(s) == 3 })
+	there := allServers(t, l)
 	begin(t, l, there)
 	written := listed(t, l)
 	if entry := fmt.Sprintf(",alone:%d,", ack.Sequence); !strings.Contains(written, entry) {
@@ -137,10 +135,7 @@ func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l, reader := clustered(t, c, 1), clustered(t, c, 1)
-	there := waittest.Value(t, "all servers answer", func() cluster.Servers { // a late answer is left out
-		s, _ := l.Servers(waittest.Context(t), nil)
-		return s
-	}, func(s cluster.Servers) bool { return len(s) == 3 })
+	there := allServers(t, l)
 	begin(t, l, there)
 	lost := publish(t, l, "s", "t", 1) + 1 // was stored and given an ID, and is gone
 	before := look(t, l)
@@ -173,6 +168,51 @@ func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	begin(t, l, there, restarted)
 	resolves("the janitor that began it", l)
 	resolves("who comes later", clustered(t, c, 1))
+}
+
+// allServers returns the servers of a cluster of three.
+func allServers(t *testing.T, l *eventlog.Log) cluster.Servers {
+	t.Helper()
+	return waittest.Value(t, "all servers answer", func() cluster.Servers { // a late answer is left out
+		s, _ := l.Servers(waittest.Context(t), nil)
+		return s
+	}, func(s cluster.Servers) bool { return len(s) == 3 })
+}
+
+// A client that is connected to the server that was not restarted waits for nobody. What it stores before the
+// janitor looks may have the sequences of what was lost.
+func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l := replicated(t, c)
+	before := allServers(t, l)
+	begin(t, l, before)
+	for n := range 3 {
+		publish(t, l, "s", "t", n)
+	}
+	stays := l.Conn().ConnectedServerName()
+	others := slices.DeleteFunc(slices.Clone(c.Servers), func(s *natstest.Server) bool { return s.Name() == stays })
+	for _, srv := range others {
+		srv.Stop()
+	}
+	for _, srv := range others {
+		srv.Start()
+	}
+	c.WaitCurrent()
+	waittest.NoError(t, func() error { // one that has all it had loses nothing as the leader
+		state, err := l.Look(waittest.Context(t), 0)
+		if err == nil && strings.HasPrefix(state.Leader, stays+"@") {
+			_, err = l.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, time.Second)
+			err = cmp.Or(err, errors.New("it leads"))
+		}
+		return err
+	})
+	first := publish(t, l, "s", "t", 3)
+	publish(t, l, "s", "t", 4)
+	begin(t, l, before, allServers(t, l))
+	if begun := look(t, l).Generations; len(begun) != 2 || begun[1].Start != first {
+		t.Errorf("the generations are %v, and the first event after the restart is %d", begun, first)
+	}
 }
 
 // compares does what an acting janitor does in a cluster, until the test ends.
@@ -272,7 +312,7 @@ func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
 		}
 	}
 	compares(t, l)
-	if got, begun := <-stored, look(t, l).Generation().Start; begun <= last || got < begun {
-		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d", got, begun, last)
+	if got, begun := <-stored, look(t, l).Generation().Start; got <= last || begun < last || got < begun {
+		t.Errorf("an event is stored at %d, after %d, and the generation begins at %d", got, last, begun)
 	}
 }
