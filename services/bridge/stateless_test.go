@@ -946,3 +946,27 @@ func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 		t.Errorf("the call that waited is answered %d %s", a.Status, a.Data)
 	}
 }
+
+// What the MCP server speaks is asked for all clients, so the answer does not depend on what one of them sends.
+func TestAttackHeaderThatBreaksTheServer(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	const field, wrong = "Accept-Language", "wrong"
+	breaks := func(serve func(*writing, *http.Request, rpc.Message)) func(*writing, *http.Request, rpc.Message) {
+		return func(w *writing, r *http.Request, m rpc.Message) {
+			if r.Header.Get(field) == wrong {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			serve(w, r, m)
+		}
+	}
+	up.handle(mcp.MethodDiscover, breaks(up.on[mcp.MethodDiscover]))
+	up.handle("tools/list", breaks(func(w *writing, _ *http.Request, m rpc.Message) { w.json(response(m.ID)) }))
+	cfg := testConfig(up.URL)
+	cfg.ForwardHeader = []string{field}
+	s.start(t, cfg)
+	call := statelessCall(t, "1", "tools/list", "", "")
+	call.Header.Set(field, wrong)
+	wantStatus(t, s.do(t, call), http.StatusInternalServerError)
+	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
+}

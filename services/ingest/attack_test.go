@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -65,5 +66,33 @@ func expectArray(t *testing.T, answers *nats.Subscription, n int) {
 	var sum batchAnswer
 	if err := json.Unmarshal(msg.Data, &sum); err != nil || sum.Accepted != n || sum.Stopped != nil {
 		t.Errorf("an array is answered %v %.300s, %v", msg.Header, msg.Data, err)
+	}
+}
+
+// A client that repeats what fails does not decide how much is logged.
+func TestAttackClosesThatFail(t *testing.T) {
+	t.Parallel()
+	s, log := newSystem(t, eventlog.Settings{Partitions: 1}), &waittest.Buffer{}
+	s.log = log
+	in := s.start(t, testConfig())
+	in.post(t, "s", "t", ping("1")).got(t, http.StatusCreated)
+	s.srv.Stop()
+	waittest.Until(t, "not ready", func() bool { return !in.ready() })
+	restore := in.expire()
+	for range 20 {
+		in.close(t, "s").expect(t, http.StatusServiceUnavailable, "unavailable")
+	}
+	restore()
+	about := 0
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "session=s") {
+			about++
+			if !strings.Contains(line, `msg="request failed"`) { // which counts those after the first
+				t.Error(line)
+			}
+		}
+	}
+	if about == 0 {
+		t.Error("no line says that a close failed")
 	}
 }

@@ -203,7 +203,6 @@ func (s *Service) close(req closeRequest) error {
 	case errors.Is(err, session.ErrNotFound):
 		return err
 	case err != nil:
-		s.log.Warn("a close is not finished", "session", req.session, "stream", req.stream, "error", err)
 		return fmt.Errorf("%w: %w", problem.ErrCloseFailed, err)
 	}
 	s.streams.Ended(req.session, req.stream)

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type system struct {
 	srv *natstest.Server
 	b   *backend.Backend // the creator's; no ingest uses it
+	log io.Writer        // of the ingests; nil: errors go to the test's output
 }
 
 // instance is one ingest.
@@ -115,6 +116,9 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	t.Helper()
 	// Why an answer is 500 is in the log alone.
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
+	if s.log != nil {
+		env.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	}
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
 	if err != nil {
 		t.Fatal(err)

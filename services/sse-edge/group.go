@@ -59,21 +59,21 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 				return groupRequest{}, web.Wrap(err, web.CodeInvalidName, "The session is not valid: "+err.Error()+".")
 			}
 			for _, stream := range streams {
-				if p := (cursor.Follow{Session: strings.Clone(name), Stream: strings.Clone(stream), Pattern: pattern}); !known[p] {
+				if p := (cursor.Follow{Session: name, Stream: stream, Pattern: pattern}); !known[p] {
 					known[p] = true
 					if p.Added = param == "added"; pattern {
 						req.patterns++
 					}
-					req.places = append(req.places, p)
+					if req.places = append(req.places, p); len(req.places) > s.cfg.MaxConnectionSessions { // each session has each stream
+						return groupRequest{}, web.New(web.CodeInvalidParameter, "The request names more sessions or streams than the "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" that a connection may follow (--max-connection-sessions).")
+					}
 				}
 			}
 		}
 	}
-	switch n := len(req.places); {
-	case n == 0:
+	switch {
+	case len(req.places) == 0:
 		return groupRequest{}, web.New(web.CodeInvalidParameter, `The parameter "session" names a session; it may be given more than once.`)
-	case n > s.cfg.MaxConnectionSessions:
-		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request names "+strconv.Itoa(n)+" sessions or streams, and a connection may follow "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" (--max-connection-sessions).")
 	case req.patterns > maxPatterns:
 		return groupRequest{}, web.New(web.CodeInvalidParameter, "The request has more than "+strconv.Itoa(maxPatterns)+" patterns, or streams of patterns.")
 	}

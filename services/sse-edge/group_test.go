@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/valyala/fasthttp"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/edgetest"
@@ -20,6 +22,7 @@ import (
 	"rejoin/shared/presence"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web"
 )
 
 // groupEvent is an event of a connection that follows several sessions.
@@ -384,6 +387,30 @@ func TestGroup_InvalidRequest(t *testing.T) {
 		if g := c.gap(); g.Session != session || g.Reason != cursor.ReasonUnknown || !g.Certain {
 			t.Errorf("the gap is %+v", g)
 		}
+	}
+}
+
+// Each pair of a session and a stream of a request is a place. As many of both as a request line holds would be
+// 160,000.
+func TestAttackSessionsTimesStreams(t *testing.T) {
+	var query strings.Builder
+	for i := range 400 {
+		fmt.Fprintf(&query, "&session=%d&stream=%d", i+100, i+100)
+	}
+	app := fiber.New()
+	var request fasthttp.RequestCtx
+	request.Request.SetRequestURI("/v1/events?" + query.String())
+	c := app.AcquireCtx(&request)
+	defer app.ReleaseCtx(c)
+	s := &Service{}
+	s.cfg.MaxConnectionSessions = 500
+	var err error
+	n := testing.AllocsPerRun(1, func() { _, err = s.parseGroup(c) })
+	if web.AsProblem(err).Code != web.CodeInvalidParameter {
+		t.Errorf("it is answered %v", err)
+	}
+	if n > 5_000 {
+		t.Errorf("%g allocations", n)
 	}
 }
 

@@ -314,6 +314,39 @@ func takenOrClosed(t *testing.T, addr, request, body string, taken bool) {
 	}
 }
 
+// fasthttp takes the fields after the last chunk for ones of the head. A proxy in front passes them on, and has
+// added its own X-Forwarded-For before.
+func TestAttackTrailersTakenForHeaders(t *testing.T) {
+	t.Parallel()
+	clients, err := NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := NewApp(Config{Service: "test", Clients: clients})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
+		if _, err := StreamedBody(c).Limited(1 << 10); err != nil {
+			return err
+		}
+		return c.SendString(clients.Client(c) + c.Get("X"))
+	}})
+	addr := serve(t, app)
+	for name, tt := range map[string]struct {
+		fields, trailers string
+		taken            bool
+	}{
+		"none":                 {"", "", true},
+		"cookies, and none":    {"Cookie: a=b\r\nCookie: c=d\r\n", "", true},
+		"an address":           {"", "X-Forwarded-For: 192.0.2.2\r\n", false},
+		"one that is declared": {"Trailer: X-Forwarded-For\r\n", "X-Forwarded-For: 192.0.2.2\r\n", false},
+		"a cookie":             {"Cookie: a=b\r\n", "Cookie: c=d\r\n", false},
+		"a control character":  {"", "X: \x01\r\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			takenOrClosed(t, addr, "POST / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 192.0.2.1\r\n"+tt.fields+"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n"+tt.trailers+"\r\n", "192.0.2.1", tt.taken)
+		})
+	}
+}
+
 // fasthttp before 1.58 skips a chunk's extension up to a CR, line breaks included; for a proxy that
 // takes the first line break for the end of the line, the chunk has another beginning
 // (https://github.com/valyala/fasthttp/pull/1899).

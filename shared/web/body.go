@@ -22,6 +22,7 @@ type Body struct {
 	ctx     *fasthttp.RequestCtx
 	stream  io.Reader // nil when there is none
 	size    int       // as announced, or -1
+	fields  int       // how many the head has, if size is -1
 	timeout time.Duration
 	// extended is when the deadline of an endless body was moved last.
 	extended time.Time
@@ -70,8 +71,11 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 		ctx: ctx, stream: ctx.RequestBodyStream(), size: max(ctx.Request.Header.ContentLength(), -1), timeout: cfg.Clients.bodyTimeout(),
 		memory: cfg.Memory, client: func() string { return cfg.Clients.Client(c) },
 	}
-	if b.stream == nil || b.size == 0 {
+	switch {
+	case b.stream == nil || b.size == 0:
 		b.stream, b.err = nil, io.EOF
+	case b.size < 0:
+		b.fields = ctx.Request.Header.Len()
 	}
 	return b
 }
@@ -134,17 +138,25 @@ func (b *Body) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.stream.Read(p)
-	if b.read += n; errors.Is(err, io.EOF) && b.read < b.size {
+	switch b.read += n; {
+	case !errors.Is(err, io.EOF):
+	case b.read < b.size:
 		err = io.ErrUnexpectedEOF // fasthttp says so of chunks alone
+	case b.size < 0 && b.ctx.Request.Header.Len() != b.fields:
+		err = errTrailers
 	}
 	b.err = bodyError(err)
 	return n, b.err
 }
 
+// errTrailers is why a body with trailer fields is refused: fasthttp adds them to the head, unchecked, and a
+// client would have the last word about X-Forwarded-For, after the proxy in front (docs/upstream/0021).
+var errTrailers = New(CodeInvalidRequest, "A body in chunks must not end with trailer fields.")
+
 func bodyError(err error) error {
 	var network net.Error
 	switch {
-	case err == nil, errors.Is(err, io.EOF):
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, errTrailers):
 		return err
 	case errors.As(err, &network) && network.Timeout():
 		return Wrap(err, CodeRequestTimeout, "")

@@ -37,7 +37,7 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	}
 	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
 	// may refuse it, and take its time.
-	v, _, _ := s.era.asked.Do(s.credentials(client), func() (any, error) { return s.askEra(client), nil })
+	v, _, _ := s.era.asked.Do(s.sharers(client), func() (any, error) { return s.askEra(client), nil })
 	found, _ := v.(foundEra)
 	return found.modern, found.refused
 }
@@ -70,7 +70,7 @@ func (s *Server) askEra(client http.Header) foundEra {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if refused != nil {
-		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.credentials(client), time.Now().Add(refusedFor)
+		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.sharers(client), time.Now().Add(refusedFor)
 		return foundEra{refused: refused}
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
@@ -83,18 +83,23 @@ func (s *Server) askEra(client http.Header) foundEra {
 // refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
 // with the same credentials.
 func (s *Server) refuses(client http.Header) bool {
-	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.credentials(client)
+	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.sharers(client)
 }
 
-// credentials returns the fields of a client's header by which the server may know the client: all that are
+// credentials are the fields of a client's header by which the server may know the client: all that are
 // forwarded but those that a client usually sends with every request, or that differ in each.
-func (s *Server) credentials(client http.Header) string {
+func (s *Server) credentials(client http.Header) http.Header {
 	h := s.endpoint.Chosen(upstream.WithoutRepeated(client))
 	for _, name := range []string{"Accept-Language", "Traceparent", "Tracestate", "Baggage"} {
 		h.Del(name)
 	}
+	return h
+}
+
+// sharers is the same for clients with the same credentials.
+func (s *Server) sharers(client http.Header) string {
 	var fields strings.Builder
-	_ = h.Write(&fields) // a Builder takes all
+	_ = s.credentials(client).Write(&fields) // a Builder takes all
 	return fields.String()
 }
 
@@ -115,7 +120,8 @@ func (s *Server) forgetEra() {
 	}
 }
 
-// probe asks the MCP server for what it speaks, as a client.
+// probe asks the MCP server for what it speaks, as all clients with a client's credentials: another field of one
+// of them could have the server refuse it for all.
 func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
@@ -124,7 +130,7 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 	}
 	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: new(mcp.MethodDiscover)}
 	u := s.newModernServer(records.ModernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
-	resp, refused := u.post(ctx, u.repeat(client, discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
+	resp, refused := u.post(ctx, u.repeat(s.credentials(client), discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && upstream.SaysNothing(refused.Status) {
 		return false, false, refused
 	}
