@@ -121,7 +121,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h.Answers.Each(AnswerBytes)
 	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })
 	if cfg.CacheBytes > 0 {
-		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
+		h.Cache = resultcache.New(int(cfg.CacheBytes), h.Times.Now)
 	}
 	return h
 }
