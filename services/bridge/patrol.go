@@ -24,6 +24,7 @@ func (s *Service) reconcile() {
 		return s.connection(ctx)
 	}
 	edges := hearing{s.host.Pauses.Seen(), connection()}
+	var outage func() // ends the one that lasts; nil for none
 	for {
 		select {
 		case <-s.host.Life.Done():
@@ -31,7 +32,14 @@ func (s *Service) reconcile() {
 		case <-ticker.C:
 		}
 		s.server.CloseExpiredSpares(time.Now())
-		s.patrol(edges.look(s.host.Pauses.Seen(), connection()))
+		heard := edges.look(s.host.Pauses.Seen(), connection())
+		if heard && outage != nil {
+			outage()
+			outage = nil
+		} else if !heard && outage == nil {
+			outage = s.host.Pauses.Outage()
+		}
+		s.patrol(heard)
 	}
 }
 
