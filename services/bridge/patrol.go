@@ -10,12 +10,21 @@ import (
 	"rejoin/shared/session"
 )
 
+// silentFor is how long NATS may take to answer until edges cannot be heard.
+const silentFor = 5 * time.Second
+
 // reconcile finishes the sessions that somebody else has ended, and the calls that no client waits
 // for. The copy of the registry only raises the suspicion.
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(sessions.LookEvery)
 	defer ticker.Stop()
-	var edges hearing
+	connection := func() uint64 {
+		ctx, cancel := context.WithTimeout(s.host.Life, silentFor)
+		defer cancel()
+		return s.connection(ctx)
+	}
+	edges := hearing{s.host.Pauses.Seen(), connection()}
+	var outage func() // ends the one that lasts; nil for none
 	for {
 		select {
 		case <-s.host.Life.Done():
@@ -23,17 +32,41 @@ func (s *Service) reconcile() {
 		case <-ticker.C:
 		}
 		s.server.CloseExpiredSpares(time.Now())
-		s.patrol(edges.look(s.host.Pauses.Seen(), s.host.Backend.Conn.IsConnected()))
+		heard := edges.look(s.host.Pauses.Seen(), connection())
+		if heard && outage != nil {
+			outage()
+			outage = nil
+		} else if !heard && outage == nil {
+			outage = s.host.Pauses.Outage()
+		}
+		s.patrol(heard)
 	}
 }
 
-// hearing notes whether edges can be heard: not while NATS is away, nor while the process is paused.
-type hearing struct{ pauses int } // at the last look
+// connection returns the number of the connection to NATS; 0 for none, and for one on which NATS does not answer
+// until ctx ends. A server that is frozen, or cut off, keeps its connections: nats.go takes up to 30 s to notice that.
+func (s *Service) connection(ctx context.Context) uint64 {
+	conn := s.host.Backend.Conn
+	number := conn.Stats().Reconnects + 1
+	if !conn.IsConnected() || conn.FlushWithContext(ctx) != nil {
+		return 0
+	}
+	return number
+}
 
-// look reports whether the edges could be heard since the last look, after which there were so many pauses.
-func (g *hearing) look(pauses int, connected bool) (heard bool) {
-	heard = connected && pauses == g.pauses
-	g.pauses = pauses
+// hearing notes whether edges can be heard: not while NATS does not answer, nor while the process is paused. What
+// they send while the connection is made again is lost.
+type hearing struct {
+	pauses     int    // at the last look
+	connection uint64 // likewise; 0 for none
+}
+
+// look reports whether the edges could be heard since the last look, after which there were so many pauses, and
+// this connection.
+func (g *hearing) look(pauses int, connection uint64) (heard bool) {
+	now := hearing{pauses, connection}
+	heard = connection != 0 && now == *g
+	*g = now
 	return heard
 }
 

@@ -1,18 +1,60 @@
 package bridge
 
-import "testing"
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
 
-// A process that was paused has not heard the edges meanwhile, and no call is cancelled for that.
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
+)
+
+// A process that was paused, or whose connection to NATS was lost, has not heard the edges meanwhile, and no call is
+// cancelled for that.
 func TestHearing(t *testing.T) {
-	var g hearing
+	g := hearing{connection: 1}
 	for i, tt := range []struct {
-		pauses           int
-		connected, heard bool
+		pauses     int
+		connection uint64
+		heard      bool
 	}{
-		{0, true, true}, {0, false, false}, {0, true, true}, {1, true, false}, {1, true, true}, {3, true, false}, {3, true, true},
+		{0, 1, true}, {0, 0, false}, {0, 0, false}, {0, 2, false}, {0, 2, true}, {1, 2, false}, {1, 2, true}, {3, 2, false}, {3, 2, true},
+		{3, 3, false}, {3, 3, true},
 	} {
-		if heard := g.look(tt.pauses, tt.connected); heard != tt.heard {
+		if heard := g.look(tt.pauses, tt.connection); heard != tt.heard {
 			t.Errorf("look %d: the edges were heard %t", i, heard)
 		}
+	}
+}
+
+// A NATS server that is frozen keeps its connections.
+func TestHearing_NATSIsFrozen(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	var frozen atomic.Pointer[chan struct{}]
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{After: func() {
+		if thaw := frozen.Load(); thaw != nil {
+			<-*thaw
+		}
+	}})}
+	in := s.start(t, testConfig(up.URL))
+	number := in.connection(waittest.Context(t))
+	if number == 0 {
+		t.Fatal("there is no connection")
+	}
+	thaw := make(chan struct{})
+	frozen.Store(&thaw)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if n := in.connection(ctx); n != 0 {
+		t.Errorf("connection %d answers", n)
+	}
+	frozen.Store(nil)
+	close(thaw)
+	if n := in.connection(waittest.Context(t)); n != number {
+		t.Errorf("the connection has the number %d, and not %d", n, number)
 	}
 }

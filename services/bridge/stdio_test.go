@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,12 +15,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
@@ -28,6 +31,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -130,6 +134,53 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	s.end(t, name)
 	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	s.wantState(t, name, session.Closed)
+}
+
+// A response that a process has written waits behind a message that cannot be stored: --call-timeout does not end
+// its call meanwhile.
+func TestProcess_ResponseWaitsForNATS(t *testing.T) {
+	for name, begin := range map[string]func(link *natstest.Link, lost *atomic.Bool) (end func()){
+		"outage": func(link *natstest.Link, _ *atomic.Bool) func() {
+			link.Cut()
+			return link.Heal
+		},
+		"no leader": func(_ *natstest.Link, lost *atomic.Bool) func() {
+			lost.Store(true)
+			return func() { lost.Store(false) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, cfg, lost := newSystem(t, eventlog.Settings{}), stdioConfig(t), atomic.Bool{}
+			link := &natstest.Link{Before: func(data []byte) {
+				if i := bytes.Index(data, []byte("PUB mcp.")); i >= 0 && lost.Load() {
+					copy(data[i:], "PUB nop.") // to which nobody responds
+				}
+			}}
+			s.options = []nats.Option{nats.SetCustomDialer(link)}
+			cfg.CallTimeout = flagtype.Duration(5 * time.Second)
+			in := s.start(t, cfg)
+			h := in.table.Session(s.ready(t))
+			call := func(id string) (stream string) {
+				t.Helper()
+				stream = newStream(t, id)
+				data := `{"jsonrpc":"2.0","id":` + id + `,"method":"progress","params":{"_meta":{"progressToken":` + id + `}}}`
+				wantStatus(t, h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(data)}), http.StatusAccepted)
+				return stream
+			}
+			end := begin(link, &lost)
+			first := call("1")
+			waittest.Until(t, "a message is not stored", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+			second := call("2")
+			waittest.Until(t, "the time of the call is over", func() bool { return in.metric(t, "publish_retries_total") >= 12 }) // with 7.5 s between them
+			end()
+			for id, stream := range map[string]string{"1": first, "2": second} {
+				if all := s.finished(t, h.Name, stream); len(all) != 4 || all[3] != response(id) {
+					t.Errorf("the stream of %s has %v", id, all)
+				}
+			}
+		})
+	}
 }
 
 // A banner is left out and logged; a notification, which MCP allows, is for the client.

@@ -121,7 +121,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 	h.Answers.Each(AnswerBytes)
 	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })
 	if cfg.CacheBytes > 0 {
-		h.Cache = resultcache.New(int(cfg.CacheBytes), time.Now)
+		h.Cache = resultcache.New(int(cfg.CacheBytes), h.Times.Now)
 	}
 	return h
 }
@@ -144,20 +144,45 @@ func (h *Host) HasName() bool {
 
 // CreateSession opens a session in the log, which has this bridge's name: another bridge that has the name would
 // not hold it. Errors are those of [Host.Confirm] and [session.Registry.Create].
-func (h *Host) CreateSession(ctx context.Context, rec session.Record) (session.Record, error) {
-	if err := h.Confirm(ctx); err != nil {
-		return session.Record{}, err
-	}
-	return h.Backend.Sessions.Create(ctx, rec)
+func (h *Host) CreateSession(ctx context.Context, rec session.Record) (made session.Record, err error) {
+	mayBeMade := false // by an attempt without an answer
+	err = h.untilAvailable(ctx, func(ctx context.Context) (err error) {
+		if made, err = h.Backend.Sessions.Create(ctx, rec); mayBeMade && errors.Is(err, session.ErrExists) {
+			if made, err = h.Backend.Sessions.Get(ctx, rec.Session); err == nil && made.Life != rec.Life {
+				err = session.ErrExists
+			}
+		}
+		mayBeMade = true
+		return err
+	})
+	return made, err
 }
 
 // SetMetadata changes the metadata of a session, which another bridge that has the name may have changed since.
 // Errors are those of [Host.Confirm] and [session.Registry.SetMetadata].
 func (h *Host) SetMetadata(ctx context.Context, name, life string, metadata []byte) error {
-	if err := h.Confirm(ctx); err != nil {
+	return h.untilAvailable(ctx, func(ctx context.Context) error {
+		_, err := h.Backend.Sessions.SetMetadata(ctx, name, life, metadata)
 		return err
-	}
-	_, err := h.Backend.Sessions.SetMetadata(ctx, name, life, metadata)
+	})
+}
+
+// untilAvailable has the registry do something once the bridge's name is confirmed, again and again for a while:
+// while a stream changes its leader, JetStream refuses at once, or does not answer.
+func (h *Host) untilAvailable(ctx context.Context, do func(context.Context) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.Config.CloseTimeout())
+	defer cancel()
+	_ = retry.Do(ctx, func() error {
+		if err = h.Confirm(ctx); err == nil {
+			once, done := context.WithTimeout(ctx, h.Config.AckTimeout)
+			err = do(once)
+			done()
+		}
+		if errors.Is(err, session.ErrUnavailable) {
+			return err
+		}
+		return nil
+	})
 	return err
 }
 

@@ -11,13 +11,14 @@ type Timer struct {
 
 	mu    sync.Mutex
 	timer *time.Timer // nil once it is stopped
-	seen  int         // how many pauses the process had had when the time began
+	seen  int         // how many pauses and outages had ended when the time began
 }
 
 // AfterFunc is [time.AfterFunc] for what a message of a client or of the MCP server can stop. After a pause of the
-// process such a message may wait to be read, so the time runs once more.
+// process or an outage of NATS such a message may wait to be read, so the time runs once more.
 func (w *Watch) AfterFunc(d time.Duration, f func()) *Timer {
-	t := &Timer{watch: w, seen: w.Seen()}
+	t := &Timer{watch: w}
+	t.seen, _ = w.missed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(d, func() {
@@ -28,15 +29,15 @@ func (w *Watch) AfterFunc(d time.Duration, f func()) *Timer {
 	return t
 }
 
-// isOver reports whether the time is over. After a pause it begins again.
+// isOver reports whether the time is over. In an outage, and after a pause or an outage, it begins again.
 func (t *Timer) isOver(d time.Duration) bool {
-	seen := t.watch.Seen()
+	seen, lasts := t.watch.missed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer == nil {
 		return false
 	}
-	if seen > t.seen {
+	if lasts || seen > t.seen {
 		t.seen = seen
 		t.timer.Reset(d)
 		return false

@@ -52,6 +52,47 @@ func TestTimer_RunsOutInAPause(t *testing.T) {
 	})
 }
 
+// So does one that runs out in an outage of NATS, or soon after.
+func TestTimer_RunsOutInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w Watch
+		w.Start()
+		fired := false
+		begin := func() { w.AfterFunc(10*time.Second, func() { fired = true }) }
+		want := func(what string, now bool) {
+			t.Helper()
+			if synctest.Wait(); fired != now {
+				t.Errorf("%s: it has fired %t", what, fired)
+			}
+			fired = false
+		}
+		begin()
+		w.runs(5 * time.Second)
+		first, second := w.Outage(), w.Outage()
+		w.runs(time.Second)
+		first()
+		first()
+		w.runs(time.Minute)
+		want("in the outage", false)
+		second()
+		w.runs(9 * time.Second)
+		want("soon after the outage", false)
+		w.runs(11 * time.Second)
+		want("long after the outage", true)
+
+		begin()
+		w.runs(5 * time.Second)
+		w.Outage()()
+		w.runs(6 * time.Second)
+		want("after a short outage", false)
+		w.runs(10 * time.Second)
+		want("after its time after the short outage", true)
+		if !w.IsConfirmed() {
+			t.Error("an outage is a pause of the process")
+		}
+	})
+}
+
 // A watch that was not started has seen no pause.
 func TestWatch_NotStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,6 @@
 // Package pause notes the pauses of the process (SIGSTOP, a frozen container, a machine that sleeps): after one
-// the bridge's name may be another one's, and what came during the pause is not read yet.
+// the bridge's name may be another one's, and what came during the pause is not read yet. It also notes the outages
+// of NATS, during which nothing comes from clients, and nothing of the MCP server's is stored.
 package pause
 
 import (
@@ -19,7 +20,7 @@ const (
 	pausedFor = 750 * time.Millisecond
 )
 
-// Watch counts the pauses of the process from Start on. It is safe for concurrent use.
+// Watch counts the pauses of the process from Start on, and the outages of NATS. It is safe for concurrent use.
 type Watch struct {
 	// For is the time without a beat that shows a pause; 0 for 750 ms. It is set before Start.
 	For time.Duration
@@ -29,6 +30,8 @@ type Watch struct {
 	last      clocks.Instant        // the last beat
 	seen      int
 	confirmed int // after so many the name was this bridge's
+	outages   int // that have ended
+	lasting   int // outages that have not
 }
 
 // Start begins to count. Run has to follow.
@@ -67,6 +70,27 @@ func (w *Watch) Seen() int {
 	}
 	w.last = now
 	return w.seen
+}
+
+// Outage notes that NATS does not answer, or does not store an event, until end is called.
+func (w *Watch) Outage() (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lasting++
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.lasting--
+		w.outages++
+	})
+}
+
+// missed returns how many pauses and outages have ended, and whether an outage lasts.
+func (w *Watch) missed() (ended int, lasts bool) {
+	seen := w.Seen()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return seen + w.outages, w.lasting > 0
 }
 
 // Confirm notes that the name was this bridge's after so many pauses.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"rejoin/services/bridge/translate"
+	"rejoin/shared/clocks"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
@@ -83,7 +84,7 @@ func read(r mcp.Request, header http.Header) (q Request, ok bool) {
 // Cache is safe for concurrent use.
 type Cache struct {
 	max int
-	now func() time.Time
+	now func() clocks.Instant
 
 	mu          sync.Mutex
 	bytes       int
@@ -94,14 +95,15 @@ type Cache struct {
 type entry struct {
 	result     []byte // without ttlMs, and without the opening brace
 	ttl        int64  // ms
-	at         time.Time
+	at         clocks.Instant
 	generation uint64
 }
 
 func (e entry) size() int { return len(e.result) + entryBytes }
 
-// New returns a cache of so many bytes.
-func New(maxBytes int, now func() time.Time) *Cache {
+// New returns a cache of so many bytes. now is that of [clocks.New]: results grow old also while the machine is
+// suspended.
+func New(maxBytes int, now func() clocks.Instant) *Cache {
 	c := &Cache{max: maxBytes, now: now, generations: map[string]uint64{}}
 	c.entries, _ = simplelru.NewLRU(maxEntries, func(_ [sha256.Size]byte, e entry) { c.bytes -= e.size() }) // fails only without a size
 	return c
@@ -122,7 +124,7 @@ func (c *Cache) Get(r mcp.Request, header http.Header) (result []byte, q *Reques
 	if !ok {
 		return nil, &request
 	}
-	age := c.now().Sub(e.at)
+	age := e.at.Until(c.now())
 	left := e.ttl - (age + time.Millisecond - 1).Milliseconds()
 	if left <= 0 || age >= keptFor || e.generation != request.generation {
 		c.entries.Remove(request.key)

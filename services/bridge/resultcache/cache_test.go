@@ -8,16 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/clocks"
 	"rejoin/shared/mcp"
 )
 
-// clock is a time that a test sets.
-type clock struct{ at time.Time }
+// clock is what a test sets: the time, and for how long the machine was suspended.
+type clock struct {
+	at        time.Time
+	suspended time.Duration
+}
 
-func (c *clock) now() time.Time { return c.at }
+func (c *clock) now() clocks.Instant {
+	wall := time.Duration(c.at.UnixNano())
+	return clocks.Instant{Mono: wall - c.suspended, Wall: wall}
+}
 
 func newCache(maxBytes int) (*Cache, *clock) {
-	c := &clock{time.Date(2026, 7, 28, 0, 0, 0, 0, time.UTC)}
+	c := &clock{at: time.Date(2026, 7, 28, 0, 0, 0, 0, time.UTC)}
 	return New(maxBytes, c.now), c
 }
 
@@ -181,6 +188,17 @@ func TestGet_TimeThatRemains(t *testing.T) {
 	}
 	if clock.at = clock.at.Add(1); c.has(r, nil) {
 		t.Errorf("a result is served after %s", keptFor)
+	}
+}
+
+// The monotonic clock stands still while the machine is suspended.
+func TestGet_MachineWasSuspended(t *testing.T) {
+	c, clock := newCache(1 << 20)
+	r := list(t, "tools/list", "")
+	c.keep(t, r, nil, public("60000"))
+	clock.at, clock.suspended = clock.at.Add(time.Minute), time.Minute
+	if c.has(r, nil) {
+		t.Error("a result is served after its time")
 	}
 }
 

@@ -1,0 +1,57 @@
+package bridge
+
+import (
+	"bytes"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/natstest"
+	"rejoin/shared/rpc"
+	"rejoin/shared/session"
+)
+
+// While a stream changes its leader, JetStream refuses at once, or does not answer. The tool of a call runs by then:
+// a client that is refused, and makes its call again, has it run twice.
+func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
+	for name, tt := range map[string]struct{ request, instead string }{
+		"refused":    {"$JS.API.STREAM.MSG.GET.KV_" + session.Bucket, "$NO.API.STREAM.MSG.GET.KV_" + session.Bucket}, // to which nobody responds
+		"unanswered": {".=open ", ".=open x"},                                                                        // the reply goes to another inbox
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, up, left := newSystem(t, eventlog.Settings{}), newModern(t), atomic.Int32{}
+			s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+				if i := bytes.Index(data, []byte(tt.request)); i >= 0 && left.Add(-1) >= 0 {
+					copy(data[i:], tt.instead)
+				}
+			}})}
+			up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+				w.stream()
+				w.send("", note(1))
+				w.send("", response(m.ID))
+			})
+			s.start(t, testConfig(up.URL))
+			for _, c := range []rpc.Call{
+				{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)},
+				statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, ""),
+			} {
+				left.Store(1)
+				if a := s.do(t, c); a.Status >= http.StatusBadRequest {
+					t.Errorf("%s is answered %d %s", c.Action, a.Status, a.Data)
+				}
+				if left.Load() > 0 {
+					t.Errorf("%s is opened without a refusal", c.Action)
+				}
+			}
+			if n := up.posted(mcp.MethodCallTool); n != 1 {
+				t.Errorf("the tool was called %d times", n)
+			}
+		})
+	}
+}
