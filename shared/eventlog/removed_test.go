@@ -77,6 +77,42 @@ func TestRemovedAfter_Trims(t *testing.T) {
 	want("", 3, " cleared to 6, false; a trimmed to 5, true; b cleared to 4, true")
 }
 
+// A trim that a later version has written in a form of its own may have removed all that lies before it.
+func TestRemovedAfter_UnreadableTrim(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	for n := range 3 { // births at 1 and 2
+		mustPublish(t, l, of("s", "a", n))
+		mustPublish(t, l, of("s", "b", n))
+	}
+	announce(t, l, "a", 3, eventlog.Trimmed, 3)
+	js := newJetStream(t, l)
+	later := func(subject string) uint64 {
+		t.Helper()
+		msg := nats.NewMsg(subject)
+		msg.Header.Set("Rejoin-Up-To", "later: 5")
+		ack, err := js.PublishMsg(waittest.Context(t), msg)
+		must(t, err)
+		return ack.Sequence
+	}
+	at := later("mcp.0.s.l.=trim.a")
+	for after, want := range map[uint64]string{0: fmt.Sprintf("a expired to %d, false", at-1), at - 1: "", at: ""} {
+		if got := missing(t, l, "a", after); got != want {
+			t.Errorf("behind %d: %q, want %q", after, got, want)
+		}
+		if got := missing(t, l, "", after); got != want {
+			t.Errorf("of the session, behind %d: %q, want %q", after, got, want)
+		}
+	}
+	if got := missing(t, l, "b", 0); got != "" {
+		t.Errorf("of another stream: %q", got)
+	}
+	at = later("mcp.0.s.l.=trim")
+	if got, want := missing(t, l, "b", 0), fmt.Sprintf("b expired to %d, false", at-1); got != want {
+		t.Errorf("of the session: %q, want %q", got, want)
+	}
+}
+
 // A janitor that knows less than another one hides nothing that the other has announced.
 func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
