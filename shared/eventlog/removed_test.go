@@ -414,6 +414,36 @@ func TestChangeOpening(t *testing.T) {
 	})
 }
 
+// A later version may say more of an opening. Neither a change nor a copy by this one drops that.
+func TestOpening_OfALaterVersion(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		msg := nats.NewMsg("mcp.0.s.=open")
+		msg.Data = []byte(`{"life":"l","owner":"me","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
+		msg.Header.Set("Rejoin-Later", "7")
+		ack, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg)
+		must(t, err)
+		s := event.Subject{Session: "s", Kind: event.Open}
+		copied, err := l.Rewrite(waittest.Context(t), s, ack.Sequence, nil)
+		must(t, err)
+		stored, err := streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence)
+		must(t, err)
+		if stored.Header.Get("Rejoin-Later") != "7" || string(stored.Data) != string(msg.Data) {
+			t.Errorf("the copy has %v, %s", stored.Header, stored.Data)
+		}
+		o, err := other.Opening(waittest.Context(t), "s")
+		must(t, err)
+		o.Members, o.Changes = []string{"bob"}, 1
+		changed, err := other.ChangeOpening(waittest.Context(t), o)
+		must(t, err)
+		stored, err = streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), changed.Sequence)
+		must(t, err)
+		want := `{"changes":1,"created":"2026-01-02T03:04:05Z","life":"l","members":["bob"],"owner":"me","readers":["eve"]}`
+		if string(stored.Data) != want {
+			t.Errorf("the changed opening has %s, want %s", stored.Data, want)
+		}
+	})
+}
+
 // An end that is written again says where the first one lay, unless that is damaged.
 func TestRewrite_End(t *testing.T) {
 	t.Parallel()
