@@ -32,8 +32,8 @@ func (s *Service) takeOver(ctx context.Context) error {
 	defer registry.Close()
 	calls := map[string]map[string]records.Record{} // by session and stream
 	for key, rec := range all {
-		name, stream, ok := records.ParseKey(key)
-		if known, found := registry.Session(name); !ok || !found || known.State != session.Open {
+		name, stream, _ := records.ParseKey(key) // Load has read it
+		if known, found := registry.Session(name); !found || known.State != session.Open {
 			s.records.Adopt(key, rec) // no bridge works on it: it will be removed
 			continue
 		}

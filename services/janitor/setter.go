@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -85,17 +86,19 @@ func (s *setter) answer(msg *nats.Msg, do func() logset.Reply) {
 }
 
 func (s *setter) set(ctx context.Context, p int, data []byte) error {
-	var req logset.Request
-	if err := json.Unmarshal(data, &req); err != nil {
-		return fmt.Errorf("the request cannot be read: %w", err)
-	}
-	if req.Partition != p {
-		return fmt.Errorf("this is not partition %d", req.Partition)
-	}
 	if _, err := s.log.Look(ctx, 0); err != nil {
 		return err
 	}
-	switch now := s.log.Settings(); {
+	now := s.log.Settings()
+	req := logset.Request{From: now, To: now} // an asker of an earlier version does not name settings that it does not know
+	requests := json.NewDecoder(bytes.NewReader(data))
+	requests.DisallowUnknownFields() // else a setting of a later version would count as made
+	if err := requests.Decode(&req); err != nil {
+		return fmt.Errorf("the request cannot be read; it may be of a later version: %w", err)
+	}
+	switch {
+	case req.Partition != p:
+		return fmt.Errorf("this is not partition %d", req.Partition)
 	case req.Partition == 0 && now == req.To: // the answer of a janitor before this one was lost
 		return nil
 	case now != req.From:

@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -193,6 +194,56 @@ func TestLimits_Invalid(t *testing.T) {
 	r.stop()
 	if err := logset.Ask(t.Context(), natstest.Start(t).Connect(), logset.Request{}); !errors.Is(err, logset.ErrNobody) {
 		t.Errorf("no janitor there: %v", err)
+	}
+}
+
+// An asker of another version may know more settings, or fewer: what it does not name stays as it is.
+func TestLimits_AskerOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, quick())
+	from := r.b.Log.Settings()
+	to := from
+	to.MaxAge = 2 * time.Hour
+	of := func(s eventlog.Settings) (members map[string]any) {
+		data, err := json.Marshal(s)
+		if err == nil {
+			err = json.Unmarshal(data, &members)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return members
+	}
+	answer := func(from, to map[string]any) (says logset.Reply) {
+		waittest.NoError(t, func() error { // the setter is there
+			data, err := json.Marshal(map[string]any{"Partition": 0, "From": from, "To": to})
+			if err != nil {
+				t.Fatal(err)
+			}
+			msg, err := r.b.Conn.Request(logset.Subject(0), data, waittest.Timeout)
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(msg.Data, &says)
+		})
+		return says
+	}
+	later := of(to)
+	later["MaxRate"] = 7
+	if says := answer(of(from), later); !strings.Contains(says.Error, "MaxRate") {
+		t.Errorf("a setting that the janitor does not know: %+v", says)
+	}
+	if _, err := r.b.Log.Look(t.Context(), 0); err != nil || r.b.Log.Settings() != from {
+		t.Errorf("the log has %+v, %v", r.b.Log.Settings(), err)
+	}
+	was, earlier := of(from), of(to)
+	delete(was, "MaxStreamsPerSession")
+	delete(earlier, "MaxStreamsPerSession")
+	if says := answer(was, earlier); says.Error != "" {
+		t.Errorf("a setting that the asker does not know: %+v", says)
+	}
+	if _, err := r.b.Log.Look(t.Context(), 0); err != nil || r.b.Log.Settings() != to {
+		t.Errorf("the log has %+v, %v", r.b.Log.Settings(), err)
 	}
 }
 

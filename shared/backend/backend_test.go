@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/backend"
+	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
@@ -119,6 +121,48 @@ func TestOpen_LogOfAnotherVersion(t *testing.T) {
 	}
 	if _, err := backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none); err == nil || err.Error() != want {
 		t.Errorf("Create: %v, want %s", err, want)
+	}
+}
+
+// waits is a service that does nothing.
+type waits struct{ runs chan struct{} }
+
+func (w waits) Run(ctx context.Context) error {
+	close(w.runs)
+	<-ctx.Done()
+	return nil
+}
+
+// A service that was left over from an earlier version ends when a later one has converted the log.
+func TestServe_LogIsConverted(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)
+	b, err := backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	w, ended := waits{make(chan struct{})}, make(chan error, 1)
+	go func() {
+		ended <- backend.Serve(waittest.Context(t), daemon.Config{}, daemon.NewEnv(nil), "test",
+			func(ctx context.Context) (*backend.Backend, error) { return backend.Open(ctx, cfg, "test", none) },
+			func(*backend.Backend) (waits, error) { return w, nil })
+	}()
+	waittest.Receive(t, "the service runs", w.runs)
+	js := natstest.JetStream(t, srv.Connect())
+	stream, err := js.Stream(t.Context(), "MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	converted := stream.CachedInfo().Config
+	maps.DeleteFunc(converted.Metadata, func(key, _ string) bool { return !strings.HasPrefix(key, "rejoin.") })
+	converted.Metadata["rejoin.version"] = "4"
+	if _, err := js.UpdateStream(t.Context(), converted); err != nil {
+		t.Fatal(err)
+	}
+	if err := waittest.Receive(t, "it ends", ended); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
+		t.Errorf("it ends with %v", err)
 	}
 }
 

@@ -15,7 +15,8 @@ type Service interface {
 }
 
 // Serve is the Run of a program with one service: it waits for the backend that
-// open opens, makes the service on it, and runs it until ctx ends; told to stop
+// open opens, makes the service on it, and runs it until ctx ends, or the log has got another version,
+// which is an error; told to stop
 // while it waits, it returns nil. The admin port is open from the beginning, so
 // that a program that waits is not taken for one that hangs; it is ready when the
 // service is there and says so.
@@ -43,6 +44,10 @@ func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, na
 			return err
 		}
 		opened.Store(true)
-		return s.Run(ctx)
+		ctx, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		lasts := b.Log.Lasts()
+		defer context.AfterFunc(lasts, func() { end(context.Cause(lasts)) })()
+		return errors.Join(s.Run(ctx), context.Cause(lasts))
 	}})
 }

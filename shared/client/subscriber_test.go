@@ -243,6 +243,24 @@ func TestSubscriber_Gap(t *testing.T) {
 	})
 }
 
+// An edge of a later version may have events of its own that this client does not know.
+func TestSubscriber_EventOfALaterEdge(t *testing.T) {
+	for name, cfg := range map[string]client.SubscriberConfig{"stream": {}, "session": {Session: "demo"}} {
+		synctest.Test(t, func(t *testing.T) {
+			prefix := "main"
+			if cfg.Session != "" {
+				prefix = "*"
+			}
+			edge := &fakeEdge{faults: []edgeFault{{Raw: "event: rejoin.later\nid: " + prefix + "_0000000_2\ndata: {}\n\nevent: close\nid: " + prefix + "_0000000_2\ndata: {}\n\n"}}}
+			s := subscriberTo(t, edge, cfg)
+			wantEnd(t, s)
+			if want := prefix + "_0000000_2"; s.Cursor() != want {
+				t.Errorf("of a %s, the cursor is %s", name, s.Cursor())
+			}
+		})
+	}
+}
+
 func TestSubscriber_CursorWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}

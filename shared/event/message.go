@@ -15,14 +15,17 @@ const MaxTypeLen = 128
 // DefaultType is the SSE event type of an event that names none.
 const DefaultType = "message"
 
-// IsReserved reports whether t is an SSE event type that Rejoin itself sends, so that no message
-// has it; "open" and "error" are dispatched by EventSource itself (HTML, 9.2.2).
+// laterTypes begins the SSE event types that later versions may send: clients of this one ignore them.
+const laterTypes = "rejoin."
+
+// IsReserved reports whether t is an SSE event type that Rejoin itself sends, or may send in a later version, so
+// that no message has it; "open" and "error" are dispatched by EventSource itself (HTML, 9.2.2).
 func IsReserved(t string) bool {
 	switch t {
 	case "connect", "cursor", "gap", "close", "expiring", "open", "error":
 		return true
 	default:
-		return false
+		return strings.HasPrefix(t, laterTypes)
 	}
 }
 

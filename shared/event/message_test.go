@@ -65,7 +65,7 @@ func TestMessages(t *testing.T) {
 }
 
 func TestEventTypes(t *testing.T) {
-	for _, typ := range []string{"message", "progress", "a b", "é", strings.Repeat("x", 128)} {
+	for _, typ := range []string{"message", "progress", "a b", "é", "rejoinder", "rejoin", strings.Repeat("x", 128)} {
 		if err := event.CheckType(typ); err != nil {
 			t.Errorf("CheckType(%q) = %v, want nil", typ, err)
 		}
@@ -75,7 +75,7 @@ func TestEventTypes(t *testing.T) {
 			t.Errorf("CheckType(%q) = %v, want ErrInvalidType", typ, err)
 		}
 	}
-	for _, typ := range []string{"connect", "cursor", "gap", "close", "expiring", "open", "error"} {
+	for _, typ := range []string{"connect", "cursor", "gap", "close", "expiring", "open", "error", "rejoin.later", "rejoin."} {
 		if err := event.CheckType(typ); !errors.Is(err, event.ErrReservedType) {
 			t.Errorf("CheckType(%q) = %v, want ErrReservedType", typ, err)
 		}

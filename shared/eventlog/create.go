@@ -104,7 +104,9 @@ func newLog(nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), now: clocks.New(time.Now)}, nil
+	l := &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), now: clocks.New(time.Now)}
+	l.lasts, l.replaced = context.WithCancelCause(context.Background())
+	return l, nil
 }
 
 // readSettings asks partition 0 for the settings of the log.

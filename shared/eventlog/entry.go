@@ -3,6 +3,7 @@ package eventlog
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/tracing"
 )
+
+// headerPrefix begins the names of all headers that are Rejoin's.
+const headerPrefix = "Rejoin-"
 
 // Headers of an event in the log.
 const (
@@ -152,6 +156,8 @@ type Opening struct {
 	Created time.Time `json:"created"`
 	// Metadata is a JSON object, or nothing.
 	Metadata json.RawMessage `json:"metadata,omitempty"`
+	// Later are members of the entry that this version does not know; nil for none.
+	Later map[string]json.RawMessage `json:"-"`
 	// Sequence is where the opening lies in its partition.
 	Sequence uint64 `json:"-"`
 	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
@@ -165,7 +171,27 @@ func OpeningIn(e Entry) (Opening, error) {
 	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
 		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
 	}
+	_ = json.Unmarshal(e.Data, &o.Later) // an object, as above
+	for _, known := range []string{"life", "owner", "members", "changes", "created", "metadata"} {
+		delete(o.Later, known)
+	}
+	if len(o.Later) == 0 {
+		o.Later = nil
+	}
 	return o, nil
+}
+
+// encode returns what [OpeningIn] reads.
+func (o Opening) encode() ([]byte, error) {
+	data, err := json.Marshal(o)
+	if err != nil || o.Later == nil {
+		return data, err
+	}
+	all := maps.Clone(o.Later)
+	if err := json.Unmarshal(data, &all); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
 }
 
 // BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet

@@ -19,6 +19,9 @@ var (
 	// version and layout.
 	ErrMismatch = errors.New("the stored log does not match")
 
+	// errVersion is the [ErrMismatch] of a log of another version.
+	errVersion = fmt.Errorf("%w", ErrMismatch)
+
 	// ErrInvalidSettings is returned when a log's settings make no sense.
 	ErrInvalidSettings = errors.New("invalid log settings")
 

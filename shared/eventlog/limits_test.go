@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"strings"
@@ -214,6 +215,65 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 		if len(state.Generations) != before+1 || state.Limits != to.Limits() || l.Settings() != to {
 			t.Errorf("%d generations after %d, limits %+v, settings %+v", len(state.Generations), before, state.Limits, l.Settings())
 		}
+	}
+}
+
+// What a later version has noted of a partition, and of the log, stays.
+func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := create(t, srv, eventlog.Settings{Partitions: 1})
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
+	cfg.Metadata["rejoin.later"] = "7"
+	update(t, newJetStream(t, l), cfg)
+	to := l.Settings()
+	to.MaxAge = 2 * time.Hour
+	setLimits(t, l, to)
+	stop(t, srv, l)
+	start(t, srv, l)
+	waittest.NoError(t, func() error { _, err := l.BeginGeneration(within(t, time.Second), 0); return err })
+	if now := streamOf(t, l, "MCP_0").CachedInfo().Config.Metadata; now["rejoin.later"] != "7" || now["rejoin.generations"] == cfg.Metadata["rejoin.generations"] {
+		t.Errorf("%v", now)
+	}
+}
+
+// A program that runs while a later version converts the log stores nothing in what it does not know.
+func TestLasts_LogIsConverted(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 2})
+	mustPublish(t, l, of("s", "t", 1))
+	js := newJetStream(t, l)
+	for _, name := range []string{"MCP_1", "MCP_0"} {
+		cfg := streamOf(t, l, name).CachedInfo().Config
+		cfg.Metadata["rejoin.version"] = "4"
+		update(t, js, cfg)
+	}
+	waittest.Receive(t, "the log has another version", l.Lasts().Done())
+	if err := context.Cause(l.Lasts()); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
+		t.Error(err)
+	}
+	if _, err := l.Publish(waittest.Context(t), of("s", "t", 2)); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("an event is stored, %v", err)
+	}
+}
+
+// A server may lose the metadata of a stream, and get them back.
+func TestLasts_WithoutVersion(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	js := newJetStream(t, l)
+	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
+	was := maps.Clone(cfg.Metadata)
+	delete(cfg.Metadata, "rejoin.version")
+	update(t, js, cfg)
+	if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
+		t.Errorf("no version: %v", err)
+	}
+	cfg.Metadata = was
+	update(t, js, cfg)
+	mustPublish(t, l, of("s", "t", 1))
+	if l.Lasts().Err() != nil {
+		t.Error(context.Cause(l.Lasts()))
 	}
 }
 

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,7 +17,7 @@ import (
 // OpenSession stores an opening, if the session has none: of several that open it at the
 // same time one succeeds. Errors wrap [ErrExists], or are those of [Log.Publish].
 func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
-	data, err := json.Marshal(o)
+	data, err := o.encode()
 	if err != nil {
 		return Opening{}, err
 	}
@@ -32,11 +31,11 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 
 // ChangeOpening stores an opening in the place of the one at o.Sequence, whose o.Began it keeps: of
 // several changes of the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
-// and metadata may change, and Changes must grow with each change: readers take a second opening of
+// and metadata may change, o.Later must be that of the opening, and Changes must grow with each change: readers take a second opening of
 // the same life for a copy of the first, and the janitor compares Changes with the index. Errors
 // wrap [ErrConflict] when the opening is not the newest of its name, or are those of [Log.Publish].
 func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
-	data, err := json.Marshal(o)
+	data, err := o.encode()
 	if err != nil {
 		return Opening{}, err
 	}

@@ -67,6 +67,9 @@ type Log struct {
 	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
 	now         func() clocks.Instant
 
+	lasts    context.Context //nolint:containedctx // see Lasts
+	replaced context.CancelCauseFunc
+
 	stop    context.CancelFunc
 	watched sync.WaitGroup
 }
@@ -86,6 +89,11 @@ func (l *Log) Close() {
 	l.stop()
 	l.watched.Wait()
 }
+
+// Lasts returns a context that ends when the log has got another version of its layout, with the cause, which
+// wraps [ErrMismatch]: a later version of the program has converted it. From then on nothing is stored, and no tail
+// begins.
+func (l *Log) Lasts() context.Context { return l.lasts }
 
 // Settings returns the log's settings, at most a few seconds old. Its limits and replicas may
 // change; partitions and the like never do.

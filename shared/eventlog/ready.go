@@ -122,6 +122,9 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 			err = l.refreshWithin(ctx, p)
 		}
 	}
+	if errors.Is(err, errVersion) {
+		l.replaced(err)
+	}
 	if err != nil && ctx.Err() == nil {
 		l.lookTrouble.Note(ctx, strconv.Itoa(p), "cannot look at a partition", slog.Int("partition", p), slog.Any("error", err))
 	}
@@ -169,6 +172,9 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {
+		if l.lasts.Err() != nil {
+			return "", errors.Join(ErrUnavailable, context.Cause(l.lasts))
+		}
 		server := l.nc.ConnectedServerId()
 		part.mu.Lock()
 		ready, changed := part.readyOn == server, part.changed

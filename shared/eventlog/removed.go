@@ -66,7 +66,7 @@ func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p
 func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
 	var all []Removed
 	if own.UpTo > after {
-		all, after = append(all, Removed{stream, own.UpTo, own.Reason, true}), own.UpTo
+		all, after = append(all, Removed{stream, own.UpTo, own.Reason, !own.unread}), own.UpTo
 	}
 	if whole.UpTo > after {
 		all, after = append(all, Removed{stream, whole.UpTo, whole.Reason, false}), whole.UpTo
@@ -85,8 +85,8 @@ func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subjec
 func (l *Log) trimsOf(ctx context.Context, of event.Subject, after uint64) (map[string]Trim, error) {
 	newest := map[string]Trim{}
 	s := scan{log: l, p: of.Partition, filter: of.TrimsFilter(), upTo: math.MaxUint64, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
-		if t := e.Trim; t != nil && t.UpTo > newest[t.Stream].UpTo {
-			newest[t.Stream] = *t
+		if t := readerTrim(e.Trim, e.Subject, e.Sequence); e.Valid && t.UpTo > newest[t.Stream].UpTo {
+			newest[t.Stream] = t
 		}
 		return true
 	}}
@@ -111,7 +111,7 @@ func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject,
 	}
 	for stream, t := range newest {
 		if t.UpTo > after {
-			all = append(all, Removed{stream, t.UpTo, t.Reason, true})
+			all = append(all, Removed{stream, t.UpTo, t.Reason, !t.unread})
 		}
 	}
 	return all, nil
@@ -128,10 +128,7 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 	if err != nil {
 		return Trim{}, err
 	}
-	if t := trimIn(of, msg.Header, msg.Sequence, msg.Time); t != nil {
-		return *t, nil
-	}
-	return Trim{}, nil
+	return readerTrim(trimIn(of, msg.Header, msg.Sequence, msg.Time), of, msg.Sequence), nil
 }
 
 // expired returns what the floor took of a stream after a sequence that lies below it; nil

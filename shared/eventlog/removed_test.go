@@ -77,6 +77,42 @@ func TestRemovedAfter_Trims(t *testing.T) {
 	want("", 3, " cleared to 6, false; a trimmed to 5, true; b cleared to 4, true")
 }
 
+// A trim that a later version has written in a form of its own may have removed all that lies before it.
+func TestRemovedAfter_UnreadableTrim(t *testing.T) {
+	t.Parallel()
+	l := create(t, natstest.Start(t), one())
+	for n := range 3 { // births at 1 and 2
+		mustPublish(t, l, of("s", "a", n))
+		mustPublish(t, l, of("s", "b", n))
+	}
+	announce(t, l, "a", 3, eventlog.Trimmed, 3)
+	js := newJetStream(t, l)
+	later := func(subject string) uint64 {
+		t.Helper()
+		msg := nats.NewMsg(subject)
+		msg.Header.Set("Rejoin-Up-To", "later: 5")
+		ack, err := js.PublishMsg(waittest.Context(t), msg)
+		must(t, err)
+		return ack.Sequence
+	}
+	at := later("mcp.0.s.l.=trim.a")
+	for after, want := range map[uint64]string{0: fmt.Sprintf("a expired to %d, false", at-1), at - 1: "", at: ""} {
+		if got := missing(t, l, "a", after); got != want {
+			t.Errorf("behind %d: %q, want %q", after, got, want)
+		}
+		if got := missing(t, l, "", after); got != want {
+			t.Errorf("of the session, behind %d: %q, want %q", after, got, want)
+		}
+	}
+	if got := missing(t, l, "b", 0); got != "" {
+		t.Errorf("of another stream: %q", got)
+	}
+	at = later("mcp.0.s.l.=trim")
+	if got, want := missing(t, l, "b", 0), fmt.Sprintf("b expired to %d, false", at-1); got != want {
+		t.Errorf("of the session: %q, want %q", got, want)
+	}
+}
+
 // A janitor that knows less than another one hides nothing that the other has announced.
 func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
@@ -374,6 +410,36 @@ func TestChangeOpening(t *testing.T) {
 		}
 		if _, err := l.ChangeOpening(waittest.Context(t), lost); !errors.Is(err, eventlog.ErrConflict) {
 			t.Errorf("it was stored twice: %v", err)
+		}
+	})
+}
+
+// A later version may say more of an opening. Neither a change nor a copy by this one drops that.
+func TestOpening_OfALaterVersion(t *testing.T) {
+	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
+		msg := nats.NewMsg("mcp.0.s.=open")
+		msg.Data = []byte(`{"life":"l","owner":"me","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
+		msg.Header.Set("Rejoin-Later", "7")
+		ack, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg)
+		must(t, err)
+		s := event.Subject{Session: "s", Kind: event.Open}
+		copied, err := l.Rewrite(waittest.Context(t), s, ack.Sequence, nil)
+		must(t, err)
+		stored, err := streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence)
+		must(t, err)
+		if stored.Header.Get("Rejoin-Later") != "7" || string(stored.Data) != string(msg.Data) {
+			t.Errorf("the copy has %v, %s", stored.Header, stored.Data)
+		}
+		o, err := other.Opening(waittest.Context(t), "s")
+		must(t, err)
+		o.Members, o.Changes = []string{"bob"}, 1
+		changed, err := other.ChangeOpening(waittest.Context(t), o)
+		must(t, err)
+		stored, err = streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), changed.Sequence)
+		must(t, err)
+		want := `{"changes":1,"created":"2026-01-02T03:04:05Z","life":"l","members":["bob"],"owner":"me","readers":["eve"]}`
+		if string(stored.Data) != want {
+			t.Errorf("the changed opening has %s, want %s", stored.Data, want)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -50,8 +51,10 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		switch {
 		case err == nil:
 			msg.Data = there.Data
-			if changes := there.Header.Get(headerChanges); changes != "" {
-				msg.Header.Set(headerChanges, changes)
+			for name, values := range there.Header { // those of a later version too
+				if strings.HasPrefix(name, headerPrefix) {
+					msg.Header[name] = values
+				}
 			}
 			setBegan(msg, beganIn(there.Header, sequence))
 		case s.Kind == event.Open || !errors.Is(err, ErrNotFound): // an end that is damaged is still one

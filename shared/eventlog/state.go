@@ -480,7 +480,11 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 			ErrMismatch, cfg.Name, cfg.Subjects, streamSubject(p))
 	}
 	if v := cfg.Metadata[metadata.KeyVersion]; v != Version {
-		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", ErrMismatch, cfg.Name, v, Version)
+		err := errVersion
+		if v == "" { // it is somebody else's, or a server has lost the metadata
+			err = ErrMismatch
+		}
+		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", err, cfg.Name, v, Version)
 	}
 	if cfg.Metadata[metadata.KeyBirth] == "" {
 		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metadata.KeyBirth)

@@ -58,6 +58,8 @@ type Trim struct {
 	// Sequence and Time say where and when it was stored.
 	Sequence uint64
 	Time     time.Time
+
+	unread bool // see readerTrim
 }
 
 // trimIn reads an entry of the kind [event.Trim]; nil when it cannot be read.
@@ -71,6 +73,15 @@ func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim
 		return nil
 	}
 	return t
+}
+
+// readerTrim returns what a reader takes for the trim at a sequence, of which t is what can be read. Of a trim that
+// cannot be read, as a later version may write, it is unknown which of the events before it are removed.
+func readerTrim(t *Trim, s event.Subject, sequence uint64) Trim {
+	if t != nil {
+		return *t
+	}
+	return Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, UpTo: sequence - 1, Reason: Expired, Sequence: sequence, unread: true}
 }
 
 // formatRemoved writes sequences as differences in base 36, each a number or "first*count"

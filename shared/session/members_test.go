@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -113,6 +114,24 @@ func TestSetMembers(t *testing.T) {
 		rec, err := other.Visible(waittest.Context(t), "s", usedBy("dave"))
 		return err == nil && rec.State == session.Closed
 	})
+}
+
+// A later version may say more of a session in the log than this one knows.
+func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	js := natstest.JetStream(t, l.Conn())
+	msg := nats.NewMsg(event.Subject{Partition: l.Partition("s"), Session: "s", Kind: event.Open}.String())
+	msg.Data = []byte(`{"life":"l","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
+	if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
+		t.Fatal(err)
+	}
+	mustSetMembers(t, r, "s", "bob")
+	o, err := l.Opening(waittest.Context(t), "s")
+	if err != nil || !slices.Equal(o.Members, []string{"bob"}) || string(o.Later["readers"]) != `["eve"]` {
+		t.Errorf("%+v, %v", o, err)
+	}
 }
 
 // Whatever happens to the index, the members are those of the log.

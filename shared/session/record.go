@@ -45,8 +45,7 @@ type Record struct {
 	// [WithoutMetadata].
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
-	// Retention is what Metadata says of the session's limits; nothing when that
-	// cannot be read.
+	// Retention is what Metadata says of the session's limits, as far as this version can read it.
 	Retention Retention `json:"-"`
 	// JSONRPC is what Metadata says of the session's messages: each is one JSON-RPC 2.0 message.
 	JSONRPC bool `json:"-"`

@@ -487,7 +487,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 			rec = edited
 			o := rec.opening()
 			if f.opening != nil {
-				o.Sequence, o.Began = f.opening.Sequence, f.opening.Began
+				o.Sequence, o.Began, o.Later = f.opening.Sequence, f.opening.Began, f.opening.Later
 			}
 			switch err := r.changeOpening(ctx, o); {
 			case errors.Is(err, eventlog.ErrConflict):

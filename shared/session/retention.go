@@ -26,7 +26,8 @@ type Retention struct {
 const longest = 100 * 365 * 24 * 3600
 
 // ParseRetention reads it from a session's metadata, an object or nothing. The error
-// wraps [ErrRetention]; what is returned with it says nothing.
+// wraps [ErrRetention]. The members that can be read are returned with it: a later version, which
+// has accepted the metadata, may know more of them.
 func ParseRetention(metadata json.RawMessage) (Retention, error) {
 	if len(metadata) == 0 {
 		return Retention{}, nil
@@ -51,27 +52,31 @@ func ParseRetention(metadata json.RawMessage) (Retention, error) {
 	}
 	var r Retention
 	var idle, keep int64
+	var err error
 	known := map[string]*int64{"maxEvents": &r.MaxEvents, "maxBytes": &r.MaxBytes, "maxStreams": &r.MaxStreams, "idleAfter": &idle, "keepClosed": &keep}
 	for name, value := range limits {
 		to, ok := known[name]
 		if !ok {
-			return Retention{}, fmt.Errorf("%w: it may have the members maxEvents, maxBytes, maxStreams, idleAfter and keepClosed, and no others", ErrRetention)
+			err = fmt.Errorf("%w: it may have the members maxEvents, maxBytes, maxStreams, idleAfter and keepClosed, and no others", ErrRetention)
+			continue
 		}
-		if err := json.Unmarshal(value, to); err != nil || *to == 0 || *to < -1 {
-			return Retention{}, fmt.Errorf("%w: %s must be a positive whole number, or -1 for no limit", ErrRetention, name)
+		switch bad := json.Unmarshal(value, to); {
+		case bad != nil || *to == 0 || *to < -1:
+			err = fmt.Errorf("%w: %s must be a positive whole number, or -1 for no limit", ErrRetention, name)
+		case (to == &idle || to == &keep) && *to > longest:
+			err = fmt.Errorf("%w: idleAfter and keepClosed may be up to %d", ErrRetention, longest)
+		case to == &keep && keep < 0:
+			err = fmt.Errorf("%w: keepClosed must be a positive whole number", ErrRetention)
+		default:
+			continue
 		}
-	}
-	if max(idle, keep) > longest {
-		return Retention{}, fmt.Errorf("%w: idleAfter and keepClosed may be up to %d", ErrRetention, longest)
-	}
-	if keep < 0 {
-		return Retention{}, fmt.Errorf("%w: keepClosed must be a positive whole number", ErrRetention)
+		*to = 0
 	}
 	r.KeepClosed = time.Duration(keep) * time.Second
 	if r.IdleAfter = time.Duration(idle) * time.Second; idle < 0 {
 		r.IdleAfter = -1
 	}
-	return r, nil
+	return r, err
 }
 
 // mentionsRetention reports whether metadata may be an object with the member retention, whose

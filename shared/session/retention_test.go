@@ -42,10 +42,29 @@ func TestRetention_FromMetadata(t *testing.T) {
 		`{"retention":{"keepClosed":3153600001}}`,
 		`{"retention":{"keepClosed":-1}}`,
 		`{"retention":{"maxevents":1}}`,
-		`{"retention":{"maxEvents":1,"maxAge":1}}`,
 	} {
 		if got, err := session.ParseRetention(json.RawMessage(metadata)); !errors.Is(err, session.ErrRetention) || got != (session.Retention{}) {
 			t.Errorf("%s: %+v, %v", metadata, got, err)
+		}
+	}
+}
+
+// An earlier version applies what it knows of what a later one has accepted: a session that may hold more than the
+// others would be trimmed to their limits.
+func TestRetention_OfALaterVersion(t *testing.T) {
+	for metadata, want := range map[string]session.Retention{
+		`{"retention":{"maxEvents":5,"maxAge":1}}`:                     {MaxEvents: 5},
+		`{"retention":{"idleAfter":-1,"maxBytes":"1GB"}}`:              {IdleAfter: -1},
+		`{"retention":{"maxStreams":-1,"keepClosed":-1}}`:              {MaxStreams: -1},
+		`{"retention":{"keepClosed":60,"idleAfter":9000000000}}`:       {KeepClosed: time.Minute},
+		`{"retention":{"maxBytes":7,"maxEvents":{"perMinute":1000}}}`:  {MaxBytes: 7},
+		`{"retention":{"maxEvents":5,"maxBytes":9223372036854775808}}`: {MaxEvents: 5},
+	} {
+		if got, err := session.ParseRetention(json.RawMessage(metadata)); !errors.Is(err, session.ErrRetention) || got != want {
+			t.Errorf("%s: %+v, %v", metadata, got, err)
+		}
+		if got := session.New("s", "", json.RawMessage(metadata), time.Now()).Retention; got != want {
+			t.Errorf("%s: the record has %+v", metadata, got)
 		}
 	}
 }
@@ -90,9 +109,5 @@ func TestRecord_Retention(t *testing.T) {
 	other, _ := open(t, connect(t, srv))
 	if got, ok := other.Session("s"); !ok || got.Retention != made.Retention {
 		t.Errorf("elsewhere it is %+v", got)
-	}
-	odd := session.New("odd", "", json.RawMessage(`{"retention":{"maxEvents":0,"maxBytes":1}}`), time.Now())
-	if odd.Retention != (session.Retention{}) {
-		t.Errorf("%+v", odd)
 	}
 }

@@ -88,7 +88,8 @@ func Open(ctx context.Context, b *backend.Backend, log *slog.Logger) (*Bucket, e
 // Adopt takes a record over that another run has written. It is removed unless its stream is open.
 func (r *Bucket) Adopt(key string, rec Record) { r.written[key] = rec }
 
-// Load returns all records of all bridges. It tries until ctx ends.
+// Load returns the records of all calls of all bridges, and nothing else that lies in the bucket. It tries until ctx
+// ends.
 func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 	err = retry.Do(ctx, func() error {
 		all = map[string]Record{}
@@ -96,7 +97,7 @@ func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 		defer done()
 		err := bucket.Follow(whole, r.JS, rpc.CallsBucket, func(e bucket.Entry) {
 			var rec Record
-			if !e.Removed && json.Unmarshal(e.Value, &rec) == nil {
+			if _, _, ok := ParseKey(e.Key); ok && !e.Removed && json.Unmarshal(e.Value, &rec) == nil {
 				all[e.Key] = rec
 			}
 		}, done)

@@ -110,3 +110,25 @@ func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 		t.Errorf("after %d looks: %v", looks, err)
 	}
 }
+
+// The bucket also has what other packages note, and a later version may note more: a bridge that takes over adopts
+// what Load returns, and would remove it.
+func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
+	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, key := &Bucket{log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
+	if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []string{"=later.s.c1", "=later", key + ".later"} {
+		if _, err := kv.Put(t.Context(), other, []byte(`{"id":"7"}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := r.Load(t.Context()); err != nil || len(all) != 1 || all[key].ID != "7" {
+		t.Errorf("%v, %v", all, err)
+	}
+}

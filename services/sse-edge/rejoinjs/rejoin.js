@@ -243,6 +243,7 @@ export function subscribe(target, options = {}) {
 }
 
 const OUR_TYPES = ['connect', 'cursor', 'gap', 'close', 'expiring', 'state'] // state: of several sessions alone
+const LATER_TYPES = 'rejoin.' // begins the types that later versions of the edge may send
 const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
 const STOPPED = { reason: 'stopped' }
 
@@ -588,6 +589,7 @@ class Subscription {
           break
         } // else it is a type of a publisher's
       default:
+        if (type.startsWith(LATER_TYPES)) break
         if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data))) return STOPPED
     }
     await this.#moveTo(id)

@@ -608,18 +608,19 @@ func (w *Window) lose(c *Chain) uint64 {
 // which is on its list. A trim lies after all that is on its list, so what the tail missed
 // of that is known when the trim comes.
 func (w *Window) trim(e eventlog.Entry) {
-	if e.Trim == nil {
-		w.skipped("trim") // what it would explain is damage; see reportDamaged of cursor
-		return
-	}
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
-	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.before, n.beforeBegan = n.life, n.began
-		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
-	}
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
 		c.flow.newestTrim = e.Sequence
+	}
+	if e.Trim == nil {
+		w.skipped("trim") // what it would explain is damage; see reportDamaged of cursor
+		w.note(e.Sequence, c)
+		return
+	}
+	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
+		n.before, n.beforeBegan = n.life, n.began
+		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
 		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.start)

@@ -445,6 +445,27 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
 }
 
+// A reader below the window asks the log again after each trim, also after one that this version cannot read.
+func TestWindow_UnreadableTrim(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	a, b, all := streamOf("s", "a"), streamOf("s", "b"), streamOf("s", "")
+	want := func(at Place, want uint64) {
+		t.Helper()
+		r := cursorAt(w, at, 0)
+		defer w.Detach(r.Chain)
+		if newest, _ := w.Trims(r.Chain); newest != want {
+			t.Errorf("the newest trim of %v is %d, want %d", at, newest, want)
+		}
+	}
+	w.Append(trimOf(1, a), 0)
+	w.Append(controlEntry(2, a, event.Trim), 0)
+	want(a, 2)
+	want(b, 0)
+	want(all, 2)
+	w.Append(controlEntry(3, all, event.Trim), 0)
+	want(b, 3)
+}
+
 // A flow reports one loss for the clear of its session, and none for a stream that lost less than that.
 func TestWindow_LossesOfAClearedSession(t *testing.T) {
 	w := newTestWindow(1 << 20)

@@ -557,6 +557,14 @@ test('a message of the type state is no news of a session', async (t) => {
   assert.deepEqual(events, [1])
 })
 
+test('an event of a later version of the edge is no message', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + message(1) + block({ event: 'rejoin.later', id: id(2), data: { n: 2 } }) + message(3)), ended)
+  const { events, cursor } = await follow(server, { types: '*' })
+  assert.deepEqual(events, [1, 3])
+  assert.equal(cursor, id(3))
+})
+
 test('the empty message of a proxy without an edge is no event, and its ID no cursor', async (t) => {
   hurry(t)
   const none = streamed('retry: 50\n:\ndata:\n\n')
