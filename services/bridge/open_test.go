@@ -20,7 +20,7 @@ import (
 // a client that is refused, and makes its call again, has it run twice.
 func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 	for name, tt := range map[string]struct{ request, instead string }{
-		"refused":    {"$JS.API.STREAM.MSG.GET.KV_" + session.Bucket, "$NO.API.STREAM.MSG.GET.KV_" + session.Bucket}, // to which nobody responds
+		"refused":    {"$JS.API.STREAM.MSG.GET.KV_" + session.Bucket, "$NO.API.STREAM.MSG.GET.KV_" + session.Bucket}, // which has no responders
 		"unanswered": {".=open ", ".=open x"},                                                                        // the reply goes to another inbox
 	} {
 		t.Run(name, func(t *testing.T) {

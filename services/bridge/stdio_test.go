@@ -154,7 +154,7 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 			s, cfg, lost := newSystem(t, eventlog.Settings{}), stdioConfig(t), atomic.Bool{}
 			link := &natstest.Link{Before: func(data []byte) {
 				if i := bytes.Index(data, []byte("PUB mcp.")); i >= 0 && lost.Load() {
-					copy(data[i:], "PUB nop.") // to which nobody responds
+					copy(data[i:], "PUB nop.") // which has no responders
 				}
 			}}
 			s.options = []nats.Option{nats.SetCustomDialer(link)}

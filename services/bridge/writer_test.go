@@ -82,7 +82,7 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 			if i < 0 {
 				return
 			}
-			copy(data[i:], "$NO.API.") // to which nobody responds
+			copy(data[i:], "$NO.API.") // which has no responders
 		}
 	}})}
 	in := s.start(t, testConfig(up.URL))

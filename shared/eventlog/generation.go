@@ -126,7 +126,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 
 // lostFrom returns the sequence from which on a partition may have others than the entries that were lost when most of
 // its servers were restarted together, known with the IDs they had before and now. Clients of a server that was not
-// restarted wait for nobody, and may have stored some already. They have done so since a restarted server leads, by whose
+// restarted do not wait, and may have stored some already. They have done so since a restarted server leads, by whose
 // clock both times are; a leader that was not restarted may lead for long. Where that is not found within half
 // a second, as when each answer takes 25 ms, it is the end of the log.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known, now cluster.Servers) (uint64, error) {

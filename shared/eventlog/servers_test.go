@@ -179,7 +179,7 @@ func allServers(t *testing.T, l *eventlog.Log) cluster.Servers {
 	}, func(s cluster.Servers) bool { return len(s) == 3 })
 }
 
-// A client that is connected to the server that was not restarted waits for nobody. What it stores before the
+// A client that is connected to the server that was not restarted does not wait. What it stores before the
 // janitor looks may have the sequences of what was lost.
 func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
 	t.Parallel()
