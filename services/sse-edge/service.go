@@ -65,7 +65,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s := &Service{cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, memory: env.Memory, nc: b.Conn}
-	b.Register("edge", env.Metrics)
 	s.subs = subscriber.New(cfg.Config, b, env)
 	var err error
 	if s.mcp, err = mcpedge.New(cfg.MCP, s.subs, b, env); err != nil {
@@ -203,6 +202,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Edge.DrainWithin(cfg.StopTimeout)
 	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
 		func(ctx context.Context) (*backend.Backend, error) {
+			cfg.Backend.Metrics = env.Metrics
 			b, err := backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
 			if err == nil {
 				b.Sessions.ReadOnly()
