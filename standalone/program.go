@@ -115,7 +115,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
 	defer cancel()
 	first, err := p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
-		return backend.Create(ctx, backend.Config{}, "janitor", settings, p.env.Log, opts...)
+		return backend.Create(ctx, backend.Config{Metrics: p.env.Metrics}, "janitor", settings, p.env.Log, opts...)
 	})
 	if err != nil {
 		return nil, explain(f, err)
@@ -131,7 +131,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	}
 	open := func(name string) (*backend.Backend, error) {
 		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
-			return backend.Open(ctx, backend.Config{}, name, p.env.Log, opts...)
+			return backend.Open(ctx, backend.Config{Metrics: p.env.Metrics}, name, p.env.Log, opts...)
 		})
 	}
 	second, err := open("ingest")

@@ -46,6 +46,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	}
 	return backend.Serve(ctx, cfg.Config, env, "bridge",
 		func(ctx context.Context) (*backend.Backend, error) {
+			cfg.Backend.Metrics = env.Metrics
 			return backend.Open(ctx, cfg.Backend, "bridge", env.Log)
 		},
 		func(b *backend.Backend) (*Service, error) { return New(cfg.Bridge, b, env) })

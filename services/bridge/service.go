@@ -57,7 +57,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Register("bridge", env.Metrics)
 	s := &Service{host: h, server: server, inbox: make(chan *nats.Msg, inboxSize), handling: quota.NewPool(int64(cfg.MaxCalls))}
 	s.table = sessions.NewTable(h, s.inbox)
 	s.stateless = stateless.New(h, server, s.table, tools)

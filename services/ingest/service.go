@@ -31,7 +31,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Register("ingest", env.Metrics)
 	limits := session.NewLimits(cfg.Sessions, b.Sessions.Usage)
 	inflight := quota.NewPool(int64(cfg.MaxInFlight))
 	m := newMetrics(env.Metrics, limits.Share, inflight)
@@ -129,6 +128,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Ingest.Sessions = cfg.Sessions
 	return backend.Serve(ctx, cfg.Config, env, "ingest",
 		func(ctx context.Context) (*backend.Backend, error) {
+			cfg.Backend.Metrics = env.Metrics
 			return backend.Open(ctx, cfg.Backend, "ingest", env.Log)
 		},
 		func(b *backend.Backend) (*Service, error) { return New(cfg.Ingest, b, env) })

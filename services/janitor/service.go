@@ -69,7 +69,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
-	b.Register("janitor", env.Metrics)
 	m := newMetrics(env.Metrics, s.partitions, s.actingFor)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
 	s.deleter.partitions, s.deleter.metrics = s.partitions, m
@@ -282,7 +281,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Janitor.Access = access
 	return backend.Serve(ctx, cfg.Config, env, "janitor",
 		func(ctx context.Context) (*backend.Backend, error) {
-			cfg.Backend.ByPartition = true
+			cfg.Backend.ByPartition, cfg.Backend.Metrics = true, env.Metrics
 			return backend.Create(ctx, cfg.Backend, "janitor", cfg.Log.Settings(), env.Log)
 		},
 		func(b *backend.Backend) (*Service, error) {

@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
+	"rejoin/shared/metric"
 	"rejoin/shared/presence"
 	"rejoin/shared/web"
 	"rejoin/shared/web/pages"
@@ -65,7 +66,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return nil, err
 	}
 	s := &Service{cfg: cfg, log: b.Log, sessions: b.Sessions, logger: env.Log, memory: env.Memory, nc: b.Conn}
-	b.Register("edge", env.Metrics)
 	s.subs = subscriber.New(cfg.Config, b, env)
 	var err error
 	if s.mcp, err = mcpedge.New(cfg.MCP, s.subs, b, env); err != nil {
@@ -93,6 +93,12 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 				slog.String("client", client.String()), slog.Any("error", err))
 		})
 	}
+	metric.GaugeFunc(env.Metrics, "rejoin_edge_certificate_expiry_timestamp_seconds", "When the certificate that clients receive expires, in Unix time; 0 without one.", func() float64 {
+		if s.front == nil {
+			return 0
+		}
+		return float64(s.front.Expires().Unix())
+	})
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: s.subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
 	s.app.Server().KeepHijackedConns = true // they are the workers'
 	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.MCP.PublicURL)
@@ -203,6 +209,7 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Edge.DrainWithin(cfg.StopTimeout)
 	return backend.Serve(ctx, cfg.Config, env, "sse-edge",
 		func(ctx context.Context) (*backend.Backend, error) {
+			cfg.Backend.Metrics = env.Metrics
 			b, err := backend.Open(ctx, cfg.Backend, "sse-edge", env.Log)
 			if err == nil {
 				b.Sessions.ReadOnly()

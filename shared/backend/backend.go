@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inbox"
@@ -31,6 +32,8 @@ type Config struct {
 
 	// Now is the clock for what is compared with other machines. Nil: time.Now.
 	Now func() time.Time `kong:"-"`
+	// Metrics has the metrics of the connection, also while it is not there yet. Nil: none are registered.
+	Metrics prometheus.Registerer `kong:"-"`
 	// ByPartition has [Create] open the registry with [session.ByPartition].
 	ByPartition bool `kong:"-"`
 }
@@ -53,7 +56,7 @@ func (b *Backend) Now() time.Time {
 }
 
 // Open connects and opens the log and the registry, whose copy is without metadata, and waits
-// until both exist or ctx ends. name is shown in NATS's monitoring. Errors are those of
+// until both exist or ctx ends. name is shown in NATS's monitoring and names the metrics. Errors are those of
 // [eventlog.Open] and [session.OpenRegistry].
 func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
 	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
@@ -161,6 +164,9 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	nc, err := cfg.Connect(name, log, opts...)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Metrics != nil {
+		register(nc, name, cfg.Metrics)
 	}
 	b := &Backend{Conn: nc, now: cfg.Now}
 	said := ""

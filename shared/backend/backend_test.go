@@ -57,39 +57,56 @@ func TestCreate_NATSRestarts(t *testing.T) {
 	}
 }
 
+// A service that waits for NATS says so: without the metric an alert could not tell it from one that does not run.
 func TestMetrics_Connected(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
-		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
 	registry := prometheus.NewRegistry()
-	b.Register("test", registry)
-	wait := func(connected, reconnects float64) {
-		t.Helper()
-		waittest.Value(t, fmt.Sprintf("%v and %v", connected, reconnects), func() map[string]float64 {
-			got := map[string]float64{}
+	cfg := backend.Config{NATSURL: srv.URL(), Metrics: registry}
+	srv.Stop()
+	value := func(name string) func() float64 {
+		return func() float64 {
 			families, err := registry.Gather()
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range families {
-				m := f.GetMetric()[0]
-				got[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				if f.GetName() == name {
+					m := f.GetMetric()[0]
+					return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
 			}
-			return got
-		}, func(got map[string]float64) bool {
-			return len(got) == 2 && got["rejoin_test_nats_connected"] == connected && got["rejoin_test_nats_reconnects_total"] == reconnects
-		})
+			return -1
+		}
 	}
-	wait(1, 0)
-	srv.Stop()
-	wait(0, 0)
+	connected, reconnects := value("rejoin_test_nats_connected"), value("rejoin_test_nats_reconnects_total")
+	wait := func(what string, value func() float64, want float64) {
+		t.Helper()
+		waittest.Value(t, fmt.Sprintf("%s %v", what, want), value, func(got float64) bool { return got == want })
+	}
+	opened := make(chan *backend.Backend, 1)
+	go func() {
+		b, err := backend.Create(waittest.Context(t), cfg, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
+			nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- b
+	}()
+	wait("connected", connected, 0)
 	srv.Start()
-	wait(1, 1)
+	b := <-opened
+	if b == nil {
+		return
+	}
+	defer b.Close()
+	wait("connected", connected, 1)
+	before := reconnects()
+	srv.Stop()
+	wait("connected", connected, 0)
+	srv.Start()
+	wait("connected", connected, 1)
+	wait("reconnects", reconnects, before+1)
 }
 
 // A log whose replicas need more servers than the cluster has is waited for.

@@ -388,6 +388,23 @@ func TestCookie_OnlyFromABearerToken(t *testing.T) {
 	}
 }
 
+// Browsers drop a larger cookie without a word, and the page would then be refused as one without a token.
+func TestCookie_TokenTooLong(t *testing.T) {
+	addr := serveGuarded(t, access(t, nil), SameSiteLax)
+	token := authtest.Token(t, "alice", func(token *auth.Token) {
+		token.Subscribe = slices.Repeat([]auth.Pattern{auth.Pattern(strings.Repeat("s", 100))}, 40)
+	})
+	bearer := header("Authorization", "Bearer "+token) + "Content-Length: 0\r\n"
+	if r := do(t, addr, "POST", "/who", bearer); r.body != "you are alice" {
+		t.Errorf("got %+v", r)
+	}
+	r := do(t, addr, "POST", "/v1/cookie", bearer)
+	expectProblem(t, r, CodeInvalidHeader)
+	if r.header.Get("Set-Cookie") != "" || !strings.Contains(r.body, "4090") {
+		t.Errorf("got %+v", r)
+	}
+}
+
 // A page that is not listed cannot have a cookie deleted; who is let in need not have a
 // good one.
 func TestCookie_Delete(t *testing.T) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -21,6 +22,10 @@ const (
 // maxCookieAge is how long browsers keep a cookie at most (RFC 6265bis, section 5.5).
 const maxCookieAge = 400 * 24 * time.Hour
 
+// maxCookieBytes is the most that browsers keep of a cookie's name and value together; they drop a larger one
+// without a word (RFC 6265bis, section 5.6).
+const maxCookieBytes = 4096
+
 // SameSite says with which requests of other sites' pages a browser sends the cookie.
 type SameSite string
 
@@ -33,8 +38,8 @@ const (
 
 // SetCookie has the browser keep the bearer token of the request's Authorization header
 // in a cookie that no script can read, until the token expires. It is Secure unless the
-// request's host is the loopback interface. Errors are those of [Access.Authenticate]; a
-// cookie does not renew itself.
+// request's host is the loopback interface. Errors are those of [Access.Authenticate], and 400
+// invalid_header for a token that no browser would keep; a cookie does not renew itself.
 func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
 	token, ofCookie, err := credentials(c)
 	if err == nil && ofCookie {
@@ -44,6 +49,9 @@ func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
 	grants, err := a.Authenticate(c) // which has the error of credentials
 	if err != nil {
 		return err
+	}
+	if room := maxCookieBytes - len(cookieName(c)); len(token) > room {
+		return a.refuse(refusedHeader, New(CodeInvalidHeader, fmt.Sprintf("The token has %d bytes, and browsers keep a cookie with up to %d; get a token with fewer claims.", len(token), room)))
 	}
 	age := min(time.Until(grants.Expires), maxCookieAge)
 	// No age would mean that it ends with the browser.

@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -21,6 +22,18 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/waittest"
 )
+
+// "36500d" is the largest number of days that a flag takes.
+func TestWorker_LongestAge(t *testing.T) {
+	for _, age := range []time.Duration{36500 * 24 * time.Hour, math.MaxInt64} {
+		w, st, now := &worker{streams: &Streams{cfg: Config{MaxAge: age}}}, &Stream{}, time.Now()
+		for range 20 {
+			if w.setTimes(st, now); st.endAt.Before(now.Add(age / 2)) {
+				t.Fatalf("a stream that may last %s ends at %s", age, st.endAt)
+			}
+		}
+	}
+}
 
 func TestToken_Warning(t *testing.T) {
 	now := time.Now()

@@ -229,7 +229,8 @@ func (w *worker) listen(st *Stream) {
 func (w *worker) setTimes(st *Stream, now time.Time) {
 	cfg := w.streams.cfg
 	st.beatAt = now.Add(cfg.Heartbeat)
-	st.endAt = now.Add(cfg.MaxAge*9/10 + time.Duration(rand.Int64N(int64(cfg.MaxAge)/5+1))) //nolint:gosec // no secret
+	// Added one after the other: with an age of a century and more, their sum or a product overflows.
+	st.endAt = now.Add(cfg.MaxAge - cfg.MaxAge/10).Add(time.Duration(rand.Int64N(int64(cfg.MaxAge)/5 + 1))) //nolint:gosec // no secret
 	st.cause = "age"
 	if st.Ageless {
 		st.endAt = now.Add(forever)

@@ -48,6 +48,7 @@ const (
 // Server takes requests over TLS. It is safe for concurrent use.
 type Server struct {
 	http    http.Server
+	pair    *pair
 	ln      net.Listener
 	backend *listener
 	within  time.Duration // of a write to a client
@@ -62,7 +63,7 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write, refused: func(net.Addr, error) {}}
+	s := &Server{pair: pair, ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write, refused: func(net.Addr, error) {}}
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(s.forward),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
@@ -83,6 +84,12 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 // any number.
 func (s *Server) Bound(files *quota.Pool, client func(net.Addr) string, refused func(client net.Addr, err error)) {
 	s.backend.files, s.backend.client, s.refused = files, client, refused
+}
+
+// Expires returns when the certificate expires that the next client receives.
+func (s *Server) Expires() time.Time {
+	cert, _ := s.pair.get(nil) // never fails
+	return cert.Leaf.NotAfter
 }
 
 // Backend is what the edge's server listens on.

@@ -375,6 +375,23 @@ func TestServer_Stop(t *testing.T) {
 	})
 }
 
+func TestServer_Expires(t *testing.T) {
+	each(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, s system, c *http.Client) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if want := resp.TLS.PeerCertificates[0].NotAfter; !s.front.Expires().Equal(want) {
+			t.Errorf("it expires at %s, and not %s", s.front.Expires(), want)
+		}
+	})
+}
+
 func TestFiles_Validate(t *testing.T) {
 	for files, ok := range map[Files]bool{{}: true, {"c", "k"}: true, {"c", ""}: false, {"", "k"}: false} {
 		if err := files.Validate(); (err == nil) != ok || files.On() != (files.Cert != "") {
