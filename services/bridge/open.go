@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 
 	"rejoin/services/bridge/call"
@@ -44,7 +45,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 	}
 	life, err := s.register(ctx, c, d)
 	if err != nil {
-		s.host.Log.Warn("a session is not made", "session", c.Session, "error", err)
+		s.host.Trouble("session", "a session is not made", slog.String("session", c.Session), slog.Any("error", err))
 		s.host.Go(func() { d.Up.Close(s.host.Life, c.Header) })
 		return upstream.About(upstream.Busy("the session cannot be registered now"), []json.RawMessage{id})
 	}
@@ -52,7 +53,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 		w := call.NewWriter(s.host, c.Session, life, c.Stream)
 		w.Trace = c.Trace
 		if _, err := w.Put(ctx, call.Item{Data: d.Response, Final: true}); err != nil {
-			s.host.Log.Warn("the response to initialize is not stored", "session", c.Session, "error", err)
+			s.host.Trouble("response", "the response to initialize is not stored", slog.String("session", c.Session), slog.Any("error", err))
 			if h := s.table.Session(c.Session); h != nil {
 				h.Finish(host.ErrEnded)
 			}

@@ -95,6 +95,20 @@ func TestTrouble_ServerRefuses(t *testing.T) {
 	}
 }
 
+// Each client may begin as many sessions as it likes: it does not decide how large the log becomes.
+func TestTrouble_SessionsAreNotMade(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	s.start(t, testConfig(newServer(t).URL))
+	taken := rpc.Call{Action: rpc.Open, Session: s.open(t), Data: []byte(initialize)}
+	for range 3 {
+		wantStatus(t, s.do(t, taken), http.StatusServiceUnavailable)
+	}
+	if n := log.count("level=WARN", "a session is not made", "times=1"); n != 1 {
+		t.Errorf("%d lines: %s", n, log)
+	}
+}
+
 func TestTrouble_TooManyProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	log := s.logged()

@@ -96,7 +96,7 @@ func (h *Session) open(d *OnDemand) error {
 	defer leave()
 	d.opened = true // also when the answer does not come
 	if _, err := s.CreateSession(ctx, rec); err != nil {
-		s.Log.Warn("a session is not made", "session", h.Name, "error", err)
+		s.Trouble("session", "a session is not made", slog.String("session", h.Name), slog.Any("error", err))
 		return err
 	}
 	return h.Hold(ctx)
