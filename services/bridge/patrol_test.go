@@ -22,8 +22,17 @@ func TestHearing(t *testing.T) {
 		connection uint64
 		heard      bool
 	}{
-		{0, 1, true}, {0, 0, false}, {0, 0, false}, {0, 2, false}, {0, 2, true}, {1, 2, false}, {1, 2, true}, {3, 2, false}, {3, 2, true},
-		{3, 3, false}, {3, 3, true},
+		{0, 1, true},
+		{0, 0, false},
+		{0, 0, false},
+		{0, 2, false},
+		{0, 2, true},
+		{1, 2, false},
+		{1, 2, true},
+		{3, 2, false},
+		{3, 2, true},
+		{3, 3, false},
+		{3, 3, true},
 	} {
 		if heard := g.look(tt.pauses, tt.connection); heard != tt.heard {
 			t.Errorf("look %d: the edges were heard %t", i, heard)
