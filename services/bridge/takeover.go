@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,34 +32,41 @@ func (s *Service) takeOver(ctx context.Context) error {
 		return err
 	}
 	defer registry.Close()
+	names := map[string]bool{} // of sessions that are to be confirmed
+	for _, rec := range registry.Sessions() {
+		if _, ok := s.own(rec); ok {
+			names[rec.Session] = true
+		}
+	}
 	calls := map[string]map[string]records.Record{} // by session and stream
 	for key, rec := range all {
 		name, stream, _ := records.ParseKey(key) // Load has read it
-		if known, found := registry.Session(name); !found || known.State != session.Open {
+		known, found := registry.Session(name)
+		if found && known.State != session.Open {
 			s.records.Adopt(key, rec) // no bridge works on it: it will be removed
 			continue
+		}
+		if !found { // the bridge may have been killed before it wrote the index
+			names[name] = true
 		}
 		if calls[name] == nil {
 			calls[name] = map[string]records.Record{}
 		}
 		calls[name][stream] = rec
 	}
-	var own []string
-	for _, rec := range registry.Sessions() {
-		if _, ok := s.own(rec); ok {
-			own = append(own, rec.Session)
-		}
-	}
-	confirmed, err := s.confirm(ctx, own)
+	asked := slices.Collect(maps.Keys(names))
+	confirmed, err := s.confirm(ctx, asked)
 	if err != nil {
 		return err
 	}
-	for i, name := range own {
-		for stream, at := range calls[name] {
-			s.records.Adopt(records.Key(name, stream), at)
+	for i, name := range asked {
+		meta, own := s.own(confirmed[i])
+		if own || confirmed[i].State != session.Open {
+			for stream, at := range calls[name] {
+				s.records.Adopt(records.Key(name, stream), at)
+			}
 		}
-		meta, ok := s.own(confirmed[i])
-		if !ok {
+		if !own {
 			continue
 		}
 		s.host.Metrics.Takeovers.Inc()

@@ -13,8 +13,10 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -105,6 +107,37 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 		}
 		return n == 0
 	})
+}
+
+// The index of sessions is written when it can be: a bridge may have been killed before.
+func TestRestart_SessionMissingInTheIndex(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
+	first := s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "long")
+	up.step <- struct{}{}
+	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
+	first.stop()
+	up.left(t)
+	index, err := natstest.JetStream(t, s.b.Conn).KeyValue(waittest.Context(t), session.Bucket)
+	if err == nil {
+		err = index.Delete(waittest.Context(t), event.Token(name))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	other := testConfig(up.URL)
+	other.BridgeName = "other"
+	s.start(t, other) // leaves the record of the call alone
+	if n := s.start(t, testConfig(up.URL)).metric(t, "takeovers_total"); n != 1 {
+		t.Fatalf("%v sessions are taken over", n)
+	}
+	up.step <- struct{}{}
+	want := []string{note(0), note(1), response("1")}
+	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // records opens the bucket of open calls.

@@ -142,7 +142,7 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, k
 		return 0, err
 	}
 	if err != nil {
-		return end, nil //nolint:nilerr // publishers and edges wait for the generation
+		return end, nil // publishers and edges wait for the generation
 	}
 	return min(from, end), nil
 }

@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -427,7 +428,7 @@ func TestOpening_OfALaterVersion(t *testing.T) {
 		must(t, err)
 		stored, err := streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence)
 		must(t, err)
-		if stored.Header.Get("Rejoin-Later") != "7" || string(stored.Data) != string(msg.Data) {
+		if stored.Header.Get("Rejoin-Later") != "7" || !bytes.Equal(stored.Data, msg.Data) {
 			t.Errorf("the copy has %v, %s", stored.Header, stored.Data)
 		}
 		o, err := other.Opening(waittest.Context(t), "s")

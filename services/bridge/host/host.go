@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -146,15 +147,24 @@ func (h *Host) HasName() bool {
 // not hold it. Errors are those of [Host.Confirm] and [session.Registry.Create].
 func (h *Host) CreateSession(ctx context.Context, rec session.Record) (made session.Record, err error) {
 	mayBeMade := false // by an attempt without an answer
-	err = h.untilAvailable(ctx, func(ctx context.Context) (err error) {
-		if made, err = h.Backend.Sessions.Create(ctx, rec); mayBeMade && errors.Is(err, session.ErrExists) {
-			if made, err = h.Backend.Sessions.Get(ctx, rec.Session); err == nil && made.Life != rec.Life {
+	err = h.untilAvailable(ctx, func(ctx context.Context) error {
+		found, err := h.Backend.Sessions.Create(ctx, rec)
+		if mayBeMade && errors.Is(err, session.ErrExists) {
+			if found, err = h.Backend.Sessions.Get(ctx, rec.Session); err == nil && found.Life != rec.Life {
 				err = session.ErrExists
 			}
 		}
-		mayBeMade = true
-		return err
+		if mayBeMade = true; err != nil {
+			return err
+		}
+		if made = found; made.Revision == 0 { // the next bridge looks for it in the index
+			return fmt.Errorf("%w: the index is not written", session.ErrUnavailable)
+		}
+		return nil
 	})
+	if made.Session != "" {
+		return made, nil
+	}
 	return made, err
 }
 
