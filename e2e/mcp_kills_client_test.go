@@ -40,7 +40,7 @@ type killedCall struct {
 func (c *killedCall) kind() string {
 	switch {
 	case c.task != "":
-		return "a task"
+		return "task " + c.task
 	case c.tasks:
 		return "may be a task"
 	case c.modern:

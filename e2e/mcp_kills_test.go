@@ -142,7 +142,7 @@ func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string)
 
 func (k *killing) startBridge(name string) {
 	k.t.Helper()
-	args := append(k.args(name), k.nats.flag(), "--bridge-name="+name, "--task-after=300ms")
+	args := append(k.args(name), k.nats.flag(), "--bridge-name="+name, "--task-after=300ms", "--log-level=debug")
 	k.bridges[name] = startProgram(k.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", args...)
 }
 

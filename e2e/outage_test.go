@@ -297,7 +297,7 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(20))
+			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(200))
 		}
 	})
 	waittest.Until(t, path.Base(pkg)+" is ready", func() bool {
