@@ -156,7 +156,7 @@ type Opening struct {
 	Created time.Time `json:"created"`
 	// Metadata is a JSON object, or nothing.
 	Metadata json.RawMessage `json:"metadata,omitempty"`
-	// Later are members of the entry that this version does not know; nil for none.
+	// Later are members of the entry that this version does not know; nil for none. Only [Log.Opening] reads them.
 	Later map[string]json.RawMessage `json:"-"`
 	// Sequence is where the opening lies in its partition.
 	Sequence uint64 `json:"-"`
@@ -171,14 +171,20 @@ func OpeningIn(e Entry) (Opening, error) {
 	if err := json.Unmarshal(e.Data, &o); err != nil || o.Life == "" || event.CheckLife(o.Life) != nil {
 		return Opening{}, fmt.Errorf("%w: the opening at %d of partition %d cannot be read", ErrMismatch, e.Sequence, e.Subject.Partition)
 	}
-	_ = json.Unmarshal(e.Data, &o.Later) // an object, as above
-	for _, known := range []string{"life", "owner", "members", "changes", "created", "metadata"} {
-		delete(o.Later, known)
-	}
-	if len(o.Later) == 0 {
-		o.Later = nil
-	}
 	return o, nil
+}
+
+// laterMembers returns the members of an opening's entry that [Opening] has no field for; nil for none.
+func laterMembers(data []byte) map[string]json.RawMessage {
+	var later map[string]json.RawMessage
+	_ = json.Unmarshal(data, &later) // an object, as OpeningIn has seen
+	for _, known := range []string{"life", "owner", "members", "changes", "created", "metadata"} {
+		delete(later, known)
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	return later
 }
 
 // encode returns what [OpeningIn] reads.

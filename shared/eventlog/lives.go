@@ -31,8 +31,8 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 
 // ChangeOpening stores an opening in the place of the one at o.Sequence, whose o.Began it keeps: of
 // several changes of the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
-// and metadata may change, o.Later must be that of the opening, and Changes must grow with each change: readers take a second opening of
-// the same life for a copy of the first, and the janitor compares Changes with the index. Errors
+// and metadata may change; o.Later is what [Log.Opening] has read. Changes must grow with each change: readers take a
+// second opening of the same life for a copy of the first, and the janitor compares Changes with the index. Errors
 // wrap [ErrConflict] when the opening is not the newest of its name, or are those of [Log.Publish].
 func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 	data, err := o.encode()
@@ -58,7 +58,12 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	if err != nil {
 		return Opening{}, err
 	}
-	return OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Began: beganIn(msg.Header, msg.Sequence), Data: msg.Data})
+	o, err := OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Began: beganIn(msg.Header, msg.Sequence), Data: msg.Data})
+	if err != nil {
+		return Opening{}, err
+	}
+	o.Later = laterMembers(msg.Data)
+	return o, nil
 }
 
 // Sealed returns when a life was sealed, from when on it has no new streams, and whether
