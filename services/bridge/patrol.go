@@ -24,7 +24,7 @@ func (s *Service) reconcile() {
 		return s.connection(ctx)
 	}
 	edges := hearing{s.host.Pauses.Seen(), connection()}
-	var outage func() // ends the one that lasts; nil for none
+	outage := s.host.Pauses.Outage()
 	for {
 		select {
 		case <-s.host.Life.Done():
@@ -33,12 +33,7 @@ func (s *Service) reconcile() {
 		}
 		s.server.CloseExpiredSpares(time.Now())
 		heard := edges.look(s.host.Pauses.Seen(), connection())
-		if heard && outage != nil {
-			outage()
-			outage = nil
-		} else if !heard && outage == nil {
-			outage = s.host.Pauses.Outage()
-		}
+		outage.Set(!heard)
 		s.patrol(heard)
 	}
 }

@@ -69,12 +69,8 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		w.index++
 	}
 	m, since := w.host.Metrics, w.host.Times.Now()
-	var outage func() // ends the one that begins with a failure: a process that writes responses is not read meanwhile
-	defer func() {
-		if outage != nil {
-			outage()
-		}
-	}()
+	outage := w.host.Pauses.Outage() // begins with a failure: a process that writes responses is not read meanwhile
+	defer outage.Set(false)
 	for pause := retry.FirstPause; ; pause = min(2*pause, retry.LastPause) {
 		var ack eventlog.Ack
 		err := w.host.Confirm(ctx)
@@ -105,8 +101,8 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		case errors.Is(err, eventlog.ErrClosed):
 			return 0, ErrClosed
 		}
-		if outage == nil && !errors.Is(err, eventlog.ErrFull) { // a partition may be full for hours
-			outage = w.host.Pauses.Outage()
+		if !errors.Is(err, eventlog.ErrFull) { // a partition may be full for hours
+			outage.Set(true)
 		}
 		m.Retries.Inc()
 		w.host.Log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)

@@ -14,20 +14,38 @@ func (w *Watch) runs(d time.Duration) {
 	}
 }
 
+// timers begins timers of 10 s, and looks whether one has fired.
+type timers struct {
+	t     *testing.T
+	watch *Watch
+	fired bool
+}
+
+func newTimers(t *testing.T, w *Watch) *timers {
+	t.Helper()
+	w.Start()
+	return &timers{t: t, watch: w}
+}
+
+func (ts *timers) begin() *Timer {
+	return ts.watch.AfterFunc(10*time.Second, func() { ts.fired = true })
+}
+
+// want says whether one has fired since the last time.
+func (ts *timers) want(what string, now bool) {
+	ts.t.Helper()
+	if synctest.Wait(); ts.fired != now {
+		ts.t.Errorf("%s: it has fired %t", what, ts.fired)
+	}
+	ts.fired = false
+}
+
 // A timer that runs out in a pause, or soon after, runs once more: what came during the pause is read first.
 func TestTimer_RunsOutInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w Watch
-		w.Start()
-		fired := false
-		begin := func() *Timer { return w.AfterFunc(10*time.Second, func() { fired = true }) }
-		want := func(what string, now bool) {
-			t.Helper()
-			if synctest.Wait(); fired != now {
-				t.Errorf("%s: it has fired %t", what, fired)
-			}
-			fired = false
-		}
+		ten := newTimers(t, &w)
+		begin, want := ten.begin, ten.want
 		begin()
 		w.runs(9 * time.Second)
 		want("before its time", false)
@@ -56,25 +74,19 @@ func TestTimer_RunsOutInAPause(t *testing.T) {
 func TestTimer_RunsOutInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w Watch
-		w.Start()
-		fired := false
-		begin := func() { w.AfterFunc(10*time.Second, func() { fired = true }) }
-		want := func(what string, now bool) {
-			t.Helper()
-			if synctest.Wait(); fired != now {
-				t.Errorf("%s: it has fired %t", what, fired)
-			}
-			fired = false
-		}
+		ten := newTimers(t, &w)
+		begin, want := ten.begin, ten.want
 		begin()
 		w.runs(5 * time.Second)
 		first, second := w.Outage(), w.Outage()
+		first.Set(true)
+		second.Set(true)
 		w.runs(time.Second)
-		first()
-		first()
+		first.Set(false)
+		first.Set(false)
 		w.runs(time.Minute)
 		want("in the outage", false)
-		second()
+		second.Set(false)
 		w.runs(9 * time.Second)
 		want("soon after the outage", false)
 		w.runs(11 * time.Second)
@@ -82,7 +94,8 @@ func TestTimer_RunsOutInAnOutage(t *testing.T) {
 
 		begin()
 		w.runs(5 * time.Second)
-		w.Outage()()
+		second.Set(true)
+		second.Set(false)
 		w.runs(6 * time.Second)
 		want("after a short outage", false)
 		w.runs(10 * time.Second)

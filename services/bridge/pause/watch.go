@@ -72,17 +72,30 @@ func (w *Watch) Seen() int {
 	return w.seen
 }
 
-// Outage notes that NATS does not answer, or does not store an event, until end is called.
-func (w *Watch) Outage() (end func()) {
+// Outage is a time in which NATS does not answer, or does not store an event, as one part of the bridge sees it. It
+// belongs to one goroutine.
+type Outage struct {
+	watch *Watch
+	lasts bool
+}
+
+// Outage returns one that has not begun.
+func (w *Watch) Outage() *Outage { return &Outage{watch: w} }
+
+// Set notes whether the outage lasts. One that has ended may begin again.
+func (o *Outage) Set(lasts bool) {
+	if lasts == o.lasts {
+		return
+	}
+	w := o.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.lasting++
-	return sync.OnceFunc(func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.lasting--
-		w.outages++
-	})
+	if o.lasts = lasts; lasts {
+		w.lasting++
+		return
+	}
+	w.lasting--
+	w.outages++
 }
 
 // missed returns how many pauses and outages have ended, and whether an outage lasts.
