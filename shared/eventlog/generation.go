@@ -124,11 +124,13 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 	})
 }
 
-// lostFrom returns the sequence from which on a partition may have others than the entries that were lost when most of
-// its servers were restarted together, known with the IDs they had before and now. Clients of a server that was not
-// restarted do not wait, and may have stored some already. They have done so since a restarted server leads, by whose
-// clock both times are; a leader that was not restarted may lead for long. Where that is not found within half
-// a second, as when each answer takes 25 ms, it is the end of the log.
+// lostFrom returns where the generation of a partition begins of which most servers were restarted together: at the
+// first sequence that may have been given to an entry that was lost, and again to one stored since. known are the
+// servers before, now those after it.
+//
+// Clients of a server that was not restarted do not wait. They store once a restarted server leads, by whose clock
+// the entries have their times. Under a leader that was not restarted, which may lead for long, the generation begins
+// at the end of the log; also when the entries are not found within half a second, as when an answer takes 25 ms.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known, now cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
 	leader, since := info.Cluster.Leader, info.Cluster.LeaderSince
@@ -138,13 +140,14 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, k
 	searching, cancel := context.WithTimeout(ctx, lookWithin/2)
 	defer cancel()
 	from, err := l.SequenceAt(searching, p, *since)
-	if err != nil && searching.Err() == nil {
+	switch {
+	case err == nil:
+		return min(from, end), nil
+	case searching.Err() != nil:
+		return end, nil // publishers and edges wait for the generation
+	default:
 		return 0, err
 	}
-	if err != nil {
-		return end, nil // publishers and edges wait for the generation
-	}
-	return min(from, end), nil
 }
 
 // SetChecked notes that a janitor has found out what is missing of a partition without an
