@@ -37,7 +37,7 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	}
 	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
 	// may refuse it, and take its time.
-	v, _, _ := s.era.asked.Do(s.sharers(client), func() (any, error) { return s.askEra(client), nil })
+	v, _, _ := s.era.asked.Do(s.credentialsKey(client), func() (any, error) { return s.askEra(client), nil })
 	found, _ := v.(foundEra)
 	return found.modern, found.refused
 }
@@ -70,7 +70,7 @@ func (s *Server) askEra(client http.Header) foundEra {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if refused != nil {
-		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.sharers(client), time.Now().Add(refusedFor)
+		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.credentialsKey(client), time.Now().Add(refusedFor)
 		return foundEra{refused: refused}
 	}
 	if modern != s.era.modern || s.era.until.IsZero() {
@@ -83,7 +83,7 @@ func (s *Server) askEra(client http.Header) foundEra {
 // refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
 // with the same credentials.
 func (s *Server) refuses(client http.Header) bool {
-	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.sharers(client)
+	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.credentialsKey(client)
 }
 
 // credentials are the fields of a client's header by which the server may know the client: all that are
@@ -96,8 +96,8 @@ func (s *Server) credentials(client http.Header) http.Header {
 	return h
 }
 
-// sharers is the same for clients with the same credentials.
-func (s *Server) sharers(client http.Header) string {
+// credentialsKey returns a text that is the same for clients with the same credentials.
+func (s *Server) credentialsKey(client http.Header) string {
 	var fields strings.Builder
 	_ = s.credentials(client).Write(&fields) // a Builder takes all
 	return fields.String()
