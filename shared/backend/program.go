@@ -15,10 +15,10 @@ type Service interface {
 }
 
 // Serve is the Run of a program with one service: it waits for the backend that
-// open opens, makes the service on it, and runs it until ctx ends, or the log has got another version,
-// which is an error; told to stop
-// while it waits, it returns nil. The admin port is open from the beginning, so
-// that a program that waits is not taken for one that hangs; it is ready when the
+// open opens, makes the service on it, and runs it until ctx ends, or until the
+// log is converted to another version, which is an error. Told to stop while it
+// waits, it returns nil. The admin port is open from the beginning, so that a
+// program that waits is not taken for one that hangs; it is ready when the
 // service is there and says so.
 func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, name string,
 	open func(context.Context) (*Backend, error), start func(*Backend) (S, error),
@@ -46,8 +46,8 @@ func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, na
 		opened.Store(true)
 		ctx, end := context.WithCancelCause(ctx)
 		defer end(nil)
-		lasts := b.Log.Lasts()
-		defer context.AfterFunc(lasts, func() { end(context.Cause(lasts)) })()
-		return errors.Join(s.Run(ctx), context.Cause(lasts))
+		converted := b.Log.Converted()
+		defer context.AfterFunc(converted, func() { end(context.Cause(converted)) })()
+		return errors.Join(s.Run(ctx), context.Cause(converted))
 	}})
 }

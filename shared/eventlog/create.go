@@ -105,7 +105,7 @@ func newLog(nc *nats.Conn, log *slog.Logger) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log, slog.LevelWarn, nil), now: clocks.New(time.Now)}
-	l.lasts, l.replaced = context.WithCancelCause(context.Background())
+	l.converted, l.convert = context.WithCancelCause(context.Background())
 	return l, nil
 }
 

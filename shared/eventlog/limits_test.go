@@ -238,7 +238,7 @@ func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
 }
 
 // A program that runs while a later version converts the log stores nothing in what it does not know.
-func TestLasts_LogIsConverted(t *testing.T) {
+func TestConverted_StoresNothing(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 2})
 	mustPublish(t, l, of("s", "t", 1))
@@ -248,8 +248,8 @@ func TestLasts_LogIsConverted(t *testing.T) {
 		cfg.Metadata["rejoin.version"] = "4"
 		update(t, js, cfg)
 	}
-	waittest.Receive(t, "the log has another version", l.Lasts().Done())
-	if err := context.Cause(l.Lasts()); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
+	waittest.Receive(t, "the log has another version", l.Converted().Done())
+	if err := context.Cause(l.Converted()); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
 		t.Error(err)
 	}
 	if _, err := l.Publish(waittest.Context(t), of("s", "t", 2)); !errors.Is(err, eventlog.ErrUnavailable) {
@@ -258,7 +258,7 @@ func TestLasts_LogIsConverted(t *testing.T) {
 }
 
 // A server may lose the metadata of a stream, and get them back.
-func TestLasts_WithoutVersion(t *testing.T) {
+func TestConverted_WithoutVersion(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
@@ -272,8 +272,8 @@ func TestLasts_WithoutVersion(t *testing.T) {
 	cfg.Metadata = was
 	update(t, js, cfg)
 	mustPublish(t, l, of("s", "t", 1))
-	if l.Lasts().Err() != nil {
-		t.Error(context.Cause(l.Lasts()))
+	if l.Converted().Err() != nil {
+		t.Error(context.Cause(l.Converted()))
 	}
 }
 

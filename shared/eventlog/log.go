@@ -67,8 +67,8 @@ type Log struct {
 	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
 	now         func() clocks.Instant
 
-	lasts    context.Context //nolint:containedctx // see Lasts
-	replaced context.CancelCauseFunc
+	converted context.Context //nolint:containedctx // see Converted
+	convert   context.CancelCauseFunc
 
 	stop    context.CancelFunc
 	watched sync.WaitGroup
@@ -90,10 +90,9 @@ func (l *Log) Close() {
 	l.watched.Wait()
 }
 
-// Lasts returns a context that ends when the log has got another version of its layout, with the cause, which
-// wraps [ErrMismatch]: a later version of the program has converted it. From then on nothing is stored, and no tail
-// begins.
-func (l *Log) Lasts() context.Context { return l.lasts }
+// Converted returns a context that ends when a later version of the program has converted the log to another version
+// of its layout. The cause wraps [ErrMismatch]. From then on nothing is stored, and no tail begins.
+func (l *Log) Converted() context.Context { return l.converted }
 
 // Settings returns the log's settings, at most a few seconds old. Its limits and replicas may
 // change; partitions and the like never do.

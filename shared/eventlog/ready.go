@@ -123,7 +123,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 		}
 	}
 	if errors.Is(err, errVersion) {
-		l.replaced(err)
+		l.convert(err)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.lookTrouble.Note(ctx, strconv.Itoa(p), "cannot look at a partition", slog.Int("partition", p), slog.Any("error", err))
@@ -172,8 +172,8 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {
-		if l.lasts.Err() != nil {
-			return "", errors.Join(ErrUnavailable, context.Cause(l.lasts))
+		if l.converted.Err() != nil {
+			return "", errors.Join(ErrUnavailable, context.Cause(l.converted))
 		}
 		server := l.nc.ConnectedServerId()
 		part.mu.Lock()
