@@ -122,7 +122,7 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			b := f.bridge()
-			f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 50*time.Millisecond }
+			f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 500*time.Millisecond }
 			u := join(t, f.mcpEdge(nil), "2025-11-25")
 			u.version = "" // 2025-03-26
 			c := u.follow(u.post(`[{"jsonrpc":"2.0","id":"ü","method":"x"},{"jsonrpc":"2.0","id":2,"method":"x"}]`))

@@ -60,9 +60,9 @@ type streamForm struct {
 	// handedOver says that the call was: the client is to make its request again.
 	handedOver bool
 	// checkAt is when the bridge is asked about the call next; zero for what is no call.
-	// unheard is since when none has listened.
-	checkAt, unheard time.Time
-	lost             bool // it was given up
+	checkAt time.Time
+	unheard absence // of the bridge
+	lost    bool    // it was given up
 }
 
 // newForm returns the form of a stream.
@@ -371,7 +371,7 @@ func (m *streamForm) Due() time.Time { return m.checkAt }
 func (m *streamForm) Tick(now time.Time) {
 	s := m.service
 	every := s.checkEvery
-	if !m.unheard.IsZero() {
+	if m.unheard.begun() {
 		every = min(every, recheckEvery)
 	}
 	m.checkAt = now.Add(every)
@@ -390,7 +390,7 @@ func (m *streamForm) Tick(now time.Time) {
 			if errors.Is(err, rpc.ErrNobody) {
 				m.noBridge(time.Now())
 			} else {
-				m.unheard = time.Time{}
+				m.unheard = absence{}
 			}
 		})
 	})
@@ -398,14 +398,10 @@ func (m *streamForm) Tick(now time.Time) {
 
 // noBridge gives the call up when no bridge has listened for long.
 func (m *streamForm) noBridge(now time.Time) {
-	switch {
-	case m.IsOver():
-	case m.unheard.IsZero():
-		m.unheard = now
-	case now.Sub(m.unheard) < m.service.unheardFor || m.IsAway():
-	default:
-		m.service.metrics.abandoned.Inc()
-		m.lost = true
-		m.Finish()
+	if m.IsOver() || !m.unheard.silent(now, m.service.unheardFor) || m.IsAway() {
+		return
 	}
+	m.service.metrics.abandoned.Inc()
+	m.lost = true
+	m.Finish()
 }

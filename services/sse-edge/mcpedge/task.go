@@ -84,20 +84,24 @@ func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
 	return is.Task, nil
 }
 
-// hasLost reports whether no bridge has listened for a session for long. It asks each time, and once
-// more by itself, since clients may ask seldom.
+// hasLost reports whether no bridge has listened for a session for long. It asks each time, and from the first time
+// that none does the edge asks by itself until one does: clients may ask seldom, and of another edge.
 func (s *Service) hasLost(name string) bool {
-	ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
-	defer cancel()
-	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
-	limit := s.unheardFor
-	lost, begun := s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), limit)
-	if begun {
+	lost, begun := s.lookFor(name)
+	if begun != nil {
 		s.attached.work.Go(func() {
-			if natsconn.Pause(s.subs.Base, limit) {
-				s.hasLost(name)
+			for s.unheard.lasts(name, begun) && natsconn.Pause(s.subs.Base, min(recheckEvery, s.unheardFor/8)) {
+				s.lookFor(name)
 			}
 		})
 	}
 	return lost
+}
+
+// lookFor asks for the bridge of a session; see [unheard.note].
+func (s *Service) lookFor(name string) (lost bool, begun *absence) {
+	ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
+	defer cancel()
+	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
+	return s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), s.unheardFor)
 }

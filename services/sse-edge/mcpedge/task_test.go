@@ -191,7 +191,7 @@ func TestTask_Lost(t *testing.T) {
 		t.Errorf("while its bridge may come back it is %+v", is)
 	}
 	s.unheard.mu.Lock()
-	s.unheard.all[lost.name] = absence{lost: true}
+	*s.unheard.all[lost.name] = absence{first: time.Now(), last: time.Now(), lost: true}
 	s.unheard.mu.Unlock()
 	if is := lost.state(t); is.Status != mcp.TaskFailed || !strings.Contains(string(is.Error), "-32603") {
 		t.Errorf("without a bridge it is %+v", is)
@@ -212,7 +212,9 @@ func TestUnheard_IsBounded(t *testing.T) {
 			t.Fatalf("%d are remembered", len(u.all))
 		}
 	}
-	if lost, _ := u.note(fmt.Sprint(3*maxUnheard-1), true, now.Add(time.Minute), time.Minute); !lost {
+	newest := fmt.Sprint(3*maxUnheard - 1)
+	u.note(newest, true, now.Add(time.Minute/2), time.Minute)
+	if lost, _ := u.note(newest, true, now.Add(time.Minute), time.Minute); !lost {
 		t.Error("the newest is forgotten")
 	}
 }
@@ -224,13 +226,14 @@ func TestUnheard_Lost(t *testing.T) {
 		want  bool
 	}{
 		"once":                             {"0", false},
-		"all the time":                     {"0 10 17", true},
-		"for less than the limit":          {"0 10 16", false},
-		"heard between":                    {"0 10 12+ 17", false},
+		"all the time":                     {"0 8 16 17", true},
+		"for less than the limit":          {"0 8 16", false},
+		"heard between":                    {"0 8 12+ 14 17", false},
+		"twice":                            {"0 17", false},
 		"looks that are far apart":         {"0 60", false},
-		"seldom, and the edge looked":      {"0 17 90", true},
-		"heard again after it was lost":    {"0 17 90+ 91", false},
-		"far apart, and then all the time": {"0 60 70 77", true},
+		"asked seldom after it was lost":   {"0 8 16 17 90", true},
+		"heard again after it was lost":    {"0 8 16 17 90+ 91", false},
+		"far apart, and then all the time": {"0 60 68 76 77", true},
 	} {
 		var u unheard
 		lost, begin := false, time.Now()
@@ -252,14 +255,30 @@ func TestUnheard_Lost(t *testing.T) {
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.unheardFor = 250 * time.Millisecond } // a look that is as late again begins anew
+	f.tune = func(s *edge) { s.unheardFor = time.Second } // a look that is late by half of that begins anew
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
 	k.state(t)
 	waittest.Until(t, "the edge looks again", func() bool {
 		s.unheard.mu.Lock()
 		defer s.unheard.mu.Unlock()
-		return s.unheard.all[k.name].lost
+		a := s.unheard.all[k.name]
+		return a != nil && a.lost
+	})
+}
+
+// A bridge that was there between two polls of a client is known to have been: the second poll begins anew.
+func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
+	k.state(t)
+	b.listen(rpc.Subject(k.name))
+	waittest.Until(t, "the edge has found the bridge", func() bool {
+		s.unheard.mu.Lock()
+		defer s.unheard.mu.Unlock()
+		return len(s.unheard.all) == 0
 	})
 }
 

@@ -5,42 +5,62 @@ import (
 	"time"
 )
 
-// maxUnheard is for how many sessions an edge remembers that no bridge listens.
-const maxUnheard = 10_000
-
-// unheard is since when no bridge listens for the sessions of tasks. It is safe for concurrent use.
-type unheard struct {
-	mu  sync.Mutex
-	all map[string]absence
-}
-
-// absence is what is known of a session that no bridge listens for. Between two looks that are
-// longer apart than the limit a bridge may have been there.
+// absence is what an edge has seen of a bridge that does not listen. The zero value has seen nothing. It counts the
+// time that the edge has watched: a bridge may have been there between two looks that are more than half of the
+// limit apart, so the second one is the first of a new absence.
 type absence struct {
 	first, last time.Time
 	lost        bool
 }
 
-// note notes whether a session has no listener, and reports whether it has had none for the limit, and
-// whether this is the first that is known of it.
-func (u *unheard) note(name string, silent bool, now time.Time, limit time.Duration) (lost, begun bool) {
+// begun reports whether the last look found no bridge.
+func (a *absence) begun() bool { return !a.first.IsZero() }
+
+// silent notes a look that finds no bridge, and reports whether none has listened for the limit: so it is from then
+// on, until a look finds one.
+func (a *absence) silent(now time.Time, limit time.Duration) (lost bool) {
+	if !a.begun() || now.Sub(a.last) > limit/2 {
+		a.first = now
+	}
+	a.last, a.lost = now, a.lost || now.Sub(a.first) >= limit
+	return a.lost
+}
+
+// maxUnheard is for how many sessions an edge remembers that no bridge listens.
+const maxUnheard = 10_000
+
+// unheard are the absences of the bridges of tasks, by session. It is safe for concurrent use.
+type unheard struct {
+	mu  sync.Mutex
+	all map[string]*absence
+}
+
+// note notes whether a session has no listener, and reports whether it has had none for the limit. begun is the
+// absence of which this is the first look, else nil.
+func (u *unheard) note(name string, silent bool, now time.Time, limit time.Duration) (lost bool, begun *absence) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !silent {
 		delete(u.all, name)
-		return false, false
-	}
-	if u.all == nil {
-		u.all = map[string]absence{}
+		return false, nil
 	}
 	a, ok := u.all[name]
-	if begun = !ok || !a.lost && now.Sub(a.last) > 2*limit; begun {
+	if !ok {
+		if u.all == nil {
+			u.all = map[string]*absence{}
+		}
 		if len(u.all) >= maxUnheard {
 			clear(u.all) // they are asked about again
 		}
-		a = absence{first: now}
+		a = &absence{}
+		u.all[name], begun = a, a
 	}
-	a.last, a.lost = now, a.lost || now.Sub(a.first) >= limit
-	u.all[name] = a
-	return a.lost, begun
+	return a.silent(now, limit), begun
+}
+
+// lasts reports whether an absence goes on that is no loss yet.
+func (u *unheard) lasts(name string, a *absence) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.all[name] == a && !a.lost
 }
