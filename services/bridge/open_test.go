@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // While a stream changes its leader, JetStream refuses at once, or does not answer. The tool of a call runs by then:
@@ -54,4 +56,27 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A response needs no log: its client receives it while the log does not take the session, in which nothing is left.
+func TestSession_ResponseWhileTheLogIsUnavailable(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	tried := make(chan struct{})
+	once := sync.OnceFunc(func() { close(tried) })
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if i := bytes.Index(data, []byte(".=open ")); i >= 0 {
+			copy(data[i:], ".=open x") // the reply goes to another inbox
+			once()
+		}
+	}})}
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		waittest.Receive(t, "the bridge tries to open the session", tried)
+		w.send("", response(m.ID))
+	})
+	svc := s.start(t, testConfig(up.URL), func(svc *Service) { svc.host.Times.Answer = 0 })
+	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")); a.Status != http.StatusOK || !bytes.Contains(a.Data, []byte(`"result"`)) {
+		t.Errorf("the call is answered %d %s", a.Status, a.Data)
+	}
+	waittest.Until(t, "the session is over", func() bool { return len(svc.table.All()) == 0 })
 }

@@ -177,11 +177,9 @@ func (h *Host) SetMetadata(ctx context.Context, name, life string, metadata []by
 	})
 }
 
-// untilAvailable has the registry do something once the bridge's name is confirmed, again and again for a while:
+// untilAvailable has the registry do something once the bridge's name is confirmed, again and again until ctx ends:
 // while a stream changes its leader, JetStream refuses at once, or does not answer.
 func (h *Host) untilAvailable(ctx context.Context, do func(context.Context) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, h.Config.CloseTimeout())
-	defer cancel()
 	_ = retry.Do(ctx, func() error {
 		if err = h.Confirm(ctx); err == nil {
 			once, done := context.WithTimeout(ctx, h.Config.AckTimeout)

@@ -31,9 +31,10 @@ type OnDemand struct {
 
 	mu     sync.Mutex
 	meta   records.Metadata
-	opened bool
-	failed error     // why it cannot be opened
-	newest time.Time // when the client's newest connection began, by its edge's clock; zero if no edge has said
+	opened bool          // it is in the log, or may be
+	tried  chan struct{} // closed when it was tried to open it; nil before
+	failed error         // why it cannot be opened
+	newest time.Time     // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }
 
 // NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.

@@ -42,7 +42,7 @@ func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error
 		return true, nil // the response is the answer, if it comes in time
 	}
 	if d.failed != nil {
-		c.Tell(upstream.About(asBusy(d.failed), c.IDs()))
+		c.Tell(upstream.About(asBusy(d.failed), c.IDs())) // unless the response came meanwhile
 		return false, call.ErrClosed
 	}
 	c.Tell(rpc.Answer{Status: http.StatusAccepted})
@@ -56,8 +56,8 @@ func (h *Session) OpenForTask() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.meta.Retention = &records.Retention{KeepClosed: int64(max(CallKept, s.Config.TaskTTL) / time.Second)}
-	if !d.opened || d.failed != nil {
-		h.openOnce(d)
+	first := !d.opened
+	if h.openOnce(d); first || d.failed != nil {
 		return d.failed
 	}
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
@@ -69,19 +69,29 @@ func (h *Session) OpenForTask() error {
 	return err
 }
 
-// openOnce opens the session in the log, unless that was tried before. The caller holds the lock.
+// openWithin bounds the attempts to open a call's session in the log: an edge waits for 28 s until a bridge has taken
+// the request. Meanwhile the response may come, which needs no log.
+const openWithin = 20 * time.Second
+
+// openOnce opens the session in the log, unless that was tried before, and waits until it was. The caller holds
+// the lock, which others may have meanwhile.
 func (h *Session) openOnce(d *OnDemand) {
-	if d.opened || d.failed != nil {
-		return
+	switch {
+	case d.tried != nil:
+		d.mu.Unlock()
+		<-d.tried
+		d.mu.Lock()
+	case !d.opened:
+		d.tried = make(chan struct{})
+		d.failed = h.open(d)
+		close(d.tried)
 	}
-	d.failed = h.open(d)
 }
 
-// open opens the session in the log, and begins to answer for it. The caller holds the lock.
+// open opens the session in the log, and begins to answer for it. The caller holds the lock, which it gives up for
+// the attempts.
 func (h *Session) open(d *OnDemand) error {
 	s := h.Host
-	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
-	defer cancel()
 	data, err := json.Marshal(d.meta)
 	if err != nil {
 		return err
@@ -95,11 +105,27 @@ func (h *Session) open(d *OnDemand) error {
 	}
 	defer leave()
 	d.opened = true // also when the answer does not come
+	d.mu.Unlock()
+	defer d.mu.Lock()
+	ctx, cancel := context.WithTimeout(h.Ctx, openWithin)
+	defer cancel()
 	if _, err := s.CreateSession(ctx, rec); err != nil {
-		s.Trouble("session", "a session is not made", slog.String("session", h.Name), slog.Any("error", err))
+		if h.Ctx.Err() == nil {
+			s.Trouble("session", "a session is not made", slog.String("session", h.Name), slog.Any("error", err))
+		}
 		return err
 	}
 	return h.Hold(ctx)
+}
+
+// settle waits until an attempt to open the session is over, which ends with the session.
+func (d *OnDemand) settle() {
+	d.mu.Lock()
+	tried := d.tried
+	d.mu.Unlock()
+	if tried != nil {
+		<-tried
+	}
 }
 
 // errLimit is joined to why a session may not be opened.

@@ -97,6 +97,9 @@ func (h *Session) Finish(cause error) {
 			// Some servers answer when their tools have ended; that is not waited for.
 			h.Host.Go(func() { h.Up.Close(h.Host.Life, h.header()) })
 		}
+		if h.Demand != nil {
+			h.Demand.settle()
+		}
 		if h.InLog() {
 			h.table.close(h)
 		} else {
