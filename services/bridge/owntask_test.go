@@ -253,7 +253,7 @@ func TestOwnTask_LongList(t *testing.T) {
 				}
 			}
 		},
-		After: func() {
+		After: func([]byte) {
 			if asked.Load() > 0 {
 				<-several // no answer before another question
 			}

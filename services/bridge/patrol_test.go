@@ -44,7 +44,7 @@ func TestHearing(t *testing.T) {
 func TestHearing_NATSIsFrozen(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	var frozen atomic.Pointer[chan struct{}]
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{After: func() {
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{After: func([]byte) {
 		if thaw := frozen.Load(); thaw != nil {
 			<-*thaw
 		}

@@ -282,7 +282,7 @@ func TestClose_PlacesAreShared(t *testing.T) {
 	cfg.MaxInFlight = 8
 	var held atomic.Bool
 	release := make(chan struct{})
-	l := natstest.Link{After: func() {
+	l := natstest.Link{After: func([]byte) {
 		if held.Load() {
 			<-release
 		}

@@ -52,8 +52,8 @@ func follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 		return err
 	}
 	defer func() { _ = reader.Stop() }() // the server forgets it by itself
-	f := &follower{whole: whole, drained: make(chan struct{}, 1), left: reader.Pending, alone: !reader.Clustered()}
-	f.drain()
+	f := &follower{whole: whole, drained: make(chan struct{}, 1)}
+	f.came(0, reader.Pending)
 	err = reader.Start(func(msg *nats.Msg, meta *nats.MsgMetadata) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -61,10 +61,7 @@ func follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 			Key: strings.TrimPrefix(msg.Subject, prefix), Value: msg.Data, Revision: meta.Sequence.Stream,
 			Removed: removed(msg),
 		})
-		f.shown = meta.Sequence.Stream
-		// Keys that changed meanwhile come once, after the others.
-		f.left = min(f.left-min(f.left, 1), meta.NumPending)
-		f.drain()
+		f.came(meta.Sequence.Stream, meta.NumPending)
 	})
 	if err != nil {
 		return err
@@ -81,6 +78,12 @@ const (
 	// leader has. Then it is left: another one may be nearer.
 	wholeWithin = 5 * time.Second
 	askEvery    = 20 * time.Millisecond
+	// busyFor is how long something is written all the time until a key counts as shown that was written again and
+	// again just before it would have been.
+	busyFor = time.Second
+	// idleFor is how long nothing may come before the leader is asked whether there is more: what was to come may
+	// have been removed.
+	idleFor = time.Second
 )
 
 var (
@@ -118,41 +121,39 @@ func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte,
 }
 
 // follower knows how much of a bucket was shown. mu orders the reader's calls and whole.
+//
+// A key that is written while its value before waits to be shown comes after all others. So the bucket was shown as
+// a whole only at a moment at which nothing waits, and not once as many messages came as there were keys. Nor does
+// the consumer say so: for a moment its NumPending counts neither the value before nor the new one
+// (docs/upstream/0039).
 type follower struct {
-	drained chan struct{} // all that the consumer's server had was shown
-	alone   bool          // that server is the leader
+	drained chan struct{} // there may be nothing more
 
 	mu    sync.Mutex
-	left  uint64 // of what the consumer's server had
 	shown uint64 // the newest revision
 	whole func() // nil when it was called
 }
 
-// drain calls whole, or has the leader asked whether there is more. The caller holds the
-// lock, or is the only one.
-func (f *follower) drain() {
-	switch {
-	case f.whole == nil || f.left > 0:
-	case f.alone:
-		f.finish()
+// came notes what was shown. The caller holds the lock, or is the only one.
+func (f *follower) came(revision, pending uint64) {
+	f.shown = revision
+	if f.whole == nil || pending > 0 {
+		return
+	}
+	select {
+	case f.drained <- struct{}{}:
 	default:
-		select {
-		case f.drained <- struct{}{}:
-		default:
-		}
 	}
 }
 
-func (f *follower) finish() {
-	f.whole()
-	f.whole = nil
-}
-
+// wait has whole called once the leader has nothing that was not shown. Where something is written all the time it
+// does for busyFor; then all that it had when that began is enough.
 func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) error {
-	var again <-chan time.Time
+	again := time.After(idleFor)
 	var begun time.Time
-	var upTo uint64
+	var before, upTo uint64
 	for {
+		idle := false
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -160,6 +161,16 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			return err
 		case <-f.drained:
 		case <-again:
+			idle = begun.IsZero()
+		}
+		shown, done := f.state()
+		if done {
+			again = nil
+			continue
+		}
+		if idle && shown != before {
+			before, again = shown, time.After(idleFor)
+			continue
 		}
 		if begun.IsZero() {
 			leader, err := js.Stream(ctx, stream)
@@ -172,44 +183,37 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			}
 			begun, upTo = time.Now(), info.State.LastSeq
 		}
-		done, err := f.ask(ctx, js, stream, subjects, upTo)
+		next, err := nextAt(ctx, js, stream, subjects, shown+1)
+		took := time.Since(begun)
 		switch {
 		case err != nil:
 			return err
-		case done:
-			again = nil
-		case time.Since(begun) > wholeWithin:
+		case shown >= upTo && took > busyFor:
+			f.finish(nil)
+		case next == math.MaxUint64:
+			f.finish(&shown)
+		case took > wholeWithin:
 			return errBehind
-		default:
-			again = time.After(askEvery)
 		}
+		again = time.After(askEvery)
 	}
 }
 
-// ask asks the leader for something that was not shown, up to a revision, and calls whole
-// if there is nothing.
-func (f *follower) ask(ctx context.Context, js jetstream.JetStream, stream, subjects string, upTo uint64) (done bool, err error) {
-	f.mu.Lock()
-	shown, done := f.shown, f.whole == nil
-	f.mu.Unlock()
-	if done {
-		return true, nil
-	}
-	if shown < upTo {
-		next, err := nextAt(ctx, js, stream, subjects, shown+1)
-		if err != nil {
-			return false, err
-		}
-		if next <= upTo {
-			return false, nil // it comes
-		}
-	}
+// state returns the newest revision that was shown, and whether whole was called.
+func (f *follower) state() (shown uint64, done bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.whole != nil && f.shown == shown {
-		f.finish()
+	return f.shown, f.whole == nil
+}
+
+// finish calls whole, unless something was shown since a revision.
+func (f *follower) finish(since *uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if since == nil || f.shown == *since {
+		f.whole()
+		f.whole = nil
 	}
-	return f.whole == nil, nil
 }
 
 // nextAt asks the leader of a stream for the first message at or after a sequence, and

@@ -1,9 +1,11 @@
 package bucket_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"testing"
@@ -118,6 +120,68 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	})
 	if took := time.Since(began); took > 30*time.Second { // the server removes unused ones after a minute
 		t.Errorf("it took %s", took)
+	}
+}
+
+// Keys that are written again while a copy begins come after all others: until then the copy is not whole. The first
+// request for messages ends with "b", which is too large for it, and before the next one "a", which was shown, and "b"
+// are written.
+func TestFollow_WholeWithKeysThatChangeMeanwhile(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	kv := create(t, connect(t, srv))
+	put := func(key string, size int) {
+		if _, err := kv.Put(t.Context(), key, make([]byte, size)); err != nil {
+			t.Error(err)
+		}
+	}
+	put("a", 1_000_000)
+	put("c", 1_000_000)
+	put("b", 200_000)
+	requests := 0
+	nc := srv.Connect(nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if !bytes.Contains(data, []byte("CONSUMER.MSG.NEXT")) {
+			return
+		}
+		if requests++; requests == 2 {
+			put("a", 1)
+			put("b", 1)
+		}
+	}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var whole map[string]int
+	keys := map[string]int{}
+	err := bucket.Follow(ctx, natstest.JetStream(t, nc), "B", func(e bucket.Entry) { keys[e.Key] = len(e.Value) }, func() {
+		whole = maps.Clone(keys)
+		cancel()
+	})
+	if want := map[string]int{"a": 1, "b": 1, "c": 1_000_000}; !errors.Is(err, context.Canceled) || requests < 2 || !maps.Equal(whole, want) {
+		t.Errorf("after %d requests it has %v (%v)", requests, whole, err)
+	}
+}
+
+// While something is written all the time, a copy is whole all the same.
+func TestFollow_WholeWhileKeysAreWritten(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	kv := create(t, connect(t, srv))
+	ctx, cancel := context.WithCancel(t.Context())
+	put := func() {
+		if _, err := kv.Put(context.Background(), "a", nil); err != nil {
+			t.Error(err)
+			cancel()
+		}
+	}
+	put()
+	// The leader is never asked without another write before its answer.
+	nc := srv.Connect(nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if bytes.Contains(data, []byte("STREAM.MSG.GET.KV_B")) {
+			put()
+		}
+	}}))
+	if err := bucket.Follow(ctx, natstest.JetStream(t, nc), "B", func(bucket.Entry) {}, cancel); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

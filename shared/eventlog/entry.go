@@ -67,7 +67,7 @@ type Entry struct {
 	Data []byte
 	// Size is the number of bytes of the message, also when the tail is headers-only.
 	Size int
-	// Pending is the number of entries after this one when the server sent it.
+	// Pending is the number of entries after this one when the server sent it; at times too small (docs/upstream/0039).
 	Pending uint64
 }
 

@@ -101,7 +101,7 @@ type scan struct {
 	upTo   uint64
 	handle func(Entry) (more bool)
 	pull   int  // how many messages are asked for at a time
-	alone  bool // the consumer lies where the leader is
+	alone  bool // the consumer lies where the leader is, and is not behind it
 	// headersOnly leaves the messages out.
 	headersOnly bool
 
@@ -110,7 +110,9 @@ type scan struct {
 	err     error
 	over    bool
 	done    chan struct{} // closed when over
-	drained chan struct{} // the consumer has nothing more; does the leader?
+	// drained: the consumer has nothing more; does the leader? Where something was removed at the moment at which
+	// the consumer was made, it counts one message too few (docs/upstream/0039).
+	drained chan struct{}
 }
 
 // scanIdle is how long the server keeps the consumer of a scan whose process died.
@@ -138,9 +140,6 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 	}
 	defer s.log.stopReader(s.p, reader)
 	s.alone = !s.log.Clustered()
-	if reader.Pending == 0 && s.alone {
-		return s.upTo, nil
-	}
 	s.done, s.drained = make(chan struct{}), make(chan struct{}, 1)
 	if reader.Pending == 0 {
 		s.drained <- struct{}{}
@@ -175,7 +174,7 @@ func (s *scan) take(msg *nats.Msg, meta *nats.MsgMetadata) {
 	s.through = e.Sequence
 	more := s.handle(e)
 	switch {
-	case e.Sequence == s.upTo || e.Pending == 0 && s.alone:
+	case e.Sequence == s.upTo:
 		s.end(s.upTo, nil)
 	case !more:
 		s.end(e.Sequence, nil)

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
@@ -199,6 +201,27 @@ func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// A consumer that is made while something is removed counts that twice: with the message before the last it says that
+// nothing is to come.
+func TestRead_ConsumerCountsTooFew(t *testing.T) {
+	t.Parallel()
+	counts := regexp.MustCompile(`(\$JS\.ACK\.\S+\.)1 `)
+	srv := natstest.Start(t)
+	l := create(t, srv, one(), nats.SetCustomDialer(&natstest.Link{After: func(data []byte) {
+		for _, at := range counts.FindAllSubmatchIndex(data, -1) {
+			data[at[3]] = '0'
+		}
+	}}))
+	var last uint64
+	for n := range 3 {
+		last = publish(t, l, "s", "t", n)
+	}
+	page, err := l.Read(waittest.Context(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 10, MaxBytes: 1 << 20})
+	if err != nil || len(page.Entries) != 3 || page.Through != last {
+		t.Errorf("%d entries through %d of %d, %v", len(page.Entries), page.Through, last, err)
 	}
 }
 

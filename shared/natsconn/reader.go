@@ -46,8 +46,9 @@ type ReaderConfig struct {
 // (docs/upstream/0003 and 0005), so a Reader asks by itself.
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
-// That server may be behind the leader: that it has nothing more ([Reader.Pending], and
-// NumPending of a message) does not say that the leader has nothing more. See [Server.Clustered].
+// That server may be behind the leader: that it has nothing more does not say that the leader has nothing more. See
+// [Server.Clustered]. Nor do [Reader.Pending] and NumPending of a message say that the server has nothing more: they
+// are too small at times (docs/upstream/0039).
 type Reader struct {
 	// Pending is how many messages there were to read when the consumer was made.
 	Pending uint64

@@ -12,9 +12,9 @@ import (
 type Link struct {
 	// Before is called with what is about to be sent to the server; nil for nothing.
 	Before func(data []byte)
-	// After is called when something has come from the server, before its reader gets it; nil for
-	// nothing.
-	After func()
+	// After is called with what has come from the server, which it may change, before its reader gets it; nil
+	// for nothing.
+	After func(data []byte)
 
 	mu    sync.Mutex
 	cut   bool
@@ -54,7 +54,7 @@ func (c *linkConn) Write(data []byte) (int, error) {
 func (c *linkConn) Read(data []byte) (int, error) {
 	n, err := c.Conn.Read(data)
 	if c.link.After != nil {
-		c.link.After()
+		c.link.After(data[:n])
 	}
 	return n, err
 }
