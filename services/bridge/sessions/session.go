@@ -42,6 +42,7 @@ type Session struct {
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
+	released   bool // it has ended, and the bridge does not answer for it any more
 	calls      map[string]*call.Call
 	used       bool        // its client has sent more than that it is ready
 	standalone *call.Call  // nil until Listen

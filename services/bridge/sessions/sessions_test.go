@@ -1,18 +1,45 @@
 package sessions
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/shared/backend"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/natstest"
+	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
+
+// A session may end while it is taken over: its call was at its end.
+func TestTable_HoldsNoSessionThatHasEnded(t *testing.T) {
+	nc := natstest.Start(t).Connect()
+	table := NewTable(&host.Host{
+		Backend: &backend.Backend{Conn: nc}, Metrics: &host.Metrics{Sessions: prometheus.NewGauge(prometheus.GaugeOpts{})}, Life: t.Context(),
+	}, make(chan *nats.Msg, 1))
+	h := table.New("s", "l", "", "")
+	table.release(h)
+	if err := table.Hold(h); err != nil {
+		t.Fatal(err)
+	}
+	if all := table.All(); len(all) > 0 {
+		t.Errorf("it holds %d", len(all))
+	}
+	if _, err := nc.RequestWithContext(waittest.Context(t), rpc.Subject("s"), nil); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("it answers for it: %v", err)
+	}
+}
 
 // aCall is a call that is no task, and does not wait for its client.
 type aCall struct{ call.Server }

@@ -50,12 +50,19 @@ func (t *Table) Hold(h *Session) error {
 	}
 	h.mu.Lock()
 	h.sub = sub
+	released := h.released
 	h.mu.Unlock()
+	if released { // a call that was taken over was at its end
+		t.release(h)
+	}
 	return nil
 }
 
-// release ends what Hold began.
+// release ends what Hold began, or is about to.
 func (t *Table) release(h *Session) {
+	h.mu.Lock()
+	h.released = true
+	h.mu.Unlock()
 	h.unsubscribe()
 	t.orphans.remove(h)
 	t.mu.Lock()
