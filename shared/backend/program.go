@@ -26,7 +26,7 @@ func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, na
 	var opened atomic.Bool
 	env.Health.Add("log", func() error {
 		if !opened.Load() {
-			return errors.New("the log is not there yet")
+			return errors.New("the log is not open yet: NATS is away, or no janitor has created the log")
 		}
 		return nil
 	})
