@@ -168,6 +168,12 @@ function parseJSON(text) {
   }
 }
 
+// textOf returns what a caught value says. Any value can be thrown, and Node's fetch has the reason in a cause.
+function textOf(thrown) {
+  const reason = thrown?.cause?.message || thrown?.cause?.code
+  return (thrown?.message ?? String(thrown)) + (reason ? `: ${reason}` : '')
+}
+
 // problemOf reads a problem document (RFC 9457), or whatever came instead.
 async function problemOf(response) {
   const body = parseJSON(await response.text().catch(() => '')) ?? {}
@@ -680,7 +686,7 @@ async function askedInTime(token, refused, signal, unknown) {
     return await unlessAborted(limit.signal, token(refused))
   } catch (cause) {
     if (signal?.aborted) throw cause
-    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${cause.message}`, { unknown, cause })
+    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${textOf(cause)}`, { unknown, cause })
   } finally {
     limit.end()
   }
@@ -692,14 +698,22 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
     if (response.status === 201) return { answer: await response.json() } // any other may be a proxy's
-    const error = await problemOf(response)
+    const error = response.ok ? await noResult(response) : await problemOf(response)
     error.unknown = mayBeStored(error)
     return { error, asked: retryAfter(response) }
   } catch (cause) {
-    return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
+    return { error: new RejoinError(`no answer: ${textOf(cause)}`, { unknown: true, cause }) }
   } finally {
     limit.end()
   }
+}
+
+// noResult is the error of a success that is not Rejoin's. Its body is not read: 301 and 302 turn a POST into
+// a GET, and the GET of this address is an event stream, which has no end.
+async function noResult(response) {
+  await response.body?.cancel()
+  const why = response.redirected ? `the request was redirected to ${response.url}: set base to that server` : 'the answer does not say that the message is stored'
+  return new RejoinError(`${response.status}: ${why}`, { status: response.status, code: `http_${response.status}` })
 }
 
 // attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until
