@@ -4,6 +4,7 @@
 
 const RETRY = 3000 // ms between two connections, until the server says otherwise
 const MAX_DELAY = 30_000 // ms
+const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
@@ -138,7 +139,7 @@ function sleep(ms, signal) {
       signal?.removeEventListener('abort', done)
       resolve()
     }
-    const timer = setTimeout(done, Math.min(ms, 2 ** 31 - 1)) // a longer one would end at once
+    const timer = setTimeout(done, Math.min(ms, MAX_TIMER))
     if (signal?.aborted) done()
     signal?.addEventListener('abort', done)
   })
@@ -150,7 +151,7 @@ function watch(limit, silent) {
   let heardAt = Date.now() + limit // an opening may take twice as long
   const timer = setInterval(() => {
     if (Date.now() - heardAt >= limit) silent()
-  }, limit / 4)
+  }, Math.min(limit / 4, MAX_TIMER))
   return {
     heard: () => { heardAt = Date.now() },
     pause: () => { heardAt = Infinity }, // until something is heard
@@ -195,8 +196,10 @@ function mayBeStored({ status, code }) {
   return passing(status) && status !== 425 && status !== 429 && code !== 'unavailable' && code !== 'storage_full'
 }
 
+// retryAfter reads the header of this name (RFC 9110, 10.2.3), seconds or a date, in ms.
 function retryAfter(response) {
-  return 1000 * (Number(response.headers.get('Retry-After')) || 0)
+  const value = response.headers.get('Retry-After') ?? ''
+  return (value.endsWith(' GMT') ? Date.parse(value) - Date.now() : 1000 * value) || 0 // no NaN
 }
 
 function tokenOf(token, refused) {

@@ -218,6 +218,16 @@ test('reconnections wait longer with each failure, and never longer than they ma
   assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
 })
 
+test('a date in Retry-After is heeded', async (t) => {
+  t.mock.method(Math, 'random', () => 0)
+  t.mock.method(Date, 'now', () => Date.UTC(2026, 0, 31, 12))
+  const delays = hurry(t)
+  const busy = (value) => problem(503, 'unavailable', { 'Retry-After': value })
+  const server = serve(...['Sat, 31 Jan 2026 12:01:00 GMT', 'Sat, 31 Jan 2026 11:00:00 GMT', 'soon', '-5'].map(busy), ended)
+  await follow(server)
+  assert.deepEqual(delays, [60_000, 6000, 12_000, 20_000])
+})
+
 test('a server that asks for more than a timer takes is not asked again at once', async (t) => {
   const delays = hurry(t)
   const server = serve(problem(503, 'unavailable', { 'Retry-After': String(30 * 24 * 3600) }), ended)
@@ -242,6 +252,18 @@ test('a silent connection is replaced', async (t) => {
   assert.deepEqual(events, [1])
   assert.equal(waiting.length, 2)
   assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'nothing was heard for 0.02 s']))
+})
+
+test('a silence without a limit costs no timer that fires all the time', async (t) => {
+  const { setInterval } = globalThis
+  const intervals = []
+  globalThis.setInterval = (done, ms) => {
+    intervals.push(ms)
+    return setInterval(done, 1e6)
+  }
+  t.after(() => { globalThis.setInterval = setInterval })
+  await follow(serve(ended), { silence: Infinity })
+  assert.deepEqual(intervals, [2 ** 31 - 1])
 })
 
 test('an onEvent that takes its time is no silence', async () => {
