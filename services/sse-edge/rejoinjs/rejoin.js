@@ -107,14 +107,23 @@ function rootOf(base) {
   return root
 }
 
+// checkName refuses names that would be another address: a URL resolves "..", and null is not "null".
+function checkName(what, name) {
+  if (typeof name !== 'string' || ['', '.', '..'].includes(name)) throw new TypeError(`not the name of a ${what}: ${name}`)
+}
+
 function eventsURL(session, stream, base) {
   if (typeof session !== 'string' || session === '') throw new TypeError('a session, sessions or a url are needed')
+  checkName('session', session)
+  if (stream !== undefined) checkName('stream', stream)
   const path = 'v1/sessions/' + encodeURIComponent(session) + (stream === undefined ? '' : '/streams/' + encodeURIComponent(stream))
   return new URL(path + '/events', rootOf(base))
 }
 
 // groupURL is for several sessions, or for one stream of each; added ones are new to the cursor.
 function groupURL({ sessions, added = [], stream, base }) {
+  if (typeof sessions === 'string') throw new TypeError('sessions is a list')
+  if (stream !== undefined) checkName('stream', stream)
   const url = new URL('v1/events', rootOf(base))
   for (const session of sessions) url.searchParams.append('session', session)
   for (const session of added) url.searchParams.append('added', session)
@@ -231,7 +240,7 @@ function storeOf(storage) {
     // Switched off by the user: the page works, and forgets when it is left.
     return storeOf(undefined)
   }
-  if (!local) throw new TypeError('without localStorage, storage is an object with load and save')
+  if (!local?.getItem) throw new TypeError('without localStorage, storage is an object with load and save')
   return {
     load: () => local.getItem(storage),
     save(id) {
@@ -295,9 +304,12 @@ class Subscription {
 
   constructor(target, options) {
     const { url, session, sessions, stream, base } = target
-    const { types, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
+    const { types, from, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
+    if (![undefined, 'start', 'now'].includes(from)) throw new TypeError(`from is 'start' or 'now', not ${from}`)
+    if (typeof types === 'string' && types !== '*') throw new TypeError("types is a list, or '*'")
     if (url !== undefined) this.#url = new URL(url, globalThis.location?.href)
     else this.#url = sessions ? groupURL(target) : eventsURL(session, stream, base)
+    if (!/^https?:$/.test(this.#url.protocol)) throw new TypeError(`the address does not begin with http:// or https://: ${this.#url}`)
     this.#options = { ...options, headers: new Headers(headers), silence, maxDelay, credentials }
     this.#store = storeOf(options.storage)
     this.#native = IN_BROWSER && types !== '*' && [token, headers, options.fetch].every((it) => it === undefined)

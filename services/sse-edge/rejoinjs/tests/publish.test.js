@@ -126,6 +126,7 @@ test('it stops when it is stopped', async (t) => {
 test('it takes names and not less', async () => {
   await assert.rejects(publish('x', undefined, message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('', 's', message, { base: 'http://rejoin.test' }), TypeError)
+  await assert.rejects(publish('x', '..', message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('x', 's', message), TypeError)
 })
 

@@ -161,10 +161,20 @@ test('what it asks for', async (t) => {
       assert.equal(server.requests[0].headers.accept, 'text/event-stream')
     })
   }
-  for (const bad of [{}, { session: '' }, { session: 'x', stream: 's' }, { url: '/v1/sessions/x/events' }]) {
-    assert.throws(() => subscribe(bad), TypeError)
-  }
+  const { base } = target
+  const bad = [
+    {}, { session: '' }, { session: 'x', stream: 's' }, { url: '/v1/sessions/x/events' },
+    { session: '..', base }, { session: 'x', stream: '..', base }, { session: 'x', stream: '', base }, { session: 'x', stream: null, base },
+    { sessions: 'abc', base }, { sessions: ['a'], stream: null, base },
+    { url: 'localhost:8080/v1/sessions/x/events' }, { session: 'x', base: 'ftp://rejoin.test' },
+  ]
+  for (const target of bad) assert.throws(() => subscribe(target), TypeError, JSON.stringify(target))
+  for (const options of [{ from: '-5m' }, { types: 'progress' }]) assert.throws(() => subscribe(target, options), TypeError, JSON.stringify(options))
   assert.throws(() => subscribe(target, { headers: { 'bad name': '' } }), TypeError)
+  assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
+  const had = Object.getOwnPropertyDescriptor(globalThis, 'localStorage')
+  Object.defineProperty(globalThis, 'localStorage', { value: {}, configurable: true }) // as in Node 25 without a file for it
+  t.after(() => (had ? Object.defineProperty(globalThis, 'localStorage', had) : delete globalThis.localStorage))
   assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
 })
 
