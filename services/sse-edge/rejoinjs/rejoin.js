@@ -355,8 +355,8 @@ class Subscription {
     } finally {
       this.close()
     }
-    const { error } = await this.closed
-    if (error) throw error
+    const { reason, error } = await this.closed
+    if (reason === 'refused' || reason === 'failed') throw error // which may be undefined
   }
 
   // #listenAround heeds what happens outside until the subscription has ended.
@@ -388,7 +388,7 @@ class Subscription {
     this.#wanted()
     const { onClose, onEvent } = this.#options
     if (onClose) onClose(end)
-    else if (end.error && onEvent) console.error('rejoin: the subscription has ended:', end.error)
+    else if ((end.reason === 'refused' || end.reason === 'failed') && onEvent) console.error('rejoin: the subscription has ended:', end.error)
     return end
   }
 
@@ -416,8 +416,8 @@ class Subscription {
   #address(after) {
     const url = new URL(this.#url)
     if (after !== '') url.searchParams.set('after', after)
-    else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
     else if (this.#cursor === '' && this.#options.last !== undefined) url.searchParams.set('last', this.#options.last)
+    else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
     return url
   }
 
@@ -444,6 +444,7 @@ class Subscription {
     let opened = false
     let wake = () => {}
     const take = ({ type, lastEventId, data }) => {
+      if (data === undefined) return // types may list "open" and "error", which are the EventSource's own
       watch.heard()
       queue.push({ type, id: lastEventId, data })
       chars += data.length + BLOCK_CHARS
@@ -552,6 +553,7 @@ class Subscription {
   async #refused(response, token, signal) {
     if (response.status === 204) return { end: { reason: 'closed' } }
     const error = await problemOf(response)
+    if (this.#stopped) return { end: STOPPED }
     if (response.status !== 401) this.#renewed = false
     if (response.status === 401 && !this.#renewed) {
       this.#renewed = true
@@ -585,6 +587,7 @@ class Subscription {
         this.#enveloped = this.#several || (envelope === null ? place.stream === null : envelope === 'true')
         this.#failures = 0
         this.#setState('live')
+        if (this.#stopped) return STOPPED // onState has closed it
         await onConnect?.({ ...place, id })
         break
       }

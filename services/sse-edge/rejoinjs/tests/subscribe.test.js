@@ -131,6 +131,7 @@ test('where it begins', async (t) => {
     'with what is retained': [{}, undefined, ''],
     'with what comes': [{ from: 'now' }, undefined, '?from=now'],
     'with the newest events': [{ last: 20 }, undefined, '?last=20'],
+    'with the newest events, rather than with what comes': [{ last: 20, from: 'now' }, undefined, '?last=20'],
     'at a cursor, rather than with the newest events': [{ last: 20, cursor: id(3) }, id(3), ''],
     'at a cursor, rather than with what comes': [{ from: 'now', cursor: id(3) }, id(3), ''],
     'at the beginning, although something was saved': [{ storage: load(id(5)), cursor: '' }, undefined, ''],
@@ -470,6 +471,24 @@ test('close ends it at once, wherever it is', async (t) => {
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(server.requests.length, 0)
   })
+  await t.test('as it says that it is live', async () => {
+    const abort = new AbortController()
+    let connected = 0
+    const { end } = await follow(serve(live(connect(0))), { signal: abort.signal, onState: (state) => { if (state === 'live') abort.abort() }, onConnect: () => { connected++ } })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(connected, 0)
+  })
+  await t.test('while it reads a refusal', async () => {
+    const abort = new AbortController()
+    let renewed = 0
+    const refusal = () => {
+      setImmediate(() => abort.abort())
+      return new Response(new ReadableStream({ pull: (body) => new Promise((done) => abort.signal.addEventListener('abort', () => { body.close(); done() })) }), { status: 401 })
+    }
+    const { end } = await follow(serve(refusal), { signal: abort.signal, renew: () => { renewed++ } })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(renewed, 0)
+  })
   await t.test('while it waits for a token', async () => {
     const abort = new AbortController()
     const server = serve(ended)
@@ -538,6 +557,11 @@ test('a loop over a subscription', async (t) => {
   })
   await t.test('throws what ended it', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(problem(404, 'not_found')))); }, { name: 'RejoinError', status: 404, code: 'not_found' })
+  })
+  await t.test('throws what ended it, also when that is nothing', async () => {
+    const storage = { load: () => null, save: () => Promise.reject() }
+    const thrown = await (async () => { for await (const _ of open(serve(live(connect(0))), { storage })); })().then(() => 'no', () => 'yes')
+    assert.equal(thrown, 'yes')
   })
   await t.test('needs the events for itself', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(ended), { onEvent: () => {} })); }, TypeError)
@@ -662,6 +686,24 @@ test('an EventSource is replaced after the empty message of a proxy', async (t) 
   assert.deepEqual(events, [])
   subscription.close()
   assert.equal((await subscription.closed).reason, 'stopped')
+})
+
+test('the events of an EventSource itself are none of the stream', async (t) => {
+  hurry(t)
+  const { inBrowser, sources } = await browser(t)
+  const got = []
+  const saved = []
+  const storage = { load: () => null, save: (place) => { saved.push(place) } }
+  const subscription = inBrowser.subscribe(target, { types: ['error', 'open'], storage, onEvent: ({ type }) => { got.push(type) } })
+  await turns()
+  sources[0].say('connect', id(1), '{"stream":"s"}')
+  sources[0].say('error')
+  sources[0].say('open')
+  sources[0].say('message', id(2), '{}')
+  await turns()
+  subscription.close()
+  await subscription.closed
+  assert.deepEqual([got, saved], [['message'], [id(1), id(2)]])
 })
 
 // A browser dispatches nothing of a message before its last byte.
