@@ -322,6 +322,34 @@ func TestExamples_LastStatusIs408(t *testing.T) {
 	}
 }
 
+// A proxy's page with the status 200 says as little as no response.
+func TestExamples_AnswerIsAPage(t *testing.T) {
+	t.Parallel()
+	for program, command := range map[string][]string{
+		"publish.py": {"python3", "../examples/python/publish.py"},
+		"publish.ts": {npm(t).node(), "--disable-warning=ExperimentalWarning", "../examples/typescript/publish.ts"},
+	} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				answer := "<p>Log in to this network</p>"
+				if requests.Add(1) > 1 {
+					answer = `{"index":0,"id":"main_abcdefg_1","duplicate":false}` + "\n" + `{"accepted":1,"unknown":0,"stopped":null}` + "\n"
+				}
+				_, _ = io.WriteString(w, answer) // the client may be gone
+			}))
+			defer server.Close()
+			args := append(slices.Clone(command[1:]), "--many", "demo", "main")
+			cmd := exec.CommandContext(t.Context(), command[0], args...)
+			cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(withoutRejoin(os.Environ()), "REJOIN_URL="+server.URL)
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "main_abcdefg_1") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
 // Every attempt to store many messages ends within the two minutes for which the log knows their key.
 func TestExamples_ManyEndInTime(t *testing.T) {
 	t.Parallel()

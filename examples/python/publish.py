@@ -84,7 +84,7 @@ def repeat(base, session, stream, body, key, token, content_type, done):
             if error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
                 unknown = True
             retry_after = seconds(error.headers.get("Retry-After"))
-        except (OSError, http.client.HTTPException) as error:  # no answer, or a part of one
+        except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, a part of one, or a proxy's
             unknown, reason = True, str(error)
         wait = max(retry_after, pause * random.uniform(1, 1.5))
         if time.time() + wait > deadline:

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +144,29 @@ func TestPublisher_RequestIsRefused(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A proxy that redirects from http to https by a 301 makes a GET of the POST. What the edge says of that GET
+// does not help: the error has the address.
+func TestPublisher_RedirectedToAGet(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			http.Redirect(w, r, "/moved"+r.URL.Path, http.StatusMovedPermanently)
+			return
+		}
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"code":"invalid_parameter","detail":"There is no parameter \"results\" here."}`)
+	}))
+	defer server.Close()
+	p, err := client.NewPublisher(client.PublisherConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close(t.Context()) }()
+	_, err = p.PublishAndWait(t.Context(), message("main", 1))
+	if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Detail, server.URL+"/moved"+mainPath) {
+		t.Errorf("error is %v", err)
 	}
 }
 

@@ -210,7 +210,7 @@ func guarded(c *fiber.Ctx) (err error) {
 func checkHead(maxBody func() int) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		if err := headProblem(&c.Request().Header, maxBody); err != nil {
-			c.Context().SetConnectionClose()
+			StreamedBody(c).close() // a client may be sending the body: a reset would hide the answer
 			return err
 		}
 		return c.Next()

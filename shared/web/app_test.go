@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -263,6 +264,27 @@ func TestApp_UnreadableRequests(t *testing.T) {
 	c.send(t, body)
 	if r := c.receive(t, "POST"); r.status != http.StatusOK || r.body != body {
 		t.Errorf("the largest body gets %+v", r)
+	}
+}
+
+// A client that sends its body whatever comes back, as fetch does, reads why it is refused: a connection that is
+// closed while something arrives on it would be reset.
+func TestApp_RefusedHeadBeforeItsBody(t *testing.T) {
+	t.Parallel()
+	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 64 }})
+	Mount(app, Route{Method: "POST", Path: "/", Handler: echo("taken")})
+	addr := serve(t, app)
+	body := strings.Repeat("x", 64<<10)
+	for head, want := range map[string]Code{
+		"Content-Length: 65536\r\n":                               CodeBodyTooLarge,
+		"Content-Length: 65536\r\nTransfer-Encoding: chunked\r\n": CodeInvalidRequest,
+	} {
+		c := dial(t, addr)
+		c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\n"+head+"\r\n"+body)
+		expectProblem(t, c.receive(t, "POST"), want)
+		if rest, err := io.ReadAll(c.r); len(rest) > 0 || err != nil {
+			t.Errorf("%s: the connection ends with %q, %v", want, rest, err)
+		}
 	}
 }
 

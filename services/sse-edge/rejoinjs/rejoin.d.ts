@@ -119,7 +119,8 @@ export interface SubscribeOptions<Message = unknown> {
   onGap?(gap: Gap): unknown
   /** Is called once, when nothing will follow. Default: errors go to the console. */
   onClose?(end: End): void
-  onState?(state: State, detail: StateDetail): void
+  /** Is called with each state but `closed`, which `onClose` reports. */
+  onState?(state: Exclude<State, 'closed'>, detail: StateDetail): void
   onConnect?(connection: Connection): unknown
   /** Is called when a session begins or ends, where several are followed. */
   onSession?(session: SessionState): unknown
@@ -140,7 +141,7 @@ export interface SubscribeOptions<Message = unknown> {
   /**
    * The event types to deliver besides `message`, or `'*'` for all. Default: all with
    * fetch, none with EventSource, which has to be asked for each type by name. `'*'`
-   * takes fetch. In a session's flow, events of all types come in any case.
+   * takes fetch. Of a session, or of several, the default is all.
    */
   types?: string[] | '*'
   /** Sent as `Authorization: Bearer …`; takes fetch. */
@@ -166,7 +167,7 @@ export interface Subscription<Message = unknown> extends AsyncIterable<RejoinEve
   /** The place up to which everything has been dealt with; empty before the first. */
   readonly cursor: string
   readonly state: State
-  /** What makes the connections. An `eventsource` that has given up becomes `fetch`. */
+  /** What makes the connections. An `eventsource` that has given up or was silent for too long becomes `fetch`. */
   readonly transport: 'eventsource' | 'fetch'
   /** Resolves when nothing will follow. */
   readonly closed: Promise<End>
@@ -208,7 +209,8 @@ export interface Stored {
 
 /**
  * Stores a message: a value that becomes JSON, or a JSON text as a string. Failures that may pass are tried
- * again under the same key. It rejects with a RejoinError, or with the signal's reason.
+ * again under the same key. It rejects with a RejoinError, with the signal's reason, or with a TypeError for an
+ * argument that makes no sense.
  */
 export function publish(session: string, stream: string, message: unknown, options?: PublishOptions): Promise<Stored>
 
@@ -217,7 +219,7 @@ export class RejoinError extends Error {
   name: 'RejoinError'
   /** HTTP status; 0 when there was no answer. */
   status: number
-  /** The server's stable code, such as `stream_closed`; `no_answer` when there was none. */
+  /** The server's stable code, such as `stream_closed`; `no_answer` when there was none; `http_502`, for example, when a proxy answered. */
   code: string
   /** Of a publish: whether the message may have been stored all the same. */
   unknown: boolean

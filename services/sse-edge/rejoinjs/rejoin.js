@@ -4,6 +4,7 @@
 
 const RETRY = 3000 // ms between two connections, until the server says otherwise
 const MAX_DELAY = 30_000 // ms
+const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
@@ -106,14 +107,23 @@ function rootOf(base) {
   return root
 }
 
+// checkName refuses names that would be another address: a URL resolves "..", and null is not "null".
+function checkName(what, name) {
+  if (typeof name !== 'string' || ['', '.', '..'].includes(name)) throw new TypeError(`not the name of a ${what}: ${name}`)
+}
+
 function eventsURL(session, stream, base) {
   if (typeof session !== 'string' || session === '') throw new TypeError('a session, sessions or a url are needed')
+  checkName('session', session)
+  if (stream !== undefined) checkName('stream', stream)
   const path = 'v1/sessions/' + encodeURIComponent(session) + (stream === undefined ? '' : '/streams/' + encodeURIComponent(stream))
   return new URL(path + '/events', rootOf(base))
 }
 
 // groupURL is for several sessions, or for one stream of each; added ones are new to the cursor.
 function groupURL({ sessions, added = [], stream, base }) {
+  if (typeof sessions === 'string') throw new TypeError('sessions is a list')
+  if (stream !== undefined) checkName('stream', stream)
   const url = new URL('v1/events', rootOf(base))
   for (const session of sessions) url.searchParams.append('session', session)
   for (const session of added) url.searchParams.append('added', session)
@@ -138,7 +148,7 @@ function sleep(ms, signal) {
       signal?.removeEventListener('abort', done)
       resolve()
     }
-    const timer = setTimeout(done, Math.min(ms, 2 ** 31 - 1)) // a longer one would end at once
+    const timer = setTimeout(done, Math.min(ms, MAX_TIMER))
     if (signal?.aborted) done()
     signal?.addEventListener('abort', done)
   })
@@ -150,7 +160,7 @@ function watch(limit, silent) {
   let heardAt = Date.now() + limit // an opening may take twice as long
   const timer = setInterval(() => {
     if (Date.now() - heardAt >= limit) silent()
-  }, limit / 4)
+  }, Math.min(limit / 4, MAX_TIMER))
   return {
     heard: () => { heardAt = Date.now() },
     pause: () => { heardAt = Infinity }, // until something is heard
@@ -166,6 +176,12 @@ function parseJSON(text) {
   } catch {
     return undefined
   }
+}
+
+// textOf returns what a caught value says. Any value can be thrown, and Node's fetch has the reason in a cause.
+function textOf(thrown) {
+  const reason = thrown?.cause?.message || thrown?.cause?.code
+  return (thrown?.message ?? String(thrown)) + (reason ? `: ${reason}` : '')
 }
 
 // problemOf reads a problem document (RFC 9457), or whatever came instead.
@@ -189,8 +205,10 @@ function mayBeStored({ status, code }) {
   return passing(status) && status !== 425 && status !== 429 && code !== 'unavailable' && code !== 'storage_full'
 }
 
+// retryAfter reads the header of this name (RFC 9110, 10.2.3), seconds or a date, in ms.
 function retryAfter(response) {
-  return 1000 * (Number(response.headers.get('Retry-After')) || 0)
+  const value = response.headers.get('Retry-After') ?? ''
+  return (value.endsWith(' GMT') ? Date.parse(value) - Date.now() : 1000 * value) || 0 // no NaN
 }
 
 function tokenOf(token, refused) {
@@ -222,7 +240,7 @@ function storeOf(storage) {
     // Switched off by the user: the page works, and forgets when it is left.
     return storeOf(undefined)
   }
-  if (!local) throw new TypeError('without localStorage, storage is an object with load and save')
+  if (!local?.getItem) throw new TypeError('without localStorage, storage is an object with load and save')
   return {
     load: () => local.getItem(storage),
     save(id) {
@@ -286,9 +304,12 @@ class Subscription {
 
   constructor(target, options) {
     const { url, session, sessions, stream, base } = target
-    const { types, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
+    const { types, from, token, headers, signal, silence = SILENCE, maxDelay = MAX_DELAY, credentials = 'same-origin' } = options
+    if (![undefined, 'start', 'now'].includes(from)) throw new TypeError(`from is 'start' or 'now', not ${from}`)
+    if (typeof types === 'string' && types !== '*') throw new TypeError("types is a list, or '*'")
     if (url !== undefined) this.#url = new URL(url, globalThis.location?.href)
     else this.#url = sessions ? groupURL(target) : eventsURL(session, stream, base)
+    if (!/^https?:$/.test(this.#url.protocol)) throw new TypeError(`the address does not begin with http:// or https://: ${this.#url}`)
     this.#options = { ...options, headers: new Headers(headers), silence, maxDelay, credentials }
     this.#store = storeOf(options.storage)
     this.#native = IN_BROWSER && types !== '*' && [token, headers, options.fetch].every((it) => it === undefined)
@@ -334,8 +355,8 @@ class Subscription {
     } finally {
       this.close()
     }
-    const { error } = await this.closed
-    if (error) throw error
+    const { reason, error } = await this.closed
+    if (reason === 'refused' || reason === 'failed') throw error // which may be undefined
   }
 
   // #listenAround heeds what happens outside until the subscription has ended.
@@ -367,7 +388,7 @@ class Subscription {
     this.#wanted()
     const { onClose, onEvent } = this.#options
     if (onClose) onClose(end)
-    else if (end.error && onEvent) console.error('rejoin: the subscription has ended:', end.error)
+    else if ((end.reason === 'refused' || end.reason === 'failed') && onEvent) console.error('rejoin: the subscription has ended:', end.error)
     return end
   }
 
@@ -395,8 +416,8 @@ class Subscription {
   #address(after) {
     const url = new URL(this.#url)
     if (after !== '') url.searchParams.set('after', after)
-    else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
     else if (this.#cursor === '' && this.#options.last !== undefined) url.searchParams.set('last', this.#options.last)
+    else if (this.#cursor === '' && this.#options.from === 'now') url.searchParams.set('from', 'now')
     return url
   }
 
@@ -423,6 +444,7 @@ class Subscription {
     let opened = false
     let wake = () => {}
     const take = ({ type, lastEventId, data }) => {
+      if (data === undefined) return // types may list "open" and "error", which are the EventSource's own
       watch.heard()
       queue.push({ type, id: lastEventId, data })
       chars += data.length + BLOCK_CHARS
@@ -531,6 +553,7 @@ class Subscription {
   async #refused(response, token, signal) {
     if (response.status === 204) return { end: { reason: 'closed' } }
     const error = await problemOf(response)
+    if (this.#stopped) return { end: STOPPED }
     if (response.status !== 401) this.#renewed = false
     if (response.status === 401 && !this.#renewed) {
       this.#renewed = true
@@ -564,6 +587,7 @@ class Subscription {
         this.#enveloped = this.#several || (envelope === null ? place.stream === null : envelope === 'true')
         this.#failures = 0
         this.#setState('live')
+        if (this.#stopped) return STOPPED // onState has closed it
         await onConnect?.({ ...place, id })
         break
       }
@@ -680,7 +704,7 @@ async function askedInTime(token, refused, signal, unknown) {
     return await unlessAborted(limit.signal, token(refused))
   } catch (cause) {
     if (signal?.aborted) throw cause
-    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${cause.message}`, { unknown, cause })
+    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${textOf(cause)}`, { unknown, cause })
   } finally {
     limit.end()
   }
@@ -692,14 +716,22 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
     if (response.status === 201) return { answer: await response.json() } // any other may be a proxy's
-    const error = await problemOf(response)
+    const error = response.ok ? await noResult(response) : await problemOf(response)
     error.unknown = mayBeStored(error)
     return { error, asked: retryAfter(response) }
   } catch (cause) {
-    return { error: new RejoinError(`no answer: ${cause.message}`, { unknown: true, cause }) }
+    return { error: new RejoinError(`no answer: ${textOf(cause)}`, { unknown: true, cause }) }
   } finally {
     limit.end()
   }
+}
+
+// noResult is the error of a success that is not Rejoin's. Its body is not read: 301 and 302 turn a POST into
+// a GET, and the GET of this address is an event stream, which has no end.
+async function noResult(response) {
+  await response.body?.cancel()
+  const why = response.redirected ? `the request was redirected to ${response.url}: set base to that server` : 'the answer does not say that the message is stored'
+  return new RejoinError(`${response.status}: ${why}`, { status: response.status, code: `http_${response.status}` })
 }
 
 // attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until

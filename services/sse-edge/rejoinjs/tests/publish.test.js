@@ -126,6 +126,7 @@ test('it stops when it is stopped', async (t) => {
 test('it takes names and not less', async () => {
   await assert.rejects(publish('x', undefined, message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('', 's', message, { base: 'http://rejoin.test' }), TypeError)
+  await assert.rejects(publish('x', '..', message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('x', 's', message), TypeError)
 })
 
@@ -153,4 +154,28 @@ test('only 201 says that a message is stored', async (t) => {
   await assert.rejects(send(serve(json({ login: 'required' }))), { name: 'RejoinError', status: 200, code: 'http_200', unknown: true })
   const server = serve(json({ login: 'required' }), json(stored, 201))
   assert.deepEqual(await send(server), stored)
+})
+
+test('a redirection to the event stream is not read, and the error names it', async (t) => {
+  hurry(t)
+  let cancelled = 0
+  const server = serve(() => {
+    const response = new Response(new ReadableStream({ cancel: () => { cancelled++ } }), { headers: { 'Content-Type': 'text/event-stream' } })
+    Object.defineProperties(response, { redirected: { value: true }, url: { value: 'https://rejoin.test/v1/x' } })
+    return response
+  })
+  await assert.rejects(send(server), { name: 'RejoinError', status: 200, code: 'http_200', unknown: true, message: /redirected to https:\/\/rejoin\.test\/v1\/x/ })
+  assert.equal(cancelled, 5)
+})
+
+test('what is thrown need not be an error', async (t) => {
+  hurry(t)
+  await assert.rejects(send(serve(json(stored, 201)), { token: () => Promise.reject() }), { name: 'RejoinError', unknown: false })
+  await assert.rejects(send(serve(() => Promise.reject('down'))), { name: 'RejoinError', unknown: true, message: 'no answer: down' })
+  const refused = () => { throw new TypeError('fetch failed', { cause: new Error('connect ECONNREFUSED') }) } // as Node's fetch
+  await assert.rejects(send(serve(refused)), { name: 'RejoinError', message: 'no answer: fetch failed: connect ECONNREFUSED' })
+  const abort = new AbortController()
+  const sending = send(serve(hanging), { signal: abort.signal })
+  setImmediate(() => abort.abort(null))
+  assert.equal(await sending.catch((reason) => reason), null)
 })

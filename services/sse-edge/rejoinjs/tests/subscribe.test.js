@@ -131,6 +131,7 @@ test('where it begins', async (t) => {
     'with what is retained': [{}, undefined, ''],
     'with what comes': [{ from: 'now' }, undefined, '?from=now'],
     'with the newest events': [{ last: 20 }, undefined, '?last=20'],
+    'with the newest events, rather than with what comes': [{ last: 20, from: 'now' }, undefined, '?last=20'],
     'at a cursor, rather than with the newest events': [{ last: 20, cursor: id(3) }, id(3), ''],
     'at a cursor, rather than with what comes': [{ from: 'now', cursor: id(3) }, id(3), ''],
     'at the beginning, although something was saved': [{ storage: load(id(5)), cursor: '' }, undefined, ''],
@@ -161,10 +162,20 @@ test('what it asks for', async (t) => {
       assert.equal(server.requests[0].headers.accept, 'text/event-stream')
     })
   }
-  for (const bad of [{}, { session: '' }, { session: 'x', stream: 's' }, { url: '/v1/sessions/x/events' }]) {
-    assert.throws(() => subscribe(bad), TypeError)
-  }
+  const { base } = target
+  const bad = [
+    {}, { session: '' }, { session: 'x', stream: 's' }, { url: '/v1/sessions/x/events' },
+    { session: '..', base }, { session: 'x', stream: '..', base }, { session: 'x', stream: '', base }, { session: 'x', stream: null, base },
+    { sessions: 'abc', base }, { sessions: ['a'], stream: null, base },
+    { url: 'localhost:8080/v1/sessions/x/events' }, { session: 'x', base: 'ftp://rejoin.test' },
+  ]
+  for (const target of bad) assert.throws(() => subscribe(target), TypeError, JSON.stringify(target))
+  for (const options of [{ from: '-5m' }, { types: 'progress' }]) assert.throws(() => subscribe(target, options), TypeError, JSON.stringify(options))
   assert.throws(() => subscribe(target, { headers: { 'bad name': '' } }), TypeError)
+  assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
+  const had = Object.getOwnPropertyDescriptor(globalThis, 'localStorage')
+  Object.defineProperty(globalThis, 'localStorage', { value: {}, configurable: true }) // as in Node 25 without a file for it
+  t.after(() => (had ? Object.defineProperty(globalThis, 'localStorage', had) : delete globalThis.localStorage))
   assert.throws(() => subscribe(target, { storage: 'a key, without localStorage' }), TypeError)
 })
 
@@ -218,6 +229,16 @@ test('reconnections wait longer with each failure, and never longer than they ma
   assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
 })
 
+test('a date in Retry-After is heeded', async (t) => {
+  t.mock.method(Math, 'random', () => 0)
+  t.mock.method(Date, 'now', () => Date.UTC(2026, 0, 31, 12))
+  const delays = hurry(t)
+  const busy = (value) => problem(503, 'unavailable', { 'Retry-After': value })
+  const server = serve(...['Sat, 31 Jan 2026 12:01:00 GMT', 'Sat, 31 Jan 2026 11:00:00 GMT', 'soon', '-5'].map(busy), ended)
+  await follow(server)
+  assert.deepEqual(delays, [60_000, 6000, 12_000, 20_000])
+})
+
 test('a server that asks for more than a timer takes is not asked again at once', async (t) => {
   const delays = hurry(t)
   const server = serve(problem(503, 'unavailable', { 'Retry-After': String(30 * 24 * 3600) }), ended)
@@ -242,6 +263,18 @@ test('a silent connection is replaced', async (t) => {
   assert.deepEqual(events, [1])
   assert.equal(waiting.length, 2)
   assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'nothing was heard for 0.02 s']))
+})
+
+test('a silence without a limit costs no timer that fires all the time', async (t) => {
+  const { setInterval } = globalThis
+  const intervals = []
+  globalThis.setInterval = (done, ms) => {
+    intervals.push(ms)
+    return setInterval(done, 1e6)
+  }
+  t.after(() => { globalThis.setInterval = setInterval })
+  await follow(serve(ended), { silence: Infinity })
+  assert.deepEqual(intervals, [2 ** 31 - 1])
 })
 
 test('an onEvent that takes its time is no silence', async () => {
@@ -438,6 +471,24 @@ test('close ends it at once, wherever it is', async (t) => {
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(server.requests.length, 0)
   })
+  await t.test('as it says that it is live', async () => {
+    const abort = new AbortController()
+    let connected = 0
+    const { end } = await follow(serve(live(connect(0))), { signal: abort.signal, onState: (state) => { if (state === 'live') abort.abort() }, onConnect: () => { connected++ } })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(connected, 0)
+  })
+  await t.test('while it reads a refusal', async () => {
+    const abort = new AbortController()
+    let renewed = 0
+    const refusal = () => {
+      setImmediate(() => abort.abort())
+      return new Response(new ReadableStream({ pull: (body) => new Promise((done) => abort.signal.addEventListener('abort', () => { body.close(); done() })) }), { status: 401 })
+    }
+    const { end } = await follow(serve(refusal), { signal: abort.signal, renew: () => { renewed++ } })
+    assert.deepEqual(end, { reason: 'stopped' })
+    assert.equal(renewed, 0)
+  })
   await t.test('while it waits for a token', async () => {
     const abort = new AbortController()
     const server = serve(ended)
@@ -506,6 +557,11 @@ test('a loop over a subscription', async (t) => {
   })
   await t.test('throws what ended it', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(problem(404, 'not_found')))); }, { name: 'RejoinError', status: 404, code: 'not_found' })
+  })
+  await t.test('throws what ended it, also when that is nothing', async () => {
+    const storage = { load: () => null, save: () => Promise.reject() }
+    const thrown = await (async () => { for await (const _ of open(serve(live(connect(0))), { storage })); })().then(() => 'no', () => 'yes')
+    assert.equal(thrown, 'yes')
   })
   await t.test('needs the events for itself', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(ended), { onEvent: () => {} })); }, TypeError)
@@ -630,6 +686,24 @@ test('an EventSource is replaced after the empty message of a proxy', async (t) 
   assert.deepEqual(events, [])
   subscription.close()
   assert.equal((await subscription.closed).reason, 'stopped')
+})
+
+test('the events of an EventSource itself are none of the stream', async (t) => {
+  hurry(t)
+  const { inBrowser, sources } = await browser(t)
+  const got = []
+  const saved = []
+  const storage = { load: () => null, save: (place) => { saved.push(place) } }
+  const subscription = inBrowser.subscribe(target, { types: ['error', 'open'], storage, onEvent: ({ type }) => { got.push(type) } })
+  await turns()
+  sources[0].say('connect', id(1), '{"stream":"s"}')
+  sources[0].say('error')
+  sources[0].say('open')
+  sources[0].say('message', id(2), '{}')
+  await turns()
+  subscription.close()
+  await subscription.closed
+  assert.deepEqual([got, saved], [['message'], [id(1), id(2)]])
 })
 
 // A browser dispatches nothing of a message before its last byte.
