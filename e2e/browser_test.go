@@ -367,6 +367,20 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	}
 }
 
+// A message with a right-to-left override stays within its quotes.
+func TestPlayground_RightToLeft(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	p.store(streamPath("rtl", "s"), "[\"\u202eabc\",1]")
+	b := openBrowser(t)
+	b.playground(p, "rtl", "s")
+	b.received(1)
+	b.until("byID('events').querySelector('.num')")
+	if moved := script[bool](b, `((row) => row.querySelector('.num').getBoundingClientRect().left < row.querySelector('.str').getBoundingClientRect().right)(byID('events'))`); moved {
+		t.Errorf("what follows a right-to-left text stands before it")
+	}
+}
+
 // The commands that the page offers do what its buttons do.
 func TestPlayground_CopyAsCurl(t *testing.T) {
 	t.Parallel()
