@@ -205,8 +205,10 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	b.click("previous")
 	list("names.length == 50")
 	b.until("byID('previous').disabled")
+	script[bool](b, "byID('next').focus(); true")
 	b.click("next")
 	list("names.length == 10")
+	b.until("document.activeElement == byID('previous')") // the button for the next page is disabled
 	b.click("first")
 	list("names.length == 50")
 	script[bool](b, "byID('sort').value = 'events', byID('sort').dispatchEvent(new Event('change'))")
@@ -255,8 +257,10 @@ func TestAdminPage_AsksForAToken(t *testing.T) {
 	b.accessible("the admin page with a refused token")
 	use(alice)
 	b.shows("state", "not allowed")
+	script[bool](b, "byID('token-use').focus(); true")
 	use(authtest.Token(t, "root", func(token *auth.Token) { token.Admin = true }))
 	b.shows("state", "live")
+	b.until("document.activeElement.id == 'main'") // the form is hidden
 	b.shows("sessions", "s")
 	b.until("document.getElementById('token-form').hidden && byID('token').value == ''")
 	if made := claims(); made != "no-near no-gaps" {
@@ -336,4 +340,131 @@ func TestAdminPage_Accessible(t *testing.T) {
 	b.click("close")
 	b.shows("confirm-name", "full")
 	b.accessible("the question before a close")
+}
+
+// faultyJS has window.faulty answer the requests of a page for which it returns something.
+const faultyJS = `(() => {
+	const served = fetch
+	window.faulty = () => null
+	window.fetch = (path, options) => faulty(path, options?.method ?? 'GET') ?? served(path, options)
+	window.served = served
+	window.signIn = () => Promise.resolve(new Response('<!doctype html><title>Sign in</title>'))
+	return true
+})()`
+
+func TestAdminPage_AnswersOfOthers(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--ack-timeout=9s")
+	p.create(`{"session":"one","metadata":{"account":9007199254740993}}`)
+	p.publish("one", "s", 1, 3)
+	p.publish("two", "s", 1, 1)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(p.api()+"/admin#session=one"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.helper()
+	script[bool](b, faultyJS)
+	faulty := func(js string) { script[bool](b, "window.faulty = (path, method) => "+js+"; true") }
+	b.shows("session-bars", "3 of")
+	b.shows("metadata", `"account": 9007199254740993`)
+	script[bool](b, "document.getElementById('skip').click(); true")
+	if at := script[string](b, "location.hash + ' ' + document.activeElement.id"); at != "#session=one main" {
+		t.Errorf("after the link to the main part, address and focus are %s", at)
+	}
+
+	faulty("path.startsWith('/v1/') ? signIn() : null")
+	b.shows("state", "failed")
+	b.shows("detail", "was answered 200, but not by Rejoin. What is shown is from before.")
+	faulty("path.startsWith('/v1/') ? Promise.resolve(new Response('{}', { status: 503 })) : null")
+	b.shows("detail", "The server answered 503 without a reason. What is shown is from before.")
+	faulty("null")
+	b.shows("state", "live")
+
+	// Only Rejoin's answer says that a session is closed.
+	faulty("method == 'DELETE' ? signIn() : null")
+	b.click("close")
+	b.click("confirm-yes")
+	b.shows("problem", "but not by Rejoin")
+	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
+		t.Errorf("after an answer of a proxy the page shows %q", ended)
+	}
+
+	// The outcome is shown with the session it is of.
+	faulty("method == 'DELETE' ? new Promise((answer) => { window.answer = () => answer(new Response(null, { status: 204 })) }) : null")
+	script[bool](b, "delete window.answer; true")
+	b.click("close")
+	b.click("confirm-yes")
+	b.until("window.answer")
+	script[bool](b, "location.hash = '#session=two'; true")
+	b.shows("session-title", "two")
+	script[bool](b, "answer(); true")
+	b.until("document.getElementById('problem-line').dataset.shown == 'false'")
+	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
+		t.Errorf("of another session's close the page shows %q", ended)
+	}
+	faulty("null")
+	b.shows("session-facts", "open")
+	script[bool](b, "byID('close').focus(); true")
+	b.click("close")
+	b.click("confirm-yes")
+	b.shows("session-facts", "closed")
+	b.until("document.activeElement.id == 'main'")
+
+	// A session that was deleted holds nothing.
+	script[bool](b, "location.hash = '#session=one'; true")
+	b.shows("session-bars", "3 of")
+	faulty("path.startsWith('/v1/sessions/one') ? Promise.resolve(new Response('{}', { status: 404 })) : null")
+	b.shows("session-facts", "There is no session of this name.")
+	if held := script[string](b, "byID('session-bars').textContent"); held != "" || script[bool](b, "byID('metadata').checkVisibility()") {
+		t.Errorf("of a deleted session the page shows %q, or its metadata", held)
+	}
+
+	// A failure is shown while the page is paused.
+	b.click("pause")
+	b.shows("state", "paused")
+	faulty("path.startsWith('/v1/') ? Promise.reject(new TypeError('no network')) : null")
+	script[bool](b, "location.hash = '#session=two'; true")
+	b.shows("state", "no answer")
+}
+
+func TestAdminPage_ClocksAndStreamsUnderThePointer(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	p.publish("one", "a", 1, 1)
+	p.publish("one", "b", 1, 1)
+	b := openBrowser(t)
+	b.do(chromedp.Navigate(p.api()+"/admin#session=one"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.helper()
+	script[bool](b, faultyJS)
+	b.until("byID('count-rate').textContent != '–'")
+
+	// A browser whose clock jumps, as when its machine has slept.
+	script[bool](b, `(() => {
+		new MutationObserver(() => { window.lapsed ||= byID('count-rate').textContent == '–' }).observe(byID('count-rate'), { childList: true })
+		const real = Date.now
+		Date.now = () => real() + 3600000
+		return true
+	})()`)
+	b.until("window.lapsed")
+	if active := script[string](b, "byID('sessions').rows[0].cells[4].textContent + byID('session-facts').textContent"); strings.Contains(active, "60 min ago") || strings.HasPrefix(active, "60 min") {
+		t.Errorf("in a browser that is an hour ahead, the session is shown as %s", active)
+	}
+
+	// The stream that newest names is the newest.
+	script[bool](b, `(() => {
+		window.newest = 'b'
+		window.faulty = (path) => path != '/v1/sessions/one' ? null : served(path).then((answer) => answer.json()).then((one) => {
+			for (const stream of one.streams) stream.newest = stream.stream == newest ? '2001-01-01T00:00:01Z' : '2001-01-01T00:00:00Z'
+			return Response.json(one)
+		})
+		return true
+	})()`)
+	order := "[...byID('streams').rows].map((row) => row.cells[0].textContent).join(' ')"
+	b.until(order + " == 'b a'")
+	script[bool](b, "byID('streams').querySelector('button').focus(); window.newest = 'a'; true")
+	p.publish("one", "b", 2, 3)
+	b.until("[...byID('streams').rows].some((row) => row.cells[1].textContent == '3')")
+	if got := script[string](b, order); got != "b a" {
+		t.Errorf("with the focus on one of them, the order of the streams became %s", got)
+	}
+	script[bool](b, "document.activeElement.blur(); true")
+	b.until(order + " == 'a b'")
 }

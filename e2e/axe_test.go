@@ -58,6 +58,11 @@ func TestPlayground_Accessible(t *testing.T) {
 	b.do(chromedp.Navigate(p.api()+"/"), chromedp.WaitReady(`[data-testid="connect"]`))
 	b.helper()
 	b.accessible("the playground")
+	b.look("light", 320, 700) // 1280 px at 400 %
+	if cut := script[float64](b, "byID('empty').getBoundingClientRect().right - document.querySelector('.log').getBoundingClientRect().right"); cut > 0 {
+		t.Errorf("in a window of 320 px, %v px of the button that clears the view are cut off", cut)
+	}
+	b.look("light", 1440, 900)
 	b.click("connect")
 	b.shows("problem", "401")
 	b.click("copy-read")

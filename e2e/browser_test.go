@@ -307,8 +307,12 @@ func TestPlayground_Token(t *testing.T) {
 		script[bool](b, fmt.Sprintf("byID('token').value = %q; true", token))
 	}
 	use("nonsense")
+	script[bool](b, "byID('message').focus(); true")
 	b.click("connect")
 	b.shows("access-outcome", "The token was refused.")
+	if !script[bool](b, "document.activeElement == byID('message')") {
+		t.Error("a refused connection takes the focus from the message")
+	}
 	if kept := script[string](b, "byID('token').value"); kept != "nonsense" {
 		t.Errorf("the field of the refused token has %q", kept)
 	}
@@ -332,6 +336,48 @@ func TestPlayground_Token(t *testing.T) {
 	b.reload() // which forgets the token
 	if token := script[string](b, "byID('token').value"); token != "" {
 		t.Errorf("after a reload the token is %q", token)
+	}
+}
+
+// What the page says of a close is true of the last one.
+func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--ack-timeout=9s")
+	p.publish("end", "s", 1, 1)
+	b := openBrowser(t)
+	b.playground(p, "end", "s")
+	script[bool](b, faultyJS)
+	script[bool](b, "window.faulty = (path, method) => method == 'DELETE' ? signIn() : null; true")
+	b.click("close-stream")
+	b.shows("problem", "http_200")
+	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
+		t.Errorf("after an answer of a proxy the page shows %q", ended)
+	}
+	script[bool](b, "window.faulty = () => null; true")
+	b.click("close-stream")
+	b.shows("ended", "Stream closed.")
+	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
+		t.Errorf("after a close the page shows %q", problem)
+	}
+	script[bool](b, "window.faulty = (path, method) => method == 'DELETE' ? signIn() : null; true")
+	b.click("close-session")
+	b.shows("problem", "http_200")
+	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
+		t.Errorf("after a second close that failed the page shows %q", ended)
+	}
+}
+
+// A message with a right-to-left override stays within its quotes.
+func TestPlayground_RightToLeft(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	p.store(streamPath("rtl", "s"), "[\"\u202eabc\",1]")
+	b := openBrowser(t)
+	b.playground(p, "rtl", "s")
+	b.received(1)
+	b.until("byID('events').querySelector('.num')")
+	if moved := script[bool](b, `((row) => row.querySelector('.num').getBoundingClientRect().left < row.querySelector('.str').getBoundingClientRect().right)(byID('events'))`); moved {
+		t.Errorf("what follows a right-to-left text stands before it")
 	}
 }
 

@@ -2,13 +2,14 @@
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
 import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
-import { age, bytes, draw, duration, fill, keyed, level, setAttribute, short } from './dom.js'
+import { age, bytes, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
 import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
 const PAGE = 50 // sessions
 const TREND = 150 // samples, of five minutes
 const RATE = 5 // of these, over which the rate is taken
+const LAPSE = 60000 // ms between two samples, which the trends do not bridge
 
 let token = ''
 let paused = false
@@ -34,22 +35,25 @@ class Refused extends Error {
 }
 
 async function request(method, path) {
-  let res
+  let res, text
   try {
     res = await fetch(path, {
       method, headers: token ? { Authorization: `Bearer ${token}` } : {}, cache: 'no-store', signal: AbortSignal.timeout(15000),
     })
+    text = await res.text()
   } catch {
     throw new Refused(0, 'no_answer', `${method} ${path} got no answer.`)
   }
-  const text = await res.text().catch(() => '')
-  let body = {}
+  setServerTime(res.headers.get('Date'))
+  let body = null
   try {
-    body = JSON.parse(text) ?? {}
+    body = JSON.parse(text, exact)
   } catch {
     // A proxy's own words, or nothing.
   }
-  if (!res.ok) throw new Refused(res.status, String(body.code ?? `http_${res.status}`), String(body.detail ?? body.title ?? 'The server gave no reason.'))
+  if (!res.ok) throw new Refused(res.status, String(body?.code ?? `http_${res.status}`), String(body?.detail ?? body?.title ?? `The server answered ${res.status} without a reason.`))
+  // Any other answer is a proxy's, its sign-in page for example.
+  if (method === 'DELETE' ? res.status !== 204 : body === null) throw new Refused(res.status, `http_${res.status}`, `${method} ${path} was answered ${res.status}, but not by Rejoin.`)
   return body
 }
 
@@ -65,14 +69,17 @@ function setState(state, text, detail = '') {
 }
 
 function failed({ status, code, message }) {
+  const show = (state, text, detail) => setState(state, text, [detail, known() && 'What is shown is from before.'].filter(Boolean).join(' '))
   if (status === 401 || status === 403) {
     $('token-form').hidden = false
-    if (status === 403) return setState('cut', 'not allowed', 'This token does not grant admin.')
-    return setState('cut', token ? 'token refused' : 'token needed', token ? 'It is not a token of this installation, or has expired.' : '')
+    if (status === 403) return show('cut', 'not allowed', 'This token does not grant admin.')
+    return show('cut', token ? 'token refused' : 'token needed', token ? 'It is not a token of this installation, or has expired.' : '')
   }
-  if (code === 'unavailable' || status === 502 || status === 504) return setState('waiting', 'not ready', message)
-  setState('cut', 'no answer', `${message} What is shown is from before.`)
+  if (code === 'unavailable' || status === 502 || status === 504) return show('waiting', 'not ready', message)
+  show('cut', status === 0 ? 'no answer' : 'failed', message)
 }
+
+const known = () => $('page').dataset.known === 'true'
 
 // ---- Asking ---------------------------------------------------------------------------
 
@@ -83,6 +90,7 @@ async function refresh() {
     const name = selected
     const [page, limits, gaps, session] = await Promise.all([get(listPath()), get('/v1/limits'), get('/v1/gaps?limit=100'), askSession(name)])
     if (mine !== round) return
+    const focused = document.activeElement
     list = page
     renderCounts(limits, gaps)
     renderSettings(limits)
@@ -93,13 +101,22 @@ async function refresh() {
     $('page').dataset.known = 'true'
     $('token-form').hidden = true
     $('token').value = ''
-    setState('live', 'live', silent(gaps.edges))
+    handFocus(focused)
+    if (paused) setState('idle', 'paused')
+    else setState('live', 'live', silent(gaps.edges))
   } catch (e) {
     if (mine !== round) return
     failed(e)
   }
-  if (paused) setState('idle', 'paused')
-  else if (!document.hidden) timer = setTimeout(refresh, EVERY)
+  if (!paused && !document.hidden) timer = setTimeout(refresh, EVERY)
+}
+
+// handFocus moves the focus on from an element that cannot have it any more; the browser would
+// begin again at the top of the page.
+function handFocus(from) {
+  if (from.isConnected && !from.disabled && !from.closest('[hidden]')) return
+  const to = from.closest('.pager') ? [$('previous'), $('next'), $('main')] : [$('main')]
+  to.find((at) => !at.disabled).focus({ preventScroll: true })
 }
 
 // askSession asks for a session, of which all may be null: there is none, and a name that is
@@ -143,13 +160,17 @@ function renderCounts({ retained, total, stored }, gaps) {
   count('gaps', edges.answered > 0 ? short(gaps.total) : '–', gaps.total > 0)
 }
 
-// sample adds to the trends. The rate is that of the last ten seconds: of two it would jump.
+// sample adds to the trends. The rate is that of the last ten seconds: of two it would jump. The
+// trends begin again when nothing was asked for a while, by Date: performance.now may stand still
+// while the machine sleeps.
 function sample(stored, clients) {
+  const last = samples.at(-1)
+  const added = { at: Date.now(), stored, clients, rate: 0 }
+  if (last && !(added.at > last.at && added.at - last.at < LAPSE)) samples = []
   const before = samples.at(-RATE) ?? samples[0]
-  const now = { at: performance.now(), stored, clients, rate: 0 }
-  if (before) now.rate = Math.max(0, (1000 * (stored - before.stored)) / (now.at - before.at))
-  samples = [...samples, now].slice(-TREND)
-  count('rate', before ? short(now.rate < 10 ? Math.round(now.rate * 10) / 10 : Math.round(now.rate)) : '–', false)
+  if (before) added.rate = Math.max(0, (1000 * (stored - before.stored)) / (added.at - before.at))
+  samples = [...samples, added].slice(-TREND)
+  count('rate', before ? short(added.rate < 10 ? Math.round(added.rate * 10) / 10 : Math.round(added.rate)) : '–', false)
   draw($('spark-rate'), samples.slice(1).map((s) => s.rate))
   draw($('spark-clients'), samples.map((s) => s.clients))
 }
@@ -197,7 +218,7 @@ function linkTo(session) {
 function renderGaps({ gaps, total, reasons, since, edges }) {
   const hint = []
   if (total > gaps.length) hint.push(`the newest ${number(gaps.length)} of ${number(total)}`)
-  if (since && Date.now() - Date.parse(since) < 3590000) hint.push(`complete since ${clock(since)}`)
+  if (since && now() - Date.parse(since) < 3590000) hint.push(`complete since ${clock(since)}`)
   setText($('gaps-hint'), silent(edges) || hint.join(' · '))
   $('no-gaps').hidden = total > 0 || edges.answered === 0
   $('reasons').hidden = total === 0
@@ -319,7 +340,7 @@ async function end({ stream = '', clear = false }) {
   try {
     await request('DELETE', pathOf(session) + (stream ? '/streams/' + encodeURIComponent(stream) : '') + (clear ? '?clear=true' : ''))
     hideProblem()
-    setText($('ended'), `The ${what} is closed${clear ? ' and cleared' : ''}.`)
+    if (session === selected) setText($('ended'), `The ${what} is closed${clear ? ' and cleared' : ''}.`)
   } catch (e) {
     const owners = e.code === 'method_not_allowed' || e.status === 404
     showProblem({ code: e.code, detail: e.message + (owners ? " Only the session's owner can close and clear, at the address that serves the whole API." : '') })
@@ -380,6 +401,11 @@ document.addEventListener('visibilitychange', () => {
   if (!document.hidden && !paused) refresh()
 })
 window.addEventListener('hashchange', select)
+$('skip').addEventListener('click', (e) => {
+  e.preventDefault() // the address names the session that is shown
+  $('main').scrollIntoView()
+  $('main').focus({ preventScroll: true })
+})
 
 showIfServed($('to-playground'))
 select()

@@ -41,6 +41,13 @@ export function setParts(at, parts) {
   at.replaceChildren(...parts.flatMap((part, i) => [i > 0 ? ' · ' : '', ...[part].flat().map((one) => (one.id ? el('code', 'id', one.id) : one))]))
 }
 
+// exact revives JSON and keeps an integer that JavaScript would round as it was written, where the
+// browser can.
+export function exact(key, value, written) {
+  const rounds = Number.isInteger(value) && !Number.isSafeInteger(value)
+  return rounds && written && JSON.rawJSON ? JSON.rawJSON(written.source) : value
+}
+
 // ---- Numbers and times -----------------------------------------------------------
 
 export function short(n) {
@@ -62,9 +69,20 @@ export function bytes(n) {
 
 export const counted = (n, one, many = one + 's') => `${number(n)} ${n === 1 ? one : many}`
 
+let ahead = 0 // ms by which the server's clock is ahead of the browser's
+
+// setServerTime takes the Date header of a response, which has whole seconds.
+export function setServerTime(date) {
+  const by = Date.parse(date) + 500 - Date.now()
+  ahead = Math.abs(by) < 2000 ? 0 : by || 0
+}
+
+// now returns the server's time, by which the times that it gives are told.
+export const now = () => Date.now() + ahead
+
 // age returns how long ago a time is.
 export function age(text) {
-  const seconds = Math.max(0, Math.round((Date.now() - Date.parse(text)) / 1000))
+  const seconds = Math.max(0, Math.round((now() - Date.parse(text)) / 1000))
   if (seconds < 5) return 'now'
   if (seconds < 120) return `${seconds} s`
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`

@@ -1,7 +1,7 @@
 // One session: what it holds, who is connected, what happened, and its end.
 
 import { $, clock, el, number, setText } from './base.js'
-import { age, ago, bars, bytes, counted, holdings, keyed, setAttribute, setParts } from './dom.js'
+import { age, ago, bars, bytes, counted, holdings, keyed, now, setAttribute, setParts } from './dom.js'
 
 export const ITEMS = 200 // connections, happenings and published entries of a session that are asked for
 
@@ -33,7 +33,11 @@ export function showSession(fresh) {
   $('session-watch').hidden = detail === null && !waited
   $('session-rest').hidden = detail === null
   if (detail) renderDetail(detail)
-  else setText($('session-facts'), 'There is no session of this name.')
+  else {
+    setText($('session-facts'), 'There is no session of this name.')
+    bars($('session-bars'), [])
+    $('metadata-more').hidden = true
+  }
   if (!$('session-watch').hidden) {
     renderConnections(connections)
     renderTimeline()
@@ -58,7 +62,11 @@ function renderDetail(d) {
   $('close').disabled = d.state !== 'open'
   $('clear').disabled = false
 
-  const streams = d.streams.slice().sort((a, b) => (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
+  // While somebody points at a stream, or chooses one, those that are listed stay where they are.
+  const held = $('streams').matches(':hover') || [$('streams'), $('by-stream')].some((at) => at.contains(document.activeElement))
+  const places = new Map(held ? [...$('streams').children].map((row, i) => [row.key, i]) : [])
+  const place = (s) => places.get(s.stream) ?? places.size
+  const streams = d.streams.slice().sort((a, b) => place(a) - place(b) || (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
   setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
   $('no-streams').hidden = streams.length > 0
   $('streams-table').hidden = streams.length === 0
@@ -67,7 +75,7 @@ function renderDetail(d) {
 }
 
 function when(at) {
-  const seconds = Math.round((Date.parse(at) - Date.now()) / 1000)
+  const seconds = Math.round((Date.parse(at) - now()) / 1000)
   if (seconds <= 0) return 'now'
   return seconds < 120 ? `in ${seconds} s` : seconds < 7200 ? `in ${Math.round(seconds / 60)} min` : `in ${Math.round(seconds / 3600)} h`
 }

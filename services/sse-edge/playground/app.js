@@ -499,7 +499,7 @@ async function readProblem(res) {
   const body = parse(await res.text().catch(() => ''))
   return {
     code: body.code ?? `http_${res.status}`,
-    detail: body.detail ?? body.title ?? (res.statusText || 'The server gave no reason.'),
+    detail: body.detail ?? body.title ?? (res.ok ? 'It was answered, but not by Rejoin.' : res.statusText || 'The server gave no reason.'),
     status: res.status,
     final: final(res.status),
   }
@@ -517,7 +517,7 @@ async function request(method, path, body, headers = {}) {
   const timer = setTimeout(() => abort.abort(), 15000)
   try {
     const res = await fetch(path, { method, body, headers, signal: abort.signal })
-    if (!res.ok) return { problem: await readProblem(res) }
+    if (res.status !== 201 && res.status !== 204) return { problem: await readProblem(res) } // any other may be a proxy's
     return { data: parse(await res.text()) }
   } catch {
     return { problem: { code: 'no_answer', detail: `${method} ${path} got no answer.`, final: false } }
@@ -541,7 +541,8 @@ function refusal({ status, code }) {
   $('access').open = true
   const why = status === 401 && token() ? 'The token was refused.' : 'A token is needed.'
   setText($('access-outcome'), why)
-  $('token').focus()
+  // A connection may end while somebody types elsewhere.
+  if (!document.activeElement?.matches('input:not([type="checkbox"]), textarea, select')) $('token').focus()
   return `${why} Enter one, then resume.`
 }
 
@@ -711,8 +712,10 @@ function showExample() {
 
 async function end(what, path) {
   const clear = $('clear').checked
+  setText($('ended'), '')
   const { problem } = await request('DELETE', path + (clear ? '?clear=true' : ''))
   if (problem) return refused(problem)
+  accepted()
   setText($('ended'), `${what} closed${clear ? ' and cleared' : ''}.`)
 }
 
@@ -829,4 +832,5 @@ $('close-session').addEventListener('click', () => {
 })
 
 start()
+$('publish').disabled = false // before, the browser would send the form itself and lose the address
 showIfServed($('to-admin'))

@@ -1,6 +1,7 @@
 package playground_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -16,6 +17,13 @@ func TestPage_Browser(t *testing.T) {
 	} {
 		if !strings.Contains(html, `id="`+id+`" data-testid="`+id+`"`) {
 			t.Errorf("index.html lacks the element %q with its data-testid", id)
+		}
+	}
+	// Until the script enables them: the browser would send the form and load the page without
+	// what its address names.
+	for _, button := range regexp.MustCompile(`<button[^>]*type="submit"[^>]*>`).FindAllString(html, -1) {
+		if !strings.Contains(button, " disabled") {
+			t.Errorf("index.html has the enabled button %s", button)
 		}
 	}
 }
