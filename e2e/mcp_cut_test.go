@@ -170,9 +170,9 @@ func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 
 // callsBucket opens the bucket of the calls that bridges work on; nil while there is none. done
 // closes its connection.
-func callsBucket(ctx context.Context, t testing.TB, addr string) (kv jetstream.KeyValue, done func()) {
+func callsBucket(ctx context.Context, t testing.TB, urls string) (kv jetstream.KeyValue, done func()) {
 	t.Helper()
-	nc, err := nats.Connect("nats://" + addr)
+	nc, err := nats.Connect(urls)
 	if err != nil {
 		t.Fatal(err)
 	}

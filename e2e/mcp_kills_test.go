@@ -27,10 +27,11 @@ import (
 
 // The size of TestMCP_Kills. make mcpkills runs 500 calls of 50 steps and 20 s.
 var (
-	killsCalls = flag.Int("mcp-calls", 60, "how many calls TestMCP_Kills makes")
-	killsSteps = flag.Int("mcp-steps", 20, "how many steps each of its calls reports")
-	killsPause = flag.Duration("mcp-pause", 0, "how long each step takes")
-	killsYoung = flag.Bool("mcp-young", false, "do half of the kills while calls begin, which may then end in an error: once, too")
+	killsCalls     = flag.Int("mcp-calls", 60, "how many calls TestMCP_Kills makes")
+	killsSteps     = flag.Int("mcp-steps", 20, "how many steps each of its calls reports")
+	killsPause     = flag.Duration("mcp-pause", 0, "how long each step takes")
+	killsOfCluster = flag.Bool("mcp-cluster", false, "NATS is a cluster of three servers, of which one at a time is killed")
+	killsYoung     = flag.Bool("mcp-young", false, "do half of the kills while calls begin, which may then end in an error: once, too")
 )
 
 // killsOf is how often each program is killed.
@@ -112,7 +113,7 @@ type killing struct {
 	resumes bool // the server lets the next bridge go on with a call
 	args    func(bridge string) []string
 	rnd     *rand.Rand
-	nats    *natsProc
+	nats    killedNATS
 	edges   []*program
 	bridges map[string]*program
 	http    *http.Client
@@ -122,13 +123,44 @@ type killing struct {
 	running sync.WaitGroup
 }
 
+// killedNATS is a NATS server, or a cluster, that is killed and started again.
+type killedNATS interface {
+	flag() string
+	urls() string
+	kill()
+	start()
+}
+
+// killedCluster is a cluster of which one server at a time is killed.
+type killedCluster struct {
+	*natsCluster
+	rnd  *rand.Rand
+	away *natsProc
+}
+
+func (c *killedCluster) kill() {
+	c.waitCurrent() // else two are away
+	c.away = c.servers[c.rnd.IntN(len(c.servers))]
+	c.away.kill()
+}
+
+func (c *killedCluster) start() { c.away.start() }
+
 func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string) []string) *killing {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	k := &killing{t: t, server: server, resumes: resumes, args: args, rnd: rand.New(rand.NewPCG(seed, 0)), nats: newNATS(t), bridges: map[string]*program{}}
-	k.nats.start()
-	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", k.nats.flag())
+	k := &killing{t: t, server: server, resumes: resumes, args: args, rnd: rand.New(rand.NewPCG(seed, 0)), bridges: map[string]*program{}}
+	janitor := []string{"--janitor-addr=127.0.0.1:0"}
+	if *killsOfCluster {
+		k.nats = &killedCluster{natsCluster: newNATSCluster(t), rnd: k.rnd}
+		janitor = append(janitor, "--partitions=4", "--replicas=3")
+	} else {
+		alone := newNATS(t)
+		alone.start()
+		k.nats = alone
+	}
+	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", append(janitor, k.nats.flag())...)
 	for _, name := range []string{"a", "b"} {
 		k.startBridge(name)
 	}
@@ -282,7 +314,7 @@ func (k *killing) open() (session string) {
 // written returns the calls that are written down with an event ID of the server.
 func (k *killing) written(ctx context.Context) map[string]bool {
 	k.t.Helper()
-	kv, done := callsBucket(ctx, k.t, k.nats.addr)
+	kv, done := callsBucket(ctx, k.t, k.nats.urls())
 	defer done()
 	if kv == nil {
 		return nil

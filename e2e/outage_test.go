@@ -348,7 +348,9 @@ func jetStreamIn(folder string) string {
 	return fmt.Sprintf("jetstream { store_dir: %q, max_file_store: 16GB }\n", folder)
 }
 
-func (n *natsProc) flag() string { return "--nats-url=nats://" + n.addr }
+func (n *natsProc) urls() string { return "nats://" + n.addr }
+
+func (n *natsProc) flag() string { return "--nats-url=" + n.urls() }
 
 func (n *natsProc) start() {
 	n.t.Helper()
