@@ -116,9 +116,10 @@ natskills: ## Kill NATS 60 times within a second of its start, under publishers 
 	go test -count=1 -run '^TestGoClient_NATSIsKilled$$' -v -timeout 20m $(TESTFLAGS) ./e2e -nats-kills=60
 
 .PHONY: mcpkills
-mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, and print what became of them.
+mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, then with a cluster of NATS, and print what became of them.
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-steps=50 -mcp-pause=400ms
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-young
+	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-cluster
 
 .PHONY: powercut
 powercut: ## Cut the power IMAGES (30) times: copies of a disk under load are started and read. Needs root and loop devices.
