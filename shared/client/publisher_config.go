@@ -40,7 +40,8 @@ type PublisherConfig struct {
 	Logger *slog.Logger
 
 	// OnFailure is called with why a request failed, before it is repeated, by several
-	// goroutines at a time. It must return soon. Default: nothing is called.
+	// goroutines at a time. It must return soon, and so not call Close, which waits for
+	// it. Default: nothing is called.
 	OnFailure func(error)
 
 	// MaxBufferedMessages and MaxBufferedBytes bound what was published and has no

@@ -112,7 +112,7 @@ export type Token = string | ((refused: boolean) => string | null | undefined | 
 export interface SubscribeOptions<Message = unknown> {
   /**
    * Is called with one event after the other; when it returns a promise, the next
-   * one waits for it. Without it, the subscription is read with `for await`.
+   * one waits for it. Without it, one `for await` loop reads the subscription.
    */
   onEvent?(event: RejoinEvent<Message>): unknown
   /** Is called where events are missing. Default: a warning on the console. */

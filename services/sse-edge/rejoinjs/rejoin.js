@@ -298,6 +298,7 @@ class Subscription {
   #stopped = false
   #connection = new AbortController() // the one that is open, or was
   #pause = new AbortController() // the one between two connections
+  #looped = false
   #offer = null // an event that the loop has not taken
   #settle = () => {} // says whether the loop is done with the last one
   #wanted = () => {} // the loop waits for an offer
@@ -342,6 +343,8 @@ class Subscription {
 
   async *[Symbol.asyncIterator]() {
     if (this.#options.onEvent) throw new TypeError('the events go to onEvent')
+    if (this.#looped) throw new TypeError('the events go to another loop')
+    this.#looped = true
     try {
       for (;;) {
         while (this.#offer === null && this.#state !== 'closed') await new Promise((resolve) => { this.#wanted = resolve })
@@ -353,6 +356,7 @@ class Subscription {
         if (this.#stopped) await this.#moveTo(event.id)
       }
     } finally {
+      this.#looped = false
       this.close()
     }
     const { reason, error } = await this.closed

@@ -563,6 +563,14 @@ test('a loop over a subscription', async (t) => {
     const thrown = await (async () => { for await (const _ of open(serve(live(connect(0))), { storage })); })().then(() => 'no', () => 'yes')
     assert.equal(thrown, 'yes')
   })
+  await t.test('has the events for itself', async () => {
+    const subscription = open(serve(live(connect(0) + message(1))))
+    for await (const _ of subscription) {
+      await assert.rejects(async () => { for await (const _ of subscription); }, TypeError)
+      break
+    }
+    for await (const _ of subscription) assert.fail('an event after the end')
+  })
   await t.test('needs the events for itself', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(ended), { onEvent: () => {} })); }, TypeError)
   })
