@@ -599,25 +599,31 @@ func TestExamples_HandlerThrows(t *testing.T) {
 	}
 }
 
-// An interrupted publisher says that a message without an answer may be stored.
+// A publisher that is interrupted, or told to end as by docker stop, says that a message without an answer may be
+// stored.
 func TestExamples_PublishInterrupted(t *testing.T) {
 	t.Parallel()
-	asked := make(chan struct{})
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // it breaks off with the client
-		close(asked)
-		<-r.Context().Done()
-	}))
-	t.Cleanup(s.Close)
-	p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
-	r := p.example("rejoin/examples/go/publish", "demo", "main")
-	r.write("[1]\n")
-	<-asked
-	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if code := r.end(); code != 1 || !strings.Contains(r.errors(), "it may be stored or not") || strings.Contains(r.errors(), "not stored:") {
-		t.Errorf("exit code %d\n%s", code, r.errors())
+	for _, sent := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sent.String(), func(t *testing.T) {
+			t.Parallel()
+			asked := make(chan struct{})
+			s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body) // it breaks off with the client
+				close(asked)
+				<-r.Context().Done()
+			}))
+			t.Cleanup(s.Close)
+			p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
+			r := p.example("rejoin/examples/go/publish", "demo", "main")
+			r.write("[1]\n")
+			<-asked
+			if err := r.cmd.Process.Signal(sent); err != nil {
+				t.Fatal(err)
+			}
+			if code := r.end(); code != 1 || !strings.Contains(r.errors(), "it may be stored or not") || strings.Contains(r.errors(), "not stored:") {
+				t.Errorf("exit code %d\n%s", code, r.errors())
+			}
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/nats-io/nats.go"
 )
@@ -27,7 +28,7 @@ func main() {
 	key := flag.String("key", rand.Text(), "idempotency keys are this and the number of the line")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it, also while it waits for a line
 	if err := run(ctx, *url, event{session: *session, stream: *stream, kind: *kind, key: *key}, os.Stdin, os.Stdout); err != nil {

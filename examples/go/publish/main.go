@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"rejoin/shared/client"
 )
@@ -29,7 +30,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: publish [-key=KEY] SESSION STREAM")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it, also while it waits for a line
 	if err := run(ctx, flag.Arg(0), flag.Arg(1), *key, os.Stdin, os.Stdout); err != nil {

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"rejoin/shared/client"
 )
@@ -24,7 +25,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: subscribe SESSION STREAM FILE")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1], os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "subscribe:", err)
