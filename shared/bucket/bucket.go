@@ -149,7 +149,7 @@ func (f *follower) came(revision, pending uint64) {
 // wait has whole called once the leader has nothing that was not shown. Where something is written all the time it
 // does for busyFor; then all that it had when that began is enough.
 func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) error {
-	again := time.After(idleFor)
+	again, pause := time.After(idleFor), idleFor // until the consumer's server has nothing more
 	var begun time.Time
 	var before, upTo uint64
 	for {
@@ -160,16 +160,17 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 		case err := <-broken:
 			return err
 		case <-f.drained:
+			pause = askEvery
 		case <-again:
-			idle = begun.IsZero()
+			idle = pause == idleFor
 		}
 		shown, done := f.state()
 		if done {
 			again = nil
 			continue
 		}
-		if idle && shown != before {
-			before, again = shown, time.After(idleFor)
+		if idle && shown != before { // there is much to show
+			before, begun, again = shown, time.Time{}, time.After(idleFor)
 			continue
 		}
 		if begun.IsZero() {
@@ -192,10 +193,10 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			f.finish(nil)
 		case next == math.MaxUint64:
 			f.finish(&shown)
-		case took > wholeWithin:
+		case took > wholeWithin && pause == askEvery: // else it has not come yet, and the reader watches that something does
 			return errBehind
 		}
-		again = time.After(askEvery)
+		again = time.After(pause)
 	}
 }
 
