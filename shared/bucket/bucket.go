@@ -149,27 +149,26 @@ func (f *follower) came(revision, pending uint64) {
 // wait has whole called once the leader has nothing that was not shown. Where something is written all the time it
 // does for busyFor; then all that it had when that began is enough.
 func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) error {
-	again, pause := time.After(idleFor), idleFor // until the consumer's server has nothing more
+	again := time.After(idleFor)
+	drained := false // the consumer's server has said that it has nothing more
 	var begun time.Time
 	var before, upTo uint64
 	for {
-		idle := false
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-broken:
 			return err
 		case <-f.drained:
-			pause = askEvery
+			drained = true
 		case <-again:
-			idle = pause == idleFor
 		}
 		shown, done := f.state()
 		if done {
 			again = nil
 			continue
 		}
-		if idle && shown != before { // there is much to show
+		if !drained && shown != before { // there is much to show
 			before, begun, again = shown, time.Time{}, time.After(idleFor)
 			continue
 		}
@@ -190,13 +189,16 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 		case err != nil:
 			return err
 		case shown >= upTo && took > busyFor:
-			f.finish(nil)
+			f.finish(math.MaxUint64)
 		case next == math.MaxUint64:
-			f.finish(&shown)
-		case took > wholeWithin && pause == askEvery: // else it has not come yet, and the reader watches that something does
+			f.finish(shown)
+		case !drained: // the reader watches that something comes
+			again = time.After(idleFor)
+			continue
+		case took > wholeWithin:
 			return errBehind
 		}
-		again = time.After(pause)
+		again = time.After(askEvery)
 	}
 }
 
@@ -207,11 +209,11 @@ func (f *follower) state() (shown uint64, done bool) {
 	return f.shown, f.whole == nil
 }
 
-// finish calls whole, unless something was shown since a revision.
-func (f *follower) finish(since *uint64) {
+// finish calls whole, unless something newer than a revision was shown.
+func (f *follower) finish(upTo uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if since == nil || f.shown == *since {
+	if f.shown <= upTo {
 		f.whole()
 		f.whole = nil
 	}

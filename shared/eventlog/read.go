@@ -100,8 +100,7 @@ type scan struct {
 	filter string
 	upTo   uint64
 	handle func(Entry) (more bool)
-	pull   int  // how many messages are asked for at a time
-	alone  bool // the consumer lies where the leader is, and is not behind it
+	pull   int // how many messages are asked for at a time
 	// headersOnly leaves the messages out.
 	headersOnly bool
 
@@ -110,8 +109,8 @@ type scan struct {
 	err     error
 	over    bool
 	done    chan struct{} // closed when over
-	// drained: the consumer has nothing more; does the leader? Where something was removed at the moment at which
-	// the consumer was made, it counts one message too few (docs/upstream/0039).
+	// drained gets a token when the consumer says that it has nothing more. Then the leader is asked: the consumer
+	// counts one message too few where another was removed as it was made (docs/upstream/0039).
 	drained chan struct{}
 }
 
@@ -139,7 +138,6 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 		return 0, err
 	}
 	defer s.log.stopReader(s.p, reader)
-	s.alone = !s.log.Clustered()
 	s.done, s.drained = make(chan struct{}), make(chan struct{}, 1)
 	if reader.Pending == 0 {
 		s.drained <- struct{}{}
@@ -195,7 +193,8 @@ func (s *scan) end(through uint64, err error) {
 func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	ticker := time.NewTicker(scanPatience)
 	defer ticker.Stop()
-	seen := uint64(0) // anything that has not been looked at yet
+	alone := !s.log.Clustered() // the consumer lies where the leader is, and is not behind it
+	seen := uint64(0)           // anything that has not been looked at yet
 	stood := 0
 	for {
 		ask := false
@@ -230,7 +229,7 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 		case err != nil:
 			s.stop(err)
 			return
-		case ask || s.alone:
+		case ask || alone:
 		case stood == scanStands:
 			s.stop(errStands)
 			return

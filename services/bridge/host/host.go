@@ -162,8 +162,8 @@ func (h *Host) CreateSession(ctx context.Context, rec session.Record) (made sess
 		}
 		return nil
 	})
-	if made.Session != "" {
-		return made, nil
+	if made.Session != "" { // it is in the log, if not in the index
+		err = nil
 	}
 	return made, err
 }

@@ -32,7 +32,7 @@ type OnDemand struct {
 	mu     sync.Mutex
 	meta   records.Metadata
 	opened bool          // it is in the log, or may be
-	tried  chan struct{} // closed when it was tried to open it; nil before
+	tried  chan struct{} // closed when the attempts to open it are over; nil before the first
 	failed error         // why it cannot be opened
 	newest time.Time     // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }

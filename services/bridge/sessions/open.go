@@ -73,8 +73,8 @@ func (h *Session) OpenForTask() error {
 // the request. Meanwhile the response may come, which needs no log.
 const openWithin = 20 * time.Second
 
-// openOnce opens the session in the log, unless that was tried before, and waits until it was. The caller holds
-// the lock, which others may have meanwhile.
+// openOnce opens the session in the log, or waits for attempts that were begun before: they are not repeated. The
+// caller holds the lock, which is given up meanwhile.
 func (h *Session) openOnce(d *OnDemand) {
 	switch {
 	case d.tried != nil:
@@ -118,7 +118,7 @@ func (h *Session) open(d *OnDemand) error {
 	return h.Hold(ctx)
 }
 
-// settle waits until an attempt to open the session is over, which ends with the session.
+// settle waits for the attempts to open the session, if there are any. They end with it.
 func (d *OnDemand) settle() {
 	d.mu.Lock()
 	tried := d.tried

@@ -125,7 +125,7 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	gone := now
 	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and has gone since
 	at := m.checkAt
-	for ; !m.unheard.silent(at, unheardFor); at = m.checkAt {
+	for ; !m.unheard.note(at, unheardFor); at = m.checkAt {
 		m.Tick(at)
 	}
 	if last := at.Sub(gone); last > 30*time.Second {

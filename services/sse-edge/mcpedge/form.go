@@ -398,7 +398,7 @@ func (m *streamForm) Tick(now time.Time) {
 
 // noBridge gives the call up when no bridge has listened for long.
 func (m *streamForm) noBridge(now time.Time) {
-	if m.IsOver() || !m.unheard.silent(now, m.service.unheardFor) || m.IsAway() {
+	if m.IsOver() || !m.unheard.note(now, m.service.unheardFor) || m.IsAway() {
 		return
 	}
 	m.service.metrics.abandoned.Inc()

@@ -84,8 +84,8 @@ func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
 	return is.Task, nil
 }
 
-// hasLost reports whether no bridge has listened for a session for long. It asks each time, and from the first time
-// that none does the edge asks by itself until one does: clients may ask seldom, and of another edge.
+// hasLost reports whether no bridge has listened for a session for long. It asks each time. Once none does, the edge
+// also asks by itself, until one does or the session counts as lost: clients may ask seldom, or another edge.
 func (s *Service) hasLost(name string) bool {
 	lost, begun := s.lookFor(name)
 	if begun != nil {

@@ -16,9 +16,9 @@ type absence struct {
 // begun reports whether the last look found no bridge.
 func (a *absence) begun() bool { return !a.first.IsZero() }
 
-// silent notes a look that finds no bridge, and reports whether none has listened for the limit: so it is from then
-// on, until a look finds one.
-func (a *absence) silent(now time.Time, limit time.Duration) (lost bool) {
+// note notes a look that finds no bridge, and reports whether none has listened for the limit. It does so from then
+// on, however far apart the looks are.
+func (a *absence) note(now time.Time, limit time.Duration) (lost bool) {
 	if !a.begun() || now.Sub(a.last) > limit/2 {
 		a.first = now
 	}
@@ -55,7 +55,7 @@ func (u *unheard) note(name string, silent bool, now time.Time, limit time.Durat
 		a = &absence{}
 		u.all[name], begun = a, a
 	}
-	return a.silent(now, limit), begun
+	return a.note(now, limit), begun
 }
 
 // lasts reports whether an absence goes on that is no loss yet.

@@ -265,6 +265,9 @@ const LATER_TYPES = 'rejoin.' // begins the types that later versions of the edg
 const IN_BROWSER = Boolean(globalThis.EventSource) && !globalThis.process?.versions?.node // which has it behind a flag
 const STOPPED = { reason: 'stopped' }
 
+// isFailure reports whether an end is an error; the error itself may be undefined, since anything can be thrown.
+const isFailure = ({ reason }) => reason === 'refused' || reason === 'failed'
+
 // isEmpty reports whether a block is a proxy's, which stands for an edge while none is there: no JSON
 // value is empty. Its ID repeats the cursor, and some proxies cut the ID of several sessions, so the next
 // connection begins at our own.
@@ -359,8 +362,8 @@ class Subscription {
       this.#looped = false
       this.close()
     }
-    const { reason, error } = await this.closed
-    if (reason === 'refused' || reason === 'failed') throw error // which may be undefined
+    const end = await this.closed
+    if (isFailure(end)) throw end.error
   }
 
   // #listenAround heeds what happens outside until the subscription has ended.
@@ -392,7 +395,7 @@ class Subscription {
     this.#wanted()
     const { onClose, onEvent } = this.#options
     if (onClose) onClose(end)
-    else if ((end.reason === 'refused' || end.reason === 'failed') && onEvent) console.error('rejoin: the subscription has ended:', end.error)
+    else if (isFailure(end) && onEvent) console.error('rejoin: the subscription has ended:', end.error)
     return end
   }
 
