@@ -24,7 +24,18 @@ const hostile = `<img/src=x/onerror=window.hacked=1>`
 // admin opens the admin page.
 func (b *browser) admin(at string) {
 	b.t.Helper()
-	b.do(chromedp.Navigate(at+"/admin"), chromedp.WaitReady(`[data-testid="sessions"]`))
+	b.adminPage(at + "/admin")
+}
+
+// adminSession opens the page of an address at a session.
+func (b *browser) adminSession(at, session string) {
+	b.t.Helper()
+	b.adminPage(at + "/admin#session=" + session)
+}
+
+func (b *browser) adminPage(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitReady(`[data-testid="sessions"]`))
 	b.helper()
 }
 
@@ -170,8 +181,7 @@ func TestAdminPage_TimelineOfManyEvents(t *testing.T) {
 		t.Fatal(a.body)
 	}
 	b := openBrowser(t)
-	b.do(chromedp.Navigate(p.api()+"/admin#session=demo"), chromedp.WaitReady(`[data-testid="sessions"]`))
-	b.helper()
+	b.adminSession(p.api(), "demo")
 	b.shows("timeline", "Published 199 events")
 	if hint := script[string](b, "byID('timeline-hint').textContent"); strings.Contains(hint, "newest") {
 		t.Errorf("of 199 events the hint is %s", hint)
@@ -219,8 +229,7 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	b.shows("no-sessions", "No sessions match.")
 
 	// The janitor's own address has no ingest behind it.
-	b.do(chromedp.Navigate(p.url("--janitor-addr")+"/admin#session=session-07"), chromedp.WaitReady(`[data-testid="sessions"]`))
-	b.helper()
+	b.adminSession(p.url("--janitor-addr"), "session-07")
 	b.shows("session-facts", "open")
 	b.click("close")
 	b.click("confirm-yes")
@@ -359,8 +368,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 	p.publish("one", "s", 1, 3)
 	p.publish("two", "s", 1, 1)
 	b := openBrowser(t)
-	b.do(chromedp.Navigate(p.api()+"/admin#session=one"), chromedp.WaitReady(`[data-testid="sessions"]`))
-	b.helper()
+	b.adminSession(p.api(), "one")
 	script[bool](b, faultyJS)
 	faulty := func(js string) { script[bool](b, "window.faulty = (path, method) => "+js+"; true") }
 	b.shows("session-bars", "3 of")
@@ -431,8 +439,7 @@ func TestAdminPage_ClocksAndStreamsUnderThePointer(t *testing.T) {
 	p.publish("one", "a", 1, 1)
 	p.publish("one", "b", 1, 1)
 	b := openBrowser(t)
-	b.do(chromedp.Navigate(p.api()+"/admin#session=one"), chromedp.WaitReady(`[data-testid="sessions"]`))
-	b.helper()
+	b.adminSession(p.api(), "one")
 	script[bool](b, faultyJS)
 	b.until("byID('count-rate').textContent != '–'")
 

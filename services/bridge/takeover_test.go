@@ -70,16 +70,24 @@ func newResumable(t *testing.T, notes int) *resumable {
 	return r
 }
 
-func TestRestart_ContinuesCalls(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
+// stoppedDuringCall stops a bridge when some notes of a call are stored, and returns the call's session and stream.
+func (s *system) stoppedDuringCall(t *testing.T, up *resumable, notes int) (name, stream string) {
+	t.Helper()
 	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "1", "long")
-	up.step <- struct{}{}
-	up.step <- struct{}{}
-	waittest.Until(t, "two notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 2 })
+	name = s.ready(t)
+	stream, _ = s.request(t, name, "1", "long")
+	for range notes {
+		up.step <- struct{}{}
+	}
+	waittest.Until(t, "all notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == notes })
 	first.stop()
 	up.left(t)
+	return name, stream
+}
+
+func TestRestart_ContinuesCalls(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
+	name, stream := s.stoppedDuringCall(t, up, 2)
 
 	second := s.start(t, testConfig(up.URL))
 	up.step <- struct{}{}
@@ -112,13 +120,7 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 // The index of sessions is written when it can be: a bridge may have been killed before.
 func TestRestart_SessionMissingInTheIndex(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "1", "long")
-	up.step <- struct{}{}
-	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
-	first.stop()
-	up.left(t)
+	name, stream := s.stoppedDuringCall(t, up, 1)
 	index, err := natstest.JetStream(t, s.b.Conn).KeyValue(waittest.Context(t), session.Bucket)
 	if err == nil {
 		err = index.Delete(waittest.Context(t), event.Token(name))
@@ -152,15 +154,7 @@ func (s *system) records(t *testing.T) *records.Bucket {
 
 func TestRestart_StoresNothingTwice(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
-	first := s.start(t, testConfig(up.URL))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "1", "long")
-	for range 3 {
-		up.step <- struct{}{}
-	}
-	waittest.Until(t, "three notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
-	first.stop()
-	up.left(t)
+	name, stream := s.stoppedDuringCall(t, up, 3)
 	// As if the bridge had died before it wrote down the last two.
 	state, err := s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name))
 	if err != nil {
