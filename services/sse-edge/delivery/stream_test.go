@@ -131,6 +131,7 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 		source  backlogSource
 		expires time.Duration
 		opens   bool // with a read
+		limit   time.Duration
 		room    int
 		want    []string
 	}{
@@ -158,6 +159,10 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 			source: backlogSource{err: eventlog.ErrUnavailable, takes: 20 * time.Second}, opens: true,
 			want: []string{":", "retry: 0"},
 		},
+		"the first read takes longer than a proxy's limit": {
+			source: backlogSource{message: hidden, takes: 20 * time.Second}, opens: true, limit: 12 * time.Second,
+			want: []string{":", "connect 0", "retry: 0"},
+		},
 		"the token expires": {
 			source: backlogSource{message: hidden, takes: 700 * time.Millisecond}, expires: 80 * time.Second,
 			want: []string{"cursor 22", "expiring 29", "cursor 43", "cursor 65", "cursor 86"},
@@ -167,11 +172,11 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := New(Config{
 					Base: t.Context(), Admission: admission.New(1, 1, 1, func(string) bool { return false }), Logger: slog.New(slog.DiscardHandler),
-					Metrics: prometheus.NewRegistry(), Heartbeat: 15 * time.Second, MaxAge: time.Hour,
+					Metrics: prometheus.NewRegistry(), Heartbeat: 15 * time.Second, MaxAge: time.Hour, RequestLimit: tt.limit,
 					SentAway: func(Request, window.Place, error) {}, Retention: func() time.Duration { return 0 },
 				})
 				at := window.Place{Session: "s", Stream: "a"}
-				by := Request{Ctx: t.Context()}
+				by := Request{Ctx: t.Context(), Begun: time.Now()}
 				if refused := s.cfg.Admission.Enter(by.Visit); refused != "" {
 					t.Fatal(refused)
 				}

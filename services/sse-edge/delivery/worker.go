@@ -620,9 +620,11 @@ func (w *worker) warn(st *Stream) {
 	}
 }
 
-// sendAway ends a stream and tells the client when to come back.
+// sendAway ends a stream and tells the client when to come back. At a limit or in a drain, a client that has no
+// cursor yet gets its first block before: without one it could not continue.
 func (w *worker) sendAway(st *Stream) {
-	if st.HandsOver && st.phase.away() && (st.cause == causeLimit || st.cause == causeDrain) {
+	waits := st.HandsOver && st.phase.away() || st.phase == opening && st.Reader.Came < cursor.FromWindow
+	if waits && (st.cause == causeLimit || st.cause == causeDrain) {
 		st.endAt = time.Now().Add(endAgain)
 		heap.Fix(&w.timers, st.timer)
 		return

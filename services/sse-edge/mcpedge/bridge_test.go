@@ -3,6 +3,7 @@ package mcpedge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -243,6 +244,22 @@ func (c *client) primed() string {
 		c.T.Fatalf("got %s with id %s, want an empty event", e.Data, e.ID)
 	}
 	return e.ID
+}
+
+// primedUntilEnd reads empty events, at least one, until the stream ends, and returns the ID of the last one.
+func (c *client) primedUntilEnd() (id string) {
+	c.T.Helper()
+	id = c.primed()
+	for {
+		e, err := c.Decoder.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return id
+		case err != nil || len(e.Data) > 0:
+			c.T.Fatalf("the stream continues with %s, %v", e.Data, err)
+		}
+		id = e.ID
+	}
 }
 
 // says reads the next messages, and returns the ID of the last one.

@@ -289,9 +289,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	calls := b.accepts()
 	c := u.follow(u.post(statelessTool))
 	call := waittest.Receive(t, "the bridge has the request", calls)
-	c.primed()
-	last := c.primed()
-	c.WantEnd()
+	last := c.primedUntilEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the client comes back after %s", c.Decoder.Retry())
 	}
@@ -302,10 +300,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	c.WantEnd()
 
 	old := join(t, url, "2025-11-25")
-	c = old.follow(old.post(toolCall))
-	c.primed()
-	last = c.primed()
-	c.WantEnd()
+	last = old.follow(old.post(toolCall)).primedUntilEnd()
 	b.say(old.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
 	c = old.at(unlimited).get(last)
 	c.primed()
