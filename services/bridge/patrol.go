@@ -38,12 +38,16 @@ func (s *Service) reconcile() {
 	}
 }
 
-// connection returns the number of the connection to NATS; 0 for none, and for one on which NATS does not answer
-// until ctx ends. A server that is frozen, or cut off, keeps its connections: nats.go takes up to 30 s to notice that.
+// connection returns the number of the connection to NATS; 0 for none, and for one on which the log does not answer
+// until ctx ends. A server that is frozen keeps its connections: nats.go takes up to 30 s to notice that. So does one
+// that is cut off from the others, and it answers, but nobody leads the log there.
 func (s *Service) connection(ctx context.Context) uint64 {
 	conn := s.host.Backend.Conn
 	number := conn.Stats().Reconnects + 1
-	if !conn.IsConnected() || conn.FlushWithContext(ctx) != nil {
+	if !conn.IsConnected() {
+		return 0
+	}
+	if _, err := s.host.Backend.Log.Look(ctx, 0); err != nil {
 		return 0
 	}
 	return number

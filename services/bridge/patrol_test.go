@@ -2,12 +2,16 @@ package bridge
 
 import (
 	"context"
+	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/host"
+	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -65,5 +69,43 @@ func TestHearing_NATSIsFrozen(t *testing.T) {
 	close(thaw)
 	if n := in.connection(waittest.Context(t)); n != number {
 		t.Errorf("the connection has the number %d, and not %d", n, number)
+	}
+}
+
+// A NATS server that is cut off from the others of its cluster answers, but nothing of the edges comes through it.
+func TestHearing_NATSIsCutOff(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	ctx := waittest.Context(t)
+	open := func(url string) *backend.Backend {
+		t.Helper()
+		b, err := backend.Create(ctx, backend.Config{NATSURL: url}, t.Name(), eventlog.Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		return b
+	}
+	state, err := open(c.URL()).Log.Look(ctx, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(c.Servers, func(s *natstest.Server) bool { return s.Name() != state.Leader })
+	s := &Service{host: &host.Host{Backend: open(c.Servers[at].URL())}}
+	if s.connection(ctx) == 0 {
+		t.Fatal("there is no connection")
+	}
+	for i, other := range c.Servers {
+		if i != at {
+			other.Stop()
+		}
+	}
+	waittest.Until(t, "the bridge hears nobody", func() bool { // the server may have become the leader for a moment
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return s.connection(brief) == 0
+	})
+	if !s.host.Backend.Conn.IsConnected() {
+		t.Error("its server is gone")
 	}
 }
