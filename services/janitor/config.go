@@ -85,8 +85,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--interval must be at least 10ms, not %s", c.Interval)
 	case c.Lease != 0 && c.Lease < time.Second:
 		return fmt.Errorf("--lease must be at least 1s, not %s", c.Lease)
-	case c.SyncInterval < 0:
-		return fmt.Errorf("--nats-sync-interval must not be negative, as %s is", c.SyncInterval)
+	case c.SyncInterval != 0 && c.SyncInterval < time.Millisecond: // NATS panics at a nanosecond
+		return fmt.Errorf("--nats-sync-interval must be at least 1ms, not %s", c.SyncInterval)
 	case c.ClosedGrace < 0:
 		return fmt.Errorf("--closed-grace must not be negative, as %s is", c.ClosedGrace)
 	case c.TombstoneTTL < c.ClosedGrace:

@@ -52,7 +52,7 @@ func TestFlags(t *testing.T) {
 	if _, err = parse(t, "--max-age=soon"); err == nil {
 		t.Error("--max-age=soon is accepted")
 	}
-	for _, args := range [][]string{{"--interval=1ms"}, {"--lease=999ms"}, {"--closed-grace=-1s"}, {"--tombstone-ttl=1s"}, {"--partitions=-1"}, {"--max-events-override=-2"}, {"--max-bytes-override=-2"}, {"--max-streams-override=-2"}} {
+	for _, args := range [][]string{{"--interval=1ms"}, {"--lease=999ms"}, {"--nats-sync-interval=1ns"}, {"--closed-grace=-1s"}, {"--tombstone-ttl=1s"}, {"--partitions=-1"}, {"--max-events-override=-2"}, {"--max-bytes-override=-2"}, {"--max-streams-override=-2"}} {
 		flag, _, _ := strings.Cut(args[0], "=")
 		if _, err := parse(t, args...); err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(flag, "--")) {
 			t.Errorf("%v: %v", args, err)
