@@ -26,36 +26,28 @@ func TestConformance(t *testing.T) {
 	// A server without sessions cannot ask its client anything, and fails four checks.
 	alone := startEverythingServer(t, "-stateless=false")
 	p := startProc(t, "--upstream="+alone)
-	for name, suite := range map[string]struct {
-		args   []string
-		passed int
-	}{
-		"2025-11-25": {[]string{"--spec-version", "2025-11-25"}, 40},
-		"all":        {[]string{"--suite", "all"}, 44},
-	} {
-		t.Run(name, func(t *testing.T) {
-			want := conformance(t, alone, official, suite.args)
-			got := conformanceAs(t, want, nil, p.api()+"/mcp", official, suite.args)
-			if n := want.passed(); n != suite.passed {
-				t.Errorf("the server alone passes %d checks, not %d", n, suite.passed)
-			}
-			for scenario, checks := range want {
-				for id, n := range checks {
-					if m := got[scenario][id]; m.passed < n.passed || m.failed > n.failed {
-						t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
-					}
-				}
-			}
-			for scenario, checks := range got {
-				for id, n := range checks {
-					if n.failed > 0 {
-						t.Errorf("%s, %s failed: %s", scenario, id, n.message)
-					}
-				}
-			}
-			t.Logf("conformance %s: %d of %d checks passed through Rejoin, %d by the server alone", name, got.passed(), suite.passed, want.passed())
-		})
+	const passed = 44
+	args := []string{"--suite", "all"}
+	want := conformance(t, alone, official, args)
+	got := conformanceAs(t, want, nil, p.api()+"/mcp", official, args)
+	if n := want.passed(); n != passed {
+		t.Errorf("the server alone passes %d checks, not %d", n, passed)
 	}
+	for scenario, checks := range want {
+		for id, n := range checks {
+			if m := got[scenario][id]; m.passed < n.passed || m.failed > n.failed {
+				t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
+			}
+		}
+	}
+	for scenario, checks := range got {
+		for id, n := range checks {
+			if n.failed > 0 {
+				t.Errorf("%s, %s failed: %s", scenario, id, n.message)
+			}
+		}
+	}
+	t.Logf("conformance: %d of %d checks passed through Rejoin, %d by the server alone", got.passed(), passed, want.passed())
 }
 
 // unpassable are the scored checks of revision 2026-07-28 that no translation can pass before a server
