@@ -6,6 +6,9 @@
 # REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The key counts together
 # with the place of a line in the file, so a repetition of the whole file stores what is
 # missing and nothing twice, within two minutes.
+#
+# In session and stream, each character besides letters, digits, "-", ".", "_" and "~" has to be
+# percent-encoded: a/b is a%2Fb.
 set -euo pipefail
 
 if [ $# -lt 3 ]; then

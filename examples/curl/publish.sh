@@ -7,6 +7,9 @@
 # REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The idempotency key of a
 # line is the key and the line's number: run it again with the same key, within two minutes,
 # and what is stored already is not stored again.
+#
+# In session and stream, each character besides letters, digits, "-", ".", "_" and "~" has to be
+# percent-encoded: a/b is a%2Fb.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then

@@ -60,6 +60,16 @@ func TestPattern_FollowsWhatBegins(t *testing.T) {
 	}
 }
 
+// Without a match, the list of sessions is empty and not null: by it clients tell several sessions from one.
+func TestPattern_NoMatch(t *testing.T) {
+	f := newFixture(t)
+	s, _ := f.startService(nil)
+	data := string(subscribe(t, s.url()+"/v1/events?session=orders.*").Next("connect").Data)
+	if want := `{"sessions":[],"resumed":false,"retainedFor":3600}`; data != want {
+		t.Errorf("connect: %s, want %s", data, want)
+	}
+}
+
 // A pattern stands for the sessions that the client may read, whenever it may.
 func TestPattern_Access(t *testing.T) {
 	f := newFixture(t)

@@ -142,7 +142,7 @@ func NewApp(cfg Config) *fiber.App {
 		cfg.Refusals.close()
 		return nil
 	})
-	app.Use(frame(m, cfg), checkHead(cfg.MaxBodyBytes), checkTarget)
+	app.Use(frame(m, cfg), checkHead, checkTarget)
 	return app
 }
 
@@ -205,22 +205,15 @@ func guarded(c *fiber.Ctx) (err error) {
 //     coding besides chunked, or with any in HTTP/1.0, which has none (section 6.1);
 //   - those with more than one Host, of which each may take another (section 3.2);
 //   - those with a CR that ends no line, which some take for the end of one (section 2.2).
-//
-// A body of more than maxBody bytes is not read either.
-func checkHead(maxBody func() int) fiber.Handler {
-	return func(c *fiber.Ctx) error {
-		if err := headProblem(&c.Request().Header, maxBody); err != nil {
-			StreamedBody(c).close() // a client may be sending the body: a reset would hide the answer
-			return err
-		}
-		return c.Next()
+func checkHead(c *fiber.Ctx) error {
+	if err := headProblem(&c.Request().Header); err != nil {
+		StreamedBody(c).close() // a client may be sending the body: a reset would hide the answer
+		return err
 	}
+	return c.Next()
 }
 
-func headProblem(h *fasthttp.RequestHeader, maxBody func() int) error {
-	if len(h.Peek(headerRefused)) > 0 {
-		return tooLarge(maxBody())
-	}
+func headProblem(h *fasthttp.RequestHeader) error {
 	framed, hosts, plain := 0, 0, true
 	for line := range bytes.Lines(h.RawHeaders()) {
 		name, value, _ := bytes.Cut(line, []byte(":"))

@@ -56,6 +56,17 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 	}
 }
 
+// announced returns a handler that calls h unless the request's body is announced to be too large. It
+// comes after [Access.Protect], so that pages of listed origins can read the answer.
+func announced(h fiber.Handler) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		if b := StreamedBody(c); b.err != nil && !errors.Is(b.err, io.EOF) {
+			return b.err
+		}
+		return h(c)
+	}
+}
+
 // bodyKey is where a request's Body is kept.
 type bodyKey struct{}
 
@@ -72,6 +83,8 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 		memory: cfg.Memory, client: func() string { return cfg.Clients.Client(c) },
 	}
 	switch {
+	case len(ctx.Request.Header.Peek(headerRefused)) > 0:
+		b.stream, b.err = nil, tooLarge(cfg.MaxBodyBytes())
 	case b.stream == nil || b.size == 0:
 		b.stream, b.err = nil, io.EOF
 	case b.size < 0:

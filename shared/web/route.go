@@ -55,7 +55,7 @@ func Mount(app *fiber.App, routes ...Route) {
 			panic(fmt.Sprintf("web: route %s is mounted twice", key))
 		}
 		mounted[key] = true
-		handler := r.Handler
+		handler := announced(r.Handler)
 		if strings.HasPrefix(r.Path, "/v1/") {
 			handler = knownQuery(r.Query, handler)
 		}

@@ -49,7 +49,7 @@ func (f Flags) Refused(err error, status int, code string) error {
 		return fmt.Errorf("%w; give a token with --token-file", err)
 	case status == http.StatusUnauthorized && f.emptyToken():
 		return fmt.Errorf("%w; the file of --token-file is empty", err)
-	case status/100 == 4 && code == "":
+	case status/100 == 4 && (code == "" || code == "method_not_allowed"): // another server, or the port of one service
 		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
 	}
 	return err

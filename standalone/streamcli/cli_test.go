@@ -474,6 +474,15 @@ func TestPublish_Hints(t *testing.T) {
 		}
 		s.Close()
 	}
+	port := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // of ingest, which has no GET
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		_, _ = w.Write([]byte(`{"status":405,"code":"method_not_allowed","title":"no","detail":"The Allow header lists the methods."}`))
+	}))
+	defer port.Close()
+	if _, _, status := run(t, "", "tail", "s", "--url="+port.URL); !strings.Contains(status, "is --url="+port.URL+" the address of Rejoin") {
+		t.Errorf("of a service without the method it says %q", status)
+	}
 	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusUnauthorized)

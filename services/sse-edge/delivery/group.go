@@ -63,7 +63,7 @@ func (f groupFormat) Opening(_ context.Context, from Beginning) []byte {
 	if len(f.Step.Gaps) > 0 {
 		id = ""
 	}
-	data := groupConnect{Resumed: from.Resumes && id != "", RetainedFor: f.streams.retainedFor()}
+	data := groupConnect{Sessions: []groupState{}, Resumed: from.Resumes && id != "", RetainedFor: f.streams.retainedFor()}
 	for _, m := range f.group.Members() {
 		data.Sessions = append(data.Sessions, stateOf(m.Place, m.State))
 	}
