@@ -79,7 +79,7 @@ test test-short race: export GOFLAGS += -ldflags=-w
 .PHONY: test
 test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
 	@e2e/programs.sh
-	go test -timeout 20m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
+	go test -timeout 40m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
 
 # What starts programs, of this project or of others.
 LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
@@ -101,7 +101,7 @@ race: export CGO_ENABLED = 1
 race: export GORACE = atexit_sleep_ms=50
 race: ## Run the tests of every module with the race detector, but for those of pages, documents, examples, attacks and whole clusters.
 	@e2e/programs.sh gcc
-	go test -race -vet=off -timeout 20m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
+	go test -race -vet=off -timeout 40m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
 
 .PHONY: sim
 sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on, and a quarter as many with groups: the whole system in virtual time, under faults.
