@@ -543,3 +543,17 @@ func TestDocker_DocumentedCombinations(t *testing.T) {
 		}
 	}
 }
+
+// A log's number of partitions is a matter of .env: the janitor makes as many, and the proxy sends the
+// clients of each to one edge.
+func TestDocker_PartitionsReachJanitorAndProxy(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]int{"compose.yaml": 2, "compose.cluster.yaml": 3} { // janitors and proxy
+		cmd := exec.CommandContext(t.Context(), "docker", "compose", "-f", "../deploy/"+file, "config")
+		cmd.Env = append(withoutRejoin(os.Environ()), "REJOIN_PARTITIONS=4")
+		out, err := cmd.CombinedOutput()
+		if got := strings.Count(string(out), `PARTITIONS: "4"`); err != nil || got != want {
+			t.Errorf("%s: %v, %d variables have the number, want %d", file, err, got, want)
+		}
+	}
+}
