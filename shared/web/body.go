@@ -60,8 +60,8 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 // comes after [Access.Protect], so that pages of listed origins can read the answer.
 func announced(h fiber.Handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
-		if b := StreamedBody(c); b.err != nil && !errors.Is(b.err, io.EOF) {
-			return b.err
+		if len(c.Request().Header.Peek(headerRefused)) > 0 {
+			return StreamedBody(c).err
 		}
 		return h(c)
 	}
