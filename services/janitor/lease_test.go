@@ -13,6 +13,7 @@ import (
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -334,8 +335,14 @@ func TestLease_AfterServerRestart(t *testing.T) {
 		t.Logf("a generation after %s", time.Since(begun))
 		r.acts(t)
 	}
-	if log := r.log.String(); strings.Contains(log, "starts again") {
+	log := r.log.String()
+	if strings.Contains(log, "starts again") {
 		t.Error("a ledger started again")
+	}
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "stepped down") && strings.Contains(line, natsconn.ErrChanged.Error()) {
+			t.Errorf("the end of a connection is logged for a partition: %s", line)
+		}
 	}
 }
 

@@ -40,8 +40,10 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 		nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			log.Warn("disconnected from NATS", "error", err)
+		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
+			if !c.IsClosed() { // by this program
+				log.Warn("disconnected from NATS", "error", err)
+			}
 		}),
 		nats.ConnectHandler(func(c *nats.Conn) {
 			last = nil

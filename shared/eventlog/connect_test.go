@@ -32,6 +32,20 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 	}
 }
 
+// Only a connection that somebody else has ended is worth a line.
+func TestConnect_ClosedByTheProgram(t *testing.T) {
+	var log waittest.Buffer
+	closed := make(chan struct{})
+	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	must(t, err)
+	waittest.Until(t, "it is connected", nc.IsConnected)
+	nc.Close()
+	waittest.Receive(t, "all handlers of the connection have run", closed)
+	if strings.Contains(log.String(), "disconnected") {
+		t.Errorf("it logs %s", log.String())
+	}
+}
+
 // An error that repeats is logged once while there is no connection, which is tried often, and each time
 // on one that works.
 func TestConnect_RepeatedErrors(t *testing.T) {

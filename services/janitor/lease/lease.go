@@ -252,10 +252,11 @@ func (l *Lease) finish(t *Term, why error) error {
 	l.term = nil
 	l.state.stepDown()
 	s.mu.Unlock()
-	if errors.Is(why, errStopped) || errors.Is(why, errShared) {
-		s.logger.Debug("a term ends", "partition", l.partition, "reason", why)
-	} else {
-		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", context.Cause(t.Ctx))
+	switch cause := context.Cause(t.Ctx); {
+	case errors.Is(why, errStopped), errors.Is(why, errShared), errors.Is(cause, natsconn.ErrChanged): // the end of a connection is logged once, and not for each partition
+		s.logger.Debug("a term ends", "partition", l.partition, "reason", cause)
+	default:
+		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", cause)
 	}
 	return t.err
 }
