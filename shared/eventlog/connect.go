@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -88,7 +89,7 @@ func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) erro
 			said = true
 		}
 		if !natsconn.Pause(ctx, retryEvery) {
-			return errors.Join(ErrUnavailable, err, ctx.Err())
+			return fmt.Errorf("%w: %w: %w", ErrUnavailable, ctx.Err(), err)
 		}
 	}
 }

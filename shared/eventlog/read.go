@@ -266,7 +266,7 @@ func scanError(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	if e := apiError(err); e != nil && !errors.Is(e, ErrUnavailable) {
-		return errors.Join(ErrUnavailable, e)
+		return fmt.Errorf("%w: %w", ErrUnavailable, e)
 	}
 	return apiError(err)
 }

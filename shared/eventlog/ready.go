@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -173,7 +174,7 @@ func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {
 		if l.converted.Err() != nil {
-			return "", errors.Join(ErrUnavailable, context.Cause(l.converted))
+			return "", fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(l.converted))
 		}
 		server := l.nc.ConnectedServerId()
 		part.mu.Lock()
@@ -189,11 +190,11 @@ func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 			return server, nil
 		}
 		if server == "" && l.nc.IsClosed() {
-			return "", errors.Join(ErrUnavailable, nats.ErrConnectionClosed)
+			return "", fmt.Errorf("%w: %w", ErrUnavailable, nats.ErrConnectionClosed)
 		}
 		select {
 		case <-ctx.Done():
-			return "", errors.Join(ErrUnavailable, ctx.Err())
+			return "", fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		case <-changed:
 		case <-time.After(readyEvery):
 		}

@@ -135,7 +135,7 @@ func (part *partition) own(ctx context.Context) (release func(), err error) {
 	case part.owned <- struct{}{}:
 		return func() { <-part.owned }, nil
 	case <-ctx.Done():
-		return nil, errors.Join(ErrUnavailable, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 	}
 }
 

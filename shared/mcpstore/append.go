@@ -42,7 +42,7 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 	if !st.lost || s.backend.Conn.IsConnected() {
 		err = s.store(ctx, st, data)
 	} else {
-		err = errors.Join(eventlog.ErrUnavailable, errLostBefore)
+		err = fmt.Errorf("%w: %w", eventlog.ErrUnavailable, errLostBefore)
 	}
 	st.add(1)
 	if st.lost = err != nil; st.lost {
