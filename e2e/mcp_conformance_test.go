@@ -33,20 +33,8 @@ func TestConformance(t *testing.T) {
 	if n := want.passed(); n != passed {
 		t.Errorf("the server alone passes %d checks, not %d", n, passed)
 	}
-	for scenario, checks := range want {
-		for id, n := range checks {
-			if m := got[scenario][id]; m.passed < n.passed || m.failed > n.failed {
-				t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
-			}
-		}
-	}
-	for scenario, checks := range got {
-		for id, n := range checks {
-			if n.failed > 0 {
-				t.Errorf("%s, %s failed: %s", scenario, id, n.message)
-			}
-		}
-	}
+	got.loseNothing(t, want, nil)
+	got.failNowhere(t)
 	t.Logf("conformance: %d of %d checks passed through Rejoin, %d by the server alone", got.passed(), passed, want.passed())
 }
 
@@ -70,7 +58,7 @@ func TestConformance_WithoutSessions(t *testing.T) {
 		least    int
 		lost     func(scenario string) bool // whether a check may fail
 	}{
-		"both": {both, 165, func(string) bool { return false }},
+		"both": {both, 165, nil},
 		"earlier": {earlier, 150, func(scenario string) bool {
 			return unpassable[scenario] != "" || strings.HasPrefix(scenario, "http-custom-header")
 		}},
@@ -83,13 +71,7 @@ func TestConformance_WithoutSessions(t *testing.T) {
 			if n := want.passed(); n != 165 {
 				t.Errorf("the server of both eras alone passes %d checks, not 165", n)
 			}
-			for scenario, checks := range want {
-				for id, n := range checks {
-					if m := got[scenario][id]; (m.passed < n.passed || m.failed > n.failed) && !tt.lost(scenario) {
-						t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
-					}
-				}
-			}
+			got.loseNothing(t, want, tt.lost)
 			if got.passed() < tt.least {
 				t.Errorf("%d checks passed, not %d", got.passed(), tt.least)
 			}
@@ -100,13 +82,7 @@ func TestConformance_WithoutSessions(t *testing.T) {
 		t.Parallel()
 		p := startProc(t, "--upstream="+earlier)
 		got := conformance(t, p.api()+"/mcp", "conformance-0.2", []string{"--requirements", "2025-11-25"})
-		for scenario, checks := range got {
-			for id, n := range checks {
-				if n.failed > 0 {
-					t.Errorf("%s, %s failed: %s", scenario, id, n.message)
-				}
-			}
-		}
+		got.failNowhere(t)
 		t.Logf("conformance 2025-11-25, suite 0.2: %d checks passed through Rejoin, none failed", got.passed())
 	})
 }
@@ -126,6 +102,30 @@ func (c checks) passed() (n int) {
 		}
 	}
 	return n
+}
+
+// loseNothing expects as much as want has, but for scenarios that lost reports; nil: for none.
+func (c checks) loseNothing(t *testing.T, want checks, lost func(scenario string) bool) {
+	t.Helper()
+	for scenario, checks := range want {
+		for id, n := range checks {
+			if m := c[scenario][id]; (m.passed < n.passed || m.failed > n.failed) && (lost == nil || !lost(scenario)) {
+				t.Errorf("%s, %s: alone %+v, through Rejoin %+v", scenario, id, n, m)
+			}
+		}
+	}
+}
+
+// failNowhere expects no check that failed.
+func (c checks) failNowhere(t *testing.T) {
+	t.Helper()
+	for scenario, checks := range c {
+		for id, n := range checks {
+			if n.failed > 0 {
+				t.Errorf("%s, %s failed: %s", scenario, id, n.message)
+			}
+		}
+	}
 }
 
 // conformanceAs runs the suite, and once more for the scenarios that warn where want passes: the suite waits 1.5 s for

@@ -39,8 +39,8 @@ func (s *Service) reconcile() {
 }
 
 // connection returns the number of the connection to NATS; 0 for none, and for one on which the log does not answer
-// until ctx ends. A server that is frozen keeps its connections: nats.go takes up to 30 s to notice that. So does one
-// that is cut off from the others, and it answers, but nobody leads the log there.
+// until ctx ends. A server that is frozen keeps its connections: nats.go takes up to 30 s to notice that. One that is
+// cut off from its cluster keeps them, too, and answers, but reaches no leader of the log.
 func (s *Service) connection(ctx context.Context) uint64 {
 	conn := s.host.Backend.Conn
 	number := conn.Stats().Reconnects + 1

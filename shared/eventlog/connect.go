@@ -42,7 +42,7 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
-			if !c.IsClosed() { // by this program
+			if !c.IsClosed() { // else this program has closed it
 				log.Warn("disconnected from NATS", "error", err)
 			}
 		}),

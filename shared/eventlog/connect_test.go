@@ -32,7 +32,7 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 	}
 }
 
-// Only a connection that somebody else has ended is worth a line.
+// A program that closes its connection does not warn that it was lost.
 func TestConnect_ClosedByTheProgram(t *testing.T) {
 	var log waittest.Buffer
 	closed := make(chan struct{})

@@ -126,7 +126,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	if errors.Is(err, errVersion) {
 		l.convert(err)
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) { // the end of a connection is logged already
+	if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) { // a look that ends with its connection is no trouble of the partition
 		l.lookTrouble.Note(ctx, strconv.Itoa(p), "cannot look at a partition", slog.Int("partition", p), slog.Any("error", err))
 	}
 	at := l.connected()

@@ -56,9 +56,9 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 	}
 }
 
-// announced returns a handler that calls h unless the request's body is announced to be too large. It
+// checkLength returns a handler that calls h unless the request's body is announced to be too large. It
 // comes after [Access.Protect], so that pages of listed origins can read the answer.
-func announced(h fiber.Handler) fiber.Handler {
+func checkLength(h fiber.Handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		if len(c.Request().Header.Peek(headerRefused)) > 0 {
 			return StreamedBody(c).err

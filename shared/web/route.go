@@ -55,7 +55,7 @@ func Mount(app *fiber.App, routes ...Route) {
 			panic(fmt.Sprintf("web: route %s is mounted twice", key))
 		}
 		mounted[key] = true
-		handler := announced(r.Handler)
+		handler := checkLength(r.Handler)
 		if strings.HasPrefix(r.Path, "/v1/") {
 			handler = knownQuery(r.Query, handler)
 		}

@@ -253,7 +253,8 @@ func (l *Lease) finish(t *Term, why error) error {
 	l.state.stepDown()
 	s.mu.Unlock()
 	switch cause := context.Cause(t.Ctx); {
-	case errors.Is(why, errStopped), errors.Is(why, errShared), errors.Is(cause, natsconn.ErrChanged): // the end of a connection is logged once, and not for each partition
+	case errors.Is(why, errStopped), errors.Is(why, errShared), errors.Is(cause, natsconn.ErrChanged):
+		// The end of a connection has a line of its own, and ends the terms of all partitions.
 		s.logger.Debug("a term ends", "partition", l.partition, "reason", cause)
 	default:
 		s.logger.Warn("this janitor has stepped down", "partition", l.partition, "reason", cause)

@@ -130,8 +130,8 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 	for name, tt := range map[string]struct {
 		source  backlogSource
 		expires time.Duration
-		opens   bool // with a read
-		limit   time.Duration
+		opens   bool          // with a read
+		limit   time.Duration // of a proxy
 		room    int
 		want    []string
 	}{

@@ -620,8 +620,8 @@ func (w *worker) warn(st *Stream) {
 	}
 }
 
-// sendAway ends a stream and tells the client when to come back. At a limit or in a drain, a client that has no
-// cursor yet gets its first block before: without one it could not continue.
+// sendAway ends a stream and tells the client when to come back. At a limit or in a drain, a client without a
+// cursor is waited for until it has its first block: without one it could not continue.
 func (w *worker) sendAway(st *Stream) {
 	waits := st.HandsOver && st.phase.away() || st.phase == opening && st.Reader.Came < cursor.FromWindow
 	if waits && (st.cause == causeLimit || st.cause == causeDrain) {

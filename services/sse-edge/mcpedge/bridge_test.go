@@ -255,8 +255,8 @@ func (c *client) primedUntilEnd() (id string) {
 		switch {
 		case errors.Is(err, io.EOF):
 			return id
-		case err != nil || len(e.Data) > 0:
-			c.T.Fatalf("the stream continues with %s, %v", e.Data, err)
+		case err != nil, len(e.Data) > 0, e.ID == "":
+			c.T.Fatalf("the stream continues with %s, id %s, %v", e.Data, e.ID, err)
 		}
 		id = e.ID
 	}
