@@ -124,14 +124,14 @@ func (p *Publisher) send(ctx context.Context, to address, body []byte, repeats b
 // rejected sets the verdicts of a request that was answered with a problem.
 func rejected(problem *Error, verdicts []verdict) error {
 	switch {
-	case !passing(problem.Status):
+	case problem.Status >= 300 && !passing(problem.Status):
 		all(verdicts, refused, problem)
 		return nil
 	case problem.Code == codeUnavailable, problem.Code == codeStorageFull,
 		problem.Status == http.StatusTooManyRequests, problem.Status == http.StatusTooEarly:
 		all(verdicts, untried, problem)
 	default:
-		// A proxy's 502 or 504, say: the request may have got to the server.
+		// A proxy's 202, 502 or 504, say: the request may have got to the server.
 		all(verdicts, unknown, problem)
 	}
 	return problem

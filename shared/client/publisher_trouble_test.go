@@ -37,6 +37,7 @@ func TestPublisher_Retries(t *testing.T) {
 		"hung up":                      {request: ingestFault{HangUp: true}},
 		"hung up, and it is in":        {request: ingestFault{HangUp: true, Lost: true}},
 		"a proxy's 502":                {request: ingestFault{Status: 502}},
+		"a proxy's 202, and it is in":  {request: ingestFault{Status: 202, Lost: true}},
 		"a proxy's 504, and it is in":  {request: ingestFault{Status: 504, Lost: true}},
 		"stopped in the middle":        {request: ingestFault{StopAt: 2, StopCode: "unavailable", Untried: true}},
 		"stopped at the first":         {request: ingestFault{StopAt: 1, StopCode: "unavailable"}},

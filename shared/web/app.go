@@ -203,7 +203,8 @@ func guarded(c *fiber.Ctx) (err error) {
 //   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
 //     section 11.2): with more than one Content-Length or Transfer-Encoding, with both, with a
 //     coding besides chunked, or with any in HTTP/1.0, which has none (section 6.1);
-//   - those with more than one Host, of which each may take another (section 3.2);
+//   - those with more than one Host, of which each may take another, or of HTTP/1.1 with none
+//     (section 3.2);
 //   - those with a CR that ends no line, which some take for the end of one (section 2.2).
 func checkHead(c *fiber.Ctx) error {
 	if err := headProblem(&c.Request().Header); err != nil {
@@ -227,7 +228,7 @@ func headProblem(h *fasthttp.RequestHeader) error {
 			plain = h.IsHTTP11() && bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
 		}
 	}
-	if framed > 1 || !plain || hosts > 1 || bareCR(h.RequestURI()) || bareCR(h.RawHeaders()) {
+	if framed > 1 || !plain || hosts > 1 || hosts == 0 && h.IsHTTP11() || bareCR(h.RequestURI()) || bareCR(h.RawHeaders()) {
 		return New(CodeInvalidRequest, "")
 	}
 	return nil

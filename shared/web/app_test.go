@@ -306,6 +306,8 @@ func TestAttackAmbiguousRequestHeads(t *testing.T) {
 		"one Host":                        {"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", true},
 		"two Hosts, the last a good one":  {"GET / HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n", false},
 		"two Hosts, the first a good one": {"GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n", false},
+		"no Host":                         {"GET / HTTP/1.1\r\n\r\n", false},
+		"no Host, but in the target":      {"GET http://localhost/ HTTP/1.1\r\n\r\n", false},
 		"the same Host twice":             {"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", false},
 		"a CR in a value":                 {"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\rY: b\r\n\r\n", false},
 		"a CR in a name":                  {"GET / HTTP/1.1\r\nHost: localhost\r\nX\rY: b\r\n\r\n", false},

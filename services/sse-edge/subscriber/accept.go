@@ -72,22 +72,23 @@ const (
 	FormPage
 )
 
-// FormOf chooses between stream and page: what an Accept header names first, unless its
-// weight is 0. No header, and */*, mean the stream.
-func FormOf(accept string) Form {
+// FormOf chooses between stream and page: what an Accept header gives the greatest weight, and names
+// first of those with the same. No header, and */*, mean the stream.
+func FormOf(accept string) (form Form) {
 	if strings.TrimSpace(accept) == "" {
 		return FormStream
 	}
+	greatest := 0.0
 	for name, weight := range accepted(accept) {
-		if weight == 0 {
+		if weight <= greatest {
 			continue
 		}
 		switch name {
 		case MediaStream, "text/*", "*/*":
-			return FormStream
+			form, greatest = FormStream, weight
 		case fiber.MIMEApplicationJSON, "application/*":
-			return FormPage
+			form, greatest = FormPage, weight
 		}
 	}
-	return FormNone
+	return form
 }
