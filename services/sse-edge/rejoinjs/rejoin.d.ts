@@ -150,7 +150,7 @@ export interface SubscribeOptions<Message = unknown> {
   headers?: RequestInit['headers']
   /** For pages that log in with a cookie: is called after a 401, to log in again. False gives up; after a rejection it is called again later. */
   renew?(): unknown
-  /** As of fetch; with EventSource, `include` is `withCredentials`. Default: `same-origin`. */
+  /** As of fetch; with EventSource, `include` is `withCredentials`, and `omit` takes fetch. Default: `same-origin`. */
   credentials?: RequestInit['credentials']
   /** Closes the subscription when it is aborted. */
   signal?: AbortSignal

@@ -316,7 +316,8 @@ class Subscription {
     if (!/^https?:$/.test(this.#url.protocol)) throw new TypeError(`the address does not begin with http:// or https://: ${this.#url}`)
     this.#options = { ...options, headers: new Headers(headers), silence, maxDelay, credentials }
     this.#store = storeOf(options.storage)
-    this.#native = IN_BROWSER && types !== '*' && [token, headers, options.fetch].every((it) => it === undefined)
+    // An EventSource always sends cookies to its own origin.
+    this.#native = IN_BROWSER && types !== '*' && credentials !== 'omit' && [token, headers, options.fetch].every((it) => it === undefined)
     const listed = new Set(['message', ...(Array.isArray(types) ? types : [])])
     this.#types = Array.isArray(types) ? listed : null
     this.#heard = this.#native ? listed : null

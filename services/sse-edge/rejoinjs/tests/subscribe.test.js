@@ -726,3 +726,11 @@ test('a message that takes longer than the silence comes by fetch', async (t) =>
   await subscription.closed
   assert.deepEqual([sources.length, server.requests.length > 0, subscription.transport], [1, true, 'fetch'])
 })
+
+test('without credentials a stream comes by fetch', async (t) => {
+  const { inBrowser, sources } = await browser(t)
+  const subscription = inBrowser.subscribe(target, { credentials: 'omit', onEvent: () => {} })
+  assert.deepEqual([subscription.transport, sources.length], ['fetch', 0])
+  subscription.close()
+  await subscription.closed
+})
