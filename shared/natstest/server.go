@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -128,14 +129,39 @@ func (s *Server) Start() {
 	s.inside.Store(srv)
 }
 
-func run(opt *server.Options) (*server.Server, error) {
+// run runs a server. A program that the process of the tests is starting may have the listener of a server
+// that was stopped for another moment, until it has closed what it does not inherit: the port is in use
+// until then.
+func run(opt *server.Options) (srv *server.Server, err error) {
+	for end := time.Now().Add(waittest.Timeout); ; {
+		if srv, err = runUntil(end, opt); err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) || time.Now().After(end) {
+			return srv, err
+		}
+	}
+}
+
+func runUntil(end time.Time, opt *server.Options) (*server.Server, error) {
 	srv, err := server.NewServer(opt)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a NATS server: %w", err)
 	}
+	fatal := make(fatalLog, 1)
+	srv.SetLoggerV2(fatal, false, false, false)
 	srv.Start()
-	if !srv.ReadyForConnections(30 * time.Second) {
-		return nil, errors.New("the NATS server did not start")
+	for !srv.ReadyForConnections(100 * time.Millisecond) {
+		if err == nil && time.Now().After(end) {
+			err = errors.New("it is not ready for connections")
+		}
+		select {
+		case text := <-fatal:
+			err = errors.New(text)
+		default:
+		}
+		if err != nil {
+			srv.Shutdown()
+			srv.WaitForShutdown()
+			return nil, fmt.Errorf("the NATS server did not start: %w", err)
+		}
 	}
 	return srv, nil
 }
