@@ -400,6 +400,12 @@ func (r *Reader) MoveTo(sequence uint64) {
 // HasEnd reports whether the stream has an end, wherever the cursor is.
 func (r *Reader) HasEnd() bool { return r.endAt() != 0 }
 
+// CameAtEnd reports whether the stream had ended at the event ID that the client came with, or before it.
+func (r *Reader) CameAtEnd() bool {
+	end := r.endAt()
+	return r.given != "" && end != 0 && end <= r.givenAt
+}
+
 // endAt returns the sequence of the stream's end; 0 when it has none.
 func (r *Reader) endAt() uint64 {
 	if at := r.part.window.EndOf(r.Chain); at != 0 {

@@ -6,6 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
 	"rejoin/shared/rpc"
@@ -150,4 +154,54 @@ func TestMCP_BatchIsResumed(t *testing.T) {
 	again := u.get(received)
 	again.says(result("2"))
 	again.WantEnd()
+}
+
+// The window of an edge may be behind the ID of the response that another edge has sent. The stream then ends after the
+// client has connected, which has its response and receives no error. One that lacks the response receives one.
+func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	b := f.bridge()
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	closing := func(last string) []byte {
+		id, err := event.ParseID(last)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := window.Place{Session: u.session, Life: f.Life(u.session), Stream: id.Stream}
+		r, err := s.subs.Parts.Open(waittest.Context(t), at, cursor.Start{After: last}, window.Limits{Events: 10, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		step, err := r.Next(waittest.Context(t))
+		if err != nil || !step.Ended || len(step.Items) > 0 {
+			t.Fatalf("the stream has not ended after %s: %+v, %v", last, step, err)
+		}
+		form := newForm(caller{version: u.version}, id.Stream)
+		form.Stream, form.service, form.open, form.partly = delivery.NewStream(s.subs.Streams, r, delivery.Request{}), s.Service, form.call, true
+		return form.Closing(step)
+	}
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
+	last := c.says(progress(1), result(`"a"`))
+	c.WantEnd()
+	if block := closing(last); block != nil {
+		t.Errorf("after its response the client receives %s", block)
+	}
+	c = u.follow(u.post(toolCall))
+	c.primed()
+	stream := b.sent(rpc.Post)[1].Stream
+	b.say(u.session, stream, false, progress(1))
+	last = c.says(progress(1))
+	if err := f.Backend.Log.EndStream(waittest.Context(t), u.session, f.Life(u.session), stream); err != nil {
+		t.Fatal(err)
+	}
+	c.fails(`"a"`)
+	c.WantEnd()
+	if block := closing(last); !strings.Contains(string(block), noResponse) {
+		t.Errorf("without a response the client receives %q", block)
+	}
 }

@@ -256,7 +256,9 @@ const noResponse = "The request has ended without a response."
 // unsettled the client is asked to come again.
 func (m *streamForm) Closing(s cursor.Step) []byte {
 	open := m.openAfter(s.Items)
-	if len(open) == 0 || len(s.Items) == 0 && m.moved && len(s.Gaps) == 0 && !m.lost {
+	// A window that is behind the client's event ID shows the end after isOver has found none.
+	all := len(s.Items)+len(s.Gaps) == 0 && !m.lost && (m.moved || m.Reader.CameAtEnd())
+	if len(open) == 0 || all {
 		return nil
 	}
 	why := noResponse
