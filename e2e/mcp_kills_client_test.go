@@ -31,7 +31,8 @@ type killedCall struct {
 
 	// Of run, until it ends:
 	lastID          string
-	task            string // the ID of what the call has become
+	resumed         []string // after how many steps, and with which event ID
+	task            string   // the ID of what the call has become
 	progress        []float64
 	results, errors []string
 	ended           time.Time
@@ -69,7 +70,8 @@ func (c *killedCall) run(ctx context.Context) {
 			c.fail("it was cut before it had an event ID")
 			return
 		}
-		pause(ctx, 50*time.Millisecond)                      // as the edge asks for with retry
+		pause(ctx, 50*time.Millisecond) // as the edge asks for with retry
+		c.resumed = append(c.resumed, fmt.Sprintf("%d: %s", len(c.progress), c.lastID))
 		resp, err = c.send(ctx, http.MethodGet, nil, "", "") //nolint:bodyclose // take closes it
 		over = c.take(resp, err, began)
 	}

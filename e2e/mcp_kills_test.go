@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -17,9 +18,11 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -386,10 +389,13 @@ func (m *mcpServer) bridgeOf(call string) string {
 	return m.bridges[call]
 }
 
-// check compares what the clients have with what they should have.
+// check compares what the clients have with what they should have. The sums come first: they say whether what follows
+// was cut off.
 func (k *killing) check(ctx context.Context) {
 	t := k.t
 	var young, lost, twice, again, failed, silent, tasks int
+	var wrong []string
+	var torn []*killedCall // that have other steps
 	var slowest time.Duration
 	var late sync.WaitGroup
 	for _, c := range k.calls { // a client that resumes after the end receives nothing again
@@ -429,16 +435,57 @@ func (k *killing) check(ctx context.Context) {
 			ok = len(c.results) == 0 && len(c.errors) == 1
 		}
 		if !ok || ran != 1 && !c.young {
-			t.Errorf("%s (%s) ran %d times, was lost: %t, has the results %q and the errors %q", c.name, c.kind(), ran, c.lost, c.results, c.errors)
+			wrong = append(wrong, fmt.Sprintf("%s (%s) ran %d times, was lost: %t, has the results %q and the errors %q", c.name, c.kind(), ran, c.lost, c.results, c.errors))
 		}
 		whole := c.task != "" || len(c.errors) > 0 || len(c.progress) == *killsSteps
 		for i, p := range c.progress {
 			whole = whole && p == float64(i+1)
 		}
 		if !whole {
-			t.Errorf("%s (%s) has the steps %v", c.name, c.kind(), c.progress)
+			torn = append(torn, c)
 		}
 	}
-	t.Logf("%d calls, %d of them tasks, %d had just begun at a kill, %d lost their bridge for good; %d ended in an error (the slowest %s after the kill), %d in silence, %d twice; %d ran twice",
-		len(k.calls), tasks, young, lost, failed, slowest.Round(time.Millisecond), silent, twice, again)
+	t.Logf("%d calls, %d of them tasks, %d had just begun at a kill, %d lost their bridge for good; %d ended in an error (the slowest %s after the kill), %d in silence, %d twice; %d ran twice; %d have other steps",
+		len(k.calls), tasks, young, lost, failed, slowest.Round(time.Millisecond), silent, twice, again, len(torn))
+	for _, text := range wrong {
+		t.Error(text)
+	}
+	if len(torn) == 0 {
+		return
+	}
+	logged := k.logged(ctx)
+	for _, c := range torn {
+		t.Errorf("%s (%s), was lost: %t, has the steps %v, and the log %v; it was resumed after %q", c.name, c.kind(), c.lost, c.progress, logged[c.name], c.resumed)
+	}
+}
+
+// logged returns the steps that the log has of each call, with their sequences.
+func (k *killing) logged(ctx context.Context) map[string][]string {
+	nc, err := nats.Connect(k.nats.urls())
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer nc.Close()
+	l, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer l.Close()
+	logged := map[string][]string{}
+	for p := range l.Settings().Partitions {
+		state, err := l.Look(ctx, p)
+		if err == nil {
+			_, err = l.Scan(ctx, p, 0, state.Last, func(e eventlog.Entry) bool {
+				var call string
+				if m, err := rpc.ParseMessage(e.Data); err == nil && m.Is("notifications/progress") && json.Unmarshal(m.Param("progressToken"), &call) == nil {
+					logged[call] = append(logged[call], fmt.Sprintf("%s at %d", m.Param("progress"), e.Sequence))
+				}
+				return true
+			})
+		}
+		if err != nil {
+			k.t.Errorf("partition %d cannot be read: %v", p, err)
+		}
+	}
+	return logged
 }
