@@ -42,16 +42,7 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 		edges[i] = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", cluster.flag())
 	}
 	cluster.waitCurrent()
-	waittest.Until(t, "the janitor has written down all servers", func() bool {
-		for _, known := range cluster.lives(partitions) {
-			for i := range cluster.servers {
-				if !strings.Contains(known, fmt.Sprintf(`"n%d":`, i)) {
-					return false
-				}
-			}
-		}
-		return true
-	})
+	cluster.waitKnown(partitions)
 	// A log that was made before all servers answered has begun one.
 	generations := func() (n int) {
 		for _, j := range janitors {
@@ -76,17 +67,7 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 		n.kill()
 		tr.more(ctx, 500)
 		n.start()
-		cluster.waitCurrent()
-		// Servers that are killed before a janitor has seen the one before them again are
-		// taken for a power cut.
-		waittest.Until(t, "the janitor has written down the server's new life", func() bool {
-			for p, now := range cluster.lives(partitions) {
-				if now == lives[p] {
-					return false
-				}
-			}
-			return true
-		})
+		cluster.waitNoted(lives)
 		tr.more(ctx, 200)
 	}
 	tr.end(ctx, ingest)
@@ -154,6 +135,36 @@ func (c *natsCluster) lives(partitions int) []string {
 		})
 	}
 	return lives
+}
+
+// waitKnown waits until the janitor has written down all servers in each partition.
+func (c *natsCluster) waitKnown(partitions int) {
+	c.t.Helper()
+	waittest.Until(c.t, "the janitor has written down all servers", func() bool {
+		for _, known := range c.lives(partitions) {
+			for i := range c.servers {
+				if !strings.Contains(known, fmt.Sprintf(`"n%d":`, i)) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// waitNoted waits until the janitor has written down the start of a server in each partition: servers that
+// are killed before count as ones that a power cut has ended. The lives are those before.
+func (c *natsCluster) waitNoted(before []string) {
+	c.t.Helper()
+	c.waitCurrent()
+	waittest.Until(c.t, "the janitor has written down the server's new life", func() bool {
+		for p, now := range c.lives(len(before)) {
+			if now == before[p] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // waitCurrent waits until all streams have a leader and all their replicas.

@@ -137,12 +137,20 @@ type killedNATS interface {
 // killedCluster is a cluster of which one server at a time is killed.
 type killedCluster struct {
 	*natsCluster
-	rnd  *rand.Rand
-	away *natsProc
+	rnd    *rand.Rand
+	away   *natsProc
+	before []string // what the janitor had written down at the last kill
 }
 
+// killedPartitions is how many partitions the log has.
+const killedPartitions = 4
+
 func (c *killedCluster) kill() {
-	c.waitCurrent() // else two are away
+	if c.before == nil {
+		c.waitKnown(killedPartitions)
+	}
+	c.waitNoted(c.before) // else two are away, or seem to have been
+	c.before = c.lives(killedPartitions)
 	c.away = c.servers[c.rnd.IntN(len(c.servers))]
 	c.away.kill()
 }
@@ -157,7 +165,7 @@ func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string)
 	janitor := []string{"--janitor-addr=127.0.0.1:0"}
 	if *killsOfCluster {
 		k.nats = &killedCluster{natsCluster: newNATSCluster(t), rnd: k.rnd}
-		janitor = append(janitor, "--partitions=4", "--replicas=3")
+		janitor = append(janitor, fmt.Sprintf("--partitions=%d", killedPartitions), "--replicas=3")
 	} else {
 		alone := newNATS(t)
 		alone.start()
