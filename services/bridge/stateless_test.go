@@ -122,6 +122,25 @@ func TestStateless_Error(t *testing.T) {
 	}
 }
 
+// A client whose call has reached the server hears so when its session cannot be stored: repeated, the call is done twice.
+func TestStateless_CallThatCannotBeStored(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	up := newModern(t)
+	s.start(t, testConfig(up.URL))
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("", note(1))
+		<-r.Context().Done()
+	})
+	c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
+	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New(c.Session, "", nil, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.do(t, c); a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":7`) {
+		t.Errorf("%d %v %s", a.Status, a.Header, a.Data)
+	}
+}
+
 // What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
 func TestStateless_Discover(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -42,7 +42,7 @@ func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error
 		return true, nil // the response is the answer, if it comes in time
 	}
 	if d.failed != nil {
-		c.Tell(upstream.About(asBusy(d.failed), c.IDs())) // unless the response came meanwhile
+		c.Tell(upstream.About(d.notOpened(), c.IDs())) // unless the response came meanwhile
 		return false, call.ErrClosed
 	}
 	c.Tell(rpc.Answer{Status: http.StatusAccepted})
@@ -131,13 +131,23 @@ func (d *OnDemand) settle() {
 // errLimit is joined to why a session may not be opened.
 var errLimit = errors.New("too many sessions")
 
-func asBusy(err error) rpc.Answer {
-	if errors.Is(err, errLimit) {
-		a := upstream.Busy(err.Error())
+// notOpened is what a client is answered whose session is not in the log.
+func (d *OnDemand) notOpened() rpc.Answer {
+	switch {
+	case errors.Is(d.failed, errLimit):
+		a := upstream.Busy(d.failed.Error())
 		a.Status = http.StatusTooManyRequests
 		return a
+	case d.listens:
+		return upstream.Busy("the session cannot be registered now")
+	default:
+		return begun("its response cannot be stored now")
 	}
-	return upstream.Busy("the session cannot be registered now")
+}
+
+// begun is the answer to a request that has reached the MCP server, which may do it once more when it is repeated.
+func begun(why string) rpc.Answer {
+	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server has begun the request, and "+why)
 }
 
 // NewRecord returns the record of the session that a call opens.
