@@ -346,7 +346,7 @@ function open() {
     types: '*', cursor, storage: { load: () => '', save: mine(save) }, token,
     onState: mine(onState), onConnect: mine(onConnect), onGap: mine(onGap), onClose: mine(onClose),
     onEvent: mine(onEvent), onRepeat: mine(onEvent),
-    onExpiring: mine((data) => push({ kind: 'note', text: 'Expiring: ' + JSON.stringify(data) })),
+    onExpiring: mine(({ expiresAt }) => push({ kind: 'note', text: `The token expires: the connection ends at ${new Date(expiresAt).toLocaleTimeString()}` })),
   })
   subscription = opened
   missed = 0
