@@ -102,6 +102,9 @@ type Stream struct {
 	listener *chainListener // to the reader's chain
 	slot     int            // where in listener.streams it is
 	Turns    turns
+	// written is the cursor up to which the client was sent all events and gaps. The reader's is ahead of it while a
+	// step is read and written, and stays so if that fails.
+	written uint64
 
 	timer         int // where in the worker's timers it is
 	beatAt, endAt time.Time
@@ -119,7 +122,7 @@ type Stream struct {
 
 // NewStream returns a stream, which has to be handed over or dropped.
 func NewStream(s *Streams, r *cursor.Reader, by Request) *Stream {
-	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
+	st := &Stream{streams: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, written: r.Cursor, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
 	if pool := s.cfg.Memory; pool != nil {
 		st.most = pool.Share()
 	}
@@ -165,12 +168,21 @@ func (st *Stream) IsOver() bool { return st.reason != "" }
 // IsAway reports whether a goroutine reads or writes for the stream.
 func (st *Stream) IsAway() bool { return st.phase.away() }
 
-// UpToGap returns what the client receives of a step: nothing behind a gap, if the stream ends there.
+// UpToGap returns what the client receives of a step: nothing after a gap, if the stream ends there. The cursor moves
+// back to the gap.
 func (st *Stream) UpToGap(s cursor.Step) cursor.Step {
 	if st.EndsAtGap && len(s.Gaps) > 0 {
+		st.source.GoBack(s, 0)
 		s.Items, s.More, s.Ended = nil, false, true
 	}
 	return s
+}
+
+// allWritten notes that the client was sent everything up to the cursor, unless a gap is still to be reported.
+func (st *Stream) allWritten() {
+	if len(st.Reader.Pending) == 0 {
+		st.written = st.Reader.Cursor
+	}
 }
 
 // due is when the clock has something for the stream next.

@@ -27,12 +27,12 @@ func (st *Stream) Rest(rested chan<- string) {
 // IsQuiet reports whether another connection receives the messages.
 func (st *Stream) IsQuiet() bool { return st.Turns.quiet.Load() }
 
-// At returns the stream's cursor as text; empty when it has none that another one could use.
+// At returns the cursor up to which everything was written, as text; empty when another connection could not use it.
 func (st *Stream) At() string {
 	if st.IsQuiet() || st.Reader.Fresh {
 		return ""
 	}
-	return st.Reader.ID(st.Reader.Cursor)
+	return st.Reader.ID(min(st.written, st.Reader.Cursor))
 }
 
 // tellRested makes the stream quiet when somebody waits for that.
@@ -82,6 +82,7 @@ func (w *worker) takeTurn(st *Stream, cursor string) {
 	id, err := event.ParseID(cursor)
 	if err == nil && r.ID(id.Sequence) == cursor && (t.Behind || t.served && id.Sequence > r.Cursor) {
 		r.MoveTo(id.Sequence)
+		st.allWritten()
 		st.Companion.Moved()
 	}
 	t.Behind, t.served = false, true

@@ -273,6 +273,7 @@ func (w *worker) advance(st *Stream) {
 		w.read(st)
 	case s.Empty() && !s.More:
 		st.phase = live
+		st.allWritten()
 	default:
 		st.Filter.show(&s)
 		w.out.fill(st, s)
@@ -299,6 +300,7 @@ func (w *worker) serve(st *Stream, s cursor.Step) {
 // serveOwn sends a step that is a stream's own.
 func (w *worker) serveOwn(st *Stream, s cursor.Step) {
 	s = st.UpToGap(s)
+	st.written = min(st.written, st.Reader.ResumesAt(s)) // a roll-back moves the cursor back
 	w.forget()
 	st.Filter.show(&s)
 	w.out.fill(st, s)
@@ -335,6 +337,7 @@ func (w *worker) writeStep(st *Stream, s cursor.Step) (whole bool) {
 		return false
 	}
 	w.noteWritten(st, s, len(s.Items))
+	st.allWritten()
 	if s.Ended {
 		w.end(st, "ended")
 	} else if s.More {
@@ -386,6 +389,9 @@ func (w *worker) flush(st *Stream, s cursor.Step, n int) {
 	length, told := w.out.cut(n)
 	w.noteWritten(st, s, told)
 	st.source.GoBack(s, told)
+	if whole := min(told-1, len(s.Items)); whole > 0 {
+		st.written = s.Items[whole-1].Sequence
+	}
 	w.streams.Metrics.BlockedWrites.Inc()
 	made := st.Format.Rewrites()
 	inWindow, owned := false, length
@@ -431,6 +437,9 @@ func (w *worker) back(st *Stream) {
 	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
 	again, owesBeat, owesWarn := st.again, st.owesBeat, st.owesWarn
 	st.again, st.owesBeat, st.owesWarn = false, false, false
+	if was >= flushing && err == nil {
+		st.allWritten()
+	}
 	switch {
 	case st.IsOver():
 		st.source.GoBack(s, 0) // what was read was not sent

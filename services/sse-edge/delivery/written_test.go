@@ -1,0 +1,203 @@
+package delivery
+
+import (
+	"bytes"
+	"container/heap"
+	"io"
+	"log/slog"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"rejoin/services/sse-edge/admission"
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/eventlog"
+	"rejoin/shared/quota"
+)
+
+// leaving is a companion that notes the cursor that its stream leaves to the next connection.
+type leaving struct {
+	*Stream
+	at string
+}
+
+func (*leaving) Begun()                {}
+func (l *leaving) Ended(bool)          { l.at = l.At() }
+func (*leaving) Told(cursor.Step, int) {}
+func (*leaving) Moved()                {}
+func (*leaving) Due() time.Time        { return time.Time{} }
+func (*leaving) Tick(time.Time)        {}
+
+// brokenSocket is a socket that takes so many bytes, and then fails, or is full.
+type brokenSocket struct {
+	syscall.RawConn
+	room int
+	err  error
+}
+
+func (s brokenSocket) WriteNow(buffers [][]byte) (int, error) {
+	return min(total(buffers), s.room), s.err
+}
+
+// oneStep is a source that has five events after its cursor, and then nothing.
+type oneStep struct {
+	*cursor.Reader
+	items []window.Item
+}
+
+func (o *oneStep) Quick(memory []window.Item) (cursor.Step, []window.Item, bool) {
+	var s cursor.Step
+	if s.Found(o.items); len(o.items) > 0 {
+		o.Cursor, o.items = o.items[len(o.items)-1].Sequence, nil
+	}
+	return s, memory, true
+}
+
+// withGap returns the events, after a gap.
+func (o *oneStep) withGap() cursor.Step {
+	s, _, _ := o.Quick(nil)
+	s.Gaps = []cursor.Gap{{Reason: cursor.ReasonTrimmed, Stream: "a"}}
+	return s
+}
+
+// back waits for the goroutine that a stream is away in, and takes the stream back after meanwhile.
+func back(w *worker, meanwhile func()) {
+	var posts []post
+	for len(posts) == 0 {
+		<-w.wake
+		w.mu.Lock()
+		posts, w.posts = w.posts, nil
+		w.mu.Unlock()
+	}
+	meanwhile()
+	for _, p := range posts {
+		w.hear(p)
+	}
+}
+
+// The next connection continues at the cursor that a stream leaves: what the client was not given follows it.
+func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
+	const size = 10 << 10 // of a frame: more than smallRest
+	for name, tt := range map[string]struct {
+		room  int
+		err   error
+		full  bool // the memory of all clients
+		reads bool // the client, once its socket is full
+		ends  func(*worker, *Stream, *oneStep)
+		want  uint64 // the cursor is 5, and events are 11 to 15
+	}{
+		"all was written": {
+			room: 10 * size, want: 15,
+			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); w.end(st, "gone") },
+		},
+		"nothing was there": {
+			room: 10 * size, want: 20,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				from.items, from.Cursor = nil, 20
+				w.advance(st)
+				w.end(st, "gone")
+			},
+		},
+		"it continues after a gap": {
+			room: 10 * size, want: 15,
+			ends: func(w *worker, st *Stream, from *oneStep) { w.serveOwn(st, from.withGap()); w.end(st, "gone") },
+		},
+		"it ends at a gap": {
+			room: 10 * size, want: 10,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				st.EndsAtGap = true
+				w.serveOwn(st, from.withGap())
+			},
+		},
+		"the write fails": {
+			err: syscall.EPIPE, want: 5,
+			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st) },
+		},
+		"the write fails after a roll-back": {
+			err: syscall.EPIPE, want: 2,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				for i := range from.items {
+					from.items[i].Sequence -= 8
+				}
+				w.serveOwn(st, from.withGap())
+			},
+		},
+		"the client closes during the rest of a frame": {
+			room: size * 5 / 2, want: 12,
+			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); w.end(st, "gone"); back(w, func() {}) },
+		},
+		"the rest of a frame is written": {
+			room: size * 5 / 2, reads: true, want: 13,
+			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); back(w, func() { w.end(st, "gone") }) },
+		},
+		"the rest of a frame is not written": {
+			room: size * 5 / 2, want: 12,
+			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); _ = st.conn.Close(); back(w, func() {}) },
+		},
+		"there is no memory for the rest of a frame": {
+			room: size * 5 / 2, full: true, want: 12,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				for i := range from.items {
+					from.items[i].Segment = window.OfLog
+				}
+				w.advance(st)
+			},
+		},
+		"the client closes while the log is read": {
+			want: 5,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				st.phase, st.Step = reading, from.withGap()
+				w.end(st, "gone")
+				w.back(st)
+			},
+		},
+		"the log cannot be read after a gap": {
+			room: 10 * size, want: 5,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				from.Pending, from.Cursor = from.withGap().Gaps, 10
+				st.phase, st.err = reading, eventlog.ErrUnavailable
+				w.back(st)
+				w.beat(st)
+				w.end(st, "gone")
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(Config{
+				Base: t.Context(), Admission: admission.New(1, 1, 1, func(string) bool { return false }), Logger: slog.New(slog.DiscardHandler),
+				Metrics: prometheus.NewRegistry(), WriteTimeout: time.Hour,
+			})
+			if refused := s.cfg.Admission.Enter(admission.Visit{}); refused != "" {
+				t.Fatal(refused)
+			}
+			s.cfg.Memory = quota.NewPool(1 << 20)
+			if tt.full && !s.cfg.Memory.Take("", 1<<20) {
+				t.Fatal("the memory is in use")
+			}
+			from := &oneStep{Reader: cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 5)}
+			for n := uint64(11); n <= 15; n++ {
+				from.items = append(from.items, window.Item{Stream: "a", Sequence: n, Frame: bytes.Repeat([]byte("x"), size)})
+			}
+			st := NewSSE(s, from.Reader, Request{Ctx: t.Context()}, false)
+			next := &leaving{Stream: st}
+			st.source, st.Companion = from, next
+			here, client := net.Pipe()
+			defer func() { _ = client.Close() }()
+			if tt.reads {
+				go func() { _, _ = io.Copy(io.Discard, client) }()
+			}
+			w := s.workers[0]
+			st.conn, st.raw, st.worker, st.phase = here, brokenSocket{room: tt.room, err: tt.err}, w, live
+			heap.Push(&w.timers, st)
+			w.listen(st)
+			tt.ends(w, st, from)
+			if want := from.ID(tt.want); next.at != want {
+				t.Errorf("the next connection continues at %q, want %q", next.at, want)
+			}
+		})
+	}
+}
