@@ -86,7 +86,11 @@ func (o *outbox) fill(st *Stream, s cursor.Step) {
 	if len(s.Gaps)+len(s.Changes) > 0 {
 		o.block(st.Format.Gaps(s))
 	}
-	o.ends = append(o.ends, o.size)
+	if len(s.Items) > 0 {
+		o.ends = append(o.ends, o.size)
+	} else { // it is not cut: no other read finds a gap again, which the last block may report
+		o.ends = append(o.ends, 0)
+	}
 	if st.Format.Rewrites() {
 		for i := range s.Items {
 			o.rewrite(st, &s.Items[i])

@@ -113,6 +113,14 @@ func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
 				w.serveOwn(st, from.withGap())
 			},
 		},
+		"it ends at a gap, and its socket is full": {
+			room: 3, reads: true, want: 10,
+			ends: func(w *worker, st *Stream, from *oneStep) {
+				st.EndsAtGap, st.Head = true, []byte("HTTP/1.1 200 OK\n\n")
+				w.serveOwn(st, from.withGap())
+				back(w, func() {})
+			},
+		},
 		"the write fails": {
 			err: syscall.EPIPE, want: 5,
 			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st) },
