@@ -92,6 +92,33 @@ func caughtUp(budget int) *window.Window {
 	return w
 }
 
+// standing returns the partitions of a log without their tails, and one of its partitions, whose window has come to a
+// sequence.
+func standing(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
+	t.Helper()
+	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := daemon.NewEnv(nil)
+	ps := New(Config{Base: t.Context(), Log: f.Backend.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Linger: time.Hour, LogReads: 2, Patience: time.Minute})
+	ps.ended = true // no tail begins
+	p := ps.acquire(0)
+	t.Cleanup(p.release)
+	p.window.Begin(state, 0, 1)
+	comeTo(t, p, end)
+	return ps, p
+}
+
+// comeTo has a window that stands come to a sequence.
+func comeTo(t *testing.T, p *Partition, end uint64) {
+	t.Helper()
+	if _, err := p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }); err != nil {
+		t.Fatal(err)
+	}
+	p.window.Through(end, 0)
+}
+
 func streamOf(stream string) window.Place { return window.Place{Session: "s", Stream: stream} }
 
 // After a roll-back the log is of the new life at once, and the window when its tail
@@ -1084,6 +1111,40 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
 	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
 		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.Closed)
+	}
+}
+
+// The registry may know a life of a name that the window has yet to come to. Its reader does not receive the end of the
+// life before, and no gap.
+func TestReader_LifeAheadOfTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("s", "")
+	before := f.Publish("a", 1)
+	_, p := standing(t, f, before)
+	f.Reuse("s", "")
+	last := f.Publish("a", 2)
+	at := window.Place{Session: "s", Life: f.Life("s"), Stream: "a"}
+	origin, gens := p.window.Generations()
+	tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Life: at.Life, Stream: "a"}.Tag()
+	var readers []*Reader
+	for _, from := range []Start{{}, {Now: true}, {After: event.ID{Stream: "a", Tag: tag, Sequence: last - 1}.String()}} {
+		r, err := p.open(waittest.Context(t), at, from, ten)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		if readers = append(readers, r); r.Finished() {
+			t.Errorf("after %q the stream is finished", from.After)
+		}
+		if s, err := r.Next(waittest.Context(t)); err != nil || !s.Empty() {
+			t.Errorf("after %q: %+v, %v", from.After, s, err)
+		}
+	}
+	comeTo(t, p, last)
+	for i, want := range []int{2, 2, 1} {
+		if s, err := readers[i].Next(waittest.Context(t)); err != nil || len(s.Items) != want || len(s.Gaps) > 0 || s.Ended {
+			t.Errorf("reader %d: %+v, %v", i, s, err)
+		}
 	}
 }
 

@@ -58,19 +58,25 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 
 // A reader is bound to one life: the newest that the window knows, from an opening or an event,
 // else that of the newest opening in the log. With access control it is the life that the
-// caller may read, and no other. Chains that wait for a session take the first life that
-// becomes known.
+// caller may read, and no other: the window learns it from the log if it knows another one, which
+// would count as the later one. Chains that wait for a session take the first life that becomes known.
 func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
 	of := life{name: at.Life}
+	var err error
 	if at.Life == "" {
-		var err error
-		if of, err = p.lifeOf(ctx, at.Session); err != nil {
-			return nil, err
+		of, err = p.lifeOf(ctx, at.Session)
+	} else if known, ok := p.Life(at.Session); ok && known != at.Life {
+		var newest life
+		if newest, err = p.lookUpLife(ctx, at.Session); newest.name == at.Life {
+			of = newest
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: at.Life != "", limit: limit}
 	a := r.attach(of)
-	err := errBehind // it was rolled back a moment ago
+	err = errBehind // it was rolled back a moment ago
 	if a.CaughtUp {
 		err = r.start(ctx, from, a)
 	}
