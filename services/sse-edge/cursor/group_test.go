@@ -537,6 +537,50 @@ func rollBack(ps *Partitions, session string, common uint64, sessions ...string)
 	p.window.Through(common+uint64(len(sessions)), 0)
 }
 
+// A client comes with the ID of an edge that is ahead. Sessions that began after its position, or whose name was used
+// again before it, are no gaps.
+func TestGroup_EdgeIsBehind(t *testing.T) {
+	authorized := func(f *edgetest.Log) func(*GroupConfig) {
+		return func(c *GroupConfig) {
+			c.Authorize = func(_ context.Context, session, life string) (string, bool, error) {
+				now := f.Life(session)
+				return now, now != "" && (life == "" || life == now), nil
+			}
+			c.StillAuthorized = func(string, string) bool { return true }
+			c.Uses = func(string, []string) bool { return true }
+		}
+	}
+	for _, access := range []bool{false, true} {
+		f := edgetest.NewLog(t)
+		f.Create("s", "")
+		f.Create("x", "")
+		end := f.PublishTo("x", "a", 1)
+		behind, p := standing(t, f, end)
+		ps := followLog(t, f, 0)
+		f.End("s")
+		f.Reuse("s", "")
+		last := f.Publish("a", 1)
+		comesTo(t, ps, "s", last)
+		var change func(*GroupConfig)
+		if access {
+			change = authorized(f)
+		}
+		g := openGroup(t, f, ps, Start{}, nil, change, "s", "x", "y", "z")
+		readAll(t, g)
+		id := g.ID()
+		f.Create("y", "")
+		last = f.PublishTo("y", "a", 1)
+		g = openGroup(t, f, behind, Start{After: id}, nil, change, "s", "x", "y", "z")
+		if got := readAll(t, g); got != "" || g.ID() != id {
+			t.Errorf("access control: %t: got %s, and the ID is %s, not %s", access, got, g.ID(), id)
+		}
+		comeTo(t, p, last)
+		if got, want := readAll(t, g), fmt.Sprint("y:", last); got != want {
+			t.Errorf("access control: %t: got %s, want %s", access, got, want)
+		}
+	}
+}
+
 // A session whose opening and events a roll-back took is followed in the life that a connected reader has:
 // its publisher continues there.
 func TestGroup_RollBackTakesTheOpening(t *testing.T) {

@@ -300,13 +300,17 @@ func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (cursor,
 	m := o.members[i]
 	p := m.lane.part
 	if life == "" {
-		of, err := p.lifeOf(ctx, m.Place.Session)
+		find := p.lifeOf
+		if o.at[i] > p.window.Stats().End {
+			find = p.lookUpLife // the window may have yet to come to its opening
+		}
+		of, err := find(ctx, m.Place.Session)
 		if err != nil {
 			return "", "", err
 		}
 		life = of.name
 	}
-	if o.opened[i], err = p.openedAt(ctx, m.Place.Session, o.at[i]); err != nil {
+	if o.opened[i], err = p.openedAt(ctx, m.Place.Session, life, o.at[i]); err != nil {
 		return "", "", err
 	}
 	origin, generation, known, err := p.generationOf(ctx, o.id.At[p.number].Tag)

@@ -90,7 +90,7 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 	}
 	var opened uint64
 	if r.Place.Life != "" {
-		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Cursor); err != nil {
+		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Place.Life, r.Cursor); err != nil {
 			r.Close()
 			return err
 		}

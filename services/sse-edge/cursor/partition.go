@@ -460,10 +460,13 @@ func (p *patience) over(state eventlog.State) bool {
 	return time.Since(p.since) > p.limit
 }
 
-// openedAt returns the sequence at which the newest life of a session began: 0, or one up to position, when
-// that certainly lies there. Where that is unknown, it is that of a later opening.
-func (p *Partition) openedAt(ctx context.Context, session string, position uint64) (uint64, error) {
-	if began, start := p.window.BeganAt(session); began > 0 || position+1 >= start {
+// openedAt returns the sequence at which a life of a session began, the newest one: 0, or one up to position, when
+// that certainly lies there. Where that is unknown, it is that of a later opening. The log is asked where the window
+// is behind the position, or knows another life.
+func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
+	known, _ := p.Life(session)
+	began, start := p.window.BeganAt(session)
+	if position <= p.window.Stats().End && (known == life || known == "") && (began > 0 || position+1 >= start) {
 		return began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
