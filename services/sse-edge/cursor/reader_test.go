@@ -265,6 +265,26 @@ func TestReader_AboutBelowTheWindow(t *testing.T) {
 	}
 }
 
+// The client has an event of the stream that the window has yet to come to.
+func TestReader_AboutAheadOfTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	first := f.Publish("a", 2) - 1
+	_, p := standing(t, f, first-1)
+	origin, gens := p.window.Generations()
+	for stream, stored := range map[string]bool{"a": true, "b": false} {
+		tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Stream: stream}.Tag()
+		r, err := p.open(waittest.Context(t), streamOf(stream), Start{After: event.ID{Stream: stream, Tag: tag, Sequence: first}.String()}, ten)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.Close)
+		exists, oldest := r.About(waittest.Context(t))
+		if exists != stored || (oldest != nil) != stored || stored && *oldest != r.ID(first) {
+			t.Errorf("%s: exists is %t, with an oldest event %t", stream, exists, oldest != nil)
+		}
+	}
+}
+
 // A leader that most others have left, and that they replace, shows an end of the log that may not be its
 // end: a client that is ahead of it receives no gap.
 func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {

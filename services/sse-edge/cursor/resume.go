@@ -245,7 +245,7 @@ func (r *Reader) begin(requested string) {
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
 	unanswered := false
-	if !whole && r.Place.Stream != "" {
+	if (!whole || sequence == 0 && r.IsAhead()) && r.Place.Stream != "" {
 		var err error
 		sequence, err = r.first(ctx)
 		unanswered = err != nil && !errors.Is(err, eventlog.ErrNotFound)

@@ -180,7 +180,9 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 				if refused := s.cfg.Admission.Enter(by.Visit); refused != "" {
 					t.Fatal(refused)
 				}
-				tt.source.Reader = cursor.InMemory(emptyWindow(1<<10), at, 0)
+				w := emptyWindow(1 << 10)
+				w.Through(1<<10, 0) // the source reads below it
+				tt.source.Reader = cursor.InMemory(w, at, 0)
 				st := NewSSE(s, tt.source.Reader, by, false)
 				st.source, st.Filter, st.Head = tt.source, &Filter{Methods: []string{"shown"}}, []byte("HTTP/1.1 200 OK\n\n")
 				if tt.expires > 0 {
