@@ -406,7 +406,7 @@ func (r *Reader) CameAtEnd() bool {
 	return r.given != "" && end != 0 && end <= r.givenAt
 }
 
-// IsAhead reports whether the window has yet to come to the cursor, which another edge has given the client.
+// IsAhead reports whether the window has yet to come to the cursor.
 func (r *Reader) IsAhead() bool { return r.Cursor > r.part.window.Stats().End }
 
 // endAt returns the sequence of the stream's end; 0 when it has none.

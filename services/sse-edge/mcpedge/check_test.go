@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/cursor"
@@ -130,6 +131,20 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	}
 	if last := at.Sub(gone); last > 30*time.Second {
 		t.Errorf("the call is given up after %s", last)
+	}
+}
+
+// A client that is ahead of the window may have its response. It receives no error because the bridge has gone since.
+func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
+	r := cursor.InMemory(window.New(1<<10, func(string) {}), placeOf("s", "a"), 7)
+	m := &streamForm{service: &Service{unheardFor: time.Second, metrics: newMetrics(prometheus.NewRegistry())}}
+	m.Stream = &delivery.Stream{Reader: r}
+	now := time.Now()
+	for i := range time.Duration(6) {
+		m.noBridge(now.Add(i * time.Second / 2))
+	}
+	if m.lost || !m.unheard.lost {
+		t.Errorf("the call is given up: %t", m.lost)
 	}
 }
 

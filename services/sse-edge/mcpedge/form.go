@@ -398,9 +398,10 @@ func (m *streamForm) Tick(now time.Time) {
 	})
 }
 
-// noBridge gives the call up when no bridge has listened for long.
+// noBridge gives the call up when no bridge has listened for long. A client that is ahead of the window may have the
+// response: the window has to come to its cursor first.
 func (m *streamForm) noBridge(now time.Time) {
-	if m.IsOver() || !m.unheard.note(now, m.service.unheardFor) || m.IsAway() {
+	if m.IsOver() || !m.unheard.note(now, m.service.unheardFor) || m.IsAway() || m.Reader.IsAhead() {
 		return
 	}
 	m.service.metrics.abandoned.Inc()
