@@ -415,11 +415,13 @@ func (w *Window) open(e eventlog.Entry) {
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
 	n, flow := w.names[e.Subject.Session], w.chain(Place{Session: e.Subject.Session, Life: o.Life})
-	if n.owner != o.Owner || !slices.Equal(n.members, o.Members) {
-		wakeAll(flow) // a reader that was refused may read it now
-	}
-	if n.owner, n.members = o.Owner, o.Members; n.began == e.Sequence {
-		n.began = o.Began
+	if n.life == o.Life { // else the log has named a later one, to which the tail has yet to come
+		if n.owner != o.Owner || !slices.Equal(n.members, o.Members) {
+			wakeAll(flow) // a reader that was refused may read it now
+		}
+		if n.owner, n.members = o.Owner, o.Members; n.began == e.Sequence {
+			n.began = o.Began
+		}
 	}
 	w.note(e.Sequence, flow)
 	for _, watcher := range w.watchers {

@@ -279,6 +279,27 @@ func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 	}
 }
 
+// The log may name a life before the tail comes to its opening. An opening of the life before, which the janitor has
+// written again in between, does not say whose the newest one is.
+func TestWindow_OwnerOfALifeAheadOfTheTail(t *testing.T) {
+	w := newTestWindow(1 << 20)
+	open := func(sequence uint64, life, owner string) {
+		e := opening(sequence, "s", life)
+		e.Data = fmt.Appendf(nil, `{"life":%q,"owner":%q}`, life, owner)
+		w.Append(e, 0)
+	}
+	open(1, "one", "anna")
+	w.Attach(Place{"s", "two", ""}, true, 3)
+	open(2, "one", "anna")
+	if v, _ := w.Session("s"); v.Life != "two" || v.Owner != "" {
+		t.Errorf("life %s is of %q", v.Life, v.Owner)
+	}
+	open(3, "two", "ben")
+	if v, _ := w.Session("s"); v.Life != "two" || v.Owner != "ben" {
+		t.Errorf("life %s is of %q", v.Life, v.Owner)
+	}
+}
+
 // A roll-back takes what the window knew of lives and ends: the log may have lost it.
 func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w := newTestWindow(1 << 20)
