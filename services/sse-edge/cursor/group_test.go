@@ -581,6 +581,32 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 	}
 }
 
+// A client comes with the ID of an edge that is ahead, and knows of an end that the window has yet to come to.
+func TestGroup_EndAheadOfTheWindow(t *testing.T) {
+	for _, stream := range []string{"", "/a"} {
+		f := edgetest.NewLog(t)
+		f.Create("s", "")
+		f.Create("x", "")
+		_, p := standing(t, f, f.Publish("a", 1))
+		ps := followLog(t, f, 0)
+		f.End("s")
+		last := f.PublishTo("x", "a", 1)
+		comesTo(t, ps, "s", last)
+		authorized := func(c *GroupConfig) {
+			c.Authorize = func(_ context.Context, session, _ string) (string, bool, error) { return f.Life(session), true, nil }
+			c.StillAuthorized = func(string, string) bool { return true }
+			c.Uses = func(string, []string) bool { return true }
+		}
+		g := openGroup(t, f, ps, Start{}, nil, authorized, "s"+stream, "x")
+		readAll(t, g)
+		id := g.ID()
+		g = openGroup(t, f, p.of, Start{After: id}, nil, authorized, "s"+stream, "x")
+		if got := readAll(t, g); got != "" || g.ID() != id || g.Members()[0].State != MemberClosed {
+			t.Errorf("%q: got %s, the session is %s, and the ID is %s, not %s", stream, got, g.Members()[0].State, g.ID(), id)
+		}
+	}
+}
+
 // A session whose opening and events a roll-back took is followed in the life that a connected reader has:
 // its publisher continues there.
 func TestGroup_RollBackTakesTheOpening(t *testing.T) {
