@@ -354,6 +354,17 @@ func (r *Reader) retag(v window.View) {
 	}
 }
 
+// Renew takes in what has become of the partition's generations and of the session's life since the last read.
+func (r *Reader) Renew() {
+	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
+	if v.Rollbacks > r.Rollbacks {
+		s := Step{Gaps: r.Pending}
+		r.rolledBack(v, &s)
+		r.Pending = s.Gaps
+	}
+	r.retag(v)
+}
+
 // Subject returns the subject of an entry in the life that the reader follows.
 func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
 	return event.Subject{Partition: r.part.number, Session: r.Place.Session, Life: r.Place.Life, Stream: stream, Kind: kind}

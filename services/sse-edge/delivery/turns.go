@@ -79,6 +79,7 @@ func (w *worker) takeTurn(st *Stream, cursor string) {
 		return
 	}
 	r := st.Reader
+	r.Renew() // while it was quiet it did not read
 	id, err := event.ParseID(cursor)
 	if err == nil && r.ID(id.Sequence) == cursor && (t.Behind || t.served && id.Sequence > r.Cursor) {
 		r.MoveTo(id.Sequence)

@@ -1,6 +1,14 @@
 package delivery
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/window"
+	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
+)
 
 // Who waits until a stream is quiet, for which the log is being read, does not wait for ever when somebody
 // else waits for the same.
@@ -22,5 +30,36 @@ func TestRest_Twice(t *testing.T) {
 	}
 	if len(second) > 0 || ended == 0 {
 		t.Errorf("it is quiet before it was read for: %t; the read, which may wait for memory, was ended %d times", len(second) > 0, ended)
+	}
+}
+
+// moves counts how often a stream's cursor was moved to that of another connection.
+type moves int
+
+func (*moves) Begun()                 {}
+func (*moves) Ended(bool)             {}
+func (*moves) Told(cursor.Step, int)  {}
+func (m *moves) Moved()               { *m++ }
+func (*moves) Due() (never time.Time) { return never }
+func (*moves) Tick(time.Time)         {}
+
+// A quiet connection does not read. A generation that begins meanwhile does not keep it from taking over the cursor of
+// the connection that had the messages.
+func TestTurn_GenerationHasBegun(t *testing.T) {
+	at, begun := window.Place{Session: "s", Stream: "a"}, []event.Generation{{ID: "b", Start: 1}, {ID: "c", Start: 4}}
+	w := emptyWindow(1 << 10)
+	w.Through(3, 0)
+	var moved moves
+	st := NewSSE(&Streams{cfg: Config{Base: t.Context()}}, cursor.InMemory(w, at, 1), Request{}, false)
+	st.WaitTurn(false)
+	st.Companion, st.Turns.served = &moved, true
+	if !w.Extend(eventlog.State{Origin: "b", Generations: begun}) {
+		t.Fatal("the window was rolled back")
+	}
+	w.Through(6, 0)
+	other := event.ID{Stream: "a", Tag: event.Place{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
+	newWorker(st.streams).takeTurn(st, other.String())
+	if moved != 1 || len(st.Reader.Pending) > 0 {
+		t.Errorf("the cursor was moved %d times; the gaps are %v", moved, st.Reader.Pending)
 	}
 }
