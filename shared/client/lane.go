@@ -98,22 +98,18 @@ func (l *lane) step() (least time.Duration, err error) {
 // whether they were stored. Only what was in a batch can be one of them.
 func (l *lane) expire(now clocks.Instant) {
 	p := l.publisher
-	var gone []*entry
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	tried := l.queue[:min(len(l.queue), p.cfg.MaxBatchMessages)]
 	left := make([]*entry, 0, len(tried))
 	for _, e := range tried {
 		if e.isDoubtful() && e.doubt.Until(now) >= p.cfg.RepeatWithin {
-			gone = append(gone, e)
+			p.resolve(e, Stored{}, fmt.Errorf("%w: %w", ErrUnknown, e.err))
 		} else {
 			left = append(left, e)
 		}
 	}
 	l.replace(len(tried), left)
-	p.mu.Unlock()
-	for _, e := range gone {
-		p.resolve(e, Stored{}, fmt.Errorf("%w: %w", ErrUnknown, e.err))
-	}
 }
 
 // batch returns the messages of the next request, which stay in the queue.
@@ -142,8 +138,8 @@ func (l *lane) takeOut(batch []*entry, verdicts []verdict) bool {
 		}
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	l.replace(len(batch), left)
-	p.mu.Unlock()
 	for i, e := range batch {
 		switch v := verdicts[i]; v.kind {
 		case stored:
@@ -190,16 +186,16 @@ func (l *lane) retire() bool {
 func (l *lane) abandon() {
 	p := l.publisher
 	p.mu.Lock()
-	gone := l.queue
-	l.queue = nil
-	delete(p.lanes, l.address)
-	p.mu.Unlock()
-	for _, e := range gone {
+	defer p.mu.Unlock()
+	for _, e := range l.queue {
 		p.resolve(e, Stored{}, e.doubtful(context.Cause(p.ctx)))
 	}
+	l.queue = nil
+	delete(p.lanes, l.address)
 }
 
-// resolve makes an outcome known, and room for another message.
+// resolve makes an outcome known, and room for another message. The publisher's mu is held while
+// the message leaves the queue, since Flush waits only for messages in a queue.
 func (p *Publisher) resolve(e *entry, s Stored, err error) {
 	e.result.stored, e.result.err = s, err
 	close(e.result.done)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -94,4 +95,27 @@ func TestPublisher_ClockJumps(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Flush waits for what is in the queue, so an outcome is set before the queue is seen without its message.
+func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
+	p := publisherAhead(t, nil, &atomic.Int64{})
+	l := &lane{publisher: p}
+	for range 2 {
+		l.queue = append(l.queue, &entry{result: &Result{done: make(chan struct{})}})
+	}
+	batch := l.batch()
+	p.lanes[address{}] = l
+	p.buffer.mu.Lock() // stops the lane after the first outcome
+	var lane sync.WaitGroup
+	lane.Go(func() { l.takeOut(batch, []verdict{{kind: stored}, {kind: stored}}) })
+	<-batch[0].result.done
+	if p.mu.TryLock() { // or Flush has to wait
+		if len(l.queue) == 0 {
+			t.Error("the queue is empty, and a message has no outcome")
+		}
+		p.mu.Unlock()
+	}
+	p.buffer.mu.Unlock()
+	lane.Wait()
 }
