@@ -21,17 +21,18 @@ func TestSubscriber_Retries(t *testing.T) {
 		edge       []edgeFault
 		connection []connFault
 	}{
-		"refused connections": {connection: []connFault{{Refused: true}, {Refused: true}}},
-		"cut in the head":     {connection: []connFault{{CutWrite: 20}}},
-		"cut in an event":     {connection: []connFault{{CutWrite: 500}}},
-		"ends":                {edge: []edgeFault{{EndAfter: 1}, {EndAfter: 1}}},
-		"silence":             {edge: []edgeFault{{StallAfter: 2}}},
-		"no answer":           {edge: []edgeFault{{Mute: true}}},
-		"later":               {edge: []edgeFault{{Later: 1}, {Later: 10}}},
-		"503":                 {edge: []edgeFault{{EndAfter: 2}, {Status: 503, Code: "unavailable", RetryAfter: 3}}},
-		"429":                 {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
-		"502":                 {edge: []edgeFault{{Status: 502}, {Status: 504}}},
-		"forgotten cursors":   {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
+		"refused connections":  {connection: []connFault{{Refused: true}, {Refused: true}}},
+		"cut in the head":      {connection: []connFault{{CutWrite: 20}}},
+		"cut in an event":      {connection: []connFault{{CutWrite: 500}}},
+		"ends":                 {edge: []edgeFault{{EndAfter: 1}, {EndAfter: 1}}},
+		"silence":              {edge: []edgeFault{{StallAfter: 2}}},
+		"no answer":            {edge: []edgeFault{{Mute: true}}},
+		"later":                {edge: []edgeFault{{Later: 1}, {Later: 10}}},
+		"503":                  {edge: []edgeFault{{EndAfter: 2}, {Status: 503, Code: "unavailable", RetryAfter: 3}}},
+		"429":                  {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
+		"502":                  {edge: []edgeFault{{Status: 502}, {Status: 504}}},
+		"a proxy's 202 or 300": {edge: []edgeFault{{Status: 202}, {Status: 300}}},
+		"forgotten cursors":    {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
