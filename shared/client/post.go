@@ -33,18 +33,20 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	defer g.close()
 	g.expect(p.cfg.AnswerTimeout)
 
-	// Without a connection nothing can have arrived. With one, anything can.
-	var connected atomic.Bool
+	// Without a connection nothing can have arrived. With one, anything can. A transport that does not report
+	// connections, as that of js/wasm, may have sent what it has read.
+	var reported, connected, read atomic.Bool
 	ctx := httptrace.WithClientTrace(g.ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { reported.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
-	repetition := func() (io.ReadCloser, error) {
-		return timely{bytes.NewReader(body), func() bool { return doubt.Until(p.now()) >= p.cfg.RepeatWithin }}, nil
-	}
-	resp, err := p.send(ctx, to, body, doubtful, repetition)
+	late := func() bool { return doubt.Until(p.now()) >= p.cfg.RepeatWithin }
+	repetition := func() (io.ReadCloser, error) { return timely{bytes.NewReader(body), late, &read}, nil }
+	first := timely{bytes.NewReader(body), func() bool { return doubtful && late() }, &read}
+	resp, err := p.send(ctx, to, first, len(body), repetition)
 	if err != nil {
 		err = g.why(err)
-		if connected.Load() {
+		if connected.Load() || read.Load() && !reported.Load() {
 			all(verdicts, unknown, err)
 		} else {
 			all(verdicts, untried, err)
@@ -87,26 +89,28 @@ func (p *Publisher) oldestDoubt(batch []*entry) (oldest clocks.Instant, doubtful
 	return oldest, doubtful
 }
 
-// timely is the body of a repeated request, which must not arrive when the log has forgotten its keys: the
+// timely is the body of a request. A repeated one must not arrive when the log has forgotten its keys: the
 // timer of the request stands still while the machine is suspended.
 type timely struct {
 	body io.Reader
 	late func() bool
+	read *atomic.Bool // whether any of it was read
 }
 
 func (t timely) Read(p []byte) (int, error) {
 	if t.late() {
 		return 0, context.DeadlineExceeded
 	}
+	t.read.Store(true)
 	return t.body.Read(p)
 }
 
 func (timely) Close() error { return nil }
 
-// send sends a request. Its body is that of a repetition from the start, or when net/http repeats it.
-func (p *Publisher) send(ctx context.Context, to address, body []byte, repeats bool, repetition func() (io.ReadCloser, error)) (*http.Response, error) {
+// send sends a request. Its body is repetition when net/http repeats it.
+func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size int, repetition func() (io.ReadCloser, error)) (*http.Response, error) {
 	path := eventsPath(to.session, to.stream) + "?results=each"
-	req, err := p.endpoint.request(ctx, http.MethodPost, path, bytes.NewReader(body))
+	req, err := p.endpoint.request(ctx, http.MethodPost, path, body)
 	if err != nil {
 		return nil, fmt.Errorf("request: %w", err)
 	}
@@ -115,9 +119,7 @@ func (p *Publisher) send(ctx context.Context, to address, body []byte, repeats b
 	// Every line has a key, so net/http may send the request again by itself when a
 	// connection that it kept turns out to be closed. An empty value is not sent.
 	req.Header["Idempotency-Key"] = []string{}
-	if req.GetBody = repetition; repeats {
-		req.Body, _ = repetition()
-	}
+	req.ContentLength, req.GetBody = int64(size), repetition
 	return p.endpoint.http.Do(req)
 }
 

@@ -119,3 +119,30 @@ func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
 	p.buffer.mu.Unlock()
 	lane.Wait()
 }
+
+// A transport that does not report connections (net/http/httptrace), as that of js/wasm, may have sent what it
+// has read, and nothing else.
+func TestPublisher_TransportWithoutTrace(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reads bool
+		want  error
+	}{"reads": {true, ErrUnknown}, "does not read": {false, context.DeadlineExceeded}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+					if tt.reads {
+						_, _ = io.ReadAll(r.Body)
+					}
+					return nil, io.ErrUnexpectedEOF
+				})
+				p := publisherAhead(t, transport, &atomic.Int64{})
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				if _, err := p.PublishAndWait(ctx, Message{Session: "demo", Stream: "main", Data: []byte("1")}); !errors.Is(err, tt.want) {
+					t.Errorf("error is %v, want %v", err, tt.want)
+				}
+				_ = p.Close(ctx) // the message that was not sent is left
+			})
+		})
+	}
+}
