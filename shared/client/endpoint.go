@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,9 +30,25 @@ func newEndpoint(base string, token TokenFunc, client *http.Client, idle int) en
 	e := endpoint{base: strings.TrimRight(base, "/"), token: token, http: client}
 	if client == nil {
 		e.own = ownTransport(idle)
-		e.http = &http.Client{Transport: e.own}
+		e.http = &http.Client{Transport: e.own, CheckRedirect: followRedirect}
 	}
 	return e
+}
+
+// followRedirect follows up to ten redirects, as net/http does, and keeps the token from other origins:
+// net/http takes it along to other ports, to subdomains, and from https to http. From http to https at the
+// same host it stays.
+func followRedirect(req *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than ten redirects")
+	}
+	from, to := via[0].URL, req.URL
+	same := from.Scheme == to.Scheme && from.Host == to.Host
+	secured := from.Scheme == "http" && to.Scheme == "https" && from.Hostname() == to.Hostname()
+	if !same && !secured {
+		req.Header.Del("Authorization")
+	}
+	return nil
 }
 
 // ownTransport returns a transport with the settings of [http.DefaultTransport],
