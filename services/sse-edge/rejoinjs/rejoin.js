@@ -547,7 +547,7 @@ class Subscription {
       if (chunk.done) return {}
       watch.pause()
       const blocks = parser.push(chunk.value)
-      this.#retry = parser.retry ?? this.#retry
+      this.#retry = parser.retry || this.#retry // twice 0 is 0: no pause however often it fails
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
         if (isEmpty(block)) return { error: noEdge() }

@@ -229,6 +229,14 @@ test('reconnections wait longer with each failure, and never longer than they ma
   assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
 })
 
+test('a server that asks for no pause does not get connections without one', async (t) => {
+  t.mock.method(Math, 'random', () => 0)
+  const delays = hurry(t)
+  const server = serve(streamed('retry: 0\n' + connect(0)), unreachable, ended)
+  await follow(server)
+  assert.deepEqual(delays, [3000, 6000])
+})
+
 test('a date in Retry-After is heeded', async (t) => {
   t.mock.method(Math, 'random', () => 0)
   t.mock.method(Date, 'now', () => Date.UTC(2026, 0, 31, 12))
