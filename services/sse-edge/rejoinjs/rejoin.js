@@ -450,6 +450,7 @@ class Subscription {
     let chars = 0
     let full = false
     let opened = false
+    let lost = false
     let wake = () => {}
     const take = ({ type, lastEventId, data }) => {
       if (data === undefined) return // types may list "open" and "error", which are the EventSource's own
@@ -464,11 +465,12 @@ class Subscription {
     source.onopen = () => {
       watch.heard()
       opened = true
+      lost = false
     }
     source.onerror = () => {
       watch.heard()
-      if (source.readyState === EventSource.CLOSED) wake()
-      else if (this.#state !== 'waiting') this.#setState('waiting')
+      lost = true
+      wake()
     }
     signal.addEventListener('abort', () => {
       source.close()
@@ -486,6 +488,11 @@ class Subscription {
         if (full) return { now: true } // with room again, after the last one that was delivered
         if (signal.aborted) return { error: signal.reason }
         if (source.readyState === EventSource.CLOSED) break
+        if (lost) {
+          lost = false
+          if (this.#state !== 'waiting') this.#setState('waiting')
+          continue // onState may have closed it
+        }
         await new Promise((resolve) => { wake = resolve })
       }
     } finally {

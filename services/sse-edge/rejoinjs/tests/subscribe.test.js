@@ -722,6 +722,42 @@ test('the events of an EventSource itself are none of the stream', async (t) => 
   assert.deepEqual([got, saved], [['message'], [id(1), id(2)]])
 })
 
+test('an onState that throws ends the subscription, also when an EventSource has lost its connection', async (t) => {
+  hurry(t)
+  const { inBrowser, sources } = await browser(t)
+  const mistake = new Error('no')
+  const subscription = inBrowser.subscribe(target, { onEvent: () => {}, onClose: () => {}, onState: (state) => { if (state === 'waiting') throw mistake } })
+  await turns()
+  sources[0].say('connect', id(1), '{"stream":"s"}')
+  await turns()
+  sources[0].readyState = 0
+  sources[0].onerror()
+  assert.deepEqual(await subscription.closed, { reason: 'failed', error: mistake })
+  assert.equal(sources[0].readyState, 2)
+})
+
+test('an EventSource that has lost its connection is waiting once its events have been dealt with', async (t) => {
+  hurry(t)
+  const { inBrowser, sources } = await browser(t)
+  const told = []
+  const subscription = inBrowser.subscribe(target, { onEvent: ({ message }) => { told.push(message) }, onState: (state) => { told.push(state) } })
+  await turns()
+  sources[0].say('connect', id(1), '{"stream":"s"}')
+  sources[0].say('message', id(2), '2')
+  sources[0].readyState = 0
+  sources[0].onerror()
+  await turns()
+  sources[0].onerror() // again, while there is no server
+  await turns()
+  sources[0].readyState = 1
+  sources[0].onopen()
+  sources[0].say('connect', id(2), '{"stream":"s"}')
+  await turns()
+  subscription.close()
+  await subscription.closed
+  assert.deepEqual(told, ['connecting', 'live', 2, 'waiting', 'live'])
+})
+
 // A browser dispatches nothing of a message before its last byte.
 test('a message that takes longer than the silence comes by fetch', async (t) => {
   hurry(t)
