@@ -88,7 +88,10 @@ export type End =
   | { reason: 'stopped'; error?: undefined }
   /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is to be had. */
   | { reason: 'refused'; error: RejoinError }
-  /** A callback or the storage threw. The cursor stands before the event that it was called for. */
+  /**
+   * A callback or the storage threw: the cursor stands before the event that it was called for. Or fetch
+   * received a block that is longer than any of a Rejoin server.
+   */
   | { reason: 'failed'; error: unknown }
 
 export type State = 'connecting' | 'live' | 'waiting' | 'closed'
@@ -230,7 +233,7 @@ export function sequenceOf(id: string): bigint | null
 
 /** Parses an event stream, as the HTML standard says, however it is cut into chunks. */
 export class EventStreamParser {
-  /** Takes the next bytes and returns the events that they complete. */
+  /** Takes the next bytes and returns the events that they complete. Throws a RangeError for a block without an end: 33 Mi characters. */
   push(bytes: Uint8Array): { type: string; id: string; data: string }[]
   /** Of the last block, whether it had data or not. */
   readonly lastEventId: string

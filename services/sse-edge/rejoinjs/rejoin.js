@@ -7,6 +7,7 @@ const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
+const MAX_BLOCK_CHARS = 33 << 20 // of a block in an event stream; a log takes messages of up to 31 MiB
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
 
 // RejoinError is an answer that is not the one hoped for, or none at all (status 0).
@@ -45,9 +46,11 @@ export class EventStreamParser {
   #skipLF = false // the last chunk ended in CR: an LF that follows belongs to it
   #type = ''
   #data = []
+  #chars = 0 // of data
   #id = ''
 
-  // push takes the next bytes and returns the events that they complete.
+  // push takes the next bytes and returns the events that they complete. It throws a RangeError for a block
+  // that is longer than any of a Rejoin server.
   push(bytes) {
     const events = []
     let text = this.#decoder.decode(bytes, { stream: true })
@@ -65,6 +68,7 @@ export class EventStreamParser {
       else this.#dispatch(events)
     }
     this.#text += text.slice(start)
+    if (this.#chars + this.#text.length > MAX_BLOCK_CHARS) throw new RangeError(`a block of the event stream is longer than ${MAX_BLOCK_CHARS} characters`)
     return events
   }
 
@@ -80,6 +84,7 @@ export class EventStreamParser {
         break
       case 'data':
         this.#data.push(value)
+        this.#chars += value.length + 1
         break
       case 'id':
         if (!value.includes('\0')) this.#id = value
@@ -95,6 +100,7 @@ export class EventStreamParser {
     if (this.#data.length > 0) events.push({ type: this.#type || 'message', id: this.#id, data: this.#data.join('\n') })
     this.#type = ''
     this.#data = []
+    this.#chars = 0
   }
 }
 

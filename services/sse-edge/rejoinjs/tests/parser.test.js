@@ -79,3 +79,13 @@ test('a line in many chunks is searched once', (t) => {
   assert.equal(events[0].data.length, 10_000)
   assert.ok(searched < 20_000, `${searched} characters`)
 })
+
+test('a block without an end does not fill the memory', () => {
+  const mebibyte = 'x'.repeat(1 << 20)
+  for (const chunk of [mebibyte, 'data: ' + mebibyte + '\n']) {
+    const parser = new EventStreamParser()
+    assert.throws(() => { for (let n = 0; n < 34; n++) parser.push(encoder.encode(chunk)) }, RangeError)
+  }
+  const parser = new EventStreamParser()
+  for (let n = 0; n < 34; n++) assert.equal(parser.push(encoder.encode('data: ' + mebibyte + '\n\n:' + mebibyte + '\n')).length, 1)
+})

@@ -379,6 +379,14 @@ test('tokens', async (t) => {
   })
 })
 
+test('a block without an end ends it', async () => {
+  const chunks = Array(34).fill('x'.repeat(1 << 20))
+  const { end, events } = await follow(serve(live(connect(0) + message(1), ...chunks)))
+  assert.equal(end.reason, 'failed')
+  assert.match(end.error.message, /longer/)
+  assert.deepEqual(events, [1])
+})
+
 test('headers are sent with every connection', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(0)), ended)
