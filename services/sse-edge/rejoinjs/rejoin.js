@@ -7,6 +7,7 @@ const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
+const MAX_PROBLEM_CHARS = 64 << 10 // that are read of a refusal
 const MAX_BLOCK_CHARS = 33 << 20 // of a block in an event stream; a log takes messages of up to 31 MiB
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
 
@@ -192,12 +193,27 @@ function textOf(thrown) {
 
 // problemOf reads a problem document (RFC 9457), or whatever came instead.
 async function problemOf(response) {
-  const body = parseJSON(await response.text().catch(() => '')) ?? {}
+  const body = parseJSON(await shortText(response).catch(() => '')) ?? {}
   const said = body.detail ?? body.title ?? response.statusText
   return new RejoinError(`${response.status}: ${said || 'no reason was given'}`, {
     status: response.status,
     code: body.code ?? `http_${response.status}`,
   })
+}
+
+// shortText returns a body, and no more of it than a problem document may have.
+async function shortText(response) {
+  if (!response.body?.getReader) return response.text() // some implementations of fetch have no streams
+  const reader = response.body.getReader()
+  const decoder = new TextDecoder()
+  let text = ''
+  while (text.length < MAX_PROBLEM_CHARS) {
+    const { done, value } = await reader.read()
+    if (done) return text
+    text += decoder.decode(value, { stream: true })
+  }
+  await reader.cancel()
+  return text
 }
 
 // passing statuses may be another one later, without anything being changed.

@@ -194,6 +194,14 @@ test('a final refusal is reported once and ends it', async (t) => {
   }
 })
 
+test('a refusal without an end is read no further than a problem document is long', async () => {
+  let chunks = 0
+  const endless = new ReadableStream({ pull: (body) => { chunks++ < 1000 ? body.enqueue(new Uint8Array(1024).fill(32)) : body.close() } })
+  const { end } = await follow(serve(() => new Response(endless, { status: 403 })))
+  assert.equal(end.error.status, 403)
+  assert.ok(chunks < 100, `${chunks} chunks were read`)
+})
+
 test('trouble that may pass does not end it', async (t) => {
   const answers = {
     'no answer': unreachable,
