@@ -162,15 +162,15 @@ function sleep(ms, signal) {
 }
 
 // watch calls silent when nothing was heard for a time. It looks at the clock, since
-// timers stand still while a machine sleeps.
+// timers stand still while a machine sleeps. A clock that was set back ends the connection as well.
 function watch(limit, silent) {
   let heardAt = Date.now() + limit // an opening may take twice as long
   const timer = setInterval(() => {
-    if (Date.now() - heardAt >= limit) silent()
+    if (Math.abs(Date.now() - heardAt) >= limit) silent()
   }, Math.min(limit / 4, MAX_TIMER))
   return {
     heard: () => { heardAt = Date.now() },
-    pause: () => { heardAt = Infinity }, // until something is heard
+    pause: () => { heardAt = NaN }, // until something is heard
     stop: () => clearInterval(timer),
   }
 }

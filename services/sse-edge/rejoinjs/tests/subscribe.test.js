@@ -281,6 +281,17 @@ test('a silent connection is replaced', async (t) => {
   assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'nothing was heard for 0.02 s']))
 })
 
+test('a silent connection is replaced, also when the clock is set back', async (t) => {
+  hurry(t)
+  const { now } = Date
+  let ahead = 0
+  t.mock.method(Date, 'now', () => now() + ahead)
+  const setBack = () => setImmediate(() => { ahead -= 3_600_000 }) // while it waits for the server
+  const server = serve(live(connect(0) + message(1)), ended)
+  const { end } = await follow(server, { silence: 20, onEvent: setBack })
+  assert.equal(end.reason, 'closed')
+})
+
 test('a silence without a limit costs no timer that fires all the time', async (t) => {
   const { setInterval } = globalThis
   const intervals = []
