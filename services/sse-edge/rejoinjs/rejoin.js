@@ -752,7 +752,8 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   const limit = attemptSignal(signal)
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
-    if (response.status === 201) return { answer: await response.json() } // any other may be a proxy's
+    const answer = response.status === 201 ? await response.json() : null // any other may be a proxy's
+    if (typeof answer?.id === 'string') return { answer }
     const error = response.ok ? await noResult(response) : await problemOf(response)
     error.unknown = mayBeStored(error)
     return { error, asked: retryAfter(response) }
@@ -766,7 +767,7 @@ async function post(url, request, { fetch: send = fetch, signal }) {
 // noResult is the error of a success that is not Rejoin's. Its body is not read: 301 and 302 turn a POST into
 // a GET, and the GET of this address is an event stream, which has no end.
 async function noResult(response) {
-  await response.body?.cancel()
+  if (!response.bodyUsed) await response.body?.cancel()
   const why = response.redirected ? `the request was redirected to ${response.url}: set base to that server` : 'the answer does not say that the message is stored'
   return new RejoinError(`${response.status}: ${why}`, { status: response.status, code: `http_${response.status}` })
 }

@@ -156,6 +156,14 @@ test('only 201 says that a message is stored', async (t) => {
   assert.deepEqual(await send(server), stored)
 })
 
+test('a 201 without an event ID does not say that a message is stored', async (t) => {
+  hurry(t)
+  for (const [name, answer] of Object.entries({ 'no value': json(null, 201), 'no ID': json({ created: true }, 201) })) {
+    await assert.rejects(send(serve(answer)), { name: 'RejoinError', unknown: true }, name)
+    assert.deepEqual(await send(serve(answer, json(stored, 201))), stored)
+  }
+})
+
 test('a redirection to the event stream is not read, and the error names it', async (t) => {
   hurry(t)
   let cancelled = 0
