@@ -7,7 +7,7 @@ const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
-const MAX_PROBLEM_CHARS = 64 << 10 // that are read of a refusal
+const MAX_ANSWER_CHARS = 64 << 10 // that are read of a refusal or of a result
 const MAX_BLOCK_CHARS = 33 << 20 // of a block in an event stream; a log takes messages of up to 31 MiB
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
 
@@ -201,13 +201,13 @@ async function problemOf(response) {
   })
 }
 
-// shortText returns a body, and no more of it than a problem document may have.
+// shortText returns a body, and no more of it than a problem document or a result may have.
 async function shortText(response) {
   if (!response.body?.getReader) return response.text() // some implementations of fetch have no streams
   const reader = response.body.getReader()
   const decoder = new TextDecoder()
   let text = ''
-  while (text.length < MAX_PROBLEM_CHARS) {
+  while (text.length < MAX_ANSWER_CHARS) {
     const { done, value } = await reader.read()
     if (done) return text
     text += decoder.decode(value, { stream: true })
@@ -752,7 +752,7 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   const limit = attemptSignal(signal)
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
-    const answer = response.status === 201 ? await response.json() : null // any other may be a proxy's
+    const answer = response.status === 201 ? parseJSON(await shortText(response)) : null // any other may be a proxy's
     if (typeof answer?.id === 'string') return { answer }
     const error = response.ok ? await noResult(response) : await problemOf(response)
     error.unknown = mayBeStored(error)

@@ -164,6 +164,14 @@ test('a 201 without an event ID does not say that a message is stored', async (t
   }
 })
 
+test('a 201 without an end is read no further than an answer is long', async (t) => {
+  hurry(t)
+  let chunks = 0
+  const endless = () => new ReadableStream({ pull: (body) => { chunks++ < 1000 ? body.enqueue(new Uint8Array(1024).fill(32)) : body.close() } })
+  await assert.rejects(send(serve(() => new Response(endless(), { status: 201 })), { attempts: 1 }), { name: 'RejoinError', unknown: true })
+  assert.ok(chunks < 100, `${chunks} chunks were read`)
+})
+
 test('a redirection to the event stream is not read, and the error names it', async (t) => {
   hurry(t)
   let cancelled = 0
