@@ -140,8 +140,9 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	m := &streamForm{service: &Service{unheardFor: time.Second, metrics: newMetrics(prometheus.NewRegistry())}}
 	m.Stream = &delivery.Stream{Reader: r}
 	now := time.Now()
-	for i := range time.Duration(6) {
-		m.noBridge(now.Add(i * time.Second / 2))
+	for range 6 {
+		m.noBridge(now)
+		now = now.Add(time.Second / 2)
 	}
 	if m.lost || !m.unheard.lost {
 		t.Errorf("the call is given up: %t", m.lost)
