@@ -141,6 +141,26 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	}
 }
 
+// So does a client whose bridge stops meanwhile.
+func TestStateless_BridgeStopsDuringACall(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s := newSystem(t, eventlog.Settings{})
+		in := s.start(t, testConfig(up.URL))
+		begun := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) {
+			close(begun)
+			<-r.Context().Done()
+		})
+		answer := make(chan rpc.Answer, 1)
+		go func() { answer <- s.do(t, statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")) }()
+		waittest.Receive(t, "the server has the call", begun)
+		in.stop()
+		if a := waittest.Receive(t, "the client is answered", answer); a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":7`) {
+			t.Errorf("%s: %d %v %s", name, a.Status, a.Header, a.Data)
+		}
+	}
+}
+
 // What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
 func TestStateless_Discover(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -124,8 +124,8 @@ func (c *Call) End(why error) {
 	switch {
 	case why == nil, errors.Is(why, ErrClosed):
 	case errors.Is(why, upstream.ErrStopping):
-		c.Accept() // the upstream may have it; the next bridge will see to it
-		c.Tell(upstream.Busy(upstream.ErrStopping.Error()))
+		c.Accept() // the next bridge will see to it
+		c.Tell(upstream.About(upstream.Stopped(), c.IDs()))
 	case errors.Is(why, host.ErrEnded):
 		c.Tell(host.Ended())
 	case errors.Is(why, upstream.ErrTimeout):

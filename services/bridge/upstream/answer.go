@@ -24,6 +24,12 @@ func Busy(text string) rpc.Answer {
 	return a
 }
 
+// Stopped is the answer to a request that was handed over when the bridge stops. The MCP server may have begun it,
+// and does it twice when it is repeated.
+func Stopped() rpc.Answer {
+	return Failure(http.StatusGatewayTimeout, CodeTimeout, ErrStopping.Error()+", and the MCP server may have begun the request")
+}
+
 // About gives an error the ID of the one request that it is about.
 func About(a rpc.Answer, ids []json.RawMessage) rpc.Answer {
 	m, err := rpc.ParseMessage(a.Data)
