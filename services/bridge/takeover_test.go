@@ -3,6 +3,7 @@ package bridge
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,10 +13,13 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/flagtype"
+	"rejoin/shared/mcp"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -246,6 +250,37 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 				t.Errorf("after the event %q message %d is repeated: %t", id, i, got)
 			}
 		}
+	}
+}
+
+// A response that was not stored when the bridge stopped may come again: the call is left to the next bridge.
+func TestStop_ResponseIsNotStored(t *testing.T) {
+	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+		s, respond := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-respond
+			w.send("e2", response(m.ID))
+		})
+		cfg := testConfig(up.URL)
+		cfg.TaskAfter = flagtype.Duration(waittest.Timeout) // it may become a task, and does not
+		in := s.start(t, cfg)
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		s.do(t, c)
+		s.hasOne(t, c)
+		made := in.table.Session(c.Session).Call(c.Stream)
+		s.srv.Stop()
+		close(respond)
+		waittest.Until(t, "an attempt to store the response has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+		in.host.Stop(upstream.ErrStopping)
+		continues := slices.ContainsFunc(in.table.Open(), func(c records.OpenCall) bool {
+			return !made.Done() && c.Stream == made.Stream && c.ID == "e1"
+		})
+		if !continues {
+			t.Errorf("%s: the next bridge continues %+v", name, in.table.Open())
+		}
+		s.srv.Start()
 	}
 }
 

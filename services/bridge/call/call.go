@@ -293,7 +293,7 @@ func (c *Call) waiting(do func(*upstream.IdleTimer)) {
 // when the service does.
 func (c *Call) Put(it Item) (uint64, error) {
 	if c.To != nil {
-		return 0, c.To.Put(it)
+		return 0, c.handed(c.To.Put(it))
 	}
 	return c.Store(it)
 }

@@ -46,8 +46,11 @@ func (c *Call) Take(it Item) error {
 		}
 	}
 	if c.To != nil {
-		if err = c.To.Take(m, it); err == nil && m.IsResponse() {
-			c.Answered(m.ID)
+		err = c.To.Take(m, it)
+		if m.IsResponse() {
+			if err = c.handed(err); err == nil {
+				c.Answered(m.ID)
+			}
 		}
 		return err
 	}
@@ -67,6 +70,15 @@ func (c *Call) Take(it Item) error {
 	}
 	c.storedAt(sequence)
 	return nil
+}
+
+// handed returns the error with which c.To has taken the end of a request, or why the service ends: then nothing says
+// whether the end is stored, and the next bridge looks.
+func (c *Call) handed(err error) error {
+	if err == nil {
+		err = context.Cause(c.Session.Host.Life)
+	}
+	return err
 }
 
 // StoreOrDrop stores a message that the client can do without: one that is too large is dropped. Errors are
