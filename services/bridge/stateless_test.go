@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -879,6 +880,45 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	s.start(t, testConfig(up.URL))
 	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"elicitation/create"`) {
 		t.Errorf("the client receives %q", all)
+	}
+}
+
+// The next bridge continues before what its client has not been asked yet: the server does not ask twice.
+func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
+	for _, made := range []string{"call", "task"} {
+		s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+		ask := make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+			w.stream()
+			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			<-ask
+			w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+			<-r.Context().Done()
+		})
+		cfg := testConfig(up.URL)
+		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
+		in := s.start(t, cfg)
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+		s.do(t, c)
+		s.hasOne(t, c)
+		h := in.table.Session(c.Session)
+		if made == "task" {
+			h.Up.(interface{ MakeTask() }).MakeTask()
+		}
+		cursor := h.Call(c.Stream)
+		stored := func() string {
+			all := in.table.Open()
+			return all[slices.IndexFunc(all, func(o records.OpenCall) bool { return o.Stream == c.Stream })].ID
+		}
+		waittest.Until(t, "the progress is stored", func() bool { return stored() == "e1" })
+		s.srv.Stop()
+		close(ask)
+		waittest.Until(t, "the question is read", func() bool { return cursor.Cursor().ID == "e2" })
+		if at := stored(); at != "e1" {
+			t.Errorf("%s: the next bridge continues after %s", made, at)
+		}
+		s.srv.Start()
+		waittest.Until(t, "the client is asked", func() bool { return stored() == "e2" })
 	}
 }
 

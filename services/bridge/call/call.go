@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rejoin/services/bridge/host"
@@ -28,6 +29,9 @@ type Session struct {
 	OnDemand bool            // it has one call, and is in the log when there is something to store
 	Ctx      context.Context //nolint:containedctx // of all that is done for the session
 	over     chan struct{}   // closed when the session has ended, and its streams with it
+	// Asking says that the upstream has asked the client what the log does not have yet: the next bridge has to
+	// be sent that again.
+	Asking atomic.Bool
 
 	end context.CancelCauseFunc
 
@@ -149,6 +153,7 @@ type Call struct {
 	mu      sync.Mutex
 	told    bool
 	at      Cursor
+	before  Cursor              // at, before [Session.Asking]
 	stored  uint64              // the sequence of the log's last event
 	again   [][sha256.Size]byte // the hashes of what the log had after the cursor when the call was taken over
 	named   bool                // the log has the response that names the call's task
@@ -166,7 +171,7 @@ func New(s *Session, stream string, ids []json.RawMessage) *Call {
 }
 
 // StartAt sets how far the upstream's stream has been stored by another bridge.
-func (c *Call) StartAt(at Cursor) { c.at = at }
+func (c *Call) StartAt(at Cursor) { c.at, c.before = at, at }
 
 // ExpectNoAnswer is for a call whose client has its immediate answer, or gets none.
 func (c *Call) ExpectNoAnswer() { c.told = true }
@@ -235,14 +240,31 @@ func (c *Call) hurry() {
 // Standalone reports whether this is no call, but what the server sends of itself.
 func (c *Call) Standalone() bool { return c.Stream == rpc.Standalone }
 
-// Cursor returns how far the upstream's stream has been stored.
+// Cursor returns how far the upstream's stream has been stored, or is held by this bridge.
 func (c *Call) Cursor() Cursor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.at
 }
 
-// Moved notes that everything up to an event of the upstream is stored; "" is no event.
+// Stored returns how far the upstream's stream has been stored: where the next bridge continues.
+func (c *Call) Stored() Cursor {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle()
+	return c.before
+}
+
+// settle has the next bridge continue after all that has come, unless some of it is not stored. The caller holds
+// the lock.
+func (c *Call) settle() {
+	if !c.Session.Asking.Load() {
+		c.before = c.at
+	}
+}
+
+// Moved notes that everything up to an event of the upstream is stored, but for what [Session.Asking] is about; ""
+// is no event.
 func (c *Call) Moved(id string) {
 	if id == "" || !usable(id) {
 		return
@@ -250,13 +272,14 @@ func (c *Call) Moved(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
+	c.settle()
 }
 
 // Restart forgets how far the upstream's stream has been stored: it replays nothing then.
 func (c *Call) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.ID, c.again = "", nil
+	c.at.ID, c.before.ID, c.again = "", "", nil
 }
 
 // MaxIDBytes bounds an event ID of the upstream, which goes into a header field.

@@ -215,7 +215,7 @@ func (t *Table) Open() (all []records.OpenCall) {
 			at = h.Demand.at.Load()
 		}
 		for _, c := range h.streams() {
-			is := c.Cursor()
+			is := c.Stored()
 			all = append(all, records.OpenCall{Session: h.Name, Stream: c.Stream, Began: c.Began, ID: is.ID, Sequence: is.Sequence, At: at})
 		}
 	}

@@ -348,8 +348,13 @@ func (t *translated) takeRequest(m rpc.Message) {
 	}
 	q.key = t.keys + "q" + strconv.FormatUint(t.numbers.Add(1), 10)
 	t.open = append(t.open, q)
+	t.session.Asking.Store(true)
 	t.gatherSoon()
 }
+
+// asked notes that the log has all that is open, unless the service ends: then that is not known. The caller holds
+// the lock.
+func (t *translated) asked() { t.session.Asking.Store(t.session.Host.Life.Err() != nil) }
 
 // gatherSoon has the client asked. The caller holds the lock.
 func (t *translated) gatherSoon() {
@@ -392,6 +397,7 @@ func (t *translated) askClient() {
 		t.session.Finish(host.ErrEnded) // the server waits for the answer, and the client has no state to give it with
 		return
 	}
+	t.asked()
 	t.turn(nil)
 	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, func() {
 		if t.Held() { // else its client has come back at this moment

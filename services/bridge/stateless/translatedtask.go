@@ -66,6 +66,7 @@ func (t *translated) askTask() {
 		t.session.Finish(host.ErrEnded)
 		return
 	}
+	t.asked()
 	if t.expiry != nil {
 		t.expiry.Stop()
 	}
