@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -250,6 +251,30 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 				t.Errorf("after the event %q message %d is repeated: %t", id, i, got)
 			}
 		}
+	}
+}
+
+// A message that comes after the one that came again is another one, also when it says the same, and for the bridge
+// after the next.
+func TestReload_SameMessageAfterTheOneThatCameAgain(t *testing.T) {
+	_, _, in, name := begun(t)
+	h, stream := in.table.Session(name), newStream(t, "1")
+	w := call.NewWriter(in.host, name, h.Life, stream)
+	if _, err := w.Put(waittest.Context(t), call.Item{Data: []byte(note(1))}); err != nil {
+		t.Fatal(err)
+	}
+	at := call.Cursor{ID: "e0"}
+	for _, want := range []bool{true, false} {
+		c := call.New(h.Session, stream, []json.RawMessage{json.RawMessage("1")})
+		c.StartAt(at)
+		if _, err := c.ReloadOnce(waittest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Repeated([]byte(note(1))); got != want {
+			t.Errorf("after %+v the message is repeated: %t", at, got)
+		}
+		c.Moved("e1")
+		at = c.Cursor()
 	}
 }
 

@@ -4,7 +4,6 @@ package call
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -155,7 +154,7 @@ type Call struct {
 	at      Cursor
 	before  Cursor              // at, before [Session.Asking]
 	stored  uint64              // the sequence of the log's last event
-	again   [][sha256.Size]byte // the hashes of what the log had after the cursor when the call was taken over
+	again   []logged            // what the log had after the cursor when the call was taken over
 	named   bool                // the log has the response that names the call's task
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }

@@ -72,7 +72,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		q.After = c.at.Sequence // others may write there, and nothing is a response
 	}
 	c.out.Last = state.Last
-	var again [][sha256.Size]byte
+	var again []logged
 	named := false
 	for q.After < q.UpTo {
 		page, err := s.Backend.Log.Read(ctx, q)
@@ -88,7 +88,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 				continue // the call has become a task: the MCP server still works on it
 			}
 			if c.at.ID != "" && e.Sequence > c.at.Sequence { // else the upstream resumes nothing
-				again = append(again, sha256.Sum256(e.Data))
+				again = append(again, logged{sha256.Sum256(e.Data), e.Sequence})
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
 				c.answeredTo(m.ID)
@@ -113,7 +113,14 @@ func (c *Call) HasNamedTask() bool {
 	return c.named
 }
 
-// Repeated reports whether a message is one that the log had when the call was taken over.
+// logged is an event of the log that the upstream may send once more.
+type logged struct {
+	hash     [sha256.Size]byte
+	sequence uint64
+}
+
+// Repeated reports whether a message is one that the log had when the call was taken over. Then the log's last event
+// of what has come is that one: to the bridge after this one, the same message is another.
 func (c *Call) Repeated(data []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,8 +129,8 @@ func (c *Call) Repeated(data []byte) bool {
 	}
 	sum := sha256.Sum256(data)
 	for i, has := range c.again {
-		if has == sum {
-			c.again = c.again[i+1:]
+		if has.hash == sum {
+			c.again, c.stored = c.again[i+1:], max(c.stored, has.sequence)
 			return true
 		}
 	}
