@@ -129,6 +129,24 @@ func TestModernServer_ServerAsks(t *testing.T) {
 }
 
 // What is no request counts in a batch with requests too, which revision 2025-03-26 has.
+// A request that the server has begun is not refused later in a way that has the client make it again.
+func TestModernServer_RefusesTheSecondRound(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s.start(t, testConfig(up.URL))
+	up.handle("work", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Param("requestState") == nil {
+			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1"}}`)
+			return
+		}
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	name := s.begin(t)
+	stream, a := s.request(t, name, "1", "work")
+	wantStatus(t, a, http.StatusAccepted)
+	wantError(t, s.finished(t, name, stream), 1, "1")
+}
+
 func TestModernServer_Batch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	s.start(t, testConfig(up.URL))

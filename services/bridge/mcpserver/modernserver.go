@@ -354,11 +354,11 @@ const stateOnlyPause = 250 * time.Millisecond
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
 // client's ends the request, and so does a question that cannot be stored.
 func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+	c.Accept() // also without a question: the server has begun the request
 	if len(r.Questions) == 0 {
 		u.host.Pause(ctx, stateOnlyPause)
 		return nil, nil
 	}
-	c.Accept()
 	answers, waiting := translate.Object{}, map[string]chan rpc.Message{}
 	for _, key := range slices.Sorted(maps.Keys(r.Questions)) {
 		id := "rejoin-" + rand.Text()
