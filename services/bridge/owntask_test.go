@@ -391,6 +391,23 @@ func TestRequiredTask(t *testing.T) {
 	}
 }
 
+// A tool whose task runs is not refused in a way that has the client call it again.
+func TestRequiredTask_ResultIsRefused(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, nil)
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":"inner","status":"working","ttl":null}}}`, m.ID))
+	})
+	up.handle("tasks/result", func(w *writing, _ *http.Request, _ rpc.Message) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	s.start(t, testConfig(up.URL))
+	a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	if a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":1`) {
+		t.Errorf("%d %v %s", a.Status, a.Header, a.Data)
+	}
+}
+
 // When the call ends with its client, so does the server's task.
 func TestRequiredTask_Cancelled(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, make(chan struct{}))

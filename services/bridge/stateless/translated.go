@@ -142,6 +142,9 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	t.taskSoon()
 	t.mu.Unlock()
 	data, refused := t.asTask(ctx, c.Stream)
+	if t.inner != nil {
+		c.RefuseAs = noResult
+	}
 	t.request.Params = nil // they may be large, and a held call waits for long
 	switch why := context.Cause(ctx); {
 	case data != nil:
@@ -224,6 +227,11 @@ func unknownMethod(a rpc.Answer) rpc.Answer {
 		return a
 	}
 	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
+}
+
+// noResult is what a client gets whose tool runs as a task of the server's: repeated, the call begins another one.
+func noResult(rpc.Answer) rpc.Answer {
+	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server has begun the call, and refuses its result")
 }
 
 // linger waits until the client has the response that came while it gathered answers.
