@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
@@ -330,6 +332,35 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {
 		t.Errorf("%v calls are counted", n)
 	}
+}
+
+// A bridge that was killed when it had ended a part of a batch leaves the rest to the next one.
+func TestCheckCalls_PartOfABatch(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	var lost atomic.Bool // are messages about the second request
+	lost.Store(true)
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if i := bytes.Index(data, []byte("HPUB ")); i >= 0 && lost.Load() && bytes.Contains(data, []byte(`"id":"b"`)) {
+			copy(data[i+len("HPUB "):], "none") // which no stream stores
+		}
+	}})}
+	in := s.start(t, testConfig(up.URL))
+	h, stream, ended := in.table.Session(s.ready(t)), newStream(t, "1", `"b"`), make(chan struct{})
+	killed := call.NewSession(in.host, h.Name, h.Life, h)
+	go func() {
+		defer close(ended)
+		ids, _ := rpc.RequestIDs(stream)
+		c := call.New(killed, stream, ids)
+		c.ExpectNoAnswer()
+		c.Lose()
+	}()
+	waittest.Until(t, "the second error is not stored", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+	killed.Stop(host.ErrEnded)
+	waittest.Receive(t, "the check ends", ended)
+	lost.Store(false)
+	wantStatus(t, h.Check(rpc.Call{Action: rpc.Check, Session: h.Name, Stream: stream}), http.StatusAccepted)
+	all, _ := s.read(t, h.Name, stream)
+	wantError(t, all, 2, `"b"`)
 }
 
 func TestSession_ClosedElsewhere(t *testing.T) {

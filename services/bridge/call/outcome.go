@@ -224,8 +224,9 @@ func (c *Call) Refuse(a rpc.Answer) {
 	c.failWith(f, host.FailRefused)
 }
 
-// Lose ends a call that no bridge works on. The checks of two edges store one event.
+// Lose ends a call that no bridge works on. The checks of two edges store one event for each request.
 func (c *Call) Lose() {
-	c.out.nonce = "check"
+	all, _ := rpc.RequestIDs(c.Stream)
+	c.out.nonce, c.out.index = "check", uint64(len(all)-len(c.IDs())) //nolint:gosec // not negative
 	c.fail(rpc.CodeInternal, "the request was lost", host.FailUnknown)
 }
