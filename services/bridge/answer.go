@@ -54,7 +54,12 @@ func (s *Service) accept(msg *nats.Msg) {
 		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
 		return
 	}
+	arrived := func() {}
+	if h := s.table.Session(c.Session); h != nil && c.Action == rpc.Post {
+		arrived = h.Arrives(c.Stream)
+	}
 	if !s.host.Go(func() {
+		defer arrived()
 		defer s.handling.Give(client, 1)
 		ctx, span := s.host.BeginAnswer(&c)
 		defer span.End()
@@ -65,6 +70,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a)
 	}) {
+		arrived()
 		s.handling.Give(client, 1)
 		respond(upstream.Busy(upstream.ErrStopping.Error()))
 	}

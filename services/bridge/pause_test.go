@@ -307,3 +307,25 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 		t.Errorf("the stream has %v", all)
 	}
 }
+
+// A bridge that was paused looks at the name for each of both: the request may wait longer than the question.
+func TestCheck_RequestWaitsForTheName(t *testing.T) {
+	s, up, in, name := begun(t)
+	first, goOn, looked := make(chan struct{}), make(chan struct{}), atomic.Bool{}
+	in.host.Confirm = func(context.Context) error {
+		if looked.CompareAndSwap(false, true) {
+			close(first)
+			<-goOn
+		}
+		return nil
+	}
+	stream, answer := newStream(t, "1"), make(chan rpc.Answer, 1)
+	go func() { answer <- s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) }()
+	waittest.Receive(t, "the request waits", first)
+	wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
+	close(goOn)
+	wantStatus(t, waittest.Receive(t, "the request is answered", answer), http.StatusAccepted)
+	if all := s.finished(t, name, stream); !slices.Equal(all, []string{response("1")}) || up.posted("quick") != 1 {
+		t.Errorf("the stream has %v", all)
+	}
+}

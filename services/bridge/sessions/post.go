@@ -206,7 +206,7 @@ func (h *Session) Check(c rpc.Call) rpc.Answer {
 	if h.OnDemand {
 		h.WasAsked(c.Since)
 	}
-	if h.Call(c.Stream) != nil || len(ids) == 0 {
+	if h.Call(c.Stream) != nil || h.arrives(c.Stream) || len(ids) == 0 {
 		return accepted
 	}
 	s := h.Host
@@ -220,8 +220,7 @@ func (h *Session) Check(c rpc.Call) rpc.Answer {
 	if final {
 		return accepted
 	}
-	// The bridge may have taken the request meanwhile: it receives messages in their order, but
-	// serves each in a goroutine.
+	// The bridge may have taken the request meanwhile.
 	lost.ExpectNoAnswer() // its client waits for what is in the log
 	if !h.addCall(lost) {
 		return accepted

@@ -44,9 +44,10 @@ type Session struct {
 	sub        *nats.Subscription
 	released   bool // it has ended, and the bridge does not answer for it any more
 	calls      map[string]*call.Call
-	used       bool        // its client has sent more than that it is ready
-	standalone *call.Call  // nil until Listen
-	client     http.Header // of the newest call
+	arriving   map[string]bool // the streams of what is about to be posted
+	used       bool            // its client has sent more than that it is ready
+	standalone *call.Call      // nil until Listen
+	client     http.Header     // of the newest call
 }
 
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
@@ -151,6 +152,26 @@ func (h *Session) forget(c *call.Call, leave func()) {
 	if h.removeCall(c) && h.OnDemand {
 		h.Finish(host.ErrEnded)
 	}
+}
+
+// Arrives notes that something is about to be posted whose responses go to a stream, until arrived is called: a
+// question about the stream that has come after it may overtake it.
+func (h *Session) Arrives(stream string) (arrived func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.arriving[stream] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.arriving, stream)
+	}
+}
+
+// arrives reports whether something is about to be posted for a stream.
+func (h *Session) arrives(stream string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.arriving[stream]
 }
 
 // addCall makes a call the one of its stream, unless that has one.
