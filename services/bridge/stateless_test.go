@@ -903,7 +903,7 @@ func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 		s.hasOne(t, c)
 		h := in.table.Session(c.Session)
 		if made == "task" {
-			h.Up.(interface{ MakeTask() }).MakeTask()
+			h.Up.(interface{ MakeTask() }).MakeTask() //nolint:errcheck // a call with tasks has it
 		}
 		cursor := h.Call(c.Stream)
 		stored := func() string {
