@@ -43,12 +43,20 @@ func followRedirect(req *http.Request, via []*http.Request) error {
 		return errors.New("more than ten redirects")
 	}
 	from, to := via[0].URL, req.URL
-	same := from.Scheme == to.Scheme && from.Host == to.Host
-	secured := from.Scheme == "http" && to.Scheme == "https" && from.Hostname() == to.Hostname()
-	if !same && !secured {
+	same := from.Scheme == to.Scheme && port(from) == port(to)
+	secured := from.Scheme == "http" && to.Scheme == "https"
+	if !strings.EqualFold(from.Hostname(), to.Hostname()) || !same && !secured {
 		req.Header.Del("Authorization")
 	}
 	return nil
+}
+
+// port returns the port of an http or https URL.
+func port(u *url.URL) string {
+	if given := u.Port(); given != "" {
+		return given
+	}
+	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
 // ownTransport returns a transport with the settings of [http.DefaultTransport],

@@ -59,12 +59,12 @@ func (s *Subscriber) Cursor() string {
 //
 //   - the cause of ctx's end;
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
-//   - [ErrProtocol] when the answer is not that of a Rejoin server, or a block is
+//   - [ErrProtocol] when a 200 is not an event stream of a Rejoin server, or a block is
 //     larger than MaxEventBytes;
 //   - [ErrBusy] when another loop over the subscriber continues.
 //
-// Everything else, network errors and 5xx among them, is retried for as long as
-// ctx lives. A loop that was left can be begun again, and continues after the event
+// Everything else, network errors, 5xx and a proxy's 202 among them, is retried for as
+// long as ctx lives. A loop that was left can be begun again, and continues after the event
 // at which it was left.
 //
 // A connection that ends between two gaps is followed by one that tells both: a

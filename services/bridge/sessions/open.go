@@ -141,13 +141,14 @@ func (d *OnDemand) notOpened() rpc.Answer {
 	case d.listens:
 		return upstream.Busy("the session cannot be registered now")
 	default:
-		return begun("its response cannot be stored now")
+		return outcomeUnknown("its response cannot be stored now")
 	}
 }
 
-// begun is the answer to a request that has reached the MCP server, which may do it once more when it is repeated.
-func begun(why string) rpc.Answer {
-	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server has begun the request, and "+why)
+// outcomeUnknown is the answer to a request that may have reached the MCP server, which does it twice then when it is
+// repeated.
+func outcomeUnknown(why string) rpc.Answer {
+	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server may have begun the request, and "+why)
 }
 
 // NewRecord returns the record of the session that a call opens.

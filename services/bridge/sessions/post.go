@@ -105,7 +105,7 @@ func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	case a := <-made.Reply:
 		return a
 	case <-time.After(unloggedFor):
-		if made.Tell(begun("the response has not come in time, and there are too many sessions to store it")) {
+		if made.Tell(outcomeUnknown("the response has not come in time, and there are too many sessions to store it")) {
 			h.Finish(host.ErrEnded)
 		}
 	}

@@ -44,10 +44,10 @@ type Session struct {
 	sub        *nats.Subscription
 	released   bool // it has ended, and the bridge does not answer for it any more
 	calls      map[string]*call.Call
-	arriving   map[string]bool // the streams of what is about to be posted
-	used       bool            // its client has sent more than that it is ready
-	standalone *call.Call      // nil until Listen
-	client     http.Header     // of the newest call
+	arriving   map[string]int // by stream, how much is about to be posted
+	used       bool           // its client has sent more than that it is ready
+	standalone *call.Call     // nil until Listen
+	client     http.Header    // of the newest call
 }
 
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
@@ -159,11 +159,13 @@ func (h *Session) forget(c *call.Call, leave func()) {
 func (h *Session) Arrives(stream string) (arrived func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.arriving[stream] = true
+	h.arriving[stream]++
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(h.arriving, stream)
+		if h.arriving[stream]--; h.arriving[stream] == 0 {
+			delete(h.arriving, stream)
+		}
 	}
 }
 
@@ -171,7 +173,7 @@ func (h *Session) Arrives(stream string) (arrived func()) {
 func (h *Session) arrives(stream string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.arriving[stream]
+	return h.arriving[stream] > 0
 }
 
 // addCall makes a call the one of its stream, unless that has one.

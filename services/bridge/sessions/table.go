@@ -194,7 +194,7 @@ func (t *Table) Unsubscribe() {
 // New returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
-	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]bool{}, ended: make(chan struct{})}
+	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]int{}, ended: make(chan struct{})}
 	h.Session = call.NewSession(t.host, name, life, h)
 	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h

@@ -24,8 +24,8 @@ func Busy(text string) rpc.Answer {
 	return a
 }
 
-// Stopped is the answer to a request that was handed over when the bridge stops. The MCP server may have begun it,
-// and does it twice when it is repeated.
+// Stopped is the answer to a request that is not done when the bridge stops. The MCP server may have begun it, and
+// does it twice when it is repeated.
 func Stopped() rpc.Answer {
 	return Failure(http.StatusGatewayTimeout, CodeTimeout, ErrStopping.Error()+", and the MCP server may have begun the request")
 }

@@ -460,9 +460,9 @@ func (p *patience) over(state eventlog.State) bool {
 	return time.Since(p.since) > p.limit
 }
 
-// openedAt returns the sequence at which a life of a session began, the newest one: 0, or one up to position, when
-// that certainly lies there. Where that is unknown, it is that of a later opening. The log is asked where the window
-// is behind the position, or knows another life.
+// openedAt returns the sequence at which the newest life of a session began, which should be the one given: 0, or one
+// up to position, when that certainly lies there. Where that is unknown, it is that of a later opening. The log is
+// asked where the window is behind the position, or knows another life.
 func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
 	known, _ := p.Life(session)
 	began, start := p.window.BeganAt(session)
