@@ -32,7 +32,9 @@ func (l *Ledger) Lacking(absent []uint64) (d Damage) {
 		}
 	}
 	for _, c := range l.controls.list {
-		note(c.seq)
+		if !c.taken { // else a trim names it
+			note(c.seq)
+		}
 	}
 	for _, seq := range l.unlisted {
 		note(seq)

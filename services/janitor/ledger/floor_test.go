@@ -351,6 +351,9 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 	if a := l.Accounts["s l1"]; a != nil {
 		t.Errorf("the ledger knows of a forgotten life %+v", a)
 	}
+	if d := l.Lacking([]uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}); d.N != 0 { // once they are deleted
+		t.Errorf("what a trim names is damage: %+v", d)
+	}
 	if n := l.Entries(); n != 11 { // the opening of the other one, three trims and the seven that are to be deleted
 		t.Errorf("the ledger has %d entries", n)
 	}
