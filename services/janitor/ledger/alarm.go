@@ -44,8 +44,12 @@ func (l *Ledger) Alarms() []string {
 
 // RingAgain puts lives that could not be trimmed back on the list.
 func (l *Ledger) RingAgain(keys []string) {
+	listed := map[string]bool{}
+	for _, key := range l.Over {
+		listed[key] = true
+	}
 	for _, key := range keys {
-		if a := l.Accounts[key]; a != nil && !a.Over {
+		if a := l.Accounts[key]; a != nil && !listed[key] {
 			a.Over = true
 			l.Over = append(l.Over, key)
 		}

@@ -135,6 +135,12 @@ func TestAlarm_RingsOnce(t *testing.T) {
 	if publish("b", 2); !l.Alarmed() || len(l.Over) != 1 {
 		t.Errorf("it rings for %q", l.Over)
 	}
+	for range 2 { // nor was anything decided about it
+		l.RingAgain(l.Alarms())
+	}
+	if !l.Alarmed() || len(l.Over) != 1 {
+		t.Errorf("it rings again for %q", l.Over)
+	}
 	l.Drop()
 	if l.Alarmed() || l.Alarm.events != 112 {
 		t.Errorf("the ledger that was dropped is left with %+v and %v", l.Alarm, l.Over)
