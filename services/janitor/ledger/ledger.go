@@ -137,9 +137,10 @@ func (l *Ledger) HeardOf(generation string) bool {
 }
 
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to
-// go on after: its own when it follows the partition, else 0, and then it starts again.
+// go on after: its own when it follows the partition, else 0, and then it starts again. So it does when there
+// were entries after its own that are gone already: it knows nothing of them.
 func (l *Ledger) Begin(s eventlog.State) uint64 {
-	if !l.Follows(s) {
+	if !l.Follows(s) || l.Through > 0 && l.Through+1 < s.First {
 		l.Drop()
 		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}

@@ -36,6 +36,8 @@ func TestLedger_FollowsItsPartitionAndNoOther(t *testing.T) {
 	}{
 		{"the same", func(*eventlog.State) {}, 5},
 		{"more", func(s *eventlog.State) { s.Last = 9 }, 5},
+		{"its entries are gone", func(s *eventlog.State) { s.First, s.Last = 6, 9 }, 5},
+		{"entries after its own are gone", func(s *eventlog.State) { s.First, s.Last = 7, 9 }, 0},
 		{"created again", func(s *eventlog.State) { s.Created = s.Created.Add(1) }, 0},
 		{"other limits", func(s *eventlog.State) { s.Limits.MaxBytes = 7 }, 5},
 		{"another origin", func(s *eventlog.State) { s.Origin = "other" }, 0},
