@@ -128,7 +128,6 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	}
 }
 
-// What is no request counts in a batch with requests too, which revision 2025-03-26 has.
 // A request that the server has begun is not refused later in a way that has the client make it again.
 func TestModernServer_RefusesTheSecondRound(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
@@ -147,6 +146,7 @@ func TestModernServer_RefusesTheSecondRound(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
+// What is no request counts in a batch with requests too, which revision 2025-03-26 has.
 func TestModernServer_Batch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	s.start(t, testConfig(up.URL))

@@ -308,7 +308,8 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// A bridge that was paused looks at the name for each of both: the request may wait longer than the question.
+// After a pause a bridge looks for its name before each message: a request may wait longer for that than an edge's
+// question about it, which came later.
 func TestCheck_RequestWaitsForTheName(t *testing.T) {
 	s, up, in, name := begun(t)
 	first, goOn, looked := make(chan struct{}), make(chan struct{}), atomic.Bool{}

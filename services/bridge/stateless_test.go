@@ -123,7 +123,8 @@ func TestStateless_Error(t *testing.T) {
 	}
 }
 
-// A client whose call has reached the server hears so when its session cannot be stored: repeated, the call is done twice.
+// A call that has reached the server, and whose session cannot be stored, is not refused with 503: a client that
+// repeats it would have it done twice.
 func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := newModern(t)
@@ -142,7 +143,7 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// So does a client whose bridge stops meanwhile.
+// Nor is one whose bridge stops meanwhile.
 func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})

@@ -126,7 +126,7 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 // rejected sets the verdicts of a request that was answered with a problem.
 func rejected(problem *Error, verdicts []verdict) error {
 	switch {
-	case problem.Status >= 300 && !passing(problem.Status):
+	case problem.Status/100 == 3, !passing(problem.Status): // a redirect that was not followed stores nothing
 		all(verdicts, refused, problem)
 		return nil
 	case problem.Code == codeUnavailable, problem.Code == codeStorageFull,

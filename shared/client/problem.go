@@ -42,12 +42,12 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// passing reports whether a status is worth another try.
+// passing reports whether a status is worth another try. One below 400 that was not expected is a proxy's.
 func passing(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	default:
-		return status >= 500
+		return status < 400 || status >= 500
 	}
 }

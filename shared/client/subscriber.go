@@ -94,7 +94,7 @@ func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, ErrProtocol), isRefusal && refused.Status >= 400 && !passing(refused.Status):
+		case errors.Is(err, ErrProtocol), isRefusal && !passing(refused.Status):
 			return err
 		}
 		if s.cfg.OnFailure != nil && !errors.Is(err, errEnded) {

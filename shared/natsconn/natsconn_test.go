@@ -330,17 +330,13 @@ func TestReader_ConsumerUnanswered(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = r.Stop() })
 	// The consumer's server may answer before the stream's leader knows the consumer.
-	var consumers int
-	waittest.NoError(t, func() error {
+	if n := waittest.Value(t, "the stream has a consumer", func() int {
 		info, err := stream.Info(waittest.Context(t))
-		if err == nil {
-			if consumers = info.State.Consumers; consumers == 0 {
-				err = jetstream.ErrConsumerNotFound
-			}
+		if err != nil {
+			return 0
 		}
-		return err
-	})
-	if consumers != 1 {
-		t.Errorf("there are %d consumers", consumers)
+		return info.State.Consumers
+	}, func(n int) bool { return n > 0 }); n != 1 {
+		t.Errorf("there are %d consumers", n)
 	}
 }

@@ -152,7 +152,7 @@ type Call struct {
 	mu      sync.Mutex
 	told    bool
 	at      Cursor
-	before  Cursor              // at, before [Session.Asking]
+	resume  Cursor              // where the next bridge continues: at, or before what [Session.Asking] is about
 	stored  uint64              // the sequence of the log's last event
 	again   []logged            // what the log had after the cursor when the call was taken over
 	named   bool                // the log has the response that names the call's task
@@ -170,7 +170,7 @@ func New(s *Session, stream string, ids []json.RawMessage) *Call {
 }
 
 // StartAt sets how far the upstream's stream has been stored by another bridge.
-func (c *Call) StartAt(at Cursor) { c.at, c.before = at, at }
+func (c *Call) StartAt(at Cursor) { c.at, c.resume = at, at }
 
 // ExpectNoAnswer is for a call whose client has its immediate answer, or gets none.
 func (c *Call) ExpectNoAnswer() { c.told = true }
@@ -251,14 +251,14 @@ func (c *Call) Stored() Cursor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settle()
-	return c.before
+	return c.resume
 }
 
 // settle has the next bridge continue after all that has come, unless some of it is not stored. The caller holds
 // the lock.
 func (c *Call) settle() {
 	if !c.Session.Asking.Load() {
-		c.before = c.at
+		c.resume = c.at
 	}
 }
 
@@ -278,7 +278,7 @@ func (c *Call) Moved(id string) {
 func (c *Call) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.ID, c.before.ID, c.again = "", "", nil
+	c.at.ID, c.resume.ID, c.again = "", "", nil
 }
 
 // MaxIDBytes bounds an event ID of the upstream, which goes into a header field.

@@ -137,7 +137,7 @@ func (c *Call) End(why error) {
 	case why == nil, errors.Is(why, ErrClosed):
 	case errors.Is(why, upstream.ErrStopping):
 		c.Accept() // the next bridge will see to it
-		c.Tell(upstream.About(upstream.Stopped(), c.IDs()))
+		c.Tell(upstream.About(upstream.OutcomeUnknown(upstream.ErrStopping.Error()+", and the MCP server may have begun the request"), c.IDs()))
 	case errors.Is(why, host.ErrEnded):
 		c.Tell(host.Ended())
 	case errors.Is(why, upstream.ErrTimeout):

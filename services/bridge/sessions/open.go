@@ -141,15 +141,12 @@ func (d *OnDemand) notOpened() rpc.Answer {
 	case d.listens:
 		return upstream.Busy("the session cannot be registered now")
 	default:
-		return outcomeUnknown("its response cannot be stored now")
+		return upstream.OutcomeUnknown(begun + "its response cannot be stored now")
 	}
 }
 
-// outcomeUnknown is the answer to a request that may have reached the MCP server, which does it twice then when it is
-// repeated.
-func outcomeUnknown(why string) rpc.Answer {
-	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server may have begun the request, and "+why)
-}
+// begun begins to say why a request has no response that may have reached the MCP server.
+const begun = "the MCP server may have begun the request, and "
 
 // NewRecord returns the record of the session that a call opens.
 func NewRecord(c rpc.Call, metadata json.RawMessage) session.Record {

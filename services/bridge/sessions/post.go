@@ -105,7 +105,7 @@ func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
 	case a := <-made.Reply:
 		return a
 	case <-time.After(unloggedFor):
-		if made.Tell(outcomeUnknown("the response has not come in time, and there are too many sessions to store it")) {
+		if made.Tell(upstream.OutcomeUnknown(begun + "the response has not come in time, and there are too many sessions to store it")) {
 			h.Finish(host.ErrEnded)
 		}
 	}
@@ -206,7 +206,7 @@ func (h *Session) Check(c rpc.Call) rpc.Answer {
 	if h.OnDemand {
 		h.WasAsked(c.Since)
 	}
-	if h.Call(c.Stream) != nil || h.arrives(c.Stream) || len(ids) == 0 {
+	if h.Call(c.Stream) != nil || h.isArriving(c.Stream) || len(ids) == 0 {
 		return accepted
 	}
 	s := h.Host

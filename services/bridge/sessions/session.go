@@ -169,8 +169,8 @@ func (h *Session) Arrives(stream string) (arrived func()) {
 	}
 }
 
-// arrives reports whether something is about to be posted for a stream.
-func (h *Session) arrives(stream string) bool {
+// isArriving reports whether something is about to be posted for a stream.
+func (h *Session) isArriving(stream string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.arriving[stream] > 0

@@ -231,7 +231,7 @@ func unknownMethod(a rpc.Answer) rpc.Answer {
 
 // noResult is what a client gets whose tool runs as a task of the server's: repeated, the call begins another one.
 func noResult(rpc.Answer) rpc.Answer {
-	return upstream.Failure(http.StatusGatewayTimeout, upstream.CodeTimeout, "the MCP server has begun the call, and refuses its result")
+	return upstream.OutcomeUnknown("the MCP server has begun the call, and refuses its result")
 }
 
 // linger waits until the client has the response that came while it gathered answers.

@@ -24,10 +24,9 @@ func Busy(text string) rpc.Answer {
 	return a
 }
 
-// Stopped is the answer to a request that is not done when the bridge stops. The MCP server may have begun it, and
-// does it twice when it is repeated.
-func Stopped() rpc.Answer {
-	return Failure(http.StatusGatewayTimeout, CodeTimeout, ErrStopping.Error()+", and the MCP server may have begun the request")
+// OutcomeUnknown is the answer to a request that the MCP server may have begun, and does twice when it is repeated.
+func OutcomeUnknown(text string) rpc.Answer {
+	return Failure(http.StatusGatewayTimeout, CodeTimeout, text)
 }
 
 // About gives an error the ID of the one request that it is about.

@@ -228,7 +228,7 @@ func Unreachable(err error) rpc.Answer {
 	case errors.Is(err, ErrFiles):
 		return Busy(ErrFiles.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, ErrTimeout):
-		return Failure(http.StatusGatewayTimeout, CodeTimeout, "the MCP server did not answer in time")
+		return OutcomeUnknown("the MCP server did not answer in time")
 	default:
 		return Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server cannot be reached")
 	}

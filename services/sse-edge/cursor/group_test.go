@@ -555,7 +555,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		f.Create("s", "")
 		f.Create("x", "")
 		end := f.PublishTo("x", "a", 1)
-		behind, p := standing(t, f, end)
+		behind, p := withoutTails(t, f, end)
 		ps := followLog(t, f, 0)
 		f.End("s")
 		f.Reuse("s", "")
@@ -574,7 +574,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		if got := readAll(t, g); got != "" || g.ID() != id {
 			t.Errorf("access control: %t: got %s, and the ID is %s, not %s", access, got, g.ID(), id)
 		}
-		comeTo(t, p, last)
+		advance(t, p, last)
 		if got, want := readAll(t, g), fmt.Sprint("y:", last); got != want {
 			t.Errorf("access control: %t: got %s, want %s", access, got, want)
 		}
@@ -587,7 +587,7 @@ func TestGroup_EndAheadOfTheWindow(t *testing.T) {
 		f := edgetest.NewLog(t)
 		f.Create("s", "")
 		f.Create("x", "")
-		_, p := standing(t, f, f.Publish("a", 1))
+		_, p := withoutTails(t, f, f.Publish("a", 1))
 		ps := followLog(t, f, 0)
 		f.End("s")
 		last := f.PublishTo("x", "a", 1)

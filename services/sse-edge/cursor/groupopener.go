@@ -301,7 +301,7 @@ func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (cursor,
 	p := m.lane.part
 	if life == "" {
 		find := p.lifeOf
-		if o.at[i] > p.window.Stats().End {
+		if p.isBehind(o.at[i]) {
 			find = p.lookUpLife // the window may have yet to come to its opening
 		}
 		of, err := find(ctx, m.Place.Session)

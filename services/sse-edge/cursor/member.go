@@ -91,7 +91,7 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 	var opened uint64
 	if r.Place.Life != "" {
 		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Place.Life, r.Cursor); err == nil && m.place == nil && authorized && r.IsAhead() {
-			err = r.findEnd(ctx) // the client may know of it
+			err = r.findEnd(ctx) // the client may know an end that the window does not
 		}
 		if err != nil {
 			r.Close()

@@ -460,13 +460,16 @@ func (p *patience) over(state eventlog.State) bool {
 	return time.Since(p.since) > p.limit
 }
 
+// isBehind reports whether the window has yet to come to a sequence.
+func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.Stats().End }
+
 // openedAt returns the sequence at which the newest life of a session began, which should be the one given: 0, or one
 // up to position, when that certainly lies there. Where that is unknown, it is that of a later opening. The log is
 // asked where the window is behind the position, or knows another life.
 func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
 	known, _ := p.Life(session)
 	began, start := p.window.BeganAt(session)
-	if position <= p.window.Stats().End && (known == life || known == "") && (began > 0 || position+1 >= start) {
+	if !p.isBehind(position) && (known == life || known == "") && (began > 0 || position+1 >= start) {
 		return began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)

@@ -418,7 +418,7 @@ func (r *Reader) CameAtEnd() bool {
 }
 
 // IsAhead reports whether the window has yet to come to the cursor.
-func (r *Reader) IsAhead() bool { return r.Cursor > r.part.window.Stats().End }
+func (r *Reader) IsAhead() bool { return r.part.isBehind(r.Cursor) }
 
 // endAt returns the sequence of the stream's end; 0 when it has none.
 func (r *Reader) endAt() uint64 {

@@ -92,9 +92,9 @@ func caughtUp(budget int) *window.Window {
 	return w
 }
 
-// standing returns the partitions of a log without their tails, and one of its partitions, whose window has come to a
+// withoutTails returns the partitions of a log without their tails, and one of its partitions, whose window has come to a
 // sequence.
-func standing(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
+func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
 	t.Helper()
 	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
 	if err != nil {
@@ -106,12 +106,12 @@ func standing(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partitio
 	p := ps.acquire(0)
 	t.Cleanup(p.release)
 	p.window.Begin(state, 0, 1)
-	comeTo(t, p, end)
+	advance(t, p, end)
 	return ps, p
 }
 
-// comeTo has a window that stands come to a sequence.
-func comeTo(t *testing.T, p *Partition, end uint64) {
+// advance has the window of a partition without a tail come to a sequence.
+func advance(t *testing.T, p *Partition, end uint64) {
 	t.Helper()
 	if _, err := p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }); err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestReader_AboutBelowTheWindow(t *testing.T) {
 func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	first := f.Publish("a", 2) - 1
-	_, p := standing(t, f, first-1)
+	_, p := withoutTails(t, f, first-1)
 	origin, gens := p.window.Generations()
 	for stream, stored := range map[string]bool{"a": true, "b": false} {
 		tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Stream: stream}.Tag()
@@ -1140,7 +1140,7 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
 	before := f.Publish("a", 1)
-	_, p := standing(t, f, before)
+	_, p := withoutTails(t, f, before)
 	f.Reuse("s", "")
 	last := f.Publish("a", 2)
 	at := window.Place{Session: "s", Life: f.Life("s"), Stream: "a"}
@@ -1160,7 +1160,7 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 			t.Errorf("after %q: %+v, %v", from.After, s, err)
 		}
 	}
-	comeTo(t, p, last)
+	advance(t, p, last)
 	for i, want := range []int{2, 2, 1} {
 		if s, err := readers[i].Next(waittest.Context(t)); err != nil || len(s.Items) != want || len(s.Gaps) > 0 || s.Ended {
 			t.Errorf("reader %d: %+v, %v", i, s, err)

@@ -88,7 +88,7 @@ func (o *outbox) fill(st *Stream, s cursor.Step) {
 	}
 	if len(s.Items) > 0 {
 		o.ends = append(o.ends, o.size)
-	} else { // it is not cut: no other read finds a gap again, which the last block may report
+	} else { // it is not cut: its last block may report a gap, which no other read finds again
 		o.ends = append(o.ends, 0)
 	}
 	if st.Format.Rewrites() {

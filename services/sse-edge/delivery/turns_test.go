@@ -33,15 +33,23 @@ func TestRest_Twice(t *testing.T) {
 	}
 }
 
-// moves counts how often a stream's cursor was moved to that of another connection.
-type moves int
+// noCompanion is a companion that does nothing.
+type noCompanion struct{}
 
-func (*moves) Begun()                 {}
-func (*moves) Ended(bool)             {}
-func (*moves) Told(cursor.Step, int)  {}
-func (m *moves) Moved()               { *m++ }
-func (*moves) Due() (never time.Time) { return never }
-func (*moves) Tick(time.Time)         {}
+func (noCompanion) Begun()                 {}
+func (noCompanion) Ended(bool)             {}
+func (noCompanion) Told(cursor.Step, int)  {}
+func (noCompanion) Moved()                 {}
+func (noCompanion) Due() (never time.Time) { return never }
+func (noCompanion) Tick(time.Time)         {}
+
+// moves counts how often a stream's cursor was moved to that of another connection.
+type moves struct {
+	noCompanion
+	n int
+}
+
+func (m *moves) Moved() { m.n++ }
 
 // A quiet connection does not read. A generation that begins meanwhile does not keep it from taking over the cursor of
 // the connection that had the messages.
@@ -59,7 +67,7 @@ func TestTurn_GenerationHasBegun(t *testing.T) {
 	w.Through(6, 0)
 	other := event.ID{Stream: "a", Tag: event.Place{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
 	newWorker(st.streams).takeTurn(st, other.String())
-	if moved != 1 || len(st.Reader.Pending) > 0 {
-		t.Errorf("the cursor was moved %d times; the gaps are %v", moved, st.Reader.Pending)
+	if moved.n != 1 || len(st.Reader.Pending) > 0 {
+		t.Errorf("the cursor was moved %d times; the gaps are %v", moved.n, st.Reader.Pending)
 	}
 }

@@ -21,16 +21,12 @@ import (
 
 // leaving is a companion that notes the cursor that its stream leaves to the next connection.
 type leaving struct {
-	*Stream
-	at string
+	noCompanion
+	stream *Stream
+	at     string
 }
 
-func (*leaving) Begun()                {}
-func (l *leaving) Ended(bool)          { l.at = l.At() }
-func (*leaving) Told(cursor.Step, int) {}
-func (*leaving) Moved()                {}
-func (*leaving) Due() time.Time        { return time.Time{} }
-func (*leaving) Tick(time.Time)        {}
+func (l *leaving) Ended(bool) { l.at = l.stream.At() }
 
 // brokenSocket is a socket that takes so many bytes, and then fails, or is full.
 type brokenSocket struct {
@@ -191,7 +187,7 @@ func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
 				from.items = append(from.items, window.Item{Stream: "a", Sequence: n, Frame: bytes.Repeat([]byte("x"), size)})
 			}
 			st := NewSSE(s, from.Reader, Request{Ctx: t.Context()}, false)
-			next := &leaving{Stream: st}
+			next := &leaving{stream: st}
 			st.source, st.Companion = from, next
 			here, client := net.Pipe()
 			defer func() { _ = client.Close() }()
