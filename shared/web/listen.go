@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -220,10 +221,7 @@ func (b *bound) admit(conn net.Conn) net.Conn {
 		b.refuse(conn, RefusedFiles, "connections are closed at once: the limit of open files (ulimit -n) has no room for more, or for more of their address")
 		return nil
 	}
-	return &counted{tcp, sync.OnceFunc(func() {
-		b.open.Give(client, 1)
-		b.files.Give(client, 1)
-	})}
+	return &counted{TCPConn: tcp, bound: b, client: client}
 }
 
 func (b *bound) refuse(conn net.Conn, reason, message string) {
@@ -234,13 +232,19 @@ func (b *bound) refuse(conn net.Conn, reason, message string) {
 // counted is a connection whose place is given back when it is closed.
 type counted struct {
 	*net.TCPConn
-	give func() // once
+	bound  *bound
+	client string
+	closed atomic.Bool
 }
 
 // Close may be called again.
 func (c *counted) Close() error {
-	defer c.give()
-	return c.TCPConn.Close()
+	err := c.TCPConn.Close()
+	if !c.closed.Swap(true) {
+		c.bound.open.Give(c.client, 1)
+		c.bound.files.Give(c.client, 1)
+	}
+	return err
 }
 
 // scarce reports whether a connection could not be accepted for want of something that

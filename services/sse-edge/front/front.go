@@ -271,7 +271,7 @@ func (l *listener) dial(r *http.Request) (*conn, error) {
 	}
 	ends := [2]*conn{}
 	for i, end := range []*net.UnixConn{near, far} {
-		ends[i] = &conn{UnixConn: end, remote: remote, local: l.addr, give: sync.OnceFunc(func() { l.files.Give(client, 1) })}
+		ends[i] = &conn{UnixConn: end, remote: remote, of: l, client: client}
 	}
 	select {
 	case l.conns <- ends[1]:
@@ -294,15 +294,20 @@ var errTooManyFiles = errors.New("too many open files")
 // conn is an end of a connection inside the process. The edge's has the client's address.
 type conn struct {
 	*net.UnixConn
-	remote, local net.Addr
-	give          func() // gives the file back, once
+	remote net.Addr
+	of     *listener
+	client string
+	closed atomic.Bool
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
-func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) LocalAddr() net.Addr  { return c.of.addr }
 
 // Close may be called again.
 func (c *conn) Close() error {
-	defer c.give()
-	return c.UnixConn.Close()
+	err := c.UnixConn.Close()
+	if !c.closed.Swap(true) {
+		c.of.files.Give(c.client, 1)
+	}
+	return err
 }
