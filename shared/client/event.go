@@ -71,7 +71,8 @@ type Reason string
 const (
 	// ReasonExpired means that the events were older than the log keeps them.
 	ReasonExpired Reason = "expired"
-	// ReasonTrimmed means that the stream or session had too many events or bytes.
+	// ReasonTrimmed means that the stream or session had too many events, bytes or open
+	// streams, or that the session was closed for a while.
 	ReasonTrimmed Reason = "trimmed"
 	// ReasonCleared means that somebody cleared the stream or the session.
 	ReasonCleared Reason = "cleared"
@@ -81,8 +82,8 @@ const (
 	// ReasonDamaged means that entries of the log are missing that nothing explains, as when
 	// a file was damaged: events of the stream may be among them.
 	ReasonDamaged Reason = "damaged"
-	// ReasonUnknown means that the cursor cannot be read, or belongs to another
-	// stream, session or log.
+	// ReasonUnknown means that the cursor cannot be read, or belongs to another stream,
+	// session or log, or to an earlier session of the name that the log has forgotten.
 	ReasonUnknown Reason = "unknown"
 )
 

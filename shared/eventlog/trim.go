@@ -28,7 +28,8 @@ const (
 	// Expired means that the events were older than the log's maximum age, or in the oldest
 	// part of a partition that was full.
 	Expired Reason = "expired"
-	// Trimmed means that a limit of events, bytes or streams was exceeded.
+	// Trimmed means that a limit of events, bytes or streams was exceeded, or that the session was closed a
+	// while ago.
 	Trimmed Reason = "trimmed"
 	// Cleared means that somebody cleared the stream or session.
 	Cleared Reason = "cleared"

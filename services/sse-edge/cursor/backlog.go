@@ -21,7 +21,7 @@ import (
 //
 // docs/adr/0008 has the figures.
 type backlog struct {
-	base    context.Context //nolint:containedctx // of the edge: scans end with it
+	base    context.Context //nolint:containedctx // while the partition is followed: scans end with it
 	log     *eventlog.Log
 	number  int
 	slots   chan struct{} // one for each read in progress, shared by all partitions

@@ -7,11 +7,13 @@ type Reason string
 
 // The reasons of a gap.
 const (
-	// ReasonUnknown: the ID cannot be read, or belongs to another stream, session or log.
+	// ReasonUnknown: the ID cannot be read, or belongs to another stream, session or log; or the log has
+	// forgotten the life that is read, since the session's name has a later one: then it is not certain.
 	ReasonUnknown Reason = "unknown"
 	// ReasonExpired: the events were older than the log retains.
 	ReasonExpired Reason = "expired"
-	// ReasonTrimmed: the stream or session had too many events or bytes.
+	// ReasonTrimmed: the stream or session had too many events, bytes or open streams, or the session was closed
+	// for longer than --closed-grace.
 	ReasonTrimmed Reason = "trimmed"
 	// ReasonCleared: somebody cleared the stream or session.
 	ReasonCleared Reason = "cleared"

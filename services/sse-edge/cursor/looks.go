@@ -18,7 +18,7 @@ import (
 // over, the window has come to the end of the log that it has shown: so the window knows
 // every trim of what was deleted before the look.
 type looks struct {
-	base   context.Context //nolint:containedctx // of the edge: looks end with it
+	base   context.Context //nolint:containedctx // while the partition is followed: looks end with it
 	log    *eventlog.Log
 	number int
 	window *window.Window
