@@ -480,21 +480,27 @@ func TestHostCheck(t *testing.T) {
 		"given, loopback too":   {[]string{"rejoin.example"}, "/", "localhost", true},
 		"given, another":        {[]string{"rejoin.example"}, "/", "evil.example", false},
 	}
+	on := access(t, nil)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			app := NewApp(Config{Service: "test"})
-			app.Use((*Access)(nil).HostCheck("--edge-hosts", tt.allowed))
-			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
-			c := dial(t, serve(t, app))
-			c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")
-			r := c.receive(t, "GET")
-			if !tt.ok {
-				if p := expectProblem(t, r, CodeHostNotAllowed); !strings.Contains(p.Detail, "--edge-hosts") {
-					t.Errorf("it says %q", p.Detail)
+			for _, a := range []*Access{nil, on} {
+				if a.On() && tt.allowed == nil {
+					continue // any host is allowed
 				}
-			} else if r.body != "ok" {
-				t.Errorf("got %+v", r)
+				app := NewApp(Config{Service: "test"})
+				app.Use(a.HostCheck("--edge-hosts", tt.allowed))
+				Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
+				c := dial(t, serve(t, app))
+				c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")
+				r := c.receive(t, "GET")
+				if !tt.ok {
+					if p := expectProblem(t, r, CodeHostNotAllowed); !strings.Contains(p.Detail, "--edge-hosts") {
+						t.Errorf("it says %q", p.Detail)
+					}
+				} else if r.body != "ok" {
+					t.Errorf("got %+v", r)
+				}
 			}
 		})
 	}

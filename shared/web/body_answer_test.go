@@ -43,7 +43,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, stop := startOn(t, app, closeListener{ln, func() { closed <- ended.Load() }}, waittest.Timeout)
+	addr, stop := startOn(t, app, hookedListener{Listener: ln, closed: sync.OnceFunc(func() { closed <- ended.Load() })}, waittest.Timeout)
 	defer func() {
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -58,27 +58,6 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	if !waittest.Receive(t, "the connection is closed", closed) {
 		t.Error("the body is read although the connection is closed")
 	}
-}
-
-// closeListener calls closed when the server closes a connection.
-type closeListener struct {
-	net.Listener
-	closed func()
-}
-
-func (l closeListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	return &closeConn{Conn: conn, closed: sync.OnceFunc(l.closed)}, err
-}
-
-type closeConn struct {
-	net.Conn
-	closed func()
-}
-
-func (c *closeConn) Close() error {
-	c.closed()
-	return c.Conn.Close()
 }
 
 // A body that ends before its length is none.

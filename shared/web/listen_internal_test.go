@@ -83,18 +83,6 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 	}
 }
 
-func TestListen_AddressIsExclusive(t *testing.T) {
-	t.Parallel()
-	first, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = first.Close() }()
-	if second, err := Listen(daemon.NewEnv(nil), first.Addr().String(), "--addr", Bounds{}); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Fatalf("the port was opened twice: %v, %v", second, err)
-	}
-}
-
 func TestListen_ServesEveryQueue(t *testing.T) {
 	t.Parallel()
 	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,11 +15,14 @@ import (
 	"time"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/leaktest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 
 	"github.com/gofiber/fiber/v2"
 )
+
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }
 
 // serve runs app on a real listener for the length of the test.
 func serve(t *testing.T, app *fiber.App) (addr string) {
@@ -188,7 +192,7 @@ func TestServe_SilentConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := make(chan struct{})
-	addr, stop := startOn(t, app, watchedListener{ln, sync.OnceFunc(func() { close(read) })}, waittest.Timeout)
+	addr, stop := startOn(t, app, hookedListener{Listener: ln, read: sync.OnceFunc(func() { close(read) })}, waittest.Timeout)
 	silent := dial(t, addr)
 	<-read // or the server would set its deadline behind the stop
 	if err := stop(); err != nil {
@@ -197,28 +201,34 @@ func TestServe_SilentConnections(t *testing.T) {
 	expectProblem(t, silent.receive(t, "GET"), CodeRequestTimeout)
 }
 
-// watchedListener tells when a connection has got a deadline to be read by.
-type watchedListener struct {
+// hookedListener calls read once a connection has got a deadline to be read by, and closed when the server closes it.
+type hookedListener struct {
 	net.Listener
-	read func()
+	read, closed func()
 }
 
-func (l watchedListener) Accept() (net.Conn, error) {
+func (l hookedListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &watchedConn{conn, l.read}, nil
+	return &hookedConn{conn, l}, err
 }
 
-type watchedConn struct {
+type hookedConn struct {
 	net.Conn
-	read func()
+	hooks hookedListener
 }
 
-func (c *watchedConn) SetReadDeadline(at time.Time) error {
-	defer c.read()
+func (c *hookedConn) SetReadDeadline(at time.Time) error {
+	if c.hooks.read != nil {
+		defer c.hooks.read()
+	}
 	return c.Conn.SetReadDeadline(at)
+}
+
+func (c *hookedConn) Close() error {
+	if c.hooks.closed != nil {
+		c.hooks.closed()
+	}
+	return c.Conn.Close()
 }
 
 func TestServe_ContextHasEnded(t *testing.T) {
