@@ -11,13 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
 // inCluster returns a log with three replicas, and its registry.
-func inCluster(t *testing.T) (*eventlog.Log, *session.Registry) {
+func inCluster(t *testing.T) (*session.Registry, *eventlog.Log) {
 	t.Helper()
 	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
 	if err != nil {
@@ -26,27 +27,15 @@ func inCluster(t *testing.T) (*eventlog.Log, *session.Registry) {
 	t.Cleanup(nc.Close)
 	settings := one()
 	settings.Replicas = 3
-	l := newLog(t, nc, settings)
-	r, err := session.Create(waittest.Context(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
-	return l, r
+	return createWith(t, nc, settings)
 }
 
 // With replicas, who loses the race over an opening or a marker is refused in other words.
 func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
-	l, r := inCluster(t)
+	r, l := inCluster(t)
 	for n := range 50 {
 		name := fmt.Sprint(n)
-		rec, err := r.Create(waittest.Context(t), session.New(name, "", nil, time.Now()))
-		if err == nil {
-			err = remove(t, r, l, rec)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, remove(t, r, l, mustCreate(t, r, name)))
 		var made atomic.Int32
 		var wg sync.WaitGroup
 		for range 8 {
@@ -69,7 +58,7 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 // A change of members right behind another one is repeated while the cluster still has that one
 // under way.
 func TestSetMembers_InACluster(t *testing.T) {
-	l, r := inCluster(t)
+	r, l := inCluster(t)
 	mustCreate(t, r, "s")
 	for n := range 50 {
 		mustSetMembers(t, r, "s", fmt.Sprint(n))

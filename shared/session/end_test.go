@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -166,11 +167,7 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
 		t.Errorf("the index has that it ended at %s, the log at %s, %v", got.Ended, at, err)
 	}
-	js := natstest.JetStream(t, nc)
-	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(natstest.JetStream(t, nc).KeyValue(waittest.Context(t), session.Bucket))(t)
 	if status, err := kv.Status(waittest.Context(t)); err != nil || status.Values() != 1 {
 		t.Errorf("the index has %d records, %v", status.Values(), err)
 	}
@@ -193,15 +190,9 @@ func TestPublish_LifeIsForgotten(t *testing.T) {
 	}
 	mustEnd(t, r, "s", "")
 	forget(t, nc, "s")
-	js := natstest.JetStream(t, nc)
-	partition, err := js.Stream(t.Context(), "MCP_0")
-	if err == nil {
-		err = partition.Purge(t.Context(), jetstream.WithPurgeSubject(event.Subject{Session: "s"}.SessionFilter()))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = publisher.Publish(t.Context(), eventlog.Event{Session: "s", Life: made.Life, Stream: "new", Data: []byte("{}")})
+	partition := must.Value(natstest.JetStream(t, nc).Stream(t.Context(), "MCP_0"))(t)
+	must.NoError(t, partition.Purge(t.Context(), jetstream.WithPurgeSubject(event.Subject{Session: "s"}.SessionFilter())))
+	_, err := publisher.Publish(t.Context(), eventlog.Event{Session: "s", Life: made.Life, Stream: "new", Data: []byte("{}")})
 	if !errors.Is(err, eventlog.ErrClosed) {
 		t.Errorf("another stream: %v", err)
 	}

@@ -1,30 +1,35 @@
 package session_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
-// The time that a 404 takes tells nothing: for another's session as much is asked,
-// and as much is received, as for an unused name, however large its metadata is.
+// The time that a 404 takes tells nothing: for another's session as much is asked, and as much is received, as for
+// an unused name, however large its metadata is, and however many members it has.
 func TestAttackSessionGuessingByTime(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r, _ := create(t, connect(t, srv))
 	metadata := []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)
 	for name, data := range map[string][]byte{"small1": nil, "large1": metadata, "large2": metadata} {
-		if _, err := r.Create(waittest.Context(t), session.New(name, "alice", data, time.Now())); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.Create(waittest.Context(t), session.New(name, "alice", data, time.Now())))(t)
 	}
-	if err := r.End(waittest.Context(t), "large2", "", false); err != nil {
-		t.Fatal(err)
+	mustEnd(t, r, "large2", "")
+	members := make([]string, 100)
+	for i := range members {
+		members[i] = strings.Repeat("x", 100) + fmt.Sprint(i)
 	}
+	must.Value(r.Create(waittest.Context(t), session.New("shared", "alice", nil, time.Now()).WithMembers(members)))(t)
+	mustCreate(t, r, "changed")
+	mustSetMembers(t, r, "changed", members...)
 	nc := connect(t, srv)
 	edge, _ := open(t, nc)
 	edge.ReadOnly()
@@ -42,14 +47,11 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 		return least
 	}
 	unused := ask("unused")
-	for _, name := range []string{"small1", "large1"} {
-		if got := ask(name); got != unused {
+	// The seal of an ended session is an entry without a body.
+	for name, more := range map[string]uint64{"small1": 0, "large1": 0, "shared": 0, "changed": 8, "large2": 256} {
+		if got := ask(name); got.requests != unused.requests || more == 0 && got != unused || got.bytes > unused.bytes+more {
 			t.Errorf("%s takes %+v, an unused name %+v", name, got, unused)
 		}
-	}
-	// The seal of an ended session is an entry without a body.
-	if got := ask("large2"); got.requests != unused.requests || got.bytes > unused.bytes+256 {
-		t.Errorf("an ended session takes %+v, an unused name %+v", got, unused)
 	}
 	if unused.requests != 2 {
 		t.Errorf("it takes %d requests", unused.requests)

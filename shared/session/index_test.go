@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -26,13 +25,7 @@ func TestIndex_Deleted(t *testing.T) {
 	r, _ := create(t, nc)
 	other, _ := open(t, connect(t, srv))
 	made := mustCreate(t, other, "s")
-	js, err := jetstream.New(nc)
-	if err == nil {
-		err = js.DeleteStream(waittest.Context(t), "KV_"+session.Bucket)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, natstest.JetStream(t, nc).DeleteStream(waittest.Context(t), "KV_"+session.Bucket))
 	for _, reg := range []*session.Registry{r, other} {
 		waittest.Until(t, "it is there again", func() bool {
 			got, err := reg.Get(waittest.Context(t), "s")
@@ -130,13 +123,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustEnd(t, r, "s", "")
-			old, err := r.Get(waittest.Context(t), "s")
-			if err == nil {
-				err = remove(t, r, l, old)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, remove(t, r, l, must.Value(r.Get(waittest.Context(t), "s"))(t)))
 			made := mustCreate(t, r, "s")
 			state := session.Open
 			if tt.ended {

@@ -6,7 +6,6 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
-	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -16,12 +15,7 @@ func TestKeep_RecordsOfPartitions(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	nc := connect(t, srv)
-	l := newLog(t, nc, eventlog.Settings{Partitions: 3})
-	writer, err := session.Create(waittest.Context(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(writer.Close)
+	writer, l := createWith(t, nc, eventlog.Settings{Partitions: 3})
 	r, _ := open(t, connect(t, srv))
 	n := 0
 	write := func() {

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -38,7 +39,12 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 // create makes a log of one partition, and its registry.
 func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	l := newLog(t, nc, one())
+	return createWith(t, nc, one())
+}
+
+func createWith(t *testing.T, nc *nats.Conn, settings eventlog.Settings) (*session.Registry, *eventlog.Log) {
+	t.Helper()
+	l := newLog(t, nc, settings)
 	r, err := session.Create(waittest.Context(t), l, quiet())
 	if err != nil {
 		t.Fatal(err)
@@ -123,14 +129,8 @@ func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 // forget removes a session from the index.
 func forget(t *testing.T, nc *nats.Conn, name string) {
 	t.Helper()
-	js := natstest.JetStream(t, nc)
-	kv, err := js.KeyValue(waittest.Context(t), session.Bucket)
-	if err == nil {
-		err = kv.Delete(waittest.Context(t), event.Token(name))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(natstest.JetStream(t, nc).KeyValue(waittest.Context(t), session.Bucket))(t)
+	must.NoError(t, kv.Delete(waittest.Context(t), event.Token(name)))
 }
 
 // forgetOpening removes a session's opening from the log, as its maximum age does.

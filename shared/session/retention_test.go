@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/natstest"
 	"rejoin/shared/session"
-	"rejoin/shared/waittest"
 )
 
 func TestRetention_FromMetadata(t *testing.T) {
@@ -90,24 +88,5 @@ func TestRetention_Bounds(t *testing.T) {
 		if got := session.Within(tt.asked, tt.all, tt.most); got != tt.want {
 			t.Errorf("%+v: %d", tt, got)
 		}
-	}
-}
-
-func TestRecord_Retention(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, _ := create(t, connect(t, srv))
-	rec := session.New("s", "", json.RawMessage(`{"retention":{"maxEvents":5}}`), time.Now())
-	made, err := r.Create(waittest.Context(t), rec)
-	if err != nil || made.Retention.MaxEvents != 5 {
-		t.Fatalf("%+v, %v", made, err)
-	}
-	got, err := r.Get(waittest.Context(t), "s")
-	if err != nil || got.Retention != made.Retention {
-		t.Errorf("%+v, %v", got, err)
-	}
-	other, _ := open(t, connect(t, srv))
-	if got, ok := other.Session("s"); !ok || got.Retention != made.Retention {
-		t.Errorf("elsewhere it is %+v", got)
 	}
 }
