@@ -17,6 +17,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -77,16 +78,9 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	t.Parallel()
 	js := connect(t, natstest.Start(t))
 	kv := create(t, js)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	put := func(key, value string) {
 		t.Helper()
-		_, err := kv.PutString(t.Context(), key, value)
-		must(err)
+		must.Value(kv.PutString(t.Context(), key, value))(t)
 	}
 	empty := follow(t, js)
 	empty.expect("whole")
@@ -95,15 +89,15 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	put("b", "1")
 	empty.expect("b=1@2 removed=false")
 	put("a", "2")
-	must(kv.Delete(t.Context(), "b"))
+	must.NoError(t, kv.Delete(t.Context(), "b"))
 	empty.expect("a=2@3 removed=false", "b=@4 removed=true")
 
 	late := follow(t, js)
 	late.expect("a=2@3 removed=false", "b=@4 removed=true", "whole")
-	must(kv.Purge(t.Context(), "a", jetstream.PurgeTTL(time.Hour)))
+	must.NoError(t, kv.Purge(t.Context(), "a", jetstream.PurgeTTL(time.Hour)))
 	late.expect("a=@5 removed=true")
 	_, err := kv.Create(t.Context(), "c", []byte("1"), jetstream.KeyTTL(6*time.Second)) // it is shown before
-	must(err)
+	must.NoError(t, err)
 	late.expect("c=1@6 removed=false", "c=@7 removed=true") // it outlived its time
 
 	for _, s := range []*seen{empty, late} {
@@ -115,7 +109,7 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	began := time.Now()
 	waittest.Until(t, "all consumers are removed", func() bool {
 		stream, err := js.Stream(t.Context(), "KV_B")
-		must(err)
+		must.NoError(t, err)
 		return stream.CachedInfo().State.Consumers == 0
 	})
 	if took := time.Since(began); took > 30*time.Second { // the server removes unused ones after a minute

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -130,10 +131,14 @@ func TestSessionClosed(t *testing.T) {
 	mustOpen(t, a, "s", "req")
 	mustAppend(t, a, "s", "req", "0")
 	wantAfter(t, b, "s", "req", -1, "0")
+	mustOpen(t, b, "s", "own")
+	mustAppend(t, b, "s", "own", "0")
 	for range 2 {
-		if err := a.SessionClosed(t.Context(), "s"); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, a.SessionClosed(t.Context(), "s"))
+	}
+	// Whether or not the other replica has heard of it, the log refuses an event.
+	if err := b.Append(t.Context(), "s", "own", []byte("1")); !errors.Is(err, session.ErrClosed) || len(w.entries("s", "own")) != 1 {
+		t.Errorf("an event is stored after the end, %v", err)
 	}
 	if err := a.SessionClosed(t.Context(), "never opened"); !errors.Is(err, ErrInvalidName) {
 		t.Error(err)
@@ -466,20 +471,11 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "req")
 	mustAppend(t, s, "s", "req", "old")
-	earlier, err := w.creator.Sessions.Get(t.Context(), "s")
-	if err == nil {
-		err = s.SessionClosed(t.Context(), "s")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, err := w.creator.Sessions.Get(t.Context(), "s")
-	if err == nil {
-		err = errors.Join(eventlogtest.Forget(t.Context(), w.creator.Log, "s"), w.creator.Sessions.Remove(t.Context(), ended))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	earlier := must.Value(w.creator.Sessions.Get(t.Context(), "s"))(t)
+	must.NoError(t, s.SessionClosed(t.Context(), "s"))
+	ended := must.Value(w.creator.Sessions.Get(t.Context(), "s"))(t)
+	must.NoError(t, eventlogtest.Forget(t.Context(), w.creator.Log, "s"))
+	must.NoError(t, w.creator.Sessions.Remove(t.Context(), ended))
 	now, err := w.creator.Sessions.Register(t.Context(), "s", "")
 	if err != nil || now.Life == earlier.Life {
 		t.Fatalf("%+v, %v", now, err)
@@ -502,26 +498,5 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	}
 	if got := w.entries("s", "req"); len(got) != 2 || got[0].Subject.Life != now.Life {
 		t.Errorf("the log has %+v", got)
-	}
-}
-
-// A store that has written to a stream before another one ended the session is refused by the log.
-func TestSessionClosed_AnotherStoreHasNotHeardOfIt(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "0")
-	last := len(w.entries("s", "req"))
-	for range 2 {
-		if err := b.SessionClosed(t.Context(), "s"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := a.Append(t.Context(), "s", "req", []byte("1")); !errors.Is(err, session.ErrClosed) {
-		t.Error(err)
-	}
-	if got := len(w.entries("s", "req")); got != last {
-		t.Errorf("%d events are stored behind the end", got-last)
 	}
 }
