@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -19,14 +20,14 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 		publishOnce(t, l, n)
 	}
 	for _, seq := range []uint64{4, 7, 6} {
-		must(t, l.Delete(waittest.Context(t), 0, seq))
+		must.NoError(t, l.Delete(waittest.Context(t), 0, seq))
 	}
-	must(t, l.Purge(waittest.Context(t), 0, 3))
+	must.NoError(t, l.Purge(waittest.Context(t), 0, 3))
 	state, absent, err := l.Absent(waittest.Context(t), 0)
 	if err != nil || !slices.Equal(absent, []uint64{4, 6, 7}) || state.First != 3 || state.Last != 9 || state.Absent() != 3 {
 		t.Errorf("%v of %d to %d, %d, %v", absent, state.First, state.Last, state.Absent(), err)
 	}
-	must(t, l.Purge(waittest.Context(t), 0, 10))
+	must.NoError(t, l.Purge(waittest.Context(t), 0, 10))
 	if state, absent, err := l.Absent(waittest.Context(t), 0); err != nil || len(absent) > 0 || state.Absent() != 0 {
 		t.Errorf("of an empty partition %v, %d, %v", absent, state.Absent(), err)
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -30,16 +28,8 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 	t.Helper()
 	settings := one()
 	settings.Replicas = replicas
-	nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(t), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	nc := connectTo(t, c.URL())
+	l := createOn(t, nc, settings)
 	natstest.WaitHeard(t, nc, "mcp.0.s.l.t")
 	return l
 }
@@ -89,20 +79,6 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 	c := natstest.StartCluster(t)
 	settings := one()
 	settings.Partitions, settings.Replicas = 6, 1
-	open := func(open func(context.Context, *nats.Conn) (*eventlog.Log, error)) *eventlog.Log {
-		t.Helper()
-		nc, err := eventlog.Connect(c.URL(), t.Name(), quiet(t), nats.ReconnectJitter(0, 0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		l, err := open(waittest.Context(t), nc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(l.Close)
-		return l
-	}
 	takes := func(l *eventlog.Log, session string, n int) { // once all servers have heard of who takes it
 		t.Helper()
 		waittest.NoError(t, func() error {
@@ -110,10 +86,7 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 			return err
 		})
 	}
-	create := func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, error) {
-		return eventlog.Create(ctx, nc, settings, quiet(t))
-	}
-	l := open(create)
+	l := createOn(t, connectTo(t, c.URL()), settings)
 	eventlogtest.Begin(t, l)
 	sessions := make([]string, settings.Partitions)
 	for i := 0; slices.Contains(sessions, ""); i++ {
@@ -141,10 +114,7 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 		return err
 	})
 	logs := map[string]*eventlog.Log{
-		"opened": open(func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, error) {
-			return eventlog.Open(ctx, nc, quiet(t))
-		}),
-		"created": open(create),
+		"opened": openOn(t, connectTo(t, c.URL())), "created": createOn(t, connectTo(t, c.URL()), settings),
 	}
 	for name, open := range logs {
 		takes(open, sessions[there], 2)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -24,7 +25,7 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, sub.Unsubscribe())
+		must.NoError(t, sub.Unsubscribe())
 	}
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / n; each > most {
@@ -37,7 +38,7 @@ func TestConnect_ClosedByTheProgram(t *testing.T) {
 	var log waittest.Buffer
 	closed := make(chan struct{})
 	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
-	must(t, err)
+	must.NoError(t, err)
 	waittest.Until(t, "it is connected", nc.IsConnected)
 	nc.Close()
 	waittest.Receive(t, "all handlers of the connection have run", closed)
@@ -51,7 +52,7 @@ func TestConnect_ClosedByTheProgram(t *testing.T) {
 func TestConnect_RepeatedErrors(t *testing.T) {
 	var log waittest.Buffer
 	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)))
-	must(t, err)
+	must.NoError(t, err)
 	defer nc.Close()
 	waittest.Until(t, "it is connected", func() bool { return strings.Contains(log.String(), "connected to NATS") })
 	logged := func(want int) {

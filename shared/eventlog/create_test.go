@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -142,25 +143,14 @@ func TestCreate_ForeignStreams(t *testing.T) {
 func TestOpen_WaitsForTheLog(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	type result struct {
-		log *eventlog.Log
-		err error
-	}
-	opened := make(chan result, 1)
-	nc := connect(t, srv)
-	ctx := waittest.Context(t)
-	go func() {
-		l, err := eventlog.Open(ctx, nc, quiet(t))
-		opened <- result{l, err}
-	}()
+	opened := make(chan func(must.TB) *eventlog.Log, 1)
+	nc, ctx := connect(t, srv), waittest.Context(t)
+	go func() { opened <- must.Value(eventlog.Open(ctx, nc, quiet(t))) }()
 	created := create(t, srv, eventlog.Settings{Partitions: 5})
-	r := <-opened
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	t.Cleanup(r.log.Close)
-	if r.log.Settings() != created.Settings() {
-		t.Errorf("opened %+v", r.log.Settings())
+	l := (<-opened)(t)
+	t.Cleanup(l.Close)
+	if l.Settings() != created.Settings() {
+		t.Errorf("opened %+v", l.Settings())
 	}
 }
 
@@ -171,11 +161,7 @@ func TestOpen_PartitionHasGone(t *testing.T) {
 	created := create(t, srv, eventlog.Settings{Partitions: 2})
 	created.Close()
 	deletePartition(t, srv, newJetStream(t, created), "MCP_1")
-	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	l := open(t, srv)
 	create(t, srv, eventlog.Settings{Partitions: 2})
 	waittest.Until(t, "the partition is found", func() bool {
 		state, _ := l.State(1)
@@ -221,17 +207,7 @@ func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 	if got := publish(t, l, "s", "t", 2); got != 1 {
 		t.Errorf("its first sequence is %d", got)
 	}
-	if l.Settings().MaxAge != -1 || open2(t, l).Settings() != l.Settings() {
+	if l.Settings().MaxAge != -1 || openOn(t, l.Conn()).Settings() != l.Settings() {
 		t.Error("the settings are gone")
 	}
-}
-
-func open2(t *testing.T, l *eventlog.Log) *eventlog.Log {
-	t.Helper()
-	again, err := eventlog.Open(waittest.Context(t), l.Conn(), quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(again.Close)
-	return again
 }

@@ -32,9 +32,7 @@ func feeding(t *testing.T) (whole, headers *eventlog.Log, feed *eventlog.Feed) {
 func waitRiders(t *testing.T, l *eventlog.Log, feed *eventlog.Feed, n int) {
 	t.Helper()
 	waittest.Value(t, fmt.Sprintf("%d tails ride", n), func() int {
-		if _, err := l.Look(waittest.Context(t), 0); err != nil {
-			t.Fatal(err)
-		}
+		look(t, l)
 		return feed.Riders(0)
 	}, func(riders int) bool { return riders == n })
 }
@@ -151,9 +149,12 @@ func TestFeed_Property(t *testing.T) {
 		host.stop()
 		restart()
 		rider.stop()
+		times := map[uint64]int{}
+		for _, s := range seen {
+			times[s]++
+		}
 		for s := uint64(1); s <= last; s++ {
-			switch n := count(seen, s); {
-			case n > 1, n == 0 && !deleted[s]:
+			if n := times[s]; n > 1 || n == 0 && !deleted[s] {
 				rt.Errorf("%d came %d times in %v", s, n, seen)
 			}
 		}
@@ -168,13 +169,4 @@ func sequences(f *follower) (all []uint64) {
 		all = append(all, e.Sequence)
 	}
 	return all
-}
-
-func count(all []uint64, s uint64) (n int) {
-	for _, a := range all {
-		if a == s {
-			n++
-		}
-	}
-	return n
 }

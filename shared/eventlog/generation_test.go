@@ -1,7 +1,6 @@
 package eventlog_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -45,7 +44,7 @@ func listed(t *testing.T, l *eventlog.Log) string {
 	return streamOf(t, l, "MCP_0").CachedInfo().Config.Metadata["rejoin.generations"]
 }
 
-func look(t *testing.T, l *eventlog.Log) (state eventlog.State) {
+func look(t testing.TB, l *eventlog.Log) (state eventlog.State) {
 	t.Helper()
 	waittest.NoError(t, func() (err error) {
 		state, err = l.Look(waittest.Context(t), 0)
@@ -95,45 +94,6 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 	}
 }
 
-func TestResolve_EarlierGenerations(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
-	place := event.Place{Origin: look(t, l).Origin, Session: "s", Life: "i", Stream: "t"}
-	id := func(generation string, sequence uint64) event.ID {
-		p := place
-		p.Generation = generation
-		return event.ID{Stream: "t", Tag: p.Tag(), Sequence: sequence}
-	}
-	for range 3 {
-		for n := range 5 {
-			publish(t, l, "s", "t", n)
-		}
-		stop(t, srv, l)
-		start(t, srv, l)
-		beginOnce(t, l)
-	}
-	gens := look(t, l).Generations
-	for i, g := range gens {
-		end := uint64(1 << 60)
-		if i+1 < len(gens) {
-			end = gens[i+1].Start
-		}
-		for sequence, want := range map[uint64]event.Verdict{0: event.Good, 1: event.Good, end - 1: event.Good, end: event.RolledBack, end + 1: event.RolledBack} {
-			if i+1 == len(gens) && sequence >= end {
-				want = event.Good
-			}
-			got, common := event.Resolve(id(g.ID, sequence), place, gens)
-			if got != want || got == event.RolledBack && common != end-1 {
-				t.Errorf("generation %d, sequence %d: verdict %d, in common up to %d", i, sequence, got, common)
-			}
-		}
-	}
-	if got, _ := event.Resolve(id("never", 1), event.Place{Origin: "other", Session: "s", Stream: "t"}, gens); got != event.Unknown {
-		t.Errorf("an ID of another log: %d", got)
-	}
-}
-
 func TestBeginGeneration_ListIsFull(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
@@ -169,21 +129,6 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	}
 }
 
-func TestLook_InvalidGenerations(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
-	js := newJetStream(t, l)
-	stream := streamOf(t, l, "MCP_0")
-	for _, broken := range []string{"", "a", "a:", "a:b", ":1", "a:1,", "a:-1"} {
-		cfg := stream.CachedInfo().Config
-		cfg.Metadata["rejoin.generations"] = broken
-		update(t, js, cfg)
-		if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
-			t.Errorf("%q: %v", broken, err)
-		}
-	}
-}
-
 // update changes a stream behind the log's back; the server's own metadata stays with it.
 func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()
@@ -194,15 +139,5 @@ func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	}
 	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestBeginGeneration_WithoutServer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
-	stop(t, srv, l)
-	if began, err := l.BeginGeneration(within(t, 100*time.Millisecond), 0); began || !errors.Is(err, eventlog.ErrUnavailable) {
-		t.Errorf("%v, %v", began, err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -34,7 +33,7 @@ func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 	put("409", "")
 	tails := map[string]*follower{
 		"whole":        follow(t, l, 0, 0),
-		"headers only": follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true }),
+		"headers only": follow(t, l, 0, 0, headersOnly),
 	}
 	for name, f := range tails {
 		f.wait(t, name, func() bool { return f.through == 8 && len(f.entries) == 8 })
@@ -54,20 +53,10 @@ func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 		}
 	}
 
-	var seen []uint64
-	for after := uint64(0); after < 10; {
-		through, err := l.Scan(waittest.Context(t), 0, after, 10, func(e eventlog.Entry) bool {
-			seen = append(seen, e.Sequence)
-			return true
-		})
-		if err != nil || through <= after {
-			t.Fatalf("a scan from %d came to %d, %v", after, through, err)
-		}
-		after = through
-	}
-	for i, sequence := range seen {
-		if sequence != uint64(i+1) || len(seen) != 10 {
-			t.Fatalf("scanned %v", seen)
+	scanned := scan(t, l)
+	for i, e := range scanned {
+		if e.Sequence != uint64(i+1) || len(scanned) != 10 {
+			t.Fatalf("scanned %d of %d entries at %d", i, len(scanned), e.Sequence)
 		}
 	}
 }

@@ -16,13 +16,8 @@ import (
 func TestChange_HeldUp(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	quiet := slog.New(slog.DiscardHandler)
-	l, err := Create(t.Context(), srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	next, err := Open(t.Context(), srv.Connect(), quiet)
+	l := createLog(t, srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20})
+	next, err := Open(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -64,8 +66,8 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	if again := open(t, srv).Settings(); again != to {
 		t.Errorf("opened again: %+v", again)
 	}
-	if state := lookAt(t, l, l.Partition("s")); state.Events != 4 {
-		t.Errorf("a smaller limit has removed events: %+v", state)
+	if state, err := l.Look(waittest.Context(t), l.Partition("s")); err != nil || state.Events != 4 {
+		t.Errorf("a smaller limit has removed events: %+v, %v", state, err)
 	}
 	meta := metadata(t, l, "MCP_0")
 	if meta["rejoin.generations"] != generations || meta["_nats.level"] == "" {
@@ -77,15 +79,6 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	if after := metadata(t, l, "MCP_0"); !maps.Equal(before, after) {
 		t.Errorf("the metadata was %v and is %v", before, after)
 	}
-}
-
-func lookAt(t *testing.T, l *eventlog.Log, p int) eventlog.State {
-	t.Helper()
-	state, err := l.Look(waittest.Context(t), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return state
 }
 
 func TestSetLimits_FixedSettings(t *testing.T) {
@@ -112,20 +105,28 @@ func makeRoom(t *testing.T, l *eventlog.Log, want bool) {
 	}
 }
 
+// fill publishes events of a size until the log is full.
+func fill(t *testing.T, l *eventlog.Log, size int) {
+	t.Helper()
+	e := of("s", "t", 0)
+	e.Data = bytes.Repeat([]byte("x"), size)
+	var err error
+	for err == nil {
+		_, err = l.Publish(waittest.Context(t), e)
+	}
+	if !errors.Is(err, eventlog.ErrFull) {
+		t.Fatalf("a full log says %v", err)
+	}
+}
+
 // A janitor that has to store something before it may remove anything gets the room for it.
 func TestMakeRoom(t *testing.T) {
 	t.Parallel()
 	settings := one()
 	settings.MaxBytes = 64 << 10
 	l := create(t, natstest.Start(t), settings)
-	var err error
-	for n := 0; err == nil; n++ {
-		_, err = l.Publish(waittest.Context(t), of("s", "t", n))
-	}
-	if !errors.Is(err, eventlog.ErrFull) {
-		t.Fatalf("a full log says %v", err)
-	}
-	if first := lookAt(t, l, 0).First; first != 1 {
+	fill(t, l, 10)
+	if first := look(t, l).First; first != 1 {
 		t.Errorf("a full log has removed everything before %d", first)
 	}
 	makeRoom(t, l, true)
@@ -133,14 +134,14 @@ func TestMakeRoom(t *testing.T) {
 		t.Error(err)
 	}
 	setLimits(t, l, l.Settings())
-	if limits := lookAt(t, l, 0).Limits; limits.MaxBytes != settings.MaxBytes {
+	if limits := look(t, l).Limits; limits.MaxBytes != settings.MaxBytes {
 		t.Errorf("the limits are %+v", limits)
 	}
 	if _, err := l.Publish(waittest.Context(t), of("s", "t", 1)); !errors.Is(err, eventlog.ErrFull) {
 		t.Errorf("an event that does not fit: %v", err)
 	}
-	must(t, l.Purge(waittest.Context(t), 0, 50))
-	if first := lookAt(t, l, 0).First; first != 50 {
+	must.NoError(t, l.Purge(waittest.Context(t), 0, 50))
+	if first := look(t, l).First; first != 50 {
 		t.Errorf("the first sequence is %d", first)
 	}
 	mustPublish(t, l, of("s", "t", 2))
@@ -153,19 +154,7 @@ func TestMakeRoom_BeyondTwice(t *testing.T) {
 	settings := one()
 	settings.MaxBytes = 256 << 10
 	l := create(t, natstest.Start(t), settings)
-	fill := func() {
-		t.Helper()
-		var err error
-		for n := 0; err == nil; n++ {
-			e := of("s", "t", n)
-			e.Data = []byte(`"` + strings.Repeat("x", 8<<10) + `"`)
-			_, err = l.Publish(waittest.Context(t), e)
-		}
-		if !errors.Is(err, eventlog.ErrFull) {
-			t.Fatalf("a full log says %v", err)
-		}
-	}
-	fill()
+	fill(t, l, 8<<10)
 	settings = l.Settings()
 	settings.MaxBytes = 64 << 10
 	setLimits(t, l, settings)
@@ -176,12 +165,12 @@ func TestMakeRoom_BeyondTwice(t *testing.T) {
 		if last, err = l.Announce(waittest.Context(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2 + upTo, Reason: eventlog.Trimmed}, last.Sequence); err != nil {
 			t.Error(err)
 		}
-		fill()
+		fill(t, l, 8<<10)
 	}
 	makeRoom(t, l, true)
-	before := lookAt(t, l, 0).Limits.MaxBytes
+	before := look(t, l).Limits.MaxBytes
 	makeRoom(t, l, false)
-	if after := lookAt(t, l, 0).Limits.MaxBytes; after != before {
+	if after := look(t, l).Limits.MaxBytes; after != before {
 		t.Errorf("with room left, it gets %d more", after-before)
 	}
 }
@@ -258,36 +247,28 @@ func TestConverted_StoresNothing(t *testing.T) {
 }
 
 // A server may lose the metadata of a stream, and get them back.
-func TestConverted_WithoutVersion(t *testing.T) {
+func TestLook_InvalidMetadata(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	js := newJetStream(t, l)
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
-	was := maps.Clone(cfg.Metadata)
-	delete(cfg.Metadata, "rejoin.version")
-	update(t, js, cfg)
-	if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) {
-		t.Errorf("no version: %v", err)
+	was := cfg.Metadata
+	for _, tt := range []struct{ key, value, want string }{
+		{"rejoin.version", "", `version ""`}, {"rejoin.partitions", "2", "2 partitions"},
+		{"rejoin.generations", "", ""}, {"rejoin.generations", "a", ""}, {"rejoin.generations", "a:", ""}, {"rejoin.generations", "a:b", ""},
+		{"rejoin.generations", ":1", ""}, {"rejoin.generations", "a:1,", ""}, {"rejoin.generations", "a:-1", ""},
+	} {
+		cfg.Metadata = maps.Clone(was)
+		cfg.Metadata[tt.key] = tt.value
+		update(t, js, cfg)
+		if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s %q: %v", tt.key, tt.value, err)
+		}
 	}
 	cfg.Metadata = was
 	update(t, js, cfg)
 	mustPublish(t, l, of("s", "t", 1))
-	if l.Converted().Err() != nil {
-		t.Error(context.Cause(l.Converted()))
-	}
-}
-
-func TestLook_OtherPartitions(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
-	js := newJetStream(t, l)
-	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
-	cfg.Metadata["rejoin.partitions"] = "2"
-	update(t, js, cfg)
-	if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), "2 partitions") {
-		t.Errorf("%v", err)
-	}
-	if l.Settings().Partitions != 1 {
-		t.Error("the log has changed its partitions")
+	if l.Converted().Err() != nil || l.Settings().Partitions != 1 {
+		t.Errorf("%v, with %d partitions", context.Cause(l.Converted()), l.Settings().Partitions)
 	}
 }

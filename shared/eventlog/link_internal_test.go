@@ -2,12 +2,14 @@ package eventlog
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -51,4 +53,12 @@ func TestFollowLink_ConnectionLostBeforeListening(t *testing.T) {
 	defer stop()
 	following.Go(func() { l.followLink(ctx) })
 	waittest.Receive(t, "the context ends without a connection", first.ctx.Done())
+}
+
+// createLog creates a log, which the test closes at its end.
+func createLog(t *testing.T, nc *nats.Conn, settings Settings) *Log {
+	t.Helper()
+	l := must.Value(Create(t.Context(), nc, settings, slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(l.Close)
+	return l
 }

@@ -22,6 +22,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -92,31 +93,36 @@ func one() eventlog.Settings {
 
 func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	opts = append(opts, nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))
-	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(t), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return connectTo(t, srv.URL(), append(opts, nats.ReconnectWait(10*time.Millisecond))...)
+}
+
+func connectTo(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	nc := must.Value(eventlog.Connect(url, t.Name(), quiet(t), append(opts, nats.ReconnectJitter(0, 0))...))(t)
 	t.Cleanup(nc.Close)
 	return nc
 }
 
 func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(waittest.Context(t), connect(t, srv, opts...), settings, quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	return createOn(t, connect(t, srv, opts...), settings)
+}
+
+func createOn(t testing.TB, nc *nats.Conn, settings eventlog.Settings) *eventlog.Log {
+	t.Helper()
+	l := must.Value(eventlog.Create(waittest.Context(t), nc, settings, quiet(t)))(t)
 	t.Cleanup(l.Close)
 	return l
 }
 
 func open(t *testing.T, srv *natstest.Server) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Open(waittest.Context(t), connect(t, srv), quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	return openOn(t, connect(t, srv))
+}
+
+func openOn(t *testing.T, nc *nats.Conn) *eventlog.Log {
+	t.Helper()
+	l := must.Value(eventlog.Open(waittest.Context(t), nc, quiet(t)))(t)
 	t.Cleanup(l.Close)
 	return l
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
@@ -194,22 +192,7 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 	return err
 }
 
-func TestPublish_Full(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
-	publish(t, l, "s", "t", 1)
-	js := newJetStream(t, l)
-	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
-	cfg.MaxMsgs, cfg.Discard = 1, jetstream.DiscardNew
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
-	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrFull) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestPublish_WithoutServer(t *testing.T) {
+func TestLog_WithoutServer(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	l := create(t, srv, one())
@@ -221,6 +204,13 @@ func TestPublish_WithoutServer(t *testing.T) {
 	}
 	if _, err := l.Look(within(t, 100*time.Millisecond), 0); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("Look: %v", err)
+	}
+	_, err = l.Read(within(t, 100*time.Millisecond), eventlog.Query{Session: "s", Stream: "t", UpTo: 1, MaxEvents: 1, MaxBytes: 1})
+	if !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Read: %v", err)
+	}
+	if began, err := l.BeginGeneration(within(t, 100*time.Millisecond), 0); began || !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("BeginGeneration: %t, %v", began, err)
 	}
 	start(t, srv, l)
 	if got := publish(t, l, "s", "t", 2); got != 1 {

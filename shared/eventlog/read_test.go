@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -225,18 +224,6 @@ func TestRead_ConsumerCountsTooFew(t *testing.T) {
 	}
 }
 
-func TestRead_WithoutServer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
-	publish(t, l, "s", "t", 1)
-	stop(t, srv, l)
-	_, err := l.Read(within(t, 100*time.Millisecond), eventlog.Query{Session: "s", Stream: "t", UpTo: 1, MaxEvents: 1, MaxBytes: 1})
-	if !errors.Is(err, eventlog.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestLookups(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
@@ -281,15 +268,14 @@ func TestDelete_Repeated(t *testing.T) {
 			t.Errorf("%d: %v", sequence, err)
 		}
 	}
-	state, err := l.Look(waittest.Context(t), 0)
-	if err != nil || state.Events != 1 || state.First != 3 || state.Last != 3 {
-		t.Errorf("left: %+v, %v", state, err)
+	if state := look(t, l); state.Events != 1 || state.First != 3 || state.Last != 3 {
+		t.Errorf("left: %+v", state)
 	}
 	if err := l.Delete(waittest.Context(t), 0, 3); err != nil {
 		t.Error(err)
 	}
-	if state, err := l.Look(waittest.Context(t), 0); err != nil || state.Events != 0 || state.First != 4 || state.Last != 3 {
-		t.Errorf("empty: %+v, %v", state, err)
+	if state := look(t, l); state.Events != 0 || state.First != 4 || state.Last != 3 {
+		t.Errorf("empty: %+v", state)
 	}
 	if err := l.Delete(gone(t), 0, 3); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("with a context that has ended: %v", err)
@@ -333,15 +319,12 @@ func TestRead_LargeEventsAmongSmallOnes(t *testing.T) {
 			}
 		}
 	}
-	state, err := l.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := look(t, l).Last
 	var wg sync.WaitGroup
 	for s := range readers {
 		wg.Go(func() {
 			for range 5 {
-				page, err := l.Read(waittest.Context(t), eventlog.Query{Session: fmt.Sprint("large", s), Stream: "a", UpTo: state.Last, MaxEvents: 500, MaxBytes: 4 << 20})
+				page, err := l.Read(waittest.Context(t), eventlog.Query{Session: fmt.Sprint("large", s), Stream: "a", UpTo: last, MaxEvents: 500, MaxBytes: 4 << 20})
 				if err != nil || len(page.Entries) != 5 {
 					t.Errorf("%d events, %v", len(page.Entries), err)
 				}

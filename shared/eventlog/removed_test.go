@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -93,7 +94,7 @@ func TestRemovedAfter_UnreadableTrim(t *testing.T) {
 		msg := nats.NewMsg(subject)
 		msg.Header.Set("Rejoin-Up-To", "later: 5")
 		ack, err := js.PublishMsg(waittest.Context(t), msg)
-		must(t, err)
+		must.NoError(t, err)
 		return ack.Sequence
 	}
 	at := later("mcp.0.s.l.=trim.a")
@@ -124,9 +125,9 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 			return eventlog.Trim{Session: "s", Life: "l", Stream: "a", UpTo: upTo, Reason: eventlog.Trimmed}
 		}
 		first, err := l.Announce(waittest.Context(t), trim(3), 0)
-		must(t, err)
+		must.NoError(t, err)
 		second, err := other.Announce(waittest.Context(t), trim(7), first.Sequence)
-		must(t, err)
+		must.NoError(t, err)
 		for _, follows := range []uint64{0, first.Sequence} {
 			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrConflict) {
 				t.Errorf("behind a trim that it does not know: %v", err)
@@ -136,7 +137,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 			t.Error(got)
 		}
 		_, err = l.Announce(waittest.Context(t), trim(8), second.Sequence)
-		must(t, err)
+		must.NoError(t, err)
 	})
 }
 
@@ -148,10 +149,10 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 		mustPublish(t, l, of("s", "a", n))
 	}
 	announce(t, l, "a", 8, eventlog.Trimmed, 7, 8)
-	before := lookAt(t, l, 0)
+	before := look(t, l)
 	for _, stream := range []string{"a", ""} {
 		all, _, err := l.RemovedAfter(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
-			must(t, l.Purge(ctx, p, before.Last+1))
+			must.NoError(t, l.Purge(ctx, p, before.Last+1))
 			return l.Look(ctx, p)
 		}, "s", "l", stream, 6, 0)
 		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Removed) bool { return m.UpTo == before.Last }) {
@@ -166,7 +167,7 @@ func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
 	before, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must(t, err)
+	must.NoError(t, err)
 	var last uint64
 	for n := range 3 {
 		last = mustPublish(t, l, of("s", "t", n)).Sequence
@@ -177,7 +178,7 @@ func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "later", Life: "l"})
-	must(t, err)
+	must.NoError(t, err)
 	for _, test := range []struct {
 		session, stream string
 		after           uint64
@@ -215,13 +216,11 @@ func TestPurge_AnnouncedInACluster(t *testing.T) {
 		for n := range 3 {
 			mustPublish(t, test.log, of("s", "t", n))
 		}
-		must(t, test.log.Purge(waittest.Context(t), 0, 2))
-		if state := lookAt(t, test.log, 0); state.First != 2 {
+		must.NoError(t, test.log.Purge(waittest.Context(t), 0, 2))
+		if state := look(t, test.log); state.First != 2 {
 			t.Errorf("%s: the floor is at %d", test.name, state.First)
 		}
-		stream, err := newJetStream(t, test.log).Stream(waittest.Context(t), "MCP_0")
-		must(t, err)
-		msg, err := stream.GetLastMsgForSubject(waittest.Context(t), event.FloorSubject(0))
+		msg, err := streamOf(t, test.log, "MCP_0").GetLastMsgForSubject(waittest.Context(t), event.FloorSubject(0))
 		got := ""
 		if err == nil {
 			got = msg.Header.Get("Rejoin-Up-To")
@@ -244,7 +243,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	}
 	purge := func(before uint64) {
 		t.Helper()
-		must(t, l.Purge(waittest.Context(t), 0, before))
+		must.NoError(t, l.Purge(waittest.Context(t), 0, before))
 	}
 	rewrite := func(stream string, c *eventlog.BirthCopy) {
 		t.Helper()
@@ -258,7 +257,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 			t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
 		}
 	}
-	through := lookAt(t, l, 0).Last
+	through := look(t, l).Last
 	floor := last["busy"] - 1
 	up := fmt.Sprint(floor - 1)
 	purge(floor)
@@ -279,8 +278,8 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	want("quiet", last["quiet"]-1, fmt.Sprintf("quiet cleared to %d, true", last["quiet"]))
 	// The floor moves on once it was looked at: what is removed above it is missing of no page.
 	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
-		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: lookAt(t, l, 0).Last})
-	must(t, err)
+		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: look(t, l).Last})
+	must.NoError(t, err)
 	want("busy", floor-2, "busy expired to "+up+", false")
 	// A publisher that does not know the births stores none in front of what they say.
 	late := openAt(t, l.Conn().ConnectedUrl())
@@ -298,8 +297,8 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	mustPublish(t, l, of("before", "t", 0))
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must(t, err)
-	must(t, l.Purge(waittest.Context(t), 0, o.Sequence))
+	must.NoError(t, err)
+	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	mustPublish(t, l, of("s", "t", 1))
 	for _, stream := range []string{"t", ""} {
 		if got := missing(t, l, stream, 0); got != "" {
@@ -307,8 +306,8 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 		}
 	}
 	_, err = l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil)
-	must(t, err)
-	must(t, l.Purge(waittest.Context(t), 0, o.Sequence+1))
+	must.NoError(t, err)
+	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence+1))
 	if got := missing(t, l, "t", 0); got != "t expired to 3, false" {
 		t.Errorf("an opening that was written again: %q", got)
 	}
@@ -319,12 +318,12 @@ func TestRemovedAfter_ChangedOpening(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must(t, err)
+	must.NoError(t, err)
 	mustPublish(t, l, of("s", "t", 1))
 	o.Members, o.Changes = []string{"bob"}, 1
 	o, err = l.ChangeOpening(waittest.Context(t), o)
-	must(t, err)
-	must(t, l.Purge(waittest.Context(t), 0, o.Sequence))
+	must.NoError(t, err)
+	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	if got, want := missing(t, l, "t", 1), fmt.Sprintf("t expired to %d, false", o.Sequence-1); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -335,7 +334,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
 	e, err := l.At(waittest.Context(t), 0, at)
-	must(t, err)
+	must.NoError(t, err)
 	if !e.Valid || e.Trim == nil || e.Trim.Sequence != at || e.Trim.Stream != "a" || e.Trim.Reason != eventlog.Trimmed || e.Trim.Time != e.Time {
 		t.Errorf("%+v", e.Trim)
 	}
@@ -344,7 +343,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 	}
 	want := eventlog.BirthCopy{Last: 7, Removed: 5, Through: 9}
 	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
-	must(t, err)
+	must.NoError(t, err)
 	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
 		t.Errorf("%+v, %v", e, err)
 	}
@@ -354,10 +353,10 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 func TestRewrite_Opening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"})
-		must(t, err)
+		must.NoError(t, err)
 		s := event.Subject{Session: "s", Kind: event.Open}
 		ack, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil)
-		must(t, err)
+		must.NoError(t, err)
 		if got, err := other.Opening(waittest.Context(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -372,11 +371,11 @@ func TestRewrite_Opening(t *testing.T) {
 func TestChangeOpening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		first, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)})
-		must(t, err)
+		must.NoError(t, err)
 		change := first
 		change.Members, change.Changes = []string{"bob", "team-*"}, 1
 		changed, err := l.ChangeOpening(waittest.Context(t), change)
-		must(t, err)
+		must.NoError(t, err)
 		if changed.Sequence <= first.Sequence {
 			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
 		}
@@ -385,7 +384,7 @@ func TestChangeOpening(t *testing.T) {
 		}
 		s := event.Subject{Session: "s", Kind: event.Open}
 		copied, err := l.Rewrite(waittest.Context(t), s, changed.Sequence, nil)
-		must(t, err)
+		must.NoError(t, err)
 		for _, sequence := range []uint64{changed.Sequence, copied.Sequence} {
 			if e, err := other.At(waittest.Context(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 || e.Began != first.Sequence {
 				t.Errorf("%+v, %v", e, err)
@@ -405,7 +404,7 @@ func TestChangeOpening(t *testing.T) {
 		// An opening that was lost is stored again, and is the first one of its name or none.
 		lost := eventlog.Opening{Session: "t", Life: "l", Owner: "me", Changes: 1}
 		_, err = l.ChangeOpening(waittest.Context(t), lost)
-		must(t, err)
+		must.NoError(t, err)
 		if got, err := other.Opening(waittest.Context(t), "t"); err != nil || got.Began != 0 {
 			t.Errorf("the life of a lost opening began at %d, %v", got.Began, err)
 		}
@@ -422,22 +421,22 @@ func TestOpening_OfALaterVersion(t *testing.T) {
 		msg.Data = []byte(`{"life":"l","owner":"me","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
 		msg.Header.Set("Rejoin-Later", "7")
 		ack, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg)
-		must(t, err)
+		must.NoError(t, err)
 		s := event.Subject{Session: "s", Kind: event.Open}
 		copied, err := l.Rewrite(waittest.Context(t), s, ack.Sequence, nil)
-		must(t, err)
+		must.NoError(t, err)
 		stored, err := streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence)
-		must(t, err)
+		must.NoError(t, err)
 		if stored.Header.Get("Rejoin-Later") != "7" || !bytes.Equal(stored.Data, msg.Data) {
 			t.Errorf("the copy has %v, %s", stored.Header, stored.Data)
 		}
 		o, err := other.Opening(waittest.Context(t), "s")
-		must(t, err)
+		must.NoError(t, err)
 		o.Members, o.Changes = []string{"bob"}, 1
 		changed, err := other.ChangeOpening(waittest.Context(t), o)
-		must(t, err)
+		must.NoError(t, err)
 		stored, err = streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), changed.Sequence)
-		must(t, err)
+		must.NoError(t, err)
 		want := `{"changes":1,"created":"2026-01-02T03:04:05Z","life":"l","members":["bob"],"owner":"me","readers":["eve"]}`
 		if string(stored.Data) != want {
 			t.Errorf("the changed opening has %s, want %s", stored.Data, want)
@@ -450,21 +449,21 @@ func TestRewrite_End(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	s := event.Subject{Session: "s", Life: "l", Kind: event.End}
-	must(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
+	must.NoError(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
 	first, err := l.Last(waittest.Context(t), s)
-	must(t, err)
+	must.NoError(t, err)
 	at := first
 	for range 2 {
 		again, err := l.Rewrite(waittest.Context(t), s, at, nil)
-		must(t, err)
+		must.NoError(t, err)
 		if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != first || e.Sequence == first {
 			t.Errorf("%+v, %v", e, err)
 		}
 		at = again.Sequence
 	}
-	must(t, l.Delete(waittest.Context(t), 0, at))
+	must.NoError(t, l.Delete(waittest.Context(t), 0, at))
 	again, err := l.Rewrite(waittest.Context(t), s, at, nil)
-	must(t, err)
+	must.NoError(t, err)
 	if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != 0 {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -2,14 +2,11 @@ package eventlog_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"rejoin/shared/event"
@@ -113,10 +110,7 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 	f.mu.Lock()
 	before := len(f.starts)
 	f.mu.Unlock()
-	lost, err := l.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lost := look(t, l)
 	stop(t, srv, l)
 	copyTree(t, older, srv.Dir())
 	start(t, srv, l)
@@ -196,27 +190,4 @@ func TestTail_WithoutJanitor(t *testing.T) {
 	if s := look(t, l); len(s.Generations) != 2 || s.Generation() != want {
 		t.Errorf("the janitor makes generations %+v of it, want %+v at the end", s.Generations, want)
 	}
-}
-
-func TestTail_RemovesItsConsumer(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
-	publish(t, l, "s", "t", 1)
-	ctx, end := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	caughtUp := make(chan struct{})
-	tell := sync.OnceFunc(func() { close(caughtUp) })
-	go func() {
-		ended <- l.Tail(ctx, 0, eventlog.TailConfig{
-			Start:   func(context.Context, eventlog.State) (uint64, error) { return 0, nil },
-			Handle:  func(eventlog.Entry, uint64) {},
-			Through: func(uint64, uint64) { tell() },
-		})
-	}()
-	waittest.Receive(t, "the tail has caught up", caughtUp)
-	end()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("it ended with %v", err)
-	}
-	wantConsumers(t, l, 0)
 }

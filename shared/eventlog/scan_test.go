@@ -99,11 +99,7 @@ func TestScan_BoundedInBytes(t *testing.T) {
 		}
 	}
 	nc := connect(t, srv)
-	reader, err := eventlog.Open(waittest.Context(t), nc, quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(reader.Close)
+	reader := openOn(t, nc)
 	before := nc.Stats().InBytes
 	blocked, release := make(chan struct{}), make(chan struct{})
 	var scanning sync.WaitGroup

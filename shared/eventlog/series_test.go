@@ -77,7 +77,7 @@ func TestSeries_OrderOverConnections(t *testing.T) {
 			time.Sleep(50 * time.Millisecond) // time to overtake what is lost
 		}()
 		all := runSeries(t, l, seriesOf(stream, n), 10*time.Second, cut)
-		wantBeginning(t, round, all, entriesOf(t, reader, stream))
+		wantBeginning(t, round, all, entriesIn(t, reader, "s", "", stream))
 	}
 }
 
@@ -108,25 +108,6 @@ func seriesOf(stream string, n int) []eventlog.Event {
 	return events
 }
 
-// entriesOf reads a whole stream.
-func entriesOf(t *testing.T, l *eventlog.Log, stream string) (all []eventlog.Entry) {
-	t.Helper()
-	state, ctx := look(t, l), waittest.Context(t)
-	after := uint64(0)
-	for after < state.Last {
-		page, err := l.Read(ctx, eventlog.Query{Session: "s", Stream: stream, After: after, UpTo: state.Last, MaxEvents: 1000, MaxBytes: 1 << 20})
-		if errors.Is(err, eventlog.ErrUnavailable) && ctx.Err() == nil {
-			continue // a server of a cluster was silent for too long
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, page.Entries...)
-		after = page.Through
-	}
-	return all
-}
-
 // Series of several streams and single events come to one partition at once. What a series
 // hears of its events is what the log has, also of those that it had before, and one
 // that the log does not take fails alone.
@@ -151,7 +132,7 @@ func TestSeries_OrderInACluster(t *testing.T) {
 	running.Wait()
 	for i, all := range results {
 		entries := map[uint64]eventlog.Entry{}
-		for _, e := range entriesOf(t, l, fmt.Sprint(i)) {
+		for _, e := range entriesIn(t, l, "s", "", fmt.Sprint(i)) {
 			entries[e.Sequence] = e
 		}
 		if len(entries) != n-1 {
@@ -231,7 +212,7 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 		all := runSeries(t, l, seriesOf(stream, n), 3*time.Second)
 		upsetting.Wait()
 		c.WaitCurrent()
-		wantBeginning(t, round, all, entriesOf(t, l, stream))
+		wantBeginning(t, round, all, entriesIn(t, l, "s", "", stream))
 		if all[n-1].err != nil {
 			failed++
 		}
@@ -265,7 +246,7 @@ func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
 	c.Servers[2].Start()
 	c.WaitCurrent()
 	publishOnce(t, l, 1000)
-	for _, e := range entriesOf(t, l, "t") {
+	for _, e := range entriesIn(t, l, "s", "", "t") {
 		for i, b := range all {
 			if bytes.Equal(e.Data, b.event.Data) && !errors.Is(b.err, eventlog.ErrUnknown) {
 				t.Errorf("event %d is stored: %v", i, b.err)

@@ -91,40 +91,34 @@ func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 	for name, servers := range map[string]string{"made there": "", "from another cluster": `{"other":"ID"}`} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			keepsGenerations(t, servers)
+			l := clustered(t, natstest.StartCluster(t), 1)
+			publish(t, l, "s", "t", 1)
+			publish(t, l, "s", "t", 2)
+			js := newJetStream(t, l)
+			cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
+			if delete(cfg.Metadata, "rejoin.servers"); servers != "" {
+				cfg.Metadata["rejoin.servers"] = servers
+			}
+			update(t, js, cfg)
+			ack, err := js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := slices.Concat(look(t, l).Generations[:1], []event.Generation{{ID: "alone", Start: ack.Sequence}})
+			if got := look(t, l).Generations; !slices.Equal(got, want) {
+				t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)
+			}
+			there := allServers(t, l)
+			begin(t, l, there)
+			written := listed(t, l)
+			if entry := fmt.Sprintf(",alone:%d,", ack.Sequence); !strings.Contains(written, entry) {
+				t.Errorf("the generations are %s, without %s", written, entry)
+			}
+			begin(t, l, there)
+			if again := listed(t, l); again != written {
+				t.Errorf("one began again: %s, before %s", again, written)
+			}
 		})
-	}
-}
-
-// keepsGenerations is the test for a partition whose metadata names other servers than those that hold it.
-func keepsGenerations(t *testing.T, servers string) {
-	t.Helper()
-	l := clustered(t, natstest.StartCluster(t), 1)
-	publish(t, l, "s", "t", 1)
-	publish(t, l, "s", "t", 2)
-	js := newJetStream(t, l)
-	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
-	if delete(cfg.Metadata, "rejoin.servers"); servers != "" {
-		cfg.Metadata["rejoin.servers"] = servers
-	}
-	update(t, js, cfg)
-	ack, err := js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := slices.Concat(look(t, l).Generations[:1], []event.Generation{{ID: "alone", Start: ack.Sequence}})
-	if got := look(t, l).Generations; !slices.Equal(got, want) {
-		t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)
-	}
-	there := allServers(t, l)
-	begin(t, l, there)
-	written := listed(t, l)
-	if entry := fmt.Sprintf(",alone:%d,", ack.Sequence); !strings.Contains(written, entry) {
-		t.Errorf("the generations are %s, without %s", written, entry)
-	}
-	begin(t, l, there)
-	if again := listed(t, l); again != written {
-		t.Errorf("one began again: %s, before %s", again, written)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -122,8 +123,8 @@ func TestTail_NewestIsRemovedUnseen(t *testing.T) {
 	last := publish(t, l, "s", "t", 0)
 	f := follow(t, l, 0, 0)
 	f.wait(t, "caught up", func() bool { return f.through == last })
-	must(t, l.Purge(waittest.Context(t), 0, last+4)) // as if three entries had been stored and removed
-	if state := lookAt(t, l, 0); state.Last != last+3 {
+	must.NoError(t, l.Purge(waittest.Context(t), 0, last+4)) // as if three entries had been stored and removed
+	if state := look(t, l); state.Last != last+3 {
 		t.Fatalf("the partition ends at %d", state.Last)
 	}
 	f.wait(t, "caught up again", func() bool { return f.through == last+3 })
@@ -152,16 +153,11 @@ func TestTail_LooksDoNotInterrupt(t *testing.T) {
 		})
 	}
 	for range 500 { // the tail hears of every look
-		if _, err := l.Look(waittest.Context(t), 0); err != nil {
-			t.Fatal(err)
-		}
+		look(t, l)
 	}
 	stop()
 	published.Wait()
-	state, err := l.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := look(t, l)
 	f.waitLast(t, state.Last)
 	if f.again() > 0 || f.missed != 0 || uint64(len(f.entries)) != state.Last {
 		t.Errorf("%d starts, %d missed, %d entries of %d", len(f.starts), f.missed, len(f.entries), state.Last)
@@ -188,7 +184,7 @@ func TestTail_HeadersOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true })
+	f := follow(t, l, 0, 0, headersOnly)
 	f.waitLast(t, 4)
 	for i, e := range f.entries {
 		if e.Size != sizes[i] || e.Data != nil || e.Final != (i == 2) || e.Type != []string{"message", "message", "tick", "message"}[i] {

@@ -3,7 +3,6 @@ package eventlog
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"maps"
 	"sync"
 	"testing"
@@ -21,11 +20,7 @@ import (
 // acting one has begun in it meanwhile.
 func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 	t.Parallel()
-	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
 	var created map[string]string
 	if err := l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		created = maps.Clone(cfg.Metadata)
@@ -45,11 +40,7 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 // A janitor that stands still once reads the metadata again.
 func TestRewriteMetadata_HeldUp(t *testing.T) {
 	t.Parallel()
-	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
 	_, info, err := l.info(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -71,12 +62,7 @@ func TestRewriteMetadata_HeldUp(t *testing.T) {
 // would then tell that its sequences were given again.
 func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 	t.Parallel()
-	c := natstest.StartCluster(t)
-	l, err := Create(t.Context(), c.Servers[0].Connect(), Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	l := createLog(t, natstest.StartCluster(t).Servers[0].Connect(), Settings{Partitions: 1, Replicas: 3})
 	gone, _ := l.State(0)
 	over, end := context.WithCancel(t.Context())
 	end()
@@ -103,16 +89,8 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 			lost()
 		}
 	}
-	l, err := Create(t.Context(), srv.Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	l, err = Create(t.Context(), srv.Connect(nats.SetCustomDialer(&link)), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	createLog(t, srv.Connect(), Settings{Partitions: 1}).Close()
+	l := createLog(t, srv.Connect(nats.SetCustomDialer(&link)), Settings{Partitions: 1})
 	js := natstest.JetStream(t, srv.Connect())
 	if err := js.DeleteStream(t.Context(), "MCP_0"); err != nil {
 		t.Fatal(err)
