@@ -655,55 +655,6 @@ func check(t *testing.T, rt *rapid.T, l *eventlog.Log, session string, ops []op,
 	}
 }
 
-// BenchmarkPublishFenced stores 512 B events in 1,000 streams, many at once, on one server.
-func BenchmarkPublishFenced(b *testing.B) {
-	const streams, under = 1000, 4096
-	for name, life := range map[string]string{"life": "k3j9x2abqwer", "no life": ""} {
-		b.Run(name, func(b *testing.B) {
-			srv := natstest.Start(b)
-			nc, err := eventlog.Connect(srv.URL(), b.Name(), quiet(b))
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(nc.Close)
-			l, err := eventlog.Create(waittest.Context(b), nc, one(), quiet(b))
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(l.Close)
-			data := make([]byte, 512)
-			events := make([]eventlog.Event, streams)
-			for i := range events {
-				events[i] = eventlog.Event{Session: "8e41f0c2-2b5d-4f0e-9d1c-0a7f5f0f3f11", Life: life, Stream: fmt.Sprint("stream-", i), Data: data}
-				if _, err := l.Publish(b.Context(), events[i]); err != nil {
-					b.Fatal(err)
-				}
-			}
-			begun := make(chan *eventlog.Publishing, under)
-			var waiting sync.WaitGroup
-			waiting.Go(func() {
-				for w := range begun {
-					if _, err := w.Wait(b.Context()); err != nil {
-						b.Error(err)
-					}
-				}
-			})
-			n := 0
-			for b.Loop() {
-				w, err := l.PublishAsync(b.Context(), events[n%streams])
-				if err != nil {
-					b.Fatal(err)
-				}
-				n++
-				begun <- w
-			}
-			close(begun)
-			waiting.Wait()
-			b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
-		})
-	}
-}
-
 // In a cluster, events of several publishers to one stream wait together for its fence, and are
 // stored in the order in which they were begun.
 func TestBegin_ManyToOneStreamInACluster(t *testing.T) {

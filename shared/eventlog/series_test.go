@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,54 +250,6 @@ func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
 			if bytes.Equal(e.Data, b.event.Data) && !errors.Is(b.err, eventlog.ErrUnknown) {
 				t.Errorf("event %d is stored: %v", i, b.err)
 			}
-		}
-	}
-}
-
-// BenchmarkSeries stores 1,000 short events with three replicas, by one publisher or by
-// eight at once: as a series, one after the other, and pipelined, which does not keep
-// their order when a leader changes.
-func BenchmarkSeries(b *testing.B) {
-	const n = 1000
-	l := replicated(b, natstest.StartCluster(b))
-	streams := atomic.Int64{}
-	store := func(begin func(context.Context, eventlog.Event) (*eventlog.Publishing, error), wait bool) {
-		var under []*eventlog.Publishing
-		stream := fmt.Sprint(streams.Add(1))
-		for i := range n {
-			w, err := begin(b.Context(), eventlog.Event{Session: "s", Stream: stream, Data: numbered(i)})
-			if err == nil && wait {
-				_, err = w.Wait(b.Context())
-			} else if err == nil {
-				under = append(under, w)
-			}
-			if err != nil {
-				b.Error(err)
-				return
-			}
-		}
-		for _, w := range under {
-			if _, err := w.Wait(b.Context()); err != nil {
-				b.Error(err)
-			}
-		}
-	}
-	for _, publishers := range []int{1, 8} {
-		for name, publish := range map[string]func(){
-			"series":     func() { store(l.Series().PublishAsync, false) },
-			"one by one": func() { store(l.PublishAsync, true) },
-			"pipelined":  func() { store(l.PublishAsync, false) },
-		} {
-			b.Run(fmt.Sprintf("%s/%d", name, publishers), func(b *testing.B) {
-				for b.Loop() {
-					var publishing sync.WaitGroup
-					for range publishers {
-						publishing.Go(publish)
-					}
-					publishing.Wait()
-				}
-				b.ReportMetric(float64(b.N*n*publishers)/b.Elapsed().Seconds(), "events/s")
-			})
 		}
 	}
 }
