@@ -7,6 +7,7 @@ import (
 
 	"rejoin/bench/measure"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestChoose_GroupOrName(t *testing.T) {
@@ -17,10 +18,7 @@ func TestChoose_GroupOrName(t *testing.T) {
 		"storm,many":             "many storm-window storm-log",
 		"slow,cold,storm-window": "storm-window slow cold",
 	} {
-		chosen, err := choose(names)
-		if err != nil {
-			t.Fatal(err)
-		}
+		chosen := must.Value(choose(names))(t)
 		var got []string
 		for _, c := range chosen {
 			got = append(got, c.Name)
@@ -39,9 +37,7 @@ func TestChoose_GroupOrName(t *testing.T) {
 func TestBars_NameExistingCases(t *testing.T) {
 	for _, b := range measure.Bars() {
 		for _, name := range b.Cases {
-			if _, err := choose(name); err != nil {
-				t.Error(err)
-			}
+			must.Value(choose(name))(t)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -109,10 +110,7 @@ func TestCursor_IsAnEventID(t *testing.T) {
 // scripted is a server that writes one script to each connection, then ends it.
 func scripted(t *testing.T, scripts ...string) (addr string, requests func() []string) {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	var all sync.WaitGroup
 	var got []string
 	all.Go(func() {
@@ -155,13 +153,9 @@ func TestStorm_ResumesWithNewestID(t *testing.T) {
 		Clients: 1, AtOnce: true, After: func(int) (string, int) { return "s_0000000_5", 5 },
 		Target: Target{Addr: addr, Sequenced: true, Path: func(int) string { return "/x" }},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer l.Close()
-	if err := l.WaitFor(ctx, 5); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.WaitFor(ctx, 5))
 	for i, id := range []string{"s_0000000_5", "s_0000000_5", "s_0000000_7"} {
 		if r := requests()[i]; !strings.HasPrefix(r, "GET /x HTTP/1.1\r\n") || !strings.Contains(r, "\r\nLast-Event-ID: "+id+"\r\n") {
 			t.Errorf("request %d is %q, want id %s", i, r, id)

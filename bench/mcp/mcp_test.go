@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -45,15 +46,10 @@ func TestMCPClient_Resumes(t *testing.T) {
 	defer h.CloseIdleConnections()
 	gone := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer gone.Close() // until then no other program gets its port
-	c, err := openMCP(t.Context(), h, s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(openMCP(t.Context(), h, s.URL))(t)
 	c.urls = append(c.urls, gone.URL) // another edge, which is ending
 	var steps []int
-	if err := c.call(t.Context(), "count", "{}", func(n int) { steps = append(steps, n) }); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.call(t.Context(), "count", "{}", func(n int) { steps = append(steps, n) }))
 	if !slices.Equal(steps, []int{1, 2}) {
 		t.Errorf("the steps are %v", steps)
 	}

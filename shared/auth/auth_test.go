@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -49,41 +50,28 @@ func newKeyring(t testing.TB) keyring {
 	r, err1 := rsa.GenerateKey(rand.Reader, 2048)
 	e, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	_, d, err3 := ed25519.GenerateKey(rand.Reader)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(err1, err2, err3))
 	return keyring{r, e, d}
 }
 
 func write(t testing.TB, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 
 func publicPEM(t testing.TB, key any) []byte {
 	t.Helper()
-	der, err := x509.MarshalPKIXPublicKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Value(x509.MarshalPKIXPublicKey(key))(t)
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 
 func verifier(t testing.TB, cfg Config) *Verifier {
 	t.Helper()
 	cfg.Auth, cfg.Audience = ModeJWT, "rejoin"
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	v, err := newVerifier(cfg, quiet, clock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	must.NoError(t, cfg.Validate())
+	return must.Value(newVerifier(cfg, quiet, clock))(t)
 }
 
 // good are the claims of a token that is good at noon.
@@ -112,21 +100,14 @@ func sign(t testing.TB, method jwt.SigningMethod, key any, c jwt.Claims, header 
 	for i := 0; i+1 < len(header); i += 2 {
 		token.Header[header[i]] = header[i+1]
 	}
-	text, err := token.SignedString(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return must.Value(token.SignedString(key))(t)
 }
 
 // raw makes a token of a header and a payload as they stand, signed with the secret.
 func raw(t testing.TB, header, payload string) string {
 	t.Helper()
 	text := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
-	signature, err := jwt.SigningMethodHS256.Sign(text, []byte(secret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	signature := must.Value(jwt.SigningMethodHS256.Sign(text, []byte(secret)))(t)
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
@@ -289,18 +270,9 @@ func TestVerify_AlgorithmOfKey(t *testing.T) {
 
 func TestKeys_InvalidFile(t *testing.T) {
 	ring := newKeyring(t)
-	weak, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: ring.rsa.N.Rsh(ring.rsa.N, 1500), E: 65537})
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(ring.ed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	weak := must.Value(x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: ring.rsa.N.Rsh(ring.rsa.N, 1500), E: 65537}))(t)
+	other := must.Value(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))(t)
+	private := must.Value(x509.MarshalPKCS8PrivateKey(ring.ed))(t)
 	block := func(kind string, der []byte) []byte {
 		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	}
@@ -381,9 +353,7 @@ func TestConfig_PublicAddress(t *testing.T) {
 			t.Errorf("%s: %v", addr, err)
 		}
 		for _, cfg := range []Config{{Auth: ModeJWT}, {Insecure: true}} {
-			if err := cfg.CheckListen(addr, "--edge-addr"); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, cfg.CheckListen(addr, "--edge-addr"))
 		}
 	}
 }
@@ -402,9 +372,7 @@ func TestPatterns(t *testing.T) {
 		Pattern(long):           {[]string{long}, []string{long[1:]}},
 		Pattern(long[1:] + "*"): {[]string{long}, []string{"y"}},
 	} {
-		if err := pattern.Check(); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, pattern.Check())
 		for _, name := range tt.yes {
 			if !pattern.Match(name) {
 				t.Errorf("%s does not match %s", pattern, name)
@@ -467,9 +435,7 @@ func TestGrantsActsFor(t *testing.T) {
 func TestPatterns_Subjects(t *testing.T) {
 	long := strings.Repeat("x", maxSubjectLen)
 	for _, good := range []Pattern{"*", "a", "a*", "auth0|5f7c", "a b", "ä*", "**", Pattern(long), Pattern(long + "*")} {
-		if err := good.CheckSubject(); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, good.CheckSubject())
 	}
 	for _, bad := range []Pattern{"", Pattern(long + "x"), Pattern(long + "x*")} {
 		if err := bad.CheckSubject(); !errors.Is(err, ErrPattern) {
@@ -481,10 +447,7 @@ func TestPatterns_Subjects(t *testing.T) {
 func TestSign_Verifies(t *testing.T) {
 	v := verifier(t, Config{SecretFile: write(t, []byte(secret)), Issuer: "me"})
 	token := Token{Subject: "alice", Audience: "rejoin", Issuer: "me", Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Owners: []Pattern{"user-*", "a b"}, Admin: true, Issued: noon, Expires: noon.Add(time.Minute)}
-	text, err := token.Sign([]byte(secret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(token.Sign([]byte(secret)))(t)
 	got, err := v.Verify(t.Context(), text)
 	want := Grants{Subject: "alice", Owners: []Pattern{"user-*", "a b"}, Publish: []Pattern{"a*"}, Subscribe: []Pattern{"*"}, Admin: true, Expires: noon.Add(time.Minute + Leeway).Local()}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -528,14 +491,10 @@ func FuzzTokens(f *testing.F) {
 			t.Errorf("%q is taken as %+v", payload, g)
 		}
 		for _, p := range slices.Concat(g.Publish, g.Subscribe) {
-			if err := p.Check(); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, p.Check())
 		}
 		for _, p := range g.Owners {
-			if err := p.CheckSubject(); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, p.CheckSubject())
 		}
 		if g.ActsFor("") {
 			t.Error("somebody acts for an empty owner")
@@ -586,9 +545,7 @@ func BenchmarkVerify(b *testing.B) {
 					if anew {
 						v.memory.Purge()
 					}
-					if _, err := v.Verify(b.Context(), token); err != nil {
-						b.Fatal(err)
-					}
+					must.Value(v.Verify(b.Context(), token))(b)
 				}
 			})
 		}

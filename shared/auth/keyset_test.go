@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"rejoin/shared/must"
 )
 
 // issuer serves a key set, as who signs tokens does.
@@ -52,10 +54,7 @@ func (k keyring) rsaJWK(id string) map[string]any {
 
 func (k keyring) ecJWK(t *testing.T, id string) map[string]any {
 	t.Helper()
-	point, err := k.ec.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	point := must.Value(k.ec.PublicKey.Bytes())(t)
 	return map[string]any{"kty": "EC", "crv": elliptic.P256().Params().Name, "kid": id, "x": encoded(point[1:33]), "y": encoded(point[33:]), "use": "sig", "alg": "ES256"}
 }
 
@@ -73,9 +72,7 @@ func setVerifier(t *testing.T, url string) (*Verifier, *moving) {
 	t.Helper()
 	m := &moving{}
 	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url, Issuer: "login"}, quiet, m.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return v, m
 }
 
@@ -165,10 +162,7 @@ func TestParseKeySet_OneKey(t *testing.T) {
 	} {
 		key := ring.rsaJWK("r")
 		key[tt.member] = tt.value
-		data, err := json.Marshal(map[string]any{"keys": []any{key}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Value(json.Marshal(map[string]any{"keys": []any{key}}))(t)
 		if keys, err := parseKeySet(data); len(keys) != tt.want {
 			t.Errorf("%s = %v: %d keys, want %d: %v", tt.member, tt.value, len(keys), tt.want, err)
 		}
@@ -231,16 +225,12 @@ func TestKeySet_Unreachable(t *testing.T) {
 		t.Errorf("there was no pause: %v", err)
 	}
 	clock.pass(keySetPause)
-	if _, err := v.Verify(t.Context(), token); err != nil {
-		t.Error(err)
-	}
+	must.Value(v.Verify(t.Context(), token))(t)
 
 	// From now on the keys are known, and stay good while the issuer is down.
 	is.Close()
 	clock.pass(keySetAge)
-	if _, err := v.Verify(t.Context(), token); err != nil {
-		t.Error(err)
-	}
+	must.Value(v.Verify(t.Context(), token))(t)
 	if _, err := v.Verify(t.Context(), sign(t, jwt.SigningMethodEdDSA, ring.ed, good(), "kid", "2")); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a key that may be new: %v", err)
 	}
@@ -315,10 +305,7 @@ func TestKeySet_OneFetch(t *testing.T) {
 func FuzzKeySets(f *testing.F) {
 	ring := newKeyring(f)
 	for _, key := range []map[string]any{ring.rsaJWK("r"), ring.edJWK("d"), {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, {"kty": "oct", "k": "AA"}} {
-		set, err := json.Marshal(map[string]any{"keys": []any{key}})
-		if err != nil {
-			f.Fatal(err)
-		}
+		set := must.Value(json.Marshal(map[string]any{"keys": []any{key}}))(f)
 		f.Add(set)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

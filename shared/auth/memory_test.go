@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"rejoin/shared/must"
 )
 
 // counting counts how often a key is looked for.
@@ -25,9 +27,7 @@ func (c *counting) find(ctx context.Context, algorithm, id string) (any, error) 
 func TestCache_Expiry(t *testing.T) {
 	m := &moving{}
 	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	c := &counting{keys: v.keys}
 	v.keys = c
 	token := sign(t, jwt.SigningMethodHS256, []byte(secret), with("exp", noon.Add(90*time.Second).Unix()))

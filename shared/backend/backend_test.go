@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -66,10 +67,7 @@ func TestMetrics_Connected(t *testing.T) {
 	srv.Stop()
 	value := func(name string) func() float64 {
 		return func() float64 {
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			families := must.Value(registry.Gather())(t)
 			for _, f := range families {
 				if f.GetName() == name {
 					m := f.GetMetric()[0]
@@ -128,9 +126,7 @@ func TestOpen_LogOfAnotherVersion(t *testing.T) {
 	srv := natstest.Start(t)
 	js := natstest.JetStream(t, srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
 	config := jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "1", "rejoin.birth": "x"}}
-	if _, err := js.CreateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.CreateStream(t.Context(), config))(t)
 	want := srv.URL() + `: the stored log does not match: it has version "1" and this program reads version "3"; use the program that wrote it, or begin another log; --nats-url chooses another server`
 	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)
 	if _, err := backend.Open(t.Context(), cfg, "test", none); err == nil || err.Error() != want {
@@ -155,10 +151,7 @@ func TestServe_LogIsConverted(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)
-	b, err := backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none))(t)
 	defer b.Close()
 	w, ended := waits{make(chan struct{})}, make(chan error, 1)
 	go func() {
@@ -168,16 +161,11 @@ func TestServe_LogIsConverted(t *testing.T) {
 	}()
 	waittest.Receive(t, "the service runs", w.runs)
 	js := natstest.JetStream(t, srv.Connect())
-	stream, err := js.Stream(t.Context(), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(t.Context(), "MCP_0"))(t)
 	converted := stream.CachedInfo().Config
 	maps.DeleteFunc(converted.Metadata, func(key, _ string) bool { return !strings.HasPrefix(key, "rejoin.") })
 	converted.Metadata["rejoin.version"] = "4"
-	if _, err := js.UpdateStream(t.Context(), converted); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.UpdateStream(t.Context(), converted))(t)
 	if err := waittest.Receive(t, "it ends", ended); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
 		t.Errorf("it ends with %v", err)
 	}
@@ -186,9 +174,7 @@ func TestServe_LogIsConverted(t *testing.T) {
 // A service that was told how to identify itself does not go on without.
 func TestConfig_InvalidSeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "seed")
-	if err := os.WriteFile(file, []byte("SUA"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte("SUA"), 0o600))
 	for want, cfg := range map[string]backend.Config{
 		"--nats-nkey " + file: {NATSNkey: file},
 		"no such file":        {NATSNkey: file + "s"},
@@ -220,9 +206,7 @@ func refusable(t *testing.T) (*natstest.Server, *guard) {
 	t.Helper()
 	g := &guard{}
 	file := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(file, []byte("jetstream: true"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte("jetstream: true"), 0o600))
 	return natstest.StartConfig(t, file, func(o *server.Options) { o.CustomClientAuthentication = g }), g
 }
 
@@ -234,9 +218,7 @@ func TestConnect_ServerRefusesForAWhile(t *testing.T) {
 	var logs waittest.Buffer
 	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("test", slog.New(slog.NewTextHandler(&logs, nil)),
 		nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer nc.Close()
 	g.refuses.Store(true)
 	srv.Stop()
@@ -270,9 +252,7 @@ func TestCreate_ServerRefusesForAWhile(t *testing.T) {
 	const reason = `msg="waiting for NATS" reason="nats: authorization violation"`
 	waittest.Until(t, "the log has the reason", func() bool { return g.refused.Load() >= 3 && strings.Contains(logs.String(), reason) })
 	g.refuses.Store(false)
-	if err := waittest.Receive(t, "it is opened", opened); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, waittest.Receive(t, "it is opened", opened))
 	if n := strings.Count(logs.String(), reason); n != 1 {
 		t.Errorf("the reason is logged %d times", n)
 	}
@@ -281,10 +261,7 @@ func TestCreate_ServerRefusesForAWhile(t *testing.T) {
 // Each try has a port of its own, which is no reason of its own.
 func TestCreate_ServerResetsConnections(t *testing.T) {
 	t.Parallel()
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = ln.Close() }()
 	tries := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -327,10 +304,7 @@ func TestCreate_ServerResetsConnections(t *testing.T) {
 func TestConnect_InboxHasTheServiceName(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	nc, err := backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler)))(t)
 	defer nc.Close()
 	if got := nc.NewInbox(); !strings.HasPrefix(got, "_INBOX_rejoin=20log.") {
 		t.Error(got)

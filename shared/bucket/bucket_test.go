@@ -63,9 +63,7 @@ func (s *seen) end() error {
 func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
 	t.Helper()
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", LimitMarkerTTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return kv
 }
 
@@ -96,9 +94,8 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	late.expect("a=2@3 removed=false", "b=@4 removed=true", "whole")
 	must.NoError(t, kv.Purge(t.Context(), "a", jetstream.PurgeTTL(time.Hour)))
 	late.expect("a=@5 removed=true")
-	_, err := kv.Create(t.Context(), "c", []byte("1"), jetstream.KeyTTL(6*time.Second)) // it is shown before
-	must.NoError(t, err)
-	late.expect("c=1@6 removed=false", "c=@7 removed=true") // it outlived its time
+	must.Value(kv.Create(t.Context(), "c", []byte("1"), jetstream.KeyTTL(6*time.Second)))(t) // it is shown before
+	late.expect("c=1@6 removed=false", "c=@7 removed=true")                                  // it outlived its time
 
 	for _, s := range []*seen{empty, late} {
 		s.stop()
@@ -108,8 +105,7 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 	}
 	began := time.Now()
 	waittest.Until(t, "all consumers are removed", func() bool {
-		stream, err := js.Stream(t.Context(), "KV_B")
-		must.NoError(t, err)
+		stream := must.Value(js.Stream(t.Context(), "KV_B"))(t)
 		return stream.CachedInfo().State.Consumers == 0
 	})
 	if took := time.Since(began); took > 30*time.Second { // the server removes unused ones after a minute
@@ -217,21 +213,13 @@ func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
 func TestFollow_CompleteInACluster(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
-	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(c.URL(), nats.Timeout(30*time.Second)))(t)
 	t.Cleanup(nc.Close)
 	js := natstest.JetStream(t, nc)
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", Replicas: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}))(t)
 	for n := range 200 {
 		revision, err := kv.PutString(t.Context(), "key"+strconv.Itoa(n%10), "value")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		var whole uint64
 		for err = jetstream.ErrNoHeartbeat; errors.Is(err, jetstream.ErrNoHeartbeat); { // who follows starts again then
 			ctx, cancel := context.WithCancel(t.Context())

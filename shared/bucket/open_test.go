@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/bucket"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -32,10 +33,7 @@ func TestOpen_ConcurrentCreators(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	kv, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: 9})
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: 9}))(t)
 	status, err := kv.Status(t.Context())
 	if err != nil || status.Values() != 8 || status.History() == 9 {
 		t.Errorf("the bucket is %+v, %v", status, err)
@@ -56,9 +54,7 @@ func TestOpen_CannotBeCreated(t *testing.T) {
 func TestConflict_RefusedRevision(t *testing.T) {
 	t.Parallel()
 	kv := create(t, connect(t, natstest.Start(t)))
-	if _, err := kv.PutString(t.Context(), "k", "1"); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(kv.PutString(t.Context(), "k", "1"))(t)
 	_, created := kv.Create(t.Context(), "k", nil)
 	_, updated := kv.Update(t.Context(), "k", nil, 7)
 	_, missing := kv.Get(t.Context(), "none")
@@ -89,11 +85,7 @@ func TestEnsure_Unanswered(t *testing.T) {
 	silence := natstest.NewSilence(t, srv, "STREAM.INFO.KV_B ")
 	js := natstest.JetStream(t, srv.Connect(nats.SetCustomDialer(&silence.Link)))
 	cfg := jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}
-	if _, err := js.CreateKeyValue(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.CreateKeyValue(waittest.Context(t), cfg))(t)
 	silence.Next(1)
-	if _, err := bucket.Ensure(waittest.Context(t), js, cfg); err != nil {
-		t.Error(err)
-	}
+	must.Value(bucket.Ensure(waittest.Context(t), js, cfg))(t)
 }

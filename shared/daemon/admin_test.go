@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/must"
 	"rejoin/shared/web/webtest"
 )
 
@@ -25,10 +26,7 @@ import (
 func startAdmin(t *testing.T, cfg Config, env Env) (url string) {
 	t.Helper()
 	cfg.AdminAddr = "127.0.0.1:0"
-	admin, err := NewAdmin(cfg, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admin := must.Value(NewAdmin(cfg, env))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- admin.Run(ctx) }()
@@ -115,10 +113,7 @@ func TestAdmin_PprofIsOptional(t *testing.T) {
 // A page whose name was made to resolve to this machine sends that name, and is one origin with
 // the port to its browser: nothing but the name tells it from a monitoring system.
 func TestAttackRebindingAdminPort(t *testing.T) {
-	machine, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := must.Value(os.Hostname())(t)
 	url := startAdmin(t, Config{Pprof: true, AdminHosts: []string{"rejoin.example", "[2001:db8::1]"}}, NewEnv(nil))
 	for host, want := range map[string]int{
 		"evil.example": 403, "evil.example:9080": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:80": 403, "evil.example.:9080": 403,
@@ -158,15 +153,10 @@ func TestAdminHosts_NoHost(t *testing.T) {
 }
 
 func TestListen_ErrorNamesTheFlag(t *testing.T) {
-	taken, err := Listen("127.0.0.1:0", "--edge-addr")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Value(Listen("127.0.0.1:0", "--edge-addr"))(t)
 	defer func() { _ = taken.Close() }()
 	_, port, err := net.SplitHostPort(taken.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 
 	tests := map[string]struct {
 		addr  string
@@ -212,9 +202,7 @@ func TestRun_AdminPortClosesLast(t *testing.T) {
 		status, body = get(t, "http://"+line.Addr+"/readyz")
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, `"draining":true`) {
 		t.Errorf("while stopping, /readyz says %d %s", status, body)
 	}
@@ -232,9 +220,7 @@ func TestRun_WithoutAdminPort(t *testing.T) {
 
 func TestRun_AdminPortIsTaken(t *testing.T) {
 	ln, err := Listen("127.0.0.1:0", "--admin-addr")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = ln.Close() }()
 	err = Run(t.Context(), Config{AdminAddr: ln.Addr().String()}, NewEnv(nil))
 	if err == nil || !strings.Contains(err.Error(), "choose another with --admin-addr") {

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -289,9 +290,7 @@ func TestLogger_Format(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			log.Info("hello")
 			if !strings.HasSuffix(out.String(), tt.want) || (tt.want == "") != (out.Len() == 0) {
 				t.Errorf("got %q, want %q", out.String(), tt.want)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 )
 
 // fileCLI is a program with flags of the kinds that a file sets.
@@ -65,9 +66,7 @@ func TestMain_Check(t *testing.T) {
 func configured(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rejoin.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return "--config=" + file
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"rejoin/shared/must"
 )
 
 var errBroken = errors.New("broken pipe")
@@ -50,9 +52,7 @@ func TestGroup_StopsInReverseOrder(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
-		if err := g.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, g.Run(ctx))
 		want := []string{"edge told", "edge done", "janitor told", "janitor done", "nats told", "nats done"}
 		if got := r.all(); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
@@ -90,9 +90,7 @@ func TestGroup_ActorReturnsNil(t *testing.T) {
 		var g Group
 		g.Add("nats", r.untilStopped("nats", 0, nil))
 		g.Add("task", func(context.Context) error { return nil })
-		if err := g.Run(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, g.Run(t.Context()))
 		if got, want := r.all(), []string{"nats told", "nats done"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}

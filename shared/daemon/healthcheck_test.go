@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 func TestHealthcheck(t *testing.T) {
@@ -14,9 +16,7 @@ func TestHealthcheck(t *testing.T) {
 	env.Health.Add("log", func() error { return trouble })
 	addr := strings.TrimPrefix(startAdmin(t, Config{}, env), "http://")
 	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	run := func(addr string) (int, string) {
 		var cli testCLI
 		a, _, stderr := app(&cli, func(context.Context, Env) error {

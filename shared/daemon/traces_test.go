@@ -11,6 +11,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/shared/must"
 	"rejoin/shared/tracing"
 )
 
@@ -85,9 +86,7 @@ func TestTraces_ExportFailureIsLoggedOnce(t *testing.T) {
 	o := &outlet{SpanExporter: f, log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, err := range []error{nil, errors.New("away"), errors.New("away"), nil, nil} {
 		f.err = err
-		if err := o.ExportSpans(t.Context(), nil); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, o.ExportSpans(t.Context(), nil))
 	}
 	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], "not exported") || !strings.Contains(lines[1], "again") {
 		t.Errorf("the log says %q", lines)
@@ -97,10 +96,7 @@ func TestTraces_ExportFailureIsLoggedOnce(t *testing.T) {
 func TestLog_HasTheSpan(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
-		log, err := (&Config{LogFormat: format}).Logger(&out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		log := must.Value((&Config{LogFormat: format}).Logger(&out))(t)
 		span := tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
 		log.With("session", "s").InfoContext(span.Within(t.Context()), "a line")
 		log.InfoContext(trace.ContextWithSpan(t.Context(), nil), "another")

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // Whatever is logged is one line without control characters, from which it can be read again.
@@ -15,10 +17,7 @@ func FuzzVisible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		for _, format := range []string{"json", "text"} {
 			var out strings.Builder
-			log, err := (&Config{LogFormat: format}).Logger(&out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := must.Value((&Config{LogFormat: format}).Logger(&out))(t)
 			log.Info(value, "value", value, slog.Group("g", "error", value)) //nolint:sloglint // a message may be the NATS server's
 			line, rest, ended := strings.Cut(out.String(), "\n")
 			if !ended || rest != "" {

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 )
 
 func TestEventIDText(t *testing.T) {
@@ -154,8 +155,6 @@ func FuzzParseID(f *testing.F) {
 func BenchmarkParseID(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := event.ParseID("tools_a1b2c3d_1234567"); err != nil {
-			b.Fatal(err)
-		}
+		must.Value(event.ParseID("tools_a1b2c3d_1234567"))(b)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 )
 
 func TestMessages(t *testing.T) {
@@ -120,8 +121,6 @@ func BenchmarkCheckMessage(b *testing.B) {
 	b.SetBytes(int64(len(m)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := event.CheckMessage(m); err != nil {
-			b.Fatal(err)
-		}
+		must.NoError(b, event.CheckMessage(m))
 	}
 }

@@ -93,27 +93,14 @@ func TestSequenceAt_BesideWhatIsDeleted(t *testing.T) {
 	}
 	var all []eventlog.Entry
 	for range 9 {
-		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: []byte("{}")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := l.At(waittest.Context(t), 0, ack.Sequence)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, e)
+		all = append(all, must.Value(l.At(waittest.Context(t), 0, publish(t, l, "s", "a", 0)))(t))
 	}
 	deleted := []int{0, 3, 4, 8}
 	for _, i := range deleted {
-		if err := l.Delete(waittest.Context(t), 0, all[i].Sequence); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.Delete(waittest.Context(t), 0, all[i].Sequence))
 	}
 	for i, e := range all {
-		at, err := l.SequenceAt(waittest.Context(t), 0, e.Time)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must.Value(l.SequenceAt(waittest.Context(t), 0, e.Time))(t)
 		for k, other := range all {
 			if !slices.Contains(deleted, k) && (other.Sequence >= at) != (k >= i) {
 				t.Errorf("of event %d: %d, and event %d is %d", i, at, k, other.Sequence)

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -151,9 +152,7 @@ func TestTailAndRead_ClusterHasAllAcknowledged(t *testing.T) {
 				break
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if len(page.Entries) != n+1 || page.Through != last {
 			t.Fatalf("%d of %d events are read, up to %d", len(page.Entries), n+1, page.Through)
 		}
@@ -193,9 +192,7 @@ func TestTail_ClusterRestarts(t *testing.T) {
 			c.WaitCurrent()
 			continue
 		}
-		if _, err := js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, waittest.Timeout))(t)
 	}
 	for i, f := range followers {
 		f.waitLast(t, stored[len(stored)-1])

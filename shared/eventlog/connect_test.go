@@ -21,10 +21,7 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range n {
-		sub, err := nc.SubscribeSync(nc.NewRespInbox())
-		if err != nil {
-			t.Fatal(err)
-		}
+		sub := must.Value(nc.SubscribeSync(nc.NewRespInbox()))(t)
 		must.NoError(t, sub.Unsubscribe())
 	}
 	runtime.ReadMemStats(&after)
@@ -51,8 +48,7 @@ func TestConnect_ClosedByTheProgram(t *testing.T) {
 // on one that works.
 func TestConnect_RepeatedErrors(t *testing.T) {
 	var log waittest.Buffer
-	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)))
-	must.NoError(t, err)
+	nc := must.Value(eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil))))(t)
 	defer nc.Close()
 	waittest.Until(t, "it is connected", func() bool { return strings.Contains(log.String(), "connected to NATS") })
 	logged := func(want int) {

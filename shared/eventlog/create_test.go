@@ -119,9 +119,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 			nc := connect(t, srv)
 			js := natstest.JetStream(t, nc)
 			made, err := js.CreateStream(waittest.Context(t), tt.there)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			_, err = eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 4}, quiet(t))
 			if !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Create: %v, want %q", err, tt.want)
@@ -197,9 +195,7 @@ func TestCreator_ReplacesADeletedPartition(t *testing.T) {
 	publish(t, l, "s", "t", 1)
 	before, looked := l.State(0)
 	<-looked // the next look is two seconds away: NATS has removed the files then (docs/upstream/0013)
-	if err := js.DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(waittest.Context(t), "MCP_0"))
 	f := follow(t, l, 0, 0)
 	f.wait(t, "a new partition", func() bool {
 		return len(f.starts) > 0 && f.starts[len(f.starts)-1].Origin != before.Origin

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -54,9 +55,7 @@ func TestHold_NoReconnect(t *testing.T) {
 	nc, err := Connect(srv.URL(), t.Name(), slog.New(slog.DiscardHandler), nats.SetCustomDialer(&link), nats.ReconnectJitter(0, 0),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed <- err }),
 		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(nc.Close)
 	l := &Log{nc: nc}
 	first, release := l.hold()

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -114,9 +115,7 @@ func TestFeed_Property(t *testing.T) {
 				if last > 0 {
 					s := rapid.Uint64Range(1, last).Draw(rt, "delete")
 					if !deleted[s] {
-						if err := whole.Delete(waittest.Context(t), 0, s); err != nil {
-							rt.Fatal(err)
-						}
+						must.NoError(rt, whole.Delete(waittest.Context(t), 0, s))
 					}
 					deleted[s] = true
 				}
@@ -138,9 +137,7 @@ func TestFeed_Property(t *testing.T) {
 					last = publish(t, whole, "s", "t", int(last))
 				}
 				host.waitLast(t, last)
-				if _, err := headers.Look(waittest.Context(t), 0); err != nil {
-					rt.Fatal(err)
-				}
+				must.Value(headers.Look(waittest.Context(t), 0))(rt)
 				slow.Unlock()
 			}
 		}

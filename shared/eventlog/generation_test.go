@@ -11,6 +11,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -137,7 +138,5 @@ func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 			delete(cfg.Metadata, k)
 		}
 	}
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -20,9 +21,7 @@ func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 		msg.Header.Set("Status", status)
 		msg.Header.Set("Description", "Consumer Deleted")
 		msg.Data = []byte(data)
-		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.PublishMsg(waittest.Context(t), msg))(t)
 	}
 	publish(t, l, "s", "t", 1)
 	for _, status := range []string{"404", "409", "100", "500"} {

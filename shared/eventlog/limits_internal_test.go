@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/clocks"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -17,10 +18,7 @@ func TestChange_HeldUp(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	l := createLog(t, srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20})
-	next, err := Open(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Value(Open(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(next.Close)
 	clock, passed := l.now, clocks.Instant{}
 	l.now = func() clocks.Instant {
@@ -33,9 +31,7 @@ func TestChange_HeldUp(t *testing.T) {
 		"held up":        {Mono: 2 * lookWithin, Wall: 2 * lookWithin},
 	} {
 		before, err := next.Look(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		passed = clocks.Instant{}
 		err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 			if passed == (clocks.Instant{}) {

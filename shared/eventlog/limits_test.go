@@ -18,9 +18,7 @@ import (
 func setLimits(t *testing.T, l *eventlog.Log, settings eventlog.Settings) {
 	t.Helper()
 	for p := settings.Partitions - 1; p >= 0; p-- {
-		if err := l.SetLimits(waittest.Context(t), p, settings); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.SetLimits(waittest.Context(t), p, settings))
 	}
 }
 
@@ -47,9 +45,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	to := l.Settings()
 	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, 2<<20
 	to.MaxEventsPerSession, to.MaxBytesPerSession, to.MaxMessageBytes = 7, -1, 16<<20
-	if err := l.SetLimits(waittest.Context(t), 1, to); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.SetLimits(waittest.Context(t), 1, to))
 	if l.Settings() == to {
 		t.Error("the log has the settings before all partitions have the limits")
 	}
@@ -130,9 +126,7 @@ func TestMakeRoom(t *testing.T) {
 		t.Errorf("a full log has removed everything before %d", first)
 	}
 	makeRoom(t, l, true)
-	if _, err := l.Announce(waittest.Context(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2, Reason: eventlog.Trimmed}, 0); err != nil {
-		t.Error(err)
-	}
+	announce(t, l, "t", 2, eventlog.Trimmed)
 	setLimits(t, l, l.Settings())
 	if limits := look(t, l).Limits; limits.MaxBytes != settings.MaxBytes {
 		t.Errorf("the limits are %+v", limits)
@@ -161,10 +155,8 @@ func TestMakeRoom_BeyondTwice(t *testing.T) {
 	var last eventlog.Ack
 	for upTo := range uint64(3) {
 		makeRoom(t, l, true)
-		var err error
-		if last, err = l.Announce(waittest.Context(t), eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2 + upTo, Reason: eventlog.Trimmed}, last.Sequence); err != nil {
-			t.Error(err)
-		}
+		trim := eventlog.Trim{Session: "s", Life: "l", Stream: "t", UpTo: 2 + upTo, Reason: eventlog.Trimmed}
+		last = must.Value(l.Announce(waittest.Context(t), trim, last.Sequence))(t)
 		fill(t, l, 8<<10)
 	}
 	makeRoom(t, l, true)
@@ -197,9 +189,7 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 			limited <- err
 		}()
 		waittest.NoError(t, func() error { _, err := l.BeginGeneration(within(t, time.Second), 0); return err })
-		if err := <-limited; err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, <-limited)
 		state := look(t, l)
 		if len(state.Generations) != before+1 || state.Limits != to.Limits() || l.Settings() != to {
 			t.Errorf("%d generations after %d, limits %+v, settings %+v", len(state.Generations), before, state.Limits, l.Settings())
@@ -254,9 +244,15 @@ func TestLook_InvalidMetadata(t *testing.T) {
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	was := cfg.Metadata
 	for _, tt := range []struct{ key, value, want string }{
-		{"rejoin.version", "", `version ""`}, {"rejoin.partitions", "2", "2 partitions"},
-		{"rejoin.generations", "", ""}, {"rejoin.generations", "a", ""}, {"rejoin.generations", "a:", ""}, {"rejoin.generations", "a:b", ""},
-		{"rejoin.generations", ":1", ""}, {"rejoin.generations", "a:1,", ""}, {"rejoin.generations", "a:-1", ""},
+		{"rejoin.version", "", `version ""`},
+		{"rejoin.partitions", "2", "2 partitions"},
+		{"rejoin.generations", "", ""},
+		{"rejoin.generations", "a", ""},
+		{"rejoin.generations", "a:", ""},
+		{"rejoin.generations", "a:b", ""},
+		{"rejoin.generations", ":1", ""},
+		{"rejoin.generations", "a:1,", ""},
+		{"rejoin.generations", "a:-1", ""},
 	} {
 		cfg.Metadata = maps.Clone(was)
 		cfg.Metadata[tt.key] = tt.value

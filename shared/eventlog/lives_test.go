@@ -75,11 +75,7 @@ func of(session, stream string, n int) eventlog.Event {
 
 func mustPublish(t *testing.T, l *eventlog.Log, e eventlog.Event) eventlog.Ack {
 	t.Helper()
-	ack, err := l.Publish(waittest.Context(t), e)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ack
+	return must.Value(l.Publish(waittest.Context(t), e))(t)
 }
 
 // scan returns all entries, in order.
@@ -208,8 +204,7 @@ func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
 		mustPublish(t, l, of("s", stream, 0))
 	}
 	js := newJetStream(t, l)
-	_, err := js.Publish(waittest.Context(t), "mcp.0.s.l.=seal", nil)
-	must.NoError(t, err)
+	must.Value(js.Publish(waittest.Context(t), "mcp.0.s.l.=seal", nil))(t)
 	mustPublish(t, l, of("s", "a", 1))
 	if _, err := l.Publish(waittest.Context(t), of("s", "c", 0)); !errors.Is(err, eventlog.ErrClosed) {
 		t.Errorf("a birth behind the seal: %v", err)
@@ -304,8 +299,7 @@ func TestOpening_CannotBeRead(t *testing.T) {
 	js := newJetStream(t, l)
 	for i, data := range []string{"", "{", "{}", `{"life":"L"}`, `{"life":""}`, `[]`} {
 		session := fmt.Sprint("s", i)
-		_, err := js.Publish(waittest.Context(t), "mcp.0."+session+".=open", []byte(data))
-		must.NoError(t, err)
+		must.Value(js.Publish(waittest.Context(t), "mcp.0."+session+".=open", []byte(data)))(t)
 		if o, err := l.Opening(waittest.Context(t), session); !errors.Is(err, eventlog.ErrMismatch) {
 			t.Errorf("%q: %+v, %v", data, o, err)
 		}
@@ -354,8 +348,7 @@ func TestBirth_AgainWithoutAJanitor(t *testing.T) {
 // Of a life that ended long ago the log has no seal any more, but an opening that followed.
 func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "m"})
-		must.NoError(t, err)
+		o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "m"}))(t)
 		if _, err := other.Publish(waittest.Context(t), of("s", "t", 0)); !errors.Is(err, eventlog.ErrClosed) {
 			t.Errorf("an event of another life: %v", err)
 		}
@@ -451,9 +444,7 @@ func entriesIn(t *testing.T, l *eventlog.Log, session, life, stream string) (all
 			break // a server of a cluster that was silent for too long is asked again
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return all
 }
 
@@ -666,14 +657,12 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	for i := range under {
 		e := of("s", "t", i)
 		e.Key = fmt.Sprint(i / 2) // every other one is a repeat
-		w, err := l.PublishAsync(waittest.Context(t), e)
-		must.NoError(t, err)
+		w := must.Value(l.PublishAsync(waittest.Context(t), e))(t)
 		under[i] = w
 	}
 	var last uint64
 	for i, w := range under {
-		ack, err := w.Wait(waittest.Context(t))
-		must.NoError(t, err)
+		ack := must.Value(w.Wait(waittest.Context(t)))(t)
 		if i%2 == 0 && ack.Sequence <= last || i%2 == 1 && (ack.Sequence != last || !ack.Duplicate) {
 			t.Fatalf("event %d: %+v behind %d", i, ack, last)
 		}

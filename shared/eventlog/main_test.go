@@ -131,9 +131,7 @@ func openOn(t *testing.T, nc *nats.Conn) *eventlog.Log {
 // partition that is created again while NATS still removes the files loses the new ones (docs/upstream/0013).
 func deletePartition(t *testing.T, srv *natstest.Server, js jetstream.JetStream, name string) {
 	t.Helper()
-	if err := js.DeleteStream(waittest.Context(t), name); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(waittest.Context(t), name))
 	files := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", name)
 	waittest.Until(t, "the files of the partition are removed", func() bool {
 		_, err := os.Stat(files)
@@ -149,21 +147,13 @@ func newJetStream(t *testing.T, l *eventlog.Log) jetstream.JetStream {
 // streamOf returns a stream of JetStream.
 func streamOf(t *testing.T, l *eventlog.Log, name string) jetstream.Stream {
 	t.Helper()
-	stream, err := newJetStream(t, l).Stream(waittest.Context(t), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stream
+	return must.Value(newJetStream(t, l).Stream(waittest.Context(t), name))(t)
 }
 
 // publish stores a numbered message and returns its sequence.
 func publish(t *testing.T, l *eventlog.Log, session, stream string, n int) uint64 {
 	t.Helper()
-	ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: stream, Data: numbered(n)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ack.Sequence
+	return mustPublish(t, l, eventlog.Event{Session: session, Stream: stream, Data: numbered(n)}).Sequence
 }
 
 func numbered(n int) []byte {

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
@@ -27,17 +28,11 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 		Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"}, Index: "7.w",
 	}
 	before := time.Now().Add(-time.Minute)
-	ack, err := l.Publish(waittest.Context(t), e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ack := must.Value(l.Publish(waittest.Context(t), e))(t)
 	if ack.Partition != l.Partition(e.Session) || ack.Sequence != 1 || ack.Duplicate {
 		t.Errorf("acknowledged as %+v", ack)
 	}
-	got, err := l.At(waittest.Context(t), ack.Partition, ack.Sequence)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Value(l.At(waittest.Context(t), ack.Partition, ack.Sequence))(t)
 	if !got.Valid || got.Subject != (event.Subject{Partition: ack.Partition, Session: e.Session, Stream: "*"}) ||
 		got.Type != "tick" || !got.Final || got.Index != "7.w" || !bytes.Equal(got.Data, e.Data) || got.Size != len(e.Data) || got.Time.Before(before) {
 		t.Errorf("stored as %+v", got)
@@ -47,10 +42,7 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 	if err != nil || msg.Header.Get("traceparent") != e.Trace.Parent || msg.Header.Get("tracestate") != e.Trace.State {
 		t.Errorf("headers %v, %v", msg.Header, err)
 	}
-	plain, err := l.Publish(waittest.Context(t), eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := mustPublish(t, l, eventlog.Event{Session: e.Session, Stream: "t", Type: "message", Data: []byte("{}")})
 	if msg, err := raw.GetMsg(waittest.Context(t), plain.Sequence); err != nil || len(msg.Header) != 0 {
 		t.Errorf("an event without anything has the headers %v, %v", msg.Header, err)
 	}
@@ -61,11 +53,7 @@ func TestPublish_KeyIsStoredOnce(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	put := func(session, stream, key string) eventlog.Ack {
 		t.Helper()
-		ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ack
+		return mustPublish(t, l, eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
 	}
 	first := put("s", "t", "k")
 	for _, other := range [][3]string{{"s", "t", "k2"}, {"s", "t2", "k"}, {"s2", "t", "k"}, {"st", "", "k"}, {"s", "t", ""}, {"s", "t", ""}} {
@@ -150,9 +138,7 @@ func TestPublish_ControlEntriesInALogOfSmallMessages(t *testing.T) {
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 1})
 	metadata := json.RawMessage(`"` + strings.Repeat("m", 16<<10) + `"`)
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Metadata: metadata})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if _, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil); err != nil {
 		t.Errorf("a copy of the opening: %v", err)
 	}
@@ -175,9 +161,7 @@ func TestPublish_NoRoomForHeaders(t *testing.T) {
 	js := newJetStream(t, l)
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.MaxMsgSize = 100
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
 	if err := put(t, l, 100, "key"); !errors.Is(err, eventlog.ErrTooLarge) {
 		t.Errorf("with a header: %v", err)
 	}
@@ -220,9 +204,7 @@ func TestLog_WithoutServer(t *testing.T) {
 	// then remove the new stream's files with the old one's, and that stream never answers
 	// (docs/upstream/0013).
 	l.Close()
-	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"))
 	if err := put(t, l, 1, ""); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("without its stream: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -23,10 +24,7 @@ import (
 func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.Entry, pages int) {
 	t.Helper()
 	for q.After < q.UpTo {
-		page, err := l.Read(waittest.Context(t), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := must.Value(l.Read(waittest.Context(t), q))(t)
 		pages++
 		if len(page.Entries) > q.MaxEvents || page.Through <= q.After || page.Through > q.UpTo {
 			t.Fatalf("page of %+v: %d entries, through %d", q, len(page.Entries), page.Through)
@@ -84,14 +82,9 @@ func TestRead_SessionWithoutControlEntries(t *testing.T) {
 	publish(t, l, "s", "a", 1)
 	publish(t, l, "s", "=", 2)
 	publish(t, l, "s2", "a", 3)
-	for _, err := range []error{l.EndStream(waittest.Context(t), "s", "", "a"), l.ClearStream(waittest.Context(t), "s", "", "")} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.b=ad", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.EndStream(waittest.Context(t), "s", "", "a"))
+	must.NoError(t, l.ClearStream(waittest.Context(t), "s", "", ""))
+	must.Value(js.Publish(waittest.Context(t), "mcp.0.s.=.b=ad", nil))(t)
 	publish(t, l, "s", "z", 7)
 	entries, _ := readAll(t, l, eventlog.Query{Session: "s", UpTo: 7, MaxEvents: 2, MaxBytes: 1 << 20})
 	var got []string
@@ -189,14 +182,10 @@ func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 			})
 		}
 		for s := last; s > keep; s-- {
-			if err := l.Delete(waittest.Context(t), 0, s); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, l.Delete(waittest.Context(t), 0, s))
 		}
 		wg.Wait()
-		if err := stream.Purge(waittest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, stream.Purge(waittest.Context(t)))
 		if t.Failed() {
 			return
 		}
@@ -271,9 +260,7 @@ func TestDelete_Repeated(t *testing.T) {
 	if state := look(t, l); state.Events != 1 || state.First != 3 || state.Last != 3 {
 		t.Errorf("left: %+v", state)
 	}
-	if err := l.Delete(waittest.Context(t), 0, 3); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, l.Delete(waittest.Context(t), 0, 3))
 	if state := look(t, l); state.Events != 0 || state.First != 4 || state.Last != 3 {
 		t.Errorf("empty: %+v", state)
 	}
@@ -281,9 +268,7 @@ func TestDelete_Repeated(t *testing.T) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 	l.Close() // or it would create the partition again
-	if err := newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, newJetStream(t, l).DeleteStream(waittest.Context(t), "MCP_0"))
 	if err := l.Delete(waittest.Context(t), 0, 1); err != nil {
 		t.Errorf("without a partition: %v", err)
 	}
@@ -314,9 +299,7 @@ func TestRead_LargeEventsAmongSmallOnes(t *testing.T) {
 	large := fmt.Appendf(nil, `"%s"`, bytes.Repeat([]byte("x"), 900<<10))
 	for s := range readers {
 		for range events {
-			if _, err := l.Publish(waittest.Context(t), eventlog.Event{Session: fmt.Sprint("large", s), Stream: "a", Data: large}); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(l.Publish(waittest.Context(t), eventlog.Event{Session: fmt.Sprint("large", s), Stream: "a", Data: large}))(t)
 		}
 	}
 	last := look(t, l).Last

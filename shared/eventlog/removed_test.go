@@ -25,20 +25,15 @@ import (
 
 func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason eventlog.Reason, removed ...uint64) uint64 {
 	t.Helper()
-	ack, err := eventlogtest.Announce(waittest.Context(t), l, eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ack.Sequence
+	trim := eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed}
+	return must.Value(eventlogtest.Announce(waittest.Context(t), l, trim))(t).Sequence
 }
 
 // missing returns what is missing of a stream, in words.
 func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
 	t.Helper()
 	all, _, err := l.RemovedAfter(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	words := make([]string, 0, len(all))
 	for _, m := range all {
 		words = append(words, fmt.Sprintf("%s %s to %d, %t", m.Stream, m.Reason, m.UpTo, m.Certain))
@@ -93,8 +88,7 @@ func TestRemovedAfter_UnreadableTrim(t *testing.T) {
 		t.Helper()
 		msg := nats.NewMsg(subject)
 		msg.Header.Set("Rejoin-Up-To", "later: 5")
-		ack, err := js.PublishMsg(waittest.Context(t), msg)
-		must.NoError(t, err)
+		ack := must.Value(js.PublishMsg(waittest.Context(t), msg))(t)
 		return ack.Sequence
 	}
 	at := later("mcp.0.s.l.=trim.a")
@@ -124,10 +118,8 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 		trim := func(upTo uint64) eventlog.Trim {
 			return eventlog.Trim{Session: "s", Life: "l", Stream: "a", UpTo: upTo, Reason: eventlog.Trimmed}
 		}
-		first, err := l.Announce(waittest.Context(t), trim(3), 0)
-		must.NoError(t, err)
-		second, err := other.Announce(waittest.Context(t), trim(7), first.Sequence)
-		must.NoError(t, err)
+		first := must.Value(l.Announce(waittest.Context(t), trim(3), 0))(t)
+		second := must.Value(other.Announce(waittest.Context(t), trim(7), first.Sequence))(t)
 		for _, follows := range []uint64{0, first.Sequence} {
 			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrConflict) {
 				t.Errorf("behind a trim that it does not know: %v", err)
@@ -136,8 +128,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 		if got := missing(t, l, "a", 6); got != "a trimmed to 7, true" {
 			t.Error(got)
 		}
-		_, err = l.Announce(waittest.Context(t), trim(8), second.Sequence)
-		must.NoError(t, err)
+		must.Value(l.Announce(waittest.Context(t), trim(8), second.Sequence))(t)
 	})
 }
 
@@ -166,19 +157,15 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 	t.Parallel()
 	l := replicated(t, natstest.StartCluster(t))
-	before, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must.NoError(t, err)
+	before := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	var last uint64
 	for n := range 3 {
 		last = mustPublish(t, l, of("s", "t", n)).Sequence
 	}
 	msg := nats.NewMsg(event.FloorSubject(0))
 	msg.Header.Set("Rejoin-Up-To", strconv.FormatUint(last-1, 10))
-	if _, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg); err != nil {
-		t.Fatal(err)
-	}
-	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "later", Life: "l"})
-	must.NoError(t, err)
+	must.Value(newJetStream(t, l).PublishMsg(waittest.Context(t), msg))(t)
+	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "later", Life: "l"}))(t)
 	for _, test := range []struct {
 		session, stream string
 		after           uint64
@@ -247,9 +234,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	}
 	rewrite := func(stream string, c *eventlog.BirthCopy) {
 		t.Helper()
-		if _, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c))(t)
 	}
 	want := func(stream string, after uint64, want string) {
 		t.Helper()
@@ -296,8 +281,7 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
 	mustPublish(t, l, of("before", "t", 0))
-	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must.NoError(t, err)
+	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	mustPublish(t, l, of("s", "t", 1))
 	for _, stream := range []string{"t", ""} {
@@ -305,8 +289,7 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 			t.Errorf("%q: %s", stream, got)
 		}
 	}
-	_, err = l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil)
-	must.NoError(t, err)
+	must.Value(l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence+1))
 	if got := missing(t, l, "t", 0); got != "t expired to 3, false" {
 		t.Errorf("an opening that was written again: %q", got)
@@ -317,12 +300,10 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 func TestRemovedAfter_ChangedOpening(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), one())
-	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"})
-	must.NoError(t, err)
+	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	mustPublish(t, l, of("s", "t", 1))
 	o.Members, o.Changes = []string{"bob"}, 1
-	o, err = l.ChangeOpening(waittest.Context(t), o)
-	must.NoError(t, err)
+	o = must.Value(l.ChangeOpening(waittest.Context(t), o))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	if got, want := missing(t, l, "t", 1), fmt.Sprintf("t expired to %d, false", o.Sequence-1); got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -352,11 +333,9 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 // An opening is written again only while it is the newest of its name.
 func TestRewrite_Opening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"})
-		must.NoError(t, err)
+		o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me"}))(t)
 		s := event.Subject{Session: "s", Kind: event.Open}
-		ack, err := l.Rewrite(waittest.Context(t), s, o.Sequence, nil)
-		must.NoError(t, err)
+		ack := must.Value(l.Rewrite(waittest.Context(t), s, o.Sequence, nil))(t)
 		if got, err := other.Opening(waittest.Context(t), "s"); err != nil || got.Sequence != ack.Sequence || got.Life != "l" || got.Owner != "me" {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -374,8 +353,7 @@ func TestChangeOpening(t *testing.T) {
 		must.NoError(t, err)
 		change := first
 		change.Members, change.Changes = []string{"bob", "team-*"}, 1
-		changed, err := l.ChangeOpening(waittest.Context(t), change)
-		must.NoError(t, err)
+		changed := must.Value(l.ChangeOpening(waittest.Context(t), change))(t)
 		if changed.Sequence <= first.Sequence {
 			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
 		}
@@ -383,8 +361,7 @@ func TestChangeOpening(t *testing.T) {
 			t.Errorf("a change of an opening that another one follows: %v", err)
 		}
 		s := event.Subject{Session: "s", Kind: event.Open}
-		copied, err := l.Rewrite(waittest.Context(t), s, changed.Sequence, nil)
-		must.NoError(t, err)
+		copied := must.Value(l.Rewrite(waittest.Context(t), s, changed.Sequence, nil))(t)
 		for _, sequence := range []uint64{changed.Sequence, copied.Sequence} {
 			if e, err := other.At(waittest.Context(t), 0, sequence); err != nil || !e.Again || e.Changes != 1 || e.Began != first.Sequence {
 				t.Errorf("%+v, %v", e, err)
@@ -403,8 +380,7 @@ func TestChangeOpening(t *testing.T) {
 		}
 		// An opening that was lost is stored again, and is the first one of its name or none.
 		lost := eventlog.Opening{Session: "t", Life: "l", Owner: "me", Changes: 1}
-		_, err = l.ChangeOpening(waittest.Context(t), lost)
-		must.NoError(t, err)
+		must.Value(l.ChangeOpening(waittest.Context(t), lost))(t)
 		if got, err := other.Opening(waittest.Context(t), "t"); err != nil || got.Began != 0 {
 			t.Errorf("the life of a lost opening began at %d, %v", got.Began, err)
 		}
@@ -420,23 +396,17 @@ func TestOpening_OfALaterVersion(t *testing.T) {
 		msg := nats.NewMsg("mcp.0.s.=open")
 		msg.Data = []byte(`{"life":"l","owner":"me","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
 		msg.Header.Set("Rejoin-Later", "7")
-		ack, err := newJetStream(t, l).PublishMsg(waittest.Context(t), msg)
-		must.NoError(t, err)
+		ack := must.Value(newJetStream(t, l).PublishMsg(waittest.Context(t), msg))(t)
 		s := event.Subject{Session: "s", Kind: event.Open}
-		copied, err := l.Rewrite(waittest.Context(t), s, ack.Sequence, nil)
-		must.NoError(t, err)
-		stored, err := streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence)
-		must.NoError(t, err)
+		copied := must.Value(l.Rewrite(waittest.Context(t), s, ack.Sequence, nil))(t)
+		stored := must.Value(streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), copied.Sequence))(t)
 		if stored.Header.Get("Rejoin-Later") != "7" || !bytes.Equal(stored.Data, msg.Data) {
 			t.Errorf("the copy has %v, %s", stored.Header, stored.Data)
 		}
-		o, err := other.Opening(waittest.Context(t), "s")
-		must.NoError(t, err)
+		o := must.Value(other.Opening(waittest.Context(t), "s"))(t)
 		o.Members, o.Changes = []string{"bob"}, 1
-		changed, err := other.ChangeOpening(waittest.Context(t), o)
-		must.NoError(t, err)
-		stored, err = streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), changed.Sequence)
-		must.NoError(t, err)
+		changed := must.Value(other.ChangeOpening(waittest.Context(t), o))(t)
+		stored = must.Value(streamOf(t, l, "MCP_0").GetMsg(waittest.Context(t), changed.Sequence))(t)
 		want := `{"changes":1,"created":"2026-01-02T03:04:05Z","life":"l","members":["bob"],"owner":"me","readers":["eve"]}`
 		if string(stored.Data) != want {
 			t.Errorf("the changed opening has %s, want %s", stored.Data, want)
@@ -450,20 +420,17 @@ func TestRewrite_End(t *testing.T) {
 	l := create(t, natstest.Start(t), one())
 	s := event.Subject{Session: "s", Life: "l", Kind: event.End}
 	must.NoError(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
-	first, err := l.Last(waittest.Context(t), s)
-	must.NoError(t, err)
+	first := must.Value(l.Last(waittest.Context(t), s))(t)
 	at := first
 	for range 2 {
-		again, err := l.Rewrite(waittest.Context(t), s, at, nil)
-		must.NoError(t, err)
+		again := must.Value(l.Rewrite(waittest.Context(t), s, at, nil))(t)
 		if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != first || e.Sequence == first {
 			t.Errorf("%+v, %v", e, err)
 		}
 		at = again.Sequence
 	}
 	must.NoError(t, l.Delete(waittest.Context(t), 0, at))
-	again, err := l.Rewrite(waittest.Context(t), s, at, nil)
-	must.NoError(t, err)
+	again := must.Value(l.Rewrite(waittest.Context(t), s, at, nil))(t)
 	if e, err := l.At(waittest.Context(t), 0, again.Sequence); err != nil || e.Began != 0 {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -38,18 +39,13 @@ func TestTail_Restarts(t *testing.T) {
 			start(t, srv, l)
 		case n < 10 && last > 0:
 			s := 1 + rnd.Uint64N(last)
-			if err := l.Delete(waittest.Context(t), 0, s); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, l.Delete(waittest.Context(t), 0, s))
 			deleted[s] = true
 		default:
 			for range rnd.IntN(20) {
 				data := numbered(rnd.Int())
-				ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: data})
-				if err != nil {
-					t.Fatal(err)
-				}
-				last, stored[ack.Sequence] = ack.Sequence, data
+				last = mustPublish(t, l, eventlog.Event{Session: "s", Stream: "t", Data: data}).Sequence
+				stored[last] = data
 			}
 		}
 	}
@@ -80,12 +76,8 @@ func TestTail_Restarts(t *testing.T) {
 // copyTree copies a stopped server's store, or brings the copy back.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.RemoveAll(to); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.RemoveAll(to))
+	must.NoError(t, os.CopyFS(to, os.DirFS(from)))
 }
 
 func TestTail_PartitionIsRolledBack(t *testing.T) {
@@ -173,10 +165,7 @@ func TestTail_WithoutJanitor(t *testing.T) {
 			t.Errorf("generations %+v, want one that begins at %d", s.Generations, want.Start)
 		}
 	}
-	shown, err := eventlog.OpenToShow(waittest.Context(t), connect(t, srv), quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shown := must.Value(eventlog.OpenToShow(waittest.Context(t), connect(t, srv), quiet(t)))(t)
 	t.Cleanup(shown.Close)
 	if s := look(t, shown); len(s.Generations) != 1 || s.Last != last {
 		t.Errorf("who may not read entries gets %+v", s)

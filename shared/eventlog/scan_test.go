@@ -11,6 +11,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -22,16 +23,10 @@ func TestScan_AllInOrder(t *testing.T) {
 	for n := range 600 {
 		publish(t, l, "s", "a", n)
 	}
-	if err := l.ClearStream(waittest.Context(t), "s", "", "a"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.no=name", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.ClearStream(waittest.Context(t), "s", "", "a"))
+	must.Value(js.Publish(waittest.Context(t), "mcp.0.s.=.no=name", nil))(t)
 	for _, gone := range []uint64{1, 7, 8, 400} {
-		if err := l.Delete(waittest.Context(t), 0, gone); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.Delete(waittest.Context(t), 0, gone))
 	}
 	for _, c := range []struct {
 		name                 string
@@ -94,9 +89,7 @@ func TestScan_BoundedInBytes(t *testing.T) {
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: size + 100})
 	large := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":[%q]}`, strings.Repeat("x", size))
 	for range n {
-		if _, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: large}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "a", Data: large}))(t)
 	}
 	nc := connect(t, srv)
 	reader := openOn(t, nc)
@@ -117,9 +110,7 @@ func TestScan_BoundedInBytes(t *testing.T) {
 	})
 	<-blocked
 	for came, still := uint64(0), 0; still < 20; still++ { // what the server has sent comes before its answer
-		if err := nc.Flush(); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, nc.Flush())
 		if now := nc.Stats().InBytes - before; now != came {
 			came, still = now, 0
 			if came > 16<<20 {

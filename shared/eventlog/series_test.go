@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -171,10 +172,7 @@ func together(t *testing.T, l *eventlog.Log) (n int) {
 	t.Helper()
 	stream := streamOf(t, l, "MCP_0")
 	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq += 7 {
-		msg, err := stream.GetMsg(waittest.Context(t), seq)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := must.Value(stream.GetMsg(waittest.Context(t), seq))(t)
 		if msg.Header.Get("Nats-Batch-Id") != "" {
 			n++
 		}
@@ -302,8 +300,6 @@ func TestSeries_OrderWhenFull(t *testing.T) {
 func fillWith(t *testing.T, l *eventlog.Log, size int) {
 	t.Helper()
 	for range 9 {
-		if err := put(t, l, size, ""); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, put(t, l, size, ""))
 	}
 }

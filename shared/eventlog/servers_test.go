@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -66,14 +67,9 @@ func TestServers_AllAnswer(t *testing.T) {
 func TestServers_WithoutPermission(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "nats.conf")
-	if err := os.WriteFile(conf, []byte(`jetstream {}, authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$SYS.>" } } } ] }`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(conf, []byte(`jetstream {}, authorization { users: [ { user: u, password: p, permissions: { publish: { deny: "$SYS.>" } } } ] }`), 0o600))
 	nc := natstest.StartConfig(t, conf).Connect(nats.UserInfo("u", "p"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	l, err := eventlog.Create(waittest.Context(t), nc, one(), quiet(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Create(waittest.Context(t), nc, one(), quiet(t)))(t)
 	t.Cleanup(l.Close)
 	if s, err := l.Servers(waittest.Context(t), nil); !errors.Is(err, eventlog.ErrUnavailable) || !errors.Is(nc.LastError(), nats.ErrPermissionViolation) {
 		t.Errorf("%v, %v (%v)", s, err, nc.LastError())
@@ -100,10 +96,7 @@ func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 				cfg.Metadata["rejoin.servers"] = servers
 			}
 			update(t, js, cfg)
-			ack, err := js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ack := must.Value(js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil))(t)
 			want := slices.Concat(look(t, l).Generations[:1], []event.Generation{{ID: "alone", Start: ack.Sequence}})
 			if got := look(t, l).Generations; !slices.Equal(got, want) {
 				t.Fatalf("before a janitor has come, the generations are %v, not %v", got, want)

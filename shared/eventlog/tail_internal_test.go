@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 func TestTurn_OfAnInterruptedTail(t *testing.T) {
 	turns := NewTurns(1)
 	first, second := &turn{of: turns}, &turn{of: turns}
-	if err := first.take(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, first.take(t.Context()))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := second.take(ended); !errors.Is(err, context.Canceled) {
@@ -19,9 +19,7 @@ func TestTurn_OfAnInterruptedTail(t *testing.T) {
 	}
 	first.end()
 	first.end()
-	if err := second.take(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, second.take(t.Context()))
 	first.end() // which is not its own any more
 	if err := first.take(ended); !errors.Is(err, context.Canceled) {
 		t.Fatalf("it began again before the second had ended: %v", err)

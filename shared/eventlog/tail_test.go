@@ -54,9 +54,7 @@ func TestTail_CountsMissed(t *testing.T) {
 		publish(t, l, "s", "t", n)
 	}
 	for _, s := range []uint64{1, 2, 5, 6, 7, 12, 19, 20} {
-		if err := l.Delete(waittest.Context(t), 0, s); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.Delete(waittest.Context(t), 0, s))
 	}
 	f := follow(t, l, 0, 0)
 	f.wait(t, "caught up", func() bool { return f.through == 20 })
@@ -78,9 +76,7 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	const n = 4000
 	js := newJetStream(t, l)
 	for i := range n {
-		if _, err := js.PublishAsync("mcp.0.s.=.t", numbered(i)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.PublishAsync("mcp.0.s.=.t", numbered(i)))(t)
 	}
 	<-js.PublishAsyncComplete()
 	removed := make(chan struct{})
@@ -96,13 +92,9 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 		}
 	}
 	for s := uint64(n); s > held+1; s-- {
-		if err := l.Delete(waittest.Context(t), 0, s); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, l.Delete(waittest.Context(t), 0, s))
 	}
-	if err := l.Delete(waittest.Context(t), 0, held+1); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.Delete(waittest.Context(t), 0, held+1))
 	close(removed)
 	f.wait(t, "caught up", func() bool { return f.through >= n })
 	if got := uint64(len(f.entries)) + f.missed; got != f.last {
@@ -180,9 +172,7 @@ func TestTail_HeadersOnly(t *testing.T) {
 			msg.Header.Set(eventlog.HeaderType, "tick")
 			msg.Header.Set(eventlog.HeaderFinal, "1")
 		}
-		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.PublishMsg(waittest.Context(t), msg))(t)
 	}
 	f := follow(t, l, 0, 0, headersOnly)
 	f.waitLast(t, 4)
@@ -212,9 +202,7 @@ func TestTail_InvalidEntries(t *testing.T) {
 	}
 	for p, all := range subjects {
 		for _, subject := range all {
-			if _, err := js.Publish(waittest.Context(t), subject, numbered(1)); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(js.Publish(waittest.Context(t), subject, numbered(1)))(t)
 		}
 		f := follow(t, l, p, 0)
 		f.waitLast(t, uint64(len(all)))
@@ -228,14 +216,9 @@ func TestTail_InvalidEntries(t *testing.T) {
 	for _, typ := range types {
 		msg := nats.NewMsg(subjects[home][0])
 		msg.Header.Set(eventlog.HeaderType, typ)
-		if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.PublishMsg(waittest.Context(t), msg))(t)
 	}
-	state, err := l.Look(waittest.Context(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(l.Look(waittest.Context(t), home))(t)
 	f := follow(t, l, home, state.Last-uint64(len(types)))
 	f.waitLast(t, state.Last)
 	var got []string
@@ -271,9 +254,7 @@ func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
 	js := newJetStream(t, l)
 	store := func(n int) {
 		for range n {
-			if _, err := js.Publish(waittest.Context(t), "mcp.0.s.=.t", make([]byte, 100_000)); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(js.Publish(waittest.Context(t), "mcp.0.s.=.t", make([]byte, 100_000)))(t)
 		}
 	}
 	store(50) // which takes several requests
@@ -356,17 +337,12 @@ func TestTail_Turns(t *testing.T) {
 		}
 	})
 	for range 20 { // it has the time
-		if _, err := l.Look(waittest.Context(t), 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(l.Look(waittest.Context(t), 1))(t)
 	}
 	held.Store(false)
 	close(hold)
 	for p, f := range []*follower{one, two} {
-		state, err := l.Look(waittest.Context(t), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Value(l.Look(waittest.Context(t), p))(t)
 		f.wait(t, fmt.Sprintf("caught up in partition %d", p), func() bool { return f.through == state.Last })
 	}
 	if len(turns) != 0 {

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog/metadata"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -22,16 +23,12 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 	t.Parallel()
 	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
 	var created map[string]string
-	if err := l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+	must.NoError(t, l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		created = maps.Clone(cfg.Metadata)
 		cfg.Metadata[metadata.KeyGenerations] += ",next:1"
 		return true, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.rewriteMetadata(t.Context(), 0, created, 10); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.NoError(t, l.rewriteMetadata(t.Context(), 0, created, 10))
 	if state, err := l.Look(t.Context(), 0); err != nil || state.Generation().ID != "next" || state.server == "" {
 		t.Errorf("the partition is %+v, %v", state, err)
 	}
@@ -42,9 +39,7 @@ func TestRewriteMetadata_HeldUp(t *testing.T) {
 	t.Parallel()
 	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
 	_, info, err := l.info(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	clock, looks := l.now, 0
 	l.now = func() clocks.Instant {
 		now := clock()
@@ -92,9 +87,7 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 	createLog(t, srv.Connect(), Settings{Partitions: 1}).Close()
 	l := createLog(t, srv.Connect(nats.SetCustomDialer(&link)), Settings{Partitions: 1})
 	js := natstest.JetStream(t, srv.Connect())
-	if err := js.DeleteStream(t.Context(), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(t.Context(), "MCP_0"))
 	waittest.Receive(t, "the partition is created again", cut)
 	ctx, end := context.WithTimeout(t.Context(), waittest.Timeout/2)
 	defer end()

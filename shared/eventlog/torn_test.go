@@ -9,6 +9,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -104,16 +105,12 @@ func TestBeginGeneration_MetadataNotWritten(t *testing.T) {
 	publish(t, l, "s", "t", 1)
 	stop(t, srv, l)
 	blocked := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", "MCP_0", "meta.inf.tmp")
-	if err := os.Mkdir(blocked, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Mkdir(blocked, 0o700))
 	start(t, srv, l)
 	if _, err := l.BeginGeneration(waittest.Context(t), 0); err == nil {
 		t.Fatal("the generation is begun")
 	}
-	if err := os.Remove(blocked); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(blocked))
 	begin(t, l)
 	before := look(t, l)
 	stop(t, srv, l)

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -27,9 +28,7 @@ func TestLook_Unanswered(t *testing.T) {
 	t.Parallel()
 	l, silence := silent(t, "STREAM.INFO.MCP_0 ")
 	silence.Next(2) // the log may look by itself at the same time
-	if _, err := l.Look(waittest.Context(t), 0); err != nil {
-		t.Error(err)
-	}
+	must.Value(l.Look(waittest.Context(t), 0))(t)
 }
 
 func TestEntries_Unanswered(t *testing.T) {
@@ -53,9 +52,7 @@ func TestSetLimits_Unanswered(t *testing.T) {
 	settings := l.Settings()
 	settings.MaxBytes = 1 << 30
 	silence.Next(1)
-	if err := l.SetLimits(waittest.Context(t), 0, settings); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, l.SetLimits(waittest.Context(t), 0, settings))
 	if now := look(t, l).Limits.MaxBytes; now != 1<<30 {
 		t.Errorf("the limit is %d", now)
 	}
@@ -64,11 +61,7 @@ func TestSetLimits_Unanswered(t *testing.T) {
 func TestSetReplicas_Unanswered(t *testing.T) {
 	t.Parallel()
 	l, silence := silent(t, "STREAM.INFO.KV_B ")
-	if _, err := newJetStream(t, l).CreateKeyValue(waittest.Context(t), jetstream.KeyValueConfig{Bucket: "B"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(newJetStream(t, l).CreateKeyValue(waittest.Context(t), jetstream.KeyValueConfig{Bucket: "B"}))(t)
 	silence.Next(1)
-	if err := l.SetReplicas(waittest.Context(t), "B", 3); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, l.SetReplicas(waittest.Context(t), "B", 3))
 }

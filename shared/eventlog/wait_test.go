@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -16,25 +17,16 @@ import (
 func TestWaitForJetStream_NoAnswer(t *testing.T) {
 	t.Parallel()
 	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	srv.Start()
 	defer srv.Shutdown()
-	nc, err := nats.Connect("", nats.InProcessServer(srv))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect("", nats.InProcessServer(srv)))(t)
 	defer nc.Close()
 	asked := 0
-	if _, err := nc.Subscribe("$JS.API.INFO", func(m *nats.Msg) {
+	must.Value(nc.Subscribe("$JS.API.INFO", func(m *nats.Msg) {
 		if asked++; asked > 1 {
 			_ = m.Respond([]byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`)) // or it is asked again
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := eventlog.WaitForJetStream(waittest.Context(t), nc, slog.New(slog.DiscardHandler)); err != nil {
-		t.Error(err)
-	}
+	}))(t)
+	must.NoError(t, eventlog.WaitForJetStream(waittest.Context(t), nc, slog.New(slog.DiscardHandler)))
 }

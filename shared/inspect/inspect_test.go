@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/inspect"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter"
 	"rejoin/shared/scatter/scattertest"
@@ -76,14 +77,10 @@ func TestAsk_InvalidAnswer(t *testing.T) {
 	nc, q := srv.Connect(), inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}
 	for _, data := range []string{"{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`, "{"} {
 		sub, err := srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		until(t, nc, q, 1, func(_ []inspect.Answer, err error) bool { return errors.Is(err, scatter.ErrUnknown) })
 		if data != "{" {
-			if err := sub.Unsubscribe(); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, sub.Unsubscribe())
 		}
 	}
 	serve(t, srv.Connect(), func(inspect.Question) inspect.Answer { return inspect.Answer{Edge: "e", Of: []int{0}} })
@@ -113,10 +110,7 @@ func FuzzParse(f *testing.F) {
 		if len(q.Sessions) > inspect.MaxSessions || q.Limit < 0 || q.Limit > inspect.MaxItems {
 			t.Fatalf("%+v is taken", q)
 		}
-		again, err := json.Marshal(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Value(json.Marshal(q))(t)
 		if _, err := inspect.Parse(again); err != nil {
 			t.Fatalf("%s: %v", again, err)
 		}

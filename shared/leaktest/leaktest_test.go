@@ -3,6 +3,8 @@ package leaktest
 import (
 	"os"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(Run(m)) }
@@ -19,7 +21,5 @@ func TestRun_GoroutineEndsLate(t *testing.T) {
 		}
 		close(left)
 	}()
-	if err := wait(patience); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wait(patience))
 }

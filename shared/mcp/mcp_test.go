@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -30,10 +31,7 @@ func codeOf(t testing.TB, err error) int {
 }
 
 func TestParse_WholeRequest(t *testing.T) {
-	r, err := mcp.Parse([]byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(mcp.Parse([]byte(whole)))(t)
 	got := []string{string(r.ID), r.Method, r.Name, r.Version, r.LogLevel, string(r.Capabilities), string(r.ClientInfo), string(r.Params["arguments"]), string(r.Meta["progressToken"])}
 	want := []string{"7", "tools/call", "caf\u00e9", "2026-07-28", "info", `{"roots":{}}`, `{"name":"x","version":"1"}`, `{"n":12345678901234567890}`, `"t"`}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -122,9 +120,7 @@ func TestCheck_HeaderRepeatsTheBody(t *testing.T) {
 			tt.body = whole
 		}
 		r, err := mcp.Parse([]byte(tt.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		err = r.Check(func(field string) string {
 			if value, ok := tt.header[field]; ok {
 				return value
@@ -249,31 +245,21 @@ func FuzzEncode(f *testing.F) {
 		if strings.Trim(value, " \t") != value || strings.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') }) {
 			t.Errorf("%q cannot be a header's value", value)
 		}
-		if _, err := json.Marshal(value); err != nil {
-			t.Error(err)
-		}
+		must.Value(json.Marshal(value))(t)
 	})
 }
 
 // stated returns a request with a requestState.
 func stated(t testing.TB, state, more string) mcp.Request {
 	t.Helper()
-	b, err := json.Marshal(state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(json.Marshal(state))(t)
 	r, err := mcp.Parse([]byte(strings.Replace(whole, `"arguments"`, `"requestState":`+string(b)+more+`,"arguments"`, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return r
 }
 
 func TestHandOver_OfTheSameRequest(t *testing.T) {
-	r, err := mcp.Parse([]byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(mcp.Parse([]byte(whole)))(t)
 	h := mcp.HandOver{Session: "0b5e8c6e-31f0-4a55-9d5f-9a6f8f0f5a11", Times: 2, Content: r.Content(), After: `abcdefabcdef-=22a.b=22_0000000_17`}
 	got, ours, err := stated(t, h.String(), `,"inputResponses":{"q":1}`).HandOver()
 	if got != h || !ours || err != nil {
@@ -296,10 +282,7 @@ func TestHandOver_OfTheSameRequest(t *testing.T) {
 }
 
 func TestRenamed_ForTheNewestRequest(t *testing.T) {
-	r, err := mcp.Parse([]byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(mcp.Parse([]byte(whole)))(t)
 	for message, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":"a","result":{"n":12345678901234567890,"html":"<&>"}}`:                             `{"id":7,"jsonrpc":"2.0","result":{"n":12345678901234567890,"html":"<&>"}}`,
 		`{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}`:                                            `{"error":{"code":1,"message":"m"},"id":7,"jsonrpc":"2.0"}`,

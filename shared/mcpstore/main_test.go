@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -38,9 +39,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, server: natstest.Start(t)}
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: w.server.URL()}, "creator",
 		eventlog.Settings{Partitions: 2, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}, quiet(), quick...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	w.creator = b
 	return w
@@ -59,9 +58,7 @@ func (w *world) store(cfg Config) *Store {
 func (w *world) process(cfg Config) (s *Store, end func()) {
 	w.t.Helper()
 	b, err := backend.Open(w.t.Context(), backend.Config{NATSURL: w.server.URL()}, "store", quiet(), quick...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, err)
 	s = New(b, cfg)
 	return s, func() {
 		s.Close()
@@ -207,17 +204,12 @@ func message(n int) string {
 // clear clears a stream; an empty one means the whole session.
 func (w *world) clear(session, stream string) {
 	w.t.Helper()
-	if err := w.creator.Log.ClearStream(w.t.Context(), session, w.life(session), stream); err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, w.creator.Log.ClearStream(w.t.Context(), session, w.life(session), stream))
 }
 
 // life returns the life of a session that somebody has opened.
 func (w *world) life(session string) string {
 	w.t.Helper()
-	rec, err := w.creator.Sessions.Learn(w.t.Context(), session)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	rec := must.Value(w.creator.Sessions.Learn(w.t.Context(), session))(w.t)
 	return rec.Life
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -83,10 +84,7 @@ func TestSDK_CutsAndARestart(t *testing.T) {
 			got = append(got, req.Params.Progress)
 		},
 	})
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: srv.URL}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := must.Value(client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: srv.URL}, nil))(t)
 	defer func() {
 		if err := session.Close(); err != nil {
 			t.Error(err)
@@ -113,9 +111,7 @@ func TestSDK_CutsAndARestart(t *testing.T) {
 	w.restart()
 	srv.CloseClientConnections()
 	close(tool.next)
-	if err := <-result; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-result)
 	waittest.Until(t, "all steps have arrived", func() bool { return seen() >= steps })
 	if !slices.Equal(got, []float64{0, 1, 2, 3, 4, 5, 6, 7}) || tool.runs.Load() != 1 {
 		t.Errorf("progress %v of %d runs", got, tool.runs.Load())
@@ -138,10 +134,7 @@ type raw struct {
 
 func (r *raw) do(method, body, lastID string) reply {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.url, strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(r.t.Context(), method, r.url, strings.NewReader(body)))(r.t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
@@ -152,9 +145,7 @@ func (r *raw) do(method, body, lastID string) reply {
 		req.Header.Set("Last-Event-Id", lastID)
 	}
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = res.Body.Close() })
 	return reply{res.StatusCode, res.Header, res.Body}
 }
@@ -180,9 +171,7 @@ func read(t *testing.T, body io.Reader, n int) (ids, data []string) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		ids, data = append(ids, d.LastID()), append(data, string(e.Data))
 	}
 	return ids, data
@@ -218,10 +207,7 @@ func TestSDK_ResumeAtAnotherReplica(t *testing.T) {
 	second := w.store(Config{})
 	transport := &mcp.StreamableServerTransport{SessionID: r.session, EventStore: second}
 	other := newWorker()
-	session, err := other.Connect(t.Context(), transport, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := must.Value(other.Connect(t.Context(), transport, nil))(t)
 	r.url = serve(t, transport).URL
 	again := r.do(http.MethodGet, "", stream+"_1")
 	ids, data = read(t, again.body, 100)
@@ -242,9 +228,7 @@ func TestSDK_ResumeAtAnotherReplica(t *testing.T) {
 	if ids, _ := read(t, r.do(http.MethodGet, "", stream+"_2").body, 100); !slices.Equal(ids, want[1:]) {
 		t.Errorf("a resume of what is left: %q", ids)
 	}
-	if err := session.Close(); err != nil { // which closes it for all
-		t.Error(err)
-	}
+	must.NoError(t, session.Close()) // which closes it for all
 	if _, err := after(t, w.store(Config{}), r.session, stream, 2); err == nil {
 		t.Error("the session is closed, and still tells")
 	}

@@ -119,9 +119,7 @@ func TestOpen_InvalidNames(t *testing.T) {
 		}
 	}
 	// A stateless server has no session, and nothing to resume.
-	if err := errors.Join(s.Open(t.Context(), "", ""), s.Append(t.Context(), "", "", nil), s.SessionClosed(t.Context(), "")); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, errors.Join(s.Open(t.Context(), "", ""), s.Append(t.Context(), "", "", nil), s.SessionClosed(t.Context(), "")))
 }
 
 func TestSessionClosed(t *testing.T) {
@@ -143,9 +141,7 @@ func TestSessionClosed(t *testing.T) {
 	if err := a.SessionClosed(t.Context(), "never opened"); !errors.Is(err, ErrInvalidName) {
 		t.Error(err)
 	}
-	if err := a.SessionClosed(t.Context(), "never-opened"); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, a.SessionClosed(t.Context(), "never-opened"))
 	waittest.Until(t, "the other replica has heard of it", func() bool {
 		rec, ok := b.backend.Sessions.Session("s")
 		return ok && rec.State != session.Open
@@ -186,9 +182,7 @@ func TestAfter_PartitionIsRecreated(t *testing.T) {
 	js := natstest.JetStream(t, w.creator.Conn)
 	p := w.creator.Log.Partition("s")
 	before, _ := w.creator.Log.State(p)
-	if err := js.DeleteStream(t.Context(), fmt.Sprintf("MCP_%d", p)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(t.Context(), fmt.Sprintf("MCP_%d", p)))
 	waittest.Until(t, "the partition is there again", func() bool { // its creator watches it
 		now, err := w.creator.Log.Look(t.Context(), p)
 		return err == nil && now.Origin != before.Origin
@@ -255,9 +249,7 @@ func TestAppend_WaitsForNATS(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Append(t.Context(), "s", "req", []byte("0")) }()
 	w.start()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-done)
 	wantAfter(t, w.store(Config{}), "s", "req", -1, "0")
 }
 
@@ -269,9 +261,7 @@ func TestAppend_AnswerIsLost(t *testing.T) {
 	st := a.streams.get(place{"s", "req"})
 	lostAnswer := func(n int, data string) { // an attempt whose acknowledgement never came
 		i := index{n: n, writer: st.writer}
-		if err := a.attempt(t.Context(), st, i, []byte(data)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, a.attempt(t.Context(), st, i, []byte(data)))
 	}
 	// The next attempt of the same Append finds it there.
 	lostAnswer(0, "0")
@@ -356,9 +346,7 @@ func TestAppend_EventsOfOtherPublishers(t *testing.T) {
 	mustOpen(t, s, "s", "")
 	mustAppend(t, s, "s", "", "0")
 	for _, index := range []string{"", "nonsense", "1.", "-1.w", "01.w"} {
-		if _, err := w.creator.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: w.life("s"), Stream: standalone, Data: []byte(message(7)), Index: index}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(w.creator.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: w.life("s"), Stream: standalone, Data: []byte(message(7)), Index: index}))(t)
 	}
 	mustAppend(t, s, "s", "", "1")
 	wantAfter(t, w.store(Config{}), "s", "", 0, "1")
@@ -481,13 +469,8 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 		t.Fatalf("%+v, %v", now, err)
 	}
 	js := natstest.JetStream(t, w.creator.Conn)
-	data, err := json.Marshal(earlier)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.Publish(t.Context(), "$KV."+session.Bucket+".s", data); err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(json.Marshal(earlier))(t)
+	must.Value(js.Publish(t.Context(), "$KV."+session.Bucket+".s", data))(t)
 	waittest.Until(t, "the copy shows the earlier life", func() bool {
 		rec, _ := s.backend.Sessions.Session("s")
 		return rec.Life == earlier.Life && rec.State == session.Open

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -75,14 +76,9 @@ func TestServer_ClusteredWithoutConnection(t *testing.T) {
 // stream makes a JetStream stream of n messages.
 func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 	t.Helper()
-	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 	for i := range n {
-		if _, err := js.Publish(t.Context(), fmt.Sprintf("s.%d", i%2), []byte("data")); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.Publish(t.Context(), fmt.Sprintf("s.%d", i%2), []byte("data")))(t)
 	}
 	return s
 }
@@ -91,12 +87,10 @@ func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes int) {
 	t.Helper()
 	all := make(chan *nats.Msg, 100)
-	if err := r.Start(func(msg *nats.Msg, meta *nats.MsgMetadata) {
+	must.NoError(t, r.Start(func(msg *nats.Msg, meta *nats.MsgMetadata) {
 		sequences = append(sequences, meta.Sequence.Stream)
 		all <- msg
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	ctx := waittest.Context(t)
 	for range n {
 		select {
@@ -132,19 +126,13 @@ func TestReader_Config(t *testing.T) {
 		"headers":  {natsconn.ReaderConfig{HeadersOnly: true, After: 3}, "[4 5 6]", 0},
 		"latest":   {natsconn.ReaderConfig{Filter: "s.>", Latest: true}, "[5 6]", 8},
 	} {
-		r, err := natsconn.NewReader(t.Context(), js, "S", tt.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(natsconn.NewReader(t.Context(), js, "S", tt.cfg))(t)
 		got, bytes := read(t, r, int(r.Pending)) //nolint:gosec // a few
 		if fmt.Sprint(got) != tt.want || bytes != tt.bytes {
 			t.Errorf("%s: %v with %d bytes, want %s with %d", name, got, bytes, tt.want, tt.bytes)
 		}
 	}
-	info, err := s.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Value(s.Info(t.Context()))(t)
 	if info.State.Consumers != 0 {
 		t.Errorf("%d consumers are left", info.State.Consumers)
 	}
@@ -155,22 +143,15 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 	srv := natstest.Start(t)
 	js := natstest.JetStream(t, srv.Connect())
 	s := stream(t, js, 1)
-	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Start(func(*nats.Msg, *nats.MsgMetadata) { t.Error("a message") }); err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1}))(t)
+	must.NoError(t, r.Start(func(*nats.Msg, *nats.MsgMetadata) { t.Error("a message") }))
 	for name := range s.ConsumerNames(t.Context()).Name() {
 		// The server says nothing about a request that comes while the consumer goes.
 		waittest.Until(t, "the server has the reader's request", func() bool {
 			c, err := s.Consumer(t.Context(), name)
 			return err == nil && c.CachedInfo().NumWaiting > 0
 		})
-		if err := s.DeleteConsumer(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.DeleteConsumer(t.Context(), name))
 	}
 	if err := waittest.Receive(t, "the reader is broken", r.Broken()); !strings.HasSuffix(err.Error(), "409 Consumer Deleted") {
 		t.Error(err)
@@ -199,18 +180,13 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 		case i > 100 && i < 200:
 			size = 900 << 10
 		}
-		if _, err := js.Publish(t.Context(), "s.1", make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.Publish(t.Context(), "s.1", make([]byte, size)))(t)
 	}
-	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{}))(t)
 	first, goOn := make(chan struct{}), make(chan struct{})
 	come := 0
 	end := make(chan struct{})
-	if err := r.Start(func(*nats.Msg, *nats.MsgMetadata) {
+	must.NoError(t, r.Start(func(*nats.Msg, *nats.MsgMetadata) {
 		switch come++; come {
 		case 102: // of the large ones
 			close(first)
@@ -218,22 +194,16 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 		case 300:
 			close(end)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	waittest.Receive(t, "the first large one", first)
 	before := nc.Stats().InBytes
-	if _, err := nc.Request("$JS.API.INFO", nil, waittest.Timeout); err != nil { // what was sent before has come
-		t.Fatal(err)
-	}
+	must.Value(nc.Request("$JS.API.INFO", nil, waittest.Timeout))(t) // what was sent before has come
 	if more := nc.Stats().InBytes - before; more > 4<<20 {
 		t.Errorf("%d bytes come while one message is held", more)
 	}
 	close(goOn)
 	waittest.Receive(t, "the last one", end)
-	if err := r.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.Stop())
 }
 
 // A request may end with the last byte that it asks for, of which the server says nothing.
@@ -249,23 +219,14 @@ func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 	receive := func() (received []int) {
 		stream(t, js, 0)
 		defer func() {
-			if err := js.DeleteStream(t.Context(), "S"); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, js.DeleteStream(t.Context(), "S"))
 		}()
 		for _, n := range sizes {
-			if _, err := js.Publish(t.Context(), "s.1", make([]byte, n)); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(js.Publish(t.Context(), "s.1", make([]byte, n)))(t)
 		}
-		r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{}))(t)
 		all := make(chan int, messages)
-		if err := r.Start(func(msg *nats.Msg, _ *nats.MsgMetadata) { all <- msg.Size() }); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.Start(func(msg *nats.Msg, _ *nats.MsgMetadata) { all <- msg.Size() }))
 		for len(received) < messages {
 			select {
 			case n := <-all:
@@ -300,14 +261,9 @@ func TestReader_MessageLikeAStatus(t *testing.T) {
 	js := natstest.JetStream(t, srv.Connect())
 	stream(t, js, 0)
 	for _, status := range []string{"100", "408", "409", "503"} {
-		if _, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "s.1", Header: nats.Header{"Status": {status}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.PublishMsg(t.Context(), &nats.Msg{Subject: "s.1", Header: nats.Header{"Status": {status}}}))(t)
 	}
-	r, err := natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{Ahead: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{Ahead: 2}))(t)
 	if got, _ := read(t, r, 4); fmt.Sprint(got) != "[1 2 3 4]" {
 		t.Errorf("%v", got)
 	}
@@ -319,15 +275,9 @@ func TestReader_ConsumerUnanswered(t *testing.T) {
 	srv := natstest.StartCluster(t).Servers[0]
 	silence := natstest.NewSilence(t, srv, "CONSUMER.CREATE.S.")
 	js := natstest.JetStream(t, srv.Connect(nats.SetCustomDialer(&silence.Link)))
-	stream, err := js.CreateStream(waittest.Context(t), jetstream.StreamConfig{Name: "S", Replicas: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.CreateStream(waittest.Context(t), jetstream.StreamConfig{Name: "S", Replicas: 3}))(t)
 	silence.Next(1)
-	r, err := natsconn.NewReader(waittest.Context(t), js, "S", natsconn.ReaderConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(natsconn.NewReader(waittest.Context(t), js, "S", natsconn.ReaderConfig{}))(t)
 	t.Cleanup(func() { _ = r.Stop() })
 	// The consumer's server may answer before the stream's leader knows the consumer.
 	if n := waittest.Value(t, "the stream has a consumer", func() int {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -70,10 +71,7 @@ func (c *Cluster) Named(name string) *Server {
 // WaitCurrent waits until all servers are there and have all that is stored.
 func (c *Cluster) WaitCurrent() {
 	c.t.Helper()
-	nc, err := nats.Connect(c.URL(), nats.Timeout(30*time.Second))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(c.URL(), nats.Timeout(30*time.Second)))(c.t)
 	defer nc.Close()
 	waittest.NoError(c.t, func() error { return c.behind(c.t.Context(), nc) })
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -121,10 +122,7 @@ func (s *Server) Start() {
 		s.opt.Port = FreePort(s.t)
 	}
 	opt := s.opt
-	srv, err := run(&opt)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	srv := must.Value(run(&opt))(s.t)
 	s.srv = srv
 	s.inside.Store(srv)
 }
@@ -215,9 +213,7 @@ func (s *Server) Dir() string { return s.dir }
 func (s *Server) TearMetadata(stream string) {
 	s.t.Helper()
 	sum := filepath.Join(s.dir, "jetstream", "$G", "streams", stream, server.JetStreamMetaFileSum)
-	if err := os.WriteFile(sum, []byte("0123456789abcdef"), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, os.WriteFile(sum, []byte("0123456789abcdef"), 0o600))
 }
 
 // URL is where clients connect.
@@ -240,11 +236,7 @@ func (s *Server) Connect(opts ...nats.Option) *nats.Conn {
 // JetStream returns the API of a connection's server.
 func JetStream(t testing.TB, nc *nats.Conn, opts ...jetstream.JetStreamOpt) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
+	return must.Value(jetstream.New(nc, opts...))(t)
 }
 
 // AwaitConn waits until a connection has noticed that the server was restarted: until then it is one

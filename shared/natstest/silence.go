@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // Silence is a [Link] on which some requests to JetStream get no answer, as those that come while a leader changes.
@@ -21,12 +23,8 @@ const apiPrefix, silentPrefix = "$JS.API.", "NO.ANSW." // of one length
 func NewSilence(t testing.TB, srv *Server, request string) *Silence {
 	t.Helper()
 	nc := srv.Connect()
-	if _, err := nc.SubscribeSync(silentPrefix + ">"); err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(nc.SubscribeSync(silentPrefix + ">"))(t)
+	must.NoError(t, nc.Flush())
 	s := &Silence{request: apiPrefix + request}
 	s.Before = s.before
 	return s

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/scatter"
@@ -70,14 +71,10 @@ func TestAsk_InvalidAnswer(t *testing.T) {
 	ask(t, nc, presence.Question{}, func(answers []presence.Answer, _ error) bool { return len(answers) == 1 })
 	for _, data := range []string{"{", "{}", `{"edge":"e","present":[{"session":1}]}`, `{"edge":"e","present":[{"session":-1}]}`, `{"edge":"e","present":[{"session":0,"ago":-1}]}`} {
 		sub, err := srv.Connect().Subscribe(presence.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		ask(t, nc, presence.Question{Sessions: []presence.Session{{Name: "s"}}}, func(answers []presence.Answer, err error) bool {
 			return len(answers) == 0 && errors.Is(err, scatter.ErrUnknown)
 		})
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, sub.Unsubscribe())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 )
@@ -47,22 +48,15 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := c.Do(t.Context(), nc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
+		answer := must.Value(c.Do(t.Context(), nc))(t)
 		if diff := cmp.Diff(want, answer); diff != "" {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff(c, <-got, cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
 			t.Error(diff)
 		}
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, sub.Unsubscribe())
 	}
 }
 
@@ -70,19 +64,11 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 func TestCall_ReplyIsNoInbox(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t).Connect()
-	calls, err := nc.SubscribeSync(rpc.OpenSubject)
-	if err != nil {
-		t.Fatal(err)
-	}
+	calls := must.Value(nc.SubscribeSync(rpc.OpenSubject))(t)
 	for _, reply := range []string{"", "mcp.0.s.life.=clear", "$KV.MCP_LEASE.janitor"} {
 		msg := &nats.Msg{Subject: rpc.OpenSubject, Reply: reply, Header: nats.Header{"Rejoin-Call": {`{"action":"open","session":"s"}`}}}
-		if err := nc.PublishMsg(msg); err != nil {
-			t.Fatal(err)
-		}
-		call, err := calls.NextMsg(time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, nc.PublishMsg(msg))
+		call := must.Value(calls.NextMsg(time.Minute))(t)
 		if c, err := rpc.ParseCall(call); !errors.Is(err, rpc.ErrInvalid) {
 			t.Errorf("the reply %q: %+v, %v", reply, c, err)
 		}
@@ -99,9 +85,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
 		t.Errorf("%v, want that there is no listener", err)
 	}
-	if _, err := nc.Subscribe(rpc.Subject("s"), func(*nats.Msg) {}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(nc.Subscribe(rpc.Subject("s"), func(*nats.Msg) {}))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := c.Do(ctx, nc); !errors.Is(err, rpc.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
@@ -193,9 +177,6 @@ func FuzzParseAnswer(f *testing.F) {
 
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(json.Marshal(v))(t)
 	return string(text)
 }

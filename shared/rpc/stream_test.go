@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -32,10 +33,7 @@ func TestStream_NamesItsRequests(t *testing.T) {
 		{[]string{"1"}, true, "[1]"},
 		{[]string{"1", `"a,]"`}, true, `[1,"a,]"]`},
 	} {
-		stream, err := rpc.NewStream(raw(tt.ids...), tt.batch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(rpc.NewStream(raw(tt.ids...), tt.batch))(t)
 		if unique, name, _ := strings.Cut(stream, "-"); name != tt.name || len(unique) != 12 {
 			t.Errorf("%s: the stream is %s", tt.ids, stream)
 		}
@@ -92,9 +90,7 @@ func FuzzStream(f *testing.F) {
 			}
 			return
 		}
-		if err := event.CheckStream(stream); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, event.CheckStream(stream))
 		if ids, b := rpc.RequestIDs(stream); b != batch || !sameJSON(t, ids, raw(strings.TrimSpace(id))) {
 			t.Errorf("%s came back as %s", id, ids)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter"
 	"rejoin/shared/scatter/scattertest"
@@ -85,9 +86,7 @@ func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
 	heard(t, nc, scatter.ErrUnknown, "one<")
 	end()
 	for _, data := range []string{"", "{", "1"} {
-		if err := nc.PublishRequest(subject, nc.NewInbox(), []byte(data)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, nc.PublishRequest(subject, nc.NewInbox(), []byte(data)))
 	}
 	heard(t, nc, nil, "one<")
 }
@@ -99,13 +98,8 @@ func TestServe_ReplyIsNoInbox(t *testing.T) {
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
 	heard(t, nc, nil, "one<")
-	elsewhere, err := nc.SubscribeSync("mcp.>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.PublishRequest(subject, "mcp.0.s.life.=clear", []byte(`"<"`)); err != nil {
-		t.Fatal(err)
-	}
+	elsewhere := must.Value(nc.SubscribeSync("mcp.>"))(t)
+	must.NoError(t, nc.PublishRequest(subject, "mcp.0.s.life.=clear", []byte(`"<"`)))
 	heard(t, nc, nil, "one<") // questions are answered one after the other
 	if n, _, err := elsewhere.Pending(); n != 0 || err != nil {
 		t.Errorf("%d answers go elsewhere, %v", n, err)

@@ -20,10 +20,7 @@ import (
 // inCluster returns a log with three replicas, and its registry.
 func inCluster(t *testing.T) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	nc, err := nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(natstest.StartCluster(t).URL(), nats.Timeout(30*time.Second)))(t)
 	t.Cleanup(nc.Close)
 	settings := one()
 	settings.Replicas = 3

@@ -44,13 +44,9 @@ func TestEnd(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, l := create(t, nc)
 			rec := mustCreate(t, r, "s")
-			if err := publish(t, l, rec); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, publish(t, l, rec))
 			for _, s := range tt.steps {
-				if err := r.End(waittest.Context(t), "s", s.stream, s.clear); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, r.End(waittest.Context(t), "s", s.stream, s.clear))
 				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
 					t.Errorf("the stream is open: %v", err)
 				}
@@ -100,9 +96,7 @@ func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 				nc := connect(t, natstest.Start(t))
 				r, l := create(t, nc)
 				rec := mustCreate(t, r, "s")
-				if err := publish(t, l, rec); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, publish(t, l, rec))
 				seal(t, l.Conn(), rec)
 				if got, err := r.Get(waittest.Context(t), "s"); err != nil || got.State != session.Closed {
 					t.Fatalf("%+v, %v", got, err)
@@ -110,9 +104,7 @@ func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 				if !opening {
 					forgetOpening(t, l, "s")
 				}
-				if err := publish(t, l, rec); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, publish(t, l, rec))
 				other, _ := open(t, nc)
 				mustEnd(t, other, "s", stream)
 				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
@@ -181,9 +173,7 @@ func TestPublish_LifeIsForgotten(t *testing.T) {
 	r, l := create(t, nc)
 	_, publisher := open(t, away)
 	made, lost := mustCreate(t, r, "s"), mustCreate(t, r, "lost")
-	if err := publish(t, publisher, made); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, publish(t, publisher, made))
 	forgetOpening(t, l, "lost") // by a power cut
 	if err := publish(t, publisher, lost); err != nil {
 		t.Errorf("the opening is lost: %v", err)
@@ -197,9 +187,7 @@ func TestPublish_LifeIsForgotten(t *testing.T) {
 		t.Errorf("another stream: %v", err)
 	}
 	reconnected := away.StatusChanged(nats.CONNECTED)
-	if err := away.ForceReconnect(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, away.ForceReconnect())
 	<-reconnected
 	if err := publish(t, publisher, made); !errors.Is(err, eventlog.ErrClosed) {
 		t.Errorf("the stream that it knew: %v", err)

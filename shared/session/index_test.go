@@ -55,9 +55,7 @@ func TestIndex_Lost(t *testing.T) {
 				nc := connect(t, natstest.Start(t))
 				r, l := create(t, nc)
 				made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now()))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				state := session.Open
 				if ended {
 					mustEnd(t, r, "s", "")
@@ -119,9 +117,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, l := create(t, nc)
 			// The earlier life, which has ended as lives do.
-			if _, err := r.Create(waittest.Context(t), other); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(r.Create(waittest.Context(t), other))(t)
 			mustEnd(t, r, "s", "")
 			must.NoError(t, remove(t, r, l, must.Value(r.Get(waittest.Context(t), "s"))(t)))
 			made := mustCreate(t, r, "s")
@@ -134,10 +130,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 				forgetOpening(t, l, "s")
 			}
 			shown := tt.shown(made)
-			data, err := json.Marshal(shown)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Value(json.Marshal(shown))(t)
 			revision := putRaw(t, nc, "s", string(data))
 			waittest.Until(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
 
@@ -182,24 +175,18 @@ func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 	r, l := create(t, connect(t, srv))
 	eventlogtest.Begin(t, l)
 	made := mustCreate(t, r, "s")
-	if err := publish(t, l, made); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, publish(t, l, made))
 	older := filepath.Join(t.TempDir(), "older")
 	partition := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", "MCP_0")
 	srv.Stop()
-	if err := os.CopyFS(older, os.DirFS(partition)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.CopyFS(older, os.DirFS(partition)))
 	srv.Start()
 	answered(t, func(ctx context.Context) error { return r.End(ctx, "s", "", false) })
 	if err := publish(t, l, made); !errors.Is(err, session.ErrClosed) {
 		t.Fatal(err)
 	}
 	srv.Stop()
-	if err := errors.Join(os.RemoveAll(partition), os.CopyFS(partition, os.DirFS(older))); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(os.RemoveAll(partition), os.CopyFS(partition, os.DirFS(older))))
 	srv.Start()
 	var got session.Record
 	answered(t, func(ctx context.Context) (err error) { got, err = r.Learn(ctx, "s"); return err })

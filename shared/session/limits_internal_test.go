@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 )
 
 // index stands for the copy of the registry.
@@ -108,10 +109,7 @@ func TestSessionLimits_SessionIsNotOpened(t *testing.T) {
 	there := &index{}
 	l := NewLimits(LimitsConfig{1, 20}, there.usage)
 	for range 3 {
-		leave, err := l.Enter(recordOf("", 20))
-		if err != nil {
-			t.Fatal(err)
-		}
+		leave := must.Value(l.Enter(recordOf("", 20)))(t)
 		if _, err := l.Enter(recordOf("", 0)); reasonOf(t, err) != FullSessions {
 			t.Errorf("while it is being opened: %v", err)
 		}

@@ -29,9 +29,7 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 	t.Helper()
 	nc, err := eventlog.Connect(srv.URL(), t.Name(), quiet(),
 		append(opts, nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -45,10 +43,7 @@ func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 func createWith(t *testing.T, nc *nats.Conn, settings eventlog.Settings) (*session.Registry, *eventlog.Log) {
 	t.Helper()
 	l := newLog(t, nc, settings)
-	r, err := session.Create(waittest.Context(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
 	t.Cleanup(r.Close)
 	return r, l
 }
@@ -56,15 +51,9 @@ func createWith(t *testing.T, nc *nats.Conn, settings eventlog.Settings) (*sessi
 // open opens the log and its registry, as another process does.
 func open(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()
-	l, err := eventlog.Open(waittest.Context(t), nc, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(waittest.Context(t), nc, quiet()))(t)
 	t.Cleanup(l.Close)
-	r, err := session.OpenRegistry(waittest.Context(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(session.OpenRegistry(waittest.Context(t), l, quiet()))(t)
 	t.Cleanup(r.Close)
 	return r, l
 }
@@ -74,21 +63,14 @@ func one() eventlog.Settings { return eventlog.Settings{Partitions: 1} }
 
 func newLog(t *testing.T, nc *nats.Conn, settings eventlog.Settings) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(waittest.Context(t), nc, settings, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Create(waittest.Context(t), nc, settings, quiet()))(t)
 	t.Cleanup(l.Close)
 	return l
 }
 
 func mustCreate(t *testing.T, r *session.Registry, name string) session.Record {
 	t.Helper()
-	rec, err := r.Create(waittest.Context(t), session.New(name, "owner", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rec
+	return must.Value(r.Create(waittest.Context(t), session.New(name, "owner", nil, time.Now())))(t)
 }
 
 // publish publishes to stream t of a life.
@@ -101,29 +83,23 @@ func publish(t *testing.T, l *eventlog.Log, rec session.Record) error {
 // subjects returns the subjects of a log's entries, in order, with "L" for the life of rec.
 func subjects(t *testing.T, l *eventlog.Log, rec session.Record) (all []string) {
 	t.Helper()
-	if _, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+	must.Value(l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
 		all = append(all, strings.Replace(e.RawSubject, "."+rec.Life+".", ".L.", 1))
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return all
 }
 
 func mustEnd(t *testing.T, r *session.Registry, name, stream string) {
 	t.Helper()
-	if err := r.End(waittest.Context(t), name, stream, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.End(waittest.Context(t), name, stream, false))
 }
 
 // seal writes the seal of a life and nothing behind it.
 func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 	t.Helper()
 	js := natstest.JetStream(t, nc)
-	if _, err := js.Publish(waittest.Context(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.Publish(waittest.Context(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil))(t)
 }
 
 // forget removes a session from the index.
@@ -136,19 +112,14 @@ func forget(t *testing.T, nc *nats.Conn, name string) {
 // forgetOpening removes a session's opening from the log, as its maximum age does.
 func forgetOpening(t *testing.T, l *eventlog.Log, name string) {
 	t.Helper()
-	if err := eventlogtest.Forget(waittest.Context(t), l, name); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, eventlogtest.Forget(waittest.Context(t), l, name))
 }
 
 // putRaw writes a record behind the registry's back and returns its revision.
 func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 	t.Helper()
 	js := natstest.JetStream(t, nc)
-	ack, err := js.Publish(waittest.Context(t), "$KV."+session.Bucket+"."+key, []byte(value))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ack := must.Value(js.Publish(waittest.Context(t), "$KV."+session.Bucket+"."+key, []byte(value)))(t)
 	return ack.Sequence
 }
 

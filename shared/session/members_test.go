@@ -41,9 +41,7 @@ func TestSetMetadata(t *testing.T) {
 	r, l := create(t, connect(t, srv))
 	other, _ := open(t, connect(t, srv))
 	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"keepClosed":300}}`), time.Now()).WithMembers([]string{"bob"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	longer := json.RawMessage(`{"retention":{"keepClosed":3600}}`)
 	got, err := other.SetMetadata(waittest.Context(t), "s", made.Life, longer)
 	if err != nil || got.Owner != "alice" || len(got.Members) != 1 || got.Retention.KeepClosed != time.Hour || got.Changes != 1 {
@@ -72,9 +70,7 @@ func TestSetMembers(t *testing.T) {
 	r, l := create(t, connect(t, srv))
 	other, _ := open(t, connect(t, srv))
 	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if rec, err := other.Visible(waittest.Context(t), "s", usedBy("bob")); err != nil || rec.Life != made.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}
@@ -91,9 +87,7 @@ func TestSetMembers(t *testing.T) {
 		_, there := other.Visible(waittest.Context(t), "s", usedBy("bob"))
 		return errors.Is(here, session.ErrNotFound) && errors.Is(there, session.ErrNotFound)
 	})
-	if err := publish(t, l, made); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, publish(t, l, made))
 	before := len(subjects(t, l, made))
 	if mustSetMembers(t, r, "s", "carol", "dave"); len(subjects(t, l, made)) != before {
 		t.Error("members that do not change are stored again")
@@ -123,9 +117,7 @@ func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
 	js := natstest.JetStream(t, l.Conn())
 	msg := nats.NewMsg(event.Subject{Partition: l.Partition("s"), Session: "s", Kind: event.Open}.String())
 	msg.Data = []byte(`{"life":"l","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
-	if _, err := js.PublishMsg(waittest.Context(t), msg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.PublishMsg(waittest.Context(t), msg))(t)
 	mustSetMembers(t, r, "s", "bob")
 	o, err := l.Opening(waittest.Context(t), "s")
 	if err != nil || !slices.Equal(o.Members, []string{"bob"}) || string(o.Later["readers"]) != `["eve"]` {
@@ -147,10 +139,7 @@ func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, _ := create(t, nc)
 			made := mustCreate(t, r, "s")
-			older, err := json.Marshal(made)
-			if err != nil {
-				t.Fatal(err)
-			}
+			older := must.Value(json.Marshal(made))(t)
 			mustSetMembers(t, r, "s", "bob")
 			damage(t, nc, older)
 			waittest.Until(t, "the log is asked", func() bool {
@@ -216,9 +205,7 @@ func TestSetMembers_WhileItEnds(t *testing.T) {
 	for i := range 20 {
 		name := fmt.Sprint("s", i)
 		made := mustCreate(t, r, name)
-		if err := publish(t, l, made); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, publish(t, l, made))
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := r.SetMembers(waittest.Context(t), name, []string{"bob"}, allowed); err != nil && !errors.Is(err, session.ErrClosed) {

@@ -3,6 +3,7 @@ package session_test
 import (
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -29,8 +30,6 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 	if other, _ := open(t, nc); len(other.Sessions()) != 0 {
 		t.Errorf("the index was written: %+v", other.Sessions())
 	}
-	if _, err := r.Get(waittest.Context(t), "s"); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.Get(waittest.Context(t), "s"))(t)
 	waittest.Until(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
 }

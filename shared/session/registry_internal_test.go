@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -55,14 +56,9 @@ func onePartition(t *testing.T) (*eventlog.Log, *Registry) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
 	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(l.Close)
-	r, err := Create(t.Context(), l, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(Create(t.Context(), l, quiet))(t)
 	t.Cleanup(r.Close)
 	return l, r
 }
@@ -89,10 +85,7 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b.refused = cancel
-	rec, err = r.Create(ctx, New("t", "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec = must.Value(r.Create(ctx, New("t", "", nil, time.Now())))(t)
 	b.left = 0
 	if got, err := r.Get(t.Context(), "t"); err != nil || got.Life != rec.Life || got.Revision == 0 {
 		t.Errorf("%+v, %v", got, err)
@@ -113,9 +106,7 @@ func TestMatching_CopyIsReplaced(t *testing.T) {
 		}
 		return strings.Join(names, " ")
 	}
-	if _, err := r.Create(t.Context(), New("s", "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.Create(t.Context(), New("s", "", nil, time.Now())))(t)
 	if got := names(); got != "s" {
 		t.Errorf("got %q", got)
 	}
@@ -137,9 +128,7 @@ func TestMatching_CopyIsReplaced(t *testing.T) {
 func TestMatching_Most(t *testing.T) {
 	_, r := onePartition(t)
 	for _, name := range []string{"a", "b", "c", "other"} {
-		if _, err := r.Create(t.Context(), New(name, "", nil, time.Now())); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.Create(t.Context(), New(name, "", nil, time.Now())))(t)
 	}
 	for most, want := range []int{0, 1, 2, 3, 3} {
 		all, err := r.Matching(most, func(rec Record) bool { return rec.Session != "other" })

@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -26,10 +27,7 @@ func TestCreate_Once(t *testing.T) {
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
 	now := time.Now()
-	rec, err := r.Create(waittest.Context(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(r.Create(waittest.Context(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now)))(t)
 	if rec.State != session.Open || rec.Session != "s/1" || rec.Owner != "me" || rec.Life == "" || rec.Revision == 0 || !rec.Created.Equal(now) {
 		t.Errorf("created %+v", rec)
 	}
@@ -139,9 +137,7 @@ func TestRemove(t *testing.T) {
 	if err := r.Remove(waittest.Context(t), newer); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("the log has its opening: %v", err)
 	}
-	if err := remove(t, r, l, newer); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, remove(t, r, l, newer))
 	for _, reg := range []*session.Registry{r, other} {
 		waittest.Until(t, "it is not in the copy", func() bool { _, ok := reg.Session("s"); return !ok })
 		if _, err := reg.Get(waittest.Context(t), "s"); !errors.Is(err, session.ErrNotFound) {
@@ -199,9 +195,7 @@ func TestSession_CopyNeverGoesBack(t *testing.T) {
 		})
 	}
 	for range 200 {
-		if err := round(r, "s"); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, round(r, "s"))
 	}
 }
 
@@ -210,24 +204,16 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 	nc := connect(t, natstest.Start(t))
 	create(t, nc)
 	js := natstest.JetStream(t, nc)
-	stream, err := js.Stream(waittest.Context(t), "KV_"+session.Bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(waittest.Context(t), "KV_"+session.Bucket))(t)
 	if cfg := stream.CachedInfo().Config; cfg.AllowDirect || cfg.MaxConsumers != 100_000 || !cfg.AllowMsgTTL {
 		t.Errorf("the bucket is %+v", cfg)
 	}
-	direct, err := nc.SubscribeSync("$JS.API.DIRECT.GET.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	direct := must.Value(nc.SubscribeSync("$JS.API.DIRECT.GET.>"))(t)
 	defer func() { _ = direct.Unsubscribe() }()
 	r, _ := open(t, nc)
 	mustCreate(t, r, "s")
 	mustEnd(t, r, "s", "")
-	if _, err := r.Get(waittest.Context(t), "s"); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.Get(waittest.Context(t), "s"))(t)
 	if n, _, err := direct.Pending(); err != nil || n != 0 {
 		t.Errorf("%d direct reads, %v", n, err)
 	}
@@ -252,15 +238,10 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 		opened <- err
 	}()
 	for range 2 { // again is no error
-		r, err := session.Create(waittest.Context(t), l, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
 		t.Cleanup(r.Close)
 	}
-	if err := <-opened; err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, <-opened)
 }
 
 // The bucket may be away for as long as a cluster has too few servers, and each process tries five
@@ -269,31 +250,16 @@ func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
 	t.Parallel()
 	nc := connect(t, natstest.Start(t))
 	l := newLog(t, nc, one())
-	creator, err := session.Create(waittest.Context(t), l, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	creator := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
 	creator.Close() // else it makes the bucket again
 	var logged waittest.Buffer
-	r, err := session.OpenRegistry(waittest.Context(t), l, slog.New(slog.NewTextHandler(&logged, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(session.OpenRegistry(waittest.Context(t), l, slog.New(slog.NewTextHandler(&logged, nil))))(t)
 	t.Cleanup(r.Close)
-	attempts, err := nc.SubscribeSync("$JS.API.CONSUMER.CREATE.KV_" + session.Bucket + ".>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := natstest.JetStream(t, nc).DeleteStream(waittest.Context(t), "KV_"+session.Bucket); err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.ForceReconnect(); err != nil { // a watch that goes on would notice half a minute later
-		t.Fatal(err)
-	}
+	attempts := must.Value(nc.SubscribeSync("$JS.API.CONSUMER.CREATE.KV_" + session.Bucket + ".>"))(t)
+	must.NoError(t, natstest.JetStream(t, nc).DeleteStream(waittest.Context(t), "KV_"+session.Bucket))
+	must.NoError(t, nc.ForceReconnect()) // a watch that goes on would notice half a minute later
 	for range 4 {
-		if _, err := attempts.NextMsgWithContext(waittest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(attempts.NextMsgWithContext(waittest.Context(t)))(t)
 	}
 	if n := strings.Count(logged.String(), "stream not found"); n > 1 {
 		t.Errorf("%d lines:\n%s", n, logged.String())
@@ -314,9 +280,7 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 		srv.Start()
 	}
 	restart(func() {
-		if err := os.CopyFS(older, os.DirFS(srv.Dir())); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.CopyFS(older, os.DirFS(srv.Dir())))
 	})
 	answered(t, func(ctx context.Context) error {
 		_, err := r.Register(ctx, "lost", "")
@@ -324,9 +288,7 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 	})
 	answered(t, func(ctx context.Context) error { return r.End(ctx, "kept", "", false) })
 	restart(func() {
-		if err := errors.Join(os.RemoveAll(srv.Dir()), os.CopyFS(srv.Dir(), os.DirFS(older))); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.RemoveAll(srv.Dir()), os.CopyFS(srv.Dir(), os.DirFS(older))))
 	})
 	waittest.Until(t, "the copy is the older one", func() bool {
 		_, lost := r.Session("lost")

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/shared/bucket"
+	"rejoin/shared/must"
 )
 
 // usageOf is what records take, counted again. The metadata of each is a string of so many bytes
@@ -74,10 +75,7 @@ func TestUsage_IsTheSumOverTheRecords(t *testing.T) {
 			"correct": func(t *rapid.T) { rec := draw(t); r.correct(key(rec.Session), rec) },
 			"show": func(t *rapid.T) {
 				rec := draw(t)
-				data, err := json.Marshal(rec)
-				if err != nil {
-					t.Fatal(err)
-				}
+				data := must.Value(json.Marshal(rec))(t)
 				r.show(bucket.Entry{Key: key(rec.Session), Value: data, Revision: rec.Revision, Removed: rapid.Bool().Draw(t, "removed")})
 			},
 			"follow": func(*rapid.T) { r.next = newBucketCopy(bare) },
@@ -108,10 +106,7 @@ func TestUsage_ClientIsKept(t *testing.T) {
 	client := Holder{Client: "192.0.2.1"}
 	show := func(life string, state State, revision uint64) {
 		t.Helper()
-		data, err := json.Marshal(Record{Session: "s", Life: life, State: state})
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Value(json.Marshal(Record{Session: "s", Life: life, State: state}))(t)
 		r.show(bucket.Entry{Key: "s", Value: data, Revision: revision})
 	}
 	expect := func(what string, want int64) {

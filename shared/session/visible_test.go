@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -17,9 +18,7 @@ func TestVisible(t *testing.T) {
 	r, _ := create(t, nc)
 	other, _ := open(t, nc)
 	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
-		if _, err := r.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())))(t)
 	}
 	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
 		if rec, err := registry.Visible(waittest.Context(t), "hers", ownedBy("alice")); err != nil || rec.Session != "hers" || rec.Life == "" {

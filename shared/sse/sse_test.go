@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 )
 
@@ -22,9 +23,7 @@ func decode(t *testing.T, stream string) []sse.Event {
 		if errors.Is(err, io.EOF) {
 			return events
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		events = append(events, e)
 	}
 }
@@ -89,10 +88,7 @@ func FuzzRoundTrip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d := sse.NewDecoder(bytes.NewReader(sse.AppendEvent(nil, "id", "type", data)), 1<<20)
-		e, err := d.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Value(d.Next())(t)
 		want := strings.ReplaceAll(strings.ReplaceAll(string(data), "\r\n", "\n"), "\r", "\n")
 		if string(e.Data) != want || e.ID != "id" || e.Type != "type" {
 			t.Fatalf("got %+v, want data %q", e, want)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -64,9 +65,7 @@ func TestWait_ConditionComesTrue(t *testing.T) {
 		if got := waittest.Receive(t, "seven", ch); got != 7 {
 			t.Error(got)
 		}
-		if err := waittest.Context(t).Err(); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, waittest.Context(t).Err())
 	})
 }
 

@@ -31,11 +31,7 @@ func access(t *testing.T, change func(*AccessConfig)) *Access {
 	if change != nil {
 		change(&cfg)
 	}
-	a, err := NewAccess(cfg, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return must.Value(NewAccess(cfg, daemon.NewEnv(nil)))(t)
 }
 
 // serveGuarded serves a resource that anybody with a token may read and write, one that needs
@@ -155,27 +151,17 @@ func TestAccess_KeysCannotBeFetched(t *testing.T) {
 	addr := serveGuarded(t, access(t, func(cfg *AccessConfig) {
 		cfg.SecretFile, cfg.JWKSURL, cfg.Issuer = "", "http://127.0.0.1:1/", "login" // nobody listens there
 	}), SameSiteLax)
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{}).SignedString(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
+	token := must.Value(jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{}).SignedString(key))(t)
 	expectProblem(t, do(t, addr, "GET", "/who", header("Authorization", "Bearer "+token)), CodeUnavailable)
 }
 
 // A pipe of the shell is empty the second time, so the program alone reads it.
 func TestAccessConfig_CheckReadsNoPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "secret")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	cfg := AccessConfig{Config: auth.Config{Auth: auth.ModeJWT, SecretFile: pipe, Audience: "a"}}
-	if err := cfg.Check(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, cfg.Check())
 	cfg.SecretFile = filepath.Join(t.TempDir(), "none")
 	if _, ok := errors.AsType[*flagtype.FileError](cfg.Check()); !ok {
 		t.Error("a file that is not there is no error of the file")
@@ -184,10 +170,7 @@ func TestAccessConfig_CheckReadsNoPipe(t *testing.T) {
 
 func TestAccess_Off(t *testing.T) {
 	t.Parallel()
-	off, err := NewAccess(AccessConfig{}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	off := must.Value(NewAccess(AccessConfig{}, daemon.NewEnv(nil)))(t)
 	for name, a := range map[string]*Access{"nil": nil, "none": off} {
 		t.Run(name, func(t *testing.T) {
 			addr := serveGuarded(t, a, SameSiteLax)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -342,10 +343,7 @@ func takenOrClosed(t *testing.T, addr, request, body string, taken bool) {
 // added its own X-Forwarded-For before.
 func TestAttackTrailersTakenForHeaders(t *testing.T) {
 	t.Parallel()
-	clients, err := NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients := must.Value(NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
 	app := NewApp(Config{Service: "test", Clients: clients})
 	Mount(app, Route{Method: "POST", Path: "/", Handler: func(c *fiber.Ctx) error {
 		if _, err := StreamedBody(c).Limited(1 << 10); err != nil {
@@ -519,9 +517,7 @@ func TestMetrics_BoundedLabels(t *testing.T) {
 	do(t, addr, "DELETE", "/v1/sessions", "")
 	do(t, addr, "BREW", "/v1/sessions", "")
 	do(t, addr, "POST", "/v1/sessions", "Content-Length: 99999999\r\n")
-	if err := stop(); err != nil { // the last request is counted
-		t.Fatal(err)
-	}
+	must.NoError(t, stop()) // the last request is counted
 
 	const name = "rejoin_standalone_http_requests_total"
 	want := strings.NewReader(`
@@ -543,9 +539,7 @@ func TestMetrics_BoundedLabels(t *testing.T) {
 ` + name + `{code="503",method="PUT"} 0
 ` + name + `{code="503",method="other"} 0
 `)
-	if err := testutil.GatherAndCompare(registry, want, name); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, testutil.GatherAndCompare(registry, want, name))
 	if n, err := testutil.GatherAndCount(registry, "rejoin_standalone_http_request_duration_seconds"); err != nil || n != 4 {
 		t.Errorf("%d durations, %v", n, err)
 	}
@@ -582,9 +576,7 @@ func TestApp_UnreadableRequestIsLogged(t *testing.T) {
 	if r := do(t, addr, "GET", "/", "X: a\r\n B: b\r\n"); r.status != http.StatusBadRequest {
 		t.Errorf("it was answered %d", r.status)
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, stop())
 	if !strings.Contains(out.String(), "request refused") {
 		t.Errorf("the log is %q", out.String())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -39,10 +40,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 		})
 		return nil
 	}})
-	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 	addr, stop := startOn(t, app, hookedListener{Listener: ln, closed: sync.OnceFunc(func() { closed <- ended.Load() })}, waittest.Timeout)
 	defer func() {
 		if err := stop(); err != nil {
@@ -51,9 +49,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	}()
 	c := dial(t, addr)
 	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 1000000000\r\n\r\n"+strings.Repeat(" ", 20000))
-	if _, err := c.r.ReadByte(); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(c.r.ReadByte())(t)
 	c.reset(t)
 	if !waittest.Receive(t, "the connection is closed", closed) {
 		t.Error("the body is read although the connection is closed")

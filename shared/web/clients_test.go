@@ -9,15 +9,13 @@ import (
 	"testing"
 
 	"github.com/gofiber/fiber/v2"
+
+	"rejoin/shared/must"
 )
 
 func newClients(t testing.TB, proxies ...string) *Clients {
 	t.Helper()
-	clients, err := NewClients(ClientsConfig{TrustedProxies: proxies})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return clients
+	return must.Value(NewClients(ClientsConfig{TrustedProxies: proxies}))(t)
 }
 
 func TestClients_LastUntrustedAddress(t *testing.T) {
@@ -140,10 +138,7 @@ func FuzzForwardedAddress(f *testing.F) {
 func TestUnlistedProxy_ClientsCount(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	clients, err := NewClients(ClientsConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients := must.Value(NewClients(ClientsConfig{}))(t)
 	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&log, nil)), Clients: clients})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: func(c *fiber.Ctx) error { return c.SendString(clients.Client(c)) }})
 	url := serve(t, app)

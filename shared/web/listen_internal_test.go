@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/metric/metrictest"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -62,9 +63,7 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 	for len(under.script) > 0 || len(l.conns) < 8 { // the rest is accepted without a caller
 		continue
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, l.Close())
 	if conn, err := l.Accept(); err != nil || conn != near[12] {
 		t.Errorf("after the close: %v, %v", conn, err)
 	}
@@ -85,16 +84,10 @@ func TestListen_AcceptsInOrder(t *testing.T) {
 
 func TestListen_ServesEveryQueue(t *testing.T) {
 	t.Parallel()
-	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 	var dialer net.Dialer
 	for range 64 { // not one of four queues is left out but once in 30 million
-		client, err := dialer.DialContext(t.Context(), "tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := must.Value(dialer.DialContext(t.Context(), "tcp", ln.Addr().String()))(t)
 		served, err := ln.Accept()
 		if err != nil || served.RemoteAddr().String() != client.LocalAddr().String() {
 			t.Fatalf("%v, %v", served, err)
@@ -103,16 +96,9 @@ func TestListen_ServesEveryQueue(t *testing.T) {
 		_ = served.Close()
 	}
 	// The port can be opened again as soon as it is closed.
-	if err := errors.Join(ln.Close(), ln.Close()); err != nil {
-		t.Error(err)
-	}
-	again, err := Listen(daemon.NewEnv(nil), ln.Addr().String(), "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, errors.Join(ln.Close(), ln.Close()))
+	again := must.Value(Listen(daemon.NewEnv(nil), ln.Addr().String(), "--addr", Bounds{}))(t)
+	must.NoError(t, again.Close())
 }
 
 // A program that has more memory for clients takes more connections.
@@ -132,10 +118,7 @@ func TestBound_ConnectionsFollowTheMemory(t *testing.T) {
 // A client uses files and memory before its token is checked.
 func TestListen_ConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	proxy, err := NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy := must.Value(NewClients(ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
 	for name, c := range map[string]struct {
 		bounds Bounds
 		files  int64
@@ -153,10 +136,7 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 			env.Files = quota.NewPool(c.files)
 			app := NewApp(Config{Service: "test"})
 			Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
-			ln, err := Listen(env, "127.0.0.1:0", "--addr", c.bounds)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ln := must.Value(Listen(env, "127.0.0.1:0", "--addr", c.bounds))(t)
 			addr, stop := startOn(t, app, ln, waittest.Timeout)
 			get := func() (*client, error) {
 				conn := dial(t, addr)
@@ -168,10 +148,7 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 			}
 			var idle []*client
 			for range c.open {
-				conn, err := get()
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Value(get())(t)
 				idle = append(idle, conn)
 			}
 			for range 3 {
@@ -194,9 +171,7 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 				_, err := get()
 				return err == nil
 			})
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, stop())
 			if l, ok := ln.(*listener); !ok || l.bound.open.Used() != 0 || env.Files.Used() != 0 {
 				t.Errorf("after the stop: %d connections, %d files", l.bound.open.Used(), env.Files.Used())
 			}

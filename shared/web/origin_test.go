@@ -11,15 +11,13 @@ import (
 
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 )
 
 // Whatever the service and its access control, pages of other origins change nothing.
 func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 	t.Parallel()
-	off, err := NewAccess(AccessConfig{CORSOrigins: []string{app1}}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	off := must.Value(NewAccess(AccessConfig{CORSOrigins: []string{app1}}, daemon.NewEnv(nil)))(t)
 	const public, host = "https://mcp.example", "rejoin.example"
 	site := func(value string) string { return header(headerFetchSite, value) }
 	tests := map[string]struct {
@@ -110,10 +108,7 @@ func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 // A page of another origin cannot send a token without being asked for it: what has one comes
 // from another program. Where tokens mean nothing, it is no proof of anything.
 func TestOriginCheck_BearerToken(t *testing.T) {
-	off, err := NewAccess(AccessConfig{}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	off := must.Value(NewAccess(AccessConfig{}, daemon.NewEnv(nil)))(t)
 	foreign := header("Origin", "https://evil.example", headerFetchSite, "cross-site", "Authorization", "Bearer "+authtest.Of(t, "alice", "s"), "Content-Length", "0")
 	if r := do(t, serveGuarded(t, access(t, nil), SameSiteLax), "POST", "/publish", foreign); r.body != "published" {
 		t.Errorf("%d %s", r.status, r.body)

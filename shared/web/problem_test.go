@@ -14,6 +14,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -130,9 +131,7 @@ func TestProblem_InternalErrors(t *testing.T) {
 			t.Errorf("%s tells %s", path, r.body)
 		}
 	}
-	if err := stop(); err != nil { // the log is complete
-		t.Fatal(err)
-	}
+	must.NoError(t, stop()) // the log is complete
 	lines := strings.Split(strings.TrimSpace(logged.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], `"error":"secret cause"`) ||
 		!strings.Contains(lines[1], `"error":"panic: secret cause"`) || !strings.Contains(lines[1], "problem_test.go") {

@@ -19,6 +19,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -195,15 +196,10 @@ func TestRefusals_AreLoggedWhenTheApplicationStops(t *testing.T) {
 		expectProblem(t, do(t, addr, http.MethodGet, "/nothing", ""), CodeNotFound)
 		do(t, addr, http.MethodGet, "/", "X: a\r\n B: b\r\n") // has no route
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, stop())
 	var got []string
 	for _, line := range out.take() {
-		clients, err := json.Marshal(line["clients"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		clients := must.Value(json.Marshal(line["clients"]))(t)
 		got = append(got, fmt.Sprintf("%v %v %v %v %v %v %s", line["level"], line["msg"], line["code"], line["client"], line["session"], line["count"], clients))
 		if cause := fmt.Sprint(line["error"]); line["code"] == "unavailable" && cause != "unavailable: no NATS" {
 			t.Errorf("%v has the cause %q", line["msg"], cause)
@@ -227,18 +223,13 @@ func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
 	t.Parallel()
 	var out logged
 	app := NewApp(Config{Service: "test", Log: out.logger()})
-	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 	served := make(chan error, 1)
 	go func() { served <- Serve(t.Context(), app, ln, waittest.Timeout) }()
 	for range 2 {
 		expectProblem(t, do(t, ln.Addr().String(), http.MethodGet, "/nothing", ""), CodeNotFound)
 	}
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, ln.Close())
 	t.Logf("Serve returned %v", <-served)
 	if lines := out.take(); len(lines) != 2 || lines[1]["msg"] != "more requests refused" {
 		t.Errorf("logged %v", lines)

@@ -16,6 +16,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 
@@ -39,10 +40,7 @@ func serve(t *testing.T, app *fiber.App) (addr string) {
 // start runs app until stop is called, which returns what Serve returned.
 func start(t *testing.T, app *fiber.App, grace time.Duration) (addr string, stop func() error) {
 	t.Helper()
-	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 	return startOn(t, app, ln, grace)
 }
 
@@ -97,9 +95,7 @@ type response struct {
 
 func (c *client) send(t *testing.T, request string) {
 	t.Helper()
-	if _, err := io.WriteString(c, request); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(io.WriteString(c, request))(t)
 }
 
 func (c *client) receive(t *testing.T, method string) response {
@@ -149,9 +145,7 @@ func TestServe_StopAnswersRunningRequests(t *testing.T) {
 	if r := busy.receive(t, "GET"); r.status != http.StatusOK || r.body != "done" {
 		t.Errorf("got %+v", r)
 	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, <-stopped)
 	var d net.Dialer
 	if conn, err := d.DialContext(t.Context(), "tcp", addr); err == nil {
 		_ = conn.Close()
@@ -187,17 +181,12 @@ func TestServe_SilentConnections(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test", Clients: &Clients{cfg: ClientsConfig{HeaderTimeout: time.Hour}}})
 	Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
-	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 	read := make(chan struct{})
 	addr, stop := startOn(t, app, hookedListener{Listener: ln, read: sync.OnceFunc(func() { close(read) })}, waittest.Timeout)
 	silent := dial(t, addr)
 	<-read // or the server would set its deadline behind the stop
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, stop())
 	expectProblem(t, silent.receive(t, "GET"), CodeRequestTimeout)
 }
 
@@ -234,15 +223,10 @@ func (c *hookedConn) Close() error {
 func TestServe_ContextHasEnded(t *testing.T) {
 	t.Parallel()
 	for range 20 { // the race between start and stop has two outcomes
-		ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := Serve(ctx, NewApp(Config{Service: "test"}), ln, waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, Serve(ctx, NewApp(Config{Service: "test"}), ln, waittest.Timeout))
 	}
 }
 
@@ -264,9 +248,7 @@ func TestServe_HijackedConnections(t *testing.T) {
 	c := dial(t, addr)
 	c.send(t, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	<-entered
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, stop())
 	close(release)
 	got, err := io.ReadAll(c.r)
 	if err != nil || string(got) != "last words" {
@@ -292,9 +274,7 @@ func (l brokenListener) Addr() net.Addr            { return &net.TCPAddr{} }
 func TestListen_PortIsTaken(t *testing.T) {
 	t.Parallel()
 	ln, err := Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--edge-addr", Bounds{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = ln.Close() }()
 	_, err = Listen(daemon.NewEnv(nil), ln.Addr().String(), "--edge-addr", Bounds{})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasSuffix(err.Error(), " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr") {
@@ -348,9 +328,7 @@ func TestServe_TricklingBody(t *testing.T) {
 	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\r\n")
 	for range patient {
 		c.send(t, "a\r\n0123456789\r\n")
-		if err := <-parts; err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, <-parts)
 	}
 	over := make(chan struct{})
 	var trickle sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rejoin/shared/auth"
+	"rejoin/shared/must"
 )
 
 const (
@@ -22,9 +23,7 @@ const (
 func Config(t testing.TB) auth.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte(Secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(path, []byte(Secret+"\n"), 0o600))
 	return auth.Config{Auth: auth.ModeJWT, SecretFile: path, Audience: Audience}
 }
 
@@ -36,11 +35,7 @@ func Token(t testing.TB, subject string, change func(*auth.Token)) string {
 	if change != nil {
 		change(&token)
 	}
-	text, err := token.Sign([]byte(Secret))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return must.Value(token.Sign([]byte(Secret)))(t)
 }
 
 // Of returns a token that may publish and subscribe to the sessions of a pattern.

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -47,19 +48,11 @@ func Begin(t testing.TB, l *eventlog.Log) {
 // AddGeneration has partition 0 list a generation named next, as a janitor lists one that began at start.
 func AddGeneration(t testing.TB, l *eventlog.Log, start uint64) {
 	t.Helper()
-	js, err := jetstream.New(l.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := must.Value(jetstream.New(l.Conn()))(t)
+	stream := must.Value(js.Stream(waittest.Context(t), "MCP_0"))(t)
 	cfg := stream.CachedInfo().Config
 	cfg.Metadata["rejoin.generations"] += fmt.Sprintf(",next:%d", start)
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
 }
 
 // Announce announces a trim after whichever there is.

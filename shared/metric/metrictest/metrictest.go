@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"rejoin/shared/must"
 )
 
 // Value returns the sum of a metric over the series whose label values hold all of labels. Of a
@@ -14,10 +16,7 @@ import (
 // there is no such series.
 func Value(t testing.TB, from prometheus.Gatherer, name string, labels ...string) (sum float64) {
 	t.Helper()
-	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Value(from.Gather())(t)
 	found := false
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

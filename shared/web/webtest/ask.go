@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -29,43 +30,29 @@ var client = &http.Client{
 // Ask makes a request and reads the answer. headers are pairs of names and values, also of Host.
 func Ask(t testing.TB, method, url, body string, headers ...string) Answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body)))(t)
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	req.Host = req.Header.Get("Host") // empty: that of the URL
-	resp, err := client.Do(req)       //nolint:bodyclose // read closes it
-	if err != nil {
-		t.Fatal(err)
-	}
+	req.Host = req.Header.Get("Host")     // empty: that of the URL
+	resp := must.Value(client.Do(req))(t) //nolint:bodyclose // read closes it
 	return read(t, resp)
 }
 
 // Dial opens a connection that ends with the test, or after [waittest.Timeout], and writes a request.
 func Dial(t testing.TB, addr, request string) net.Conn {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Value(new(net.Dialer).DialContext(t.Context(), "tcp", addr))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(io.WriteString(conn, request))(t)
 	return conn
 }
 
 // ReadAnswer reads the answer to a request of a method from a connection.
 func ReadAnswer(t testing.TB, from *bufio.Reader, method string) Answer {
 	t.Helper()
-	resp, err := http.ReadResponse(from, &http.Request{Method: method}) //nolint:bodyclose // read closes it
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Value(http.ReadResponse(from, &http.Request{Method: method}))(t) //nolint:bodyclose // read closes it
 	return read(t, resp)
 }
 
@@ -73,9 +60,6 @@ func ReadAnswer(t testing.TB, from *bufio.Reader, method string) Answer {
 func read(t testing.TB, resp *http.Response) Answer {
 	t.Helper()
 	defer func() { _ = resp.Body.Close() }()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(io.ReadAll(resp.Body))(t)
 	return Answer{resp.StatusCode, resp.Header, string(data)}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/shared/must"
 	"rejoin/shared/web"
 	"rejoin/shared/web/pages"
 )
@@ -109,9 +110,7 @@ func checkElements(t *testing.T, ids, looked []string) {
 func get(t *testing.T, app *fiber.App, url string) (file, mediaType string) {
 	t.Helper()
 	resp, err := app.Test(httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil), -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	body, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
 	if err != nil || len(body) == 0 || resp.StatusCode != http.StatusOK {
