@@ -14,8 +14,7 @@ import (
 )
 
 func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 9 {
 		publishOnce(t, l, n)
 	}

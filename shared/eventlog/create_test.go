@@ -158,7 +158,7 @@ func TestOpen_PartitionHasGone(t *testing.T) {
 	srv := natstest.Start(t)
 	created := create(t, srv, eventlog.Settings{Partitions: 2})
 	created.Close()
-	deletePartition(t, srv, newJetStream(t, created), "MCP_1")
+	deletePartition(t, srv, created, "MCP_1")
 	l := open(t, srv)
 	create(t, srv, eventlog.Settings{Partitions: 2})
 	waittest.Until(t, "the partition is found", func() bool {
@@ -189,8 +189,7 @@ func TestCreate_DiskIsTooSmall(t *testing.T) {
 }
 
 func TestCreator_ReplacesADeletedPartition(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	publish(t, l, "s", "t", 1)
 	before, looked := l.State(0)

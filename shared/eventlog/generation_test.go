@@ -12,7 +12,6 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -55,9 +54,7 @@ func look(t testing.TB, l *eventlog.Log) (state eventlog.State) {
 }
 
 func TestBeginGeneration_OncePerServerStart(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	other := open(t, srv)
 	first := look(t, l)
 	if len(first.Generations) != 1 || first.Generation() != (event.Generation{ID: first.Origin, Start: 1}) {
@@ -73,8 +70,7 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 		for n := range 5 {
 			publish(t, l, "s", "t", n)
 		}
-		stop(t, srv, l)
-		start(t, srv, l)
+		restart(t, srv, l)
 		if !beginOnce(t, l) {
 			t.Fatal("no generation began on a new server")
 		}
@@ -96,21 +92,17 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 }
 
 func TestBeginGeneration_ListIsFull(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	publish(t, l, "s", "t", 1)
 	origin := look(t, l).Origin
-	js := newJetStream(t, l)
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	list := []string{origin + ":1"}
 	for n := 1; n < event.MaxGenerations; n++ {
 		list = append(list, fmt.Sprintf("g%d:2", n))
 	}
 	cfg.Metadata["rejoin.generations"] = strings.Join(list, ",")
-	update(t, js, cfg)
-	stop(t, srv, l)
-	start(t, srv, l)
+	update(t, l, cfg)
+	restart(t, srv, l)
 	if !beginOnce(t, l) {
 		t.Fatal("no generation began")
 	}
@@ -131,12 +123,12 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 }
 
 // update changes a stream behind the log's back; the server's own metadata stays with it.
-func update(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+func update(t *testing.T, l *eventlog.Log, cfg jetstream.StreamConfig) {
 	t.Helper()
 	for k := range cfg.Metadata {
 		if !strings.HasPrefix(k, "rejoin.") {
 			delete(cfg.Metadata, k)
 		}
 	}
-	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
+	must.Value(newJetStream(t, l).UpdateStream(waittest.Context(t), cfg))(t)
 }

@@ -6,15 +6,13 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
 // A message with a Status header and no data looks to nats.go like the server's own
 // word: its consumers throw it away, and never come behind it.
 func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	put := func(status, data string) {
 		msg := nats.NewMsg("mcp.0.s.=.t")

@@ -5,16 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
 // What was asked when the server went is never answered. Found by the property test
 // of e2e: a resume that waited for 5 s, and then told IDs of a time gone by.
 func TestRequest_ConnectionIsLost(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	var asking sync.WaitGroup
 	for range 100 {
 		asking.Go(func() {

@@ -78,8 +78,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 }
 
 func TestSetLimits_FixedSettings(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for name, change := range map[string]func(*eventlog.Settings){
 		"partitions":  func(s *eventlog.Settings) { s.Partitions = 2 },
 		"compression": func(s *eventlog.Settings) { s.Compression = !s.Compression },
@@ -175,8 +174,7 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 	to := l.Settings()
 	for life := range 5 {
 		before := len(look(t, l).Generations)
-		stop(t, srv, l)
-		start(t, srv, l)
+		restart(t, srv, l)
 		to.MaxBytes, to.MaxEventsPerSession = int64(100-life)<<20, int64(life+1)
 		limited := make(chan error, 1)
 		go func() {
@@ -204,12 +202,11 @@ func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.Metadata["rejoin.later"] = "7"
-	update(t, newJetStream(t, l), cfg)
+	update(t, l, cfg)
 	to := l.Settings()
 	to.MaxAge = 2 * time.Hour
 	setLimits(t, l, to)
-	stop(t, srv, l)
-	start(t, srv, l)
+	restart(t, srv, l)
 	waittest.NoError(t, func() error { _, err := l.BeginGeneration(within(t, time.Second), 0); return err })
 	if now := streamOf(t, l, "MCP_0").CachedInfo().Config.Metadata; now["rejoin.later"] != "7" || now["rejoin.generations"] == cfg.Metadata["rejoin.generations"] {
 		t.Errorf("%v", now)
@@ -221,11 +218,10 @@ func TestConverted_StoresNothing(t *testing.T) {
 	t.Parallel()
 	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 2})
 	mustPublish(t, l, of("s", "t", 1))
-	js := newJetStream(t, l)
 	for _, name := range []string{"MCP_1", "MCP_0"} {
 		cfg := streamOf(t, l, name).CachedInfo().Config
 		cfg.Metadata["rejoin.version"] = "4"
-		update(t, js, cfg)
+		update(t, l, cfg)
 	}
 	waittest.Receive(t, "the log has another version", l.Converted().Done())
 	if err := context.Cause(l.Converted()); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), `version "4"`) {
@@ -238,9 +234,7 @@ func TestConverted_StoresNothing(t *testing.T) {
 
 // A server may lose the metadata of a stream, and get them back.
 func TestLook_InvalidMetadata(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
-	js := newJetStream(t, l)
+	_, l := single(t)
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	was := cfg.Metadata
 	for _, tt := range []struct{ key, value, want string }{
@@ -256,13 +250,13 @@ func TestLook_InvalidMetadata(t *testing.T) {
 	} {
 		cfg.Metadata = maps.Clone(was)
 		cfg.Metadata[tt.key] = tt.value
-		update(t, js, cfg)
+		update(t, l, cfg)
 		if _, err := l.Look(waittest.Context(t), 0); !errors.Is(err, eventlog.ErrMismatch) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s %q: %v", tt.key, tt.value, err)
 		}
 	}
 	cfg.Metadata = was
-	update(t, js, cfg)
+	update(t, l, cfg)
 	mustPublish(t, l, of("s", "t", 1))
 	if l.Converted().Err() != nil || l.Settings().Partitions != 1 {
 		t.Errorf("%v, with %d partitions", context.Cause(l.Converted()), l.Settings().Partitions)

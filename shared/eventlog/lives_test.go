@@ -196,9 +196,7 @@ func TestEndSession_StreamsBornAtAnotherLog(t *testing.T) {
 
 // The process that began the end stopped right after the seal, or in the middle.
 func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	other := open(t, srv)
 	for _, stream := range []string{"a", "b"} {
 		mustPublish(t, l, of("s", stream, 0))
@@ -274,8 +272,7 @@ func TestOpenSession(t *testing.T) {
 }
 
 func TestSealed(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	before := time.Now().Add(-time.Minute)
 	last := mustPublish(t, l, of("s", "t", 0)).Sequence
 	if at, sealed, err := l.Sealed(waittest.Context(t), "s", "l"); sealed || err != nil {
@@ -294,8 +291,7 @@ func TestSealed(t *testing.T) {
 }
 
 func TestOpening_CannotBeRead(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	for i, data := range []string{"", "{", "{}", `{"life":"L"}`, `{"life":""}`, `[]`} {
 		session := fmt.Sprint("s", i)
@@ -311,17 +307,14 @@ func TestOpening_CannotBeRead(t *testing.T) {
 
 // A server that was restarted may have lost the births. One that is lost is written again.
 func TestBirth_LostWithTheGeneration(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	eventlogtest.Begin(t, l)
 	birth, message := "mcp.0.s.l.=birth.t", "mcp.0.s.l.t"
 	mustPublish(t, l, of("s", "t", 0))
 	mustPublish(t, l, of("s", "t", 1))
 	again := func() {
 		t.Helper()
-		stop(t, srv, l)
-		start(t, srv, l)
+		restart(t, srv, l)
 		mustPublish(t, l, of("s", "t", 2))
 	}
 	again()
@@ -333,13 +326,10 @@ func TestBirth_LostWithTheGeneration(t *testing.T) {
 
 // The same without a janitor: the first event begins the generation.
 func TestBirth_AgainWithoutAJanitor(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	mustPublish(t, l, of("s", "t", 0))
 	must.NoError(t, l.Delete(waittest.Context(t), 0, 1)) // the birth
-	stop(t, srv, l)
-	start(t, srv, l)
+	restart(t, srv, l)
 	mustPublish(t, l, of("s", "t", 1))
 	begun := event.GenerationSubject(0, look(t, l).Generation().ID)
 	wantSubjects(t, l, "mcp.0.s.l.t", begun, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")

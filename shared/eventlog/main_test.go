@@ -103,6 +103,14 @@ func connectTo(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
+// single begins a parallel test of a log on a server of its own.
+func single(t *testing.T) (*natstest.Server, *eventlog.Log) {
+	t.Helper()
+	t.Parallel()
+	srv := natstest.Start(t)
+	return srv, create(t, srv, one())
+}
+
 func create(t *testing.T, srv *natstest.Server, settings eventlog.Settings, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
 	return createOn(t, connect(t, srv, opts...), settings)
@@ -129,9 +137,9 @@ func openOn(t *testing.T, nc *nats.Conn) *eventlog.Log {
 
 // deletePartition deletes the JetStream stream of a log's partition, while no creator of the log is there: a
 // partition that is created again while NATS still removes the files loses the new ones (docs/upstream/0013).
-func deletePartition(t *testing.T, srv *natstest.Server, js jetstream.JetStream, name string) {
+func deletePartition(t *testing.T, srv *natstest.Server, l *eventlog.Log, name string) {
 	t.Helper()
-	must.NoError(t, js.DeleteStream(waittest.Context(t), name))
+	must.NoError(t, newJetStream(t, l).DeleteStream(waittest.Context(t), name))
 	files := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", name)
 	waittest.Until(t, "the files of the partition are removed", func() bool {
 		_, err := os.Stat(files)
@@ -173,6 +181,12 @@ func start(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	srv.Start()
 	// A request that begins before the log has heard of the connection ends when it hears of it.
 	waittest.Until(t, "the connection is back", func() bool { return l.Conn().IsConnected() && l.Alive() })
+}
+
+func restart(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
+	t.Helper()
+	stop(t, srv, l)
+	start(t, srv, l)
 }
 
 // follower is a tail and what it was told.

@@ -49,8 +49,7 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 }
 
 func TestPublish_KeyIsStoredOnce(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	put := func(session, stream, key string) eventlog.Ack {
 		t.Helper()
 		return mustPublish(t, l, eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
@@ -177,9 +176,7 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 }
 
 func TestLog_WithoutServer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	eventlogtest.Begin(t, l)
 	stop(t, srv, l)
 	_, err := l.Publish(within(t, 100*time.Millisecond), eventlog.Event{Session: "s", Stream: "t", Data: numbered(1)})

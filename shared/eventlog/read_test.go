@@ -40,8 +40,7 @@ func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.En
 }
 
 func TestRead_Pages(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	want := map[string][]uint64{}
 	for n := range 300 {
 		name := fmt.Sprint(n % 3)
@@ -76,8 +75,7 @@ func TestRead_Pages(t *testing.T) {
 }
 
 func TestRead_SessionWithoutControlEntries(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	publish(t, l, "s", "a", 1)
 	publish(t, l, "s", "=", 2)
@@ -101,8 +99,7 @@ func TestRead_SessionWithoutControlEntries(t *testing.T) {
 }
 
 func TestRead_HeadersOnly(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 3 {
 		publish(t, l, "s", "t", n)
 	}
@@ -118,8 +115,7 @@ func TestRead_HeadersOnly(t *testing.T) {
 }
 
 func TestRead_RemovesItsConsumer(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 100 {
 		publish(t, l, "s", "t", n)
 	}
@@ -145,8 +141,7 @@ func TestRead_RemovesItsConsumer(t *testing.T) {
 }
 
 func TestRead_Nothing(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for name, q := range map[string]eventlog.Query{
 		"empty log":      {Session: "s", Stream: "t", UpTo: 100},
 		"beyond the end": {Session: "s", Stream: "t", After: 1000, UpTo: 2000},
@@ -163,8 +158,7 @@ func TestRead_Nothing(t *testing.T) {
 
 // What is about to be sent can be removed at that moment, and then nothing comes.
 func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	stream := streamOf(t, l, "MCP_0")
 	var last uint64
 	for round := 0; round < 60; round += 4 {
@@ -214,8 +208,7 @@ func TestRead_ConsumerCountsTooFew(t *testing.T) {
 }
 
 func TestLookups(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 6 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
 	}
@@ -247,8 +240,7 @@ func TestLookups(t *testing.T) {
 }
 
 func TestDelete_Repeated(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 3 {
 		publish(t, l, "s", "t", n)
 	}
@@ -290,8 +282,7 @@ func gone(t *testing.T) context.Context {
 // Readers of large events do not take the connection from all others, though events are small on the
 // average: a server ends a connection for which 64 MiB wait.
 func TestRead_LargeEventsAmongSmallOnes(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 500 {
 		publish(t, l, "small", "a", n)
 	}

@@ -43,8 +43,7 @@ func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string 
 }
 
 func TestRemovedAfter_Trims(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
 		mustPublish(t, l, of("s", "b", n))
@@ -76,8 +75,7 @@ func TestRemovedAfter_Trims(t *testing.T) {
 
 // A trim that a later version has written in a form of its own may have removed all that lies before it.
 func TestRemovedAfter_UnreadableTrim(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
 		mustPublish(t, l, of("s", "b", n))
@@ -134,8 +132,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 
 // The floor may pass a trim once it was looked up: so the look comes after.
 func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 9 {
 		mustPublish(t, l, of("s", "a", n))
 	}
@@ -219,8 +216,7 @@ func TestPurge_AnnouncedInACluster(t *testing.T) {
 }
 
 func TestRemovedAfter_Floor(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	last := map[string]uint64{}
 	for n := range 4 {
 		last["quiet"] = mustPublish(t, l, of("s", "quiet", n)).Sequence
@@ -278,8 +274,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 
 // A life that was opened above the floor has lost nothing to it.
 func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	mustPublish(t, l, of("before", "t", 0))
 	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
@@ -298,8 +293,7 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 
 // A changed opening lies above the floor, and its life may have begun below it.
 func TestRemovedAfter_ChangedOpening(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	mustPublish(t, l, of("s", "t", 1))
 	o.Members, o.Changes = []string{"bob"}, 1
@@ -311,8 +305,7 @@ func TestRemovedAfter_ChangedOpening(t *testing.T) {
 }
 
 func TestEntry_TrimsAndCopies(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	at := announce(t, l, "a", 0, eventlog.Trimmed)
 	e, err := l.At(waittest.Context(t), 0, at)
 	must.NoError(t, err)
@@ -416,8 +409,7 @@ func TestOpening_OfALaterVersion(t *testing.T) {
 
 // An end that is written again says where the first one lay, unless that is damaged.
 func TestRewrite_End(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	s := event.Subject{Session: "s", Life: "l", Kind: event.End}
 	must.NoError(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
 	first := must.Value(l.Last(waittest.Context(t), s))(t)

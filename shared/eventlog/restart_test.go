@@ -35,8 +35,7 @@ func TestTail_Restarts(t *testing.T) {
 		switch n := rnd.IntN(40); {
 		case n == 0:
 			restarts++
-			stop(t, srv, l)
-			start(t, srv, l)
+			restart(t, srv, l)
 		case n < 10 && last > 0:
 			s := 1 + rnd.Uint64N(last)
 			must.NoError(t, l.Delete(waittest.Context(t), 0, s))
@@ -81,9 +80,7 @@ func copyTree(t *testing.T, from, to string) {
 }
 
 func TestTail_PartitionIsRolledBack(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	eventlogtest.Begin(t, l)
 	for n := range 10 {
 		publish(t, l, "s", "t", n)
@@ -135,7 +132,7 @@ func TestTail_PartitionIsRecreated(t *testing.T) {
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 5)
 	creator.Close()
-	deletePartition(t, srv, newJetStream(t, l), "MCP_0")
+	deletePartition(t, srv, l, "MCP_0")
 	create(t, srv, one())
 	f.wait(t, "another start", func() bool { return len(f.starts) > 1 })
 	before, after := f.starts[0], f.starts[len(f.starts)-1]
@@ -147,14 +144,11 @@ func TestTail_PartitionIsRecreated(t *testing.T) {
 }
 
 func TestTail_WithoutJanitor(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	publish(t, l, "s", "t", 1)
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 1)
-	stop(t, srv, l)
-	start(t, srv, l)
+	restart(t, srv, l)
 	last := publish(t, l, "s", "t", 2)
 	f.waitLast(t, last)
 	// The entry before the event begins a generation; a janitor writes that down, and no other one.

@@ -17,8 +17,7 @@ import (
 )
 
 func TestScan_AllInOrder(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	for n := range 600 {
 		publish(t, l, "s", "a", n)
@@ -60,8 +59,7 @@ func TestScan_AllInOrder(t *testing.T) {
 
 // While the handler waits, the server's messages wait too, and none is lost.
 func TestScan_SlowHandler(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 1300 {
 		publish(t, l, "s", "a", n)
 	}

@@ -95,7 +95,7 @@ func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 			if delete(cfg.Metadata, "rejoin.servers"); servers != "" {
 				cfg.Metadata["rejoin.servers"] = servers
 			}
-			update(t, js, cfg)
+			update(t, l, cfg)
 			ack := must.Value(js.Publish(waittest.Context(t), event.GenerationSubject(0, "alone"), nil))(t)
 			want := slices.Concat(look(t, l).Generations[:1], []event.Generation{{ID: "alone", Start: ack.Sequence}})
 			if got := look(t, l).Generations; !slices.Equal(got, want) {
@@ -137,7 +137,7 @@ func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	for n := range 3 {
 		publish(t, l, "s", "t", n)
 	}
-	update(t, newJetStream(t, l), read.Config)
+	update(t, l, read.Config)
 	publish(t, l, "s", "t", 4)
 	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Life: "i", Stream: "t"}
 	resolves := func(who string, l *eventlog.Log) {

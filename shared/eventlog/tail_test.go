@@ -20,8 +20,7 @@ import (
 )
 
 func TestTail_StoredAndNewEvents(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 10 {
 		publish(t, l, "s", fmt.Sprint(n%2), n)
 	}
@@ -48,8 +47,7 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 }
 
 func TestTail_CountsMissed(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	for n := range 20 {
 		publish(t, l, "s", "t", n)
 	}
@@ -71,8 +69,7 @@ func TestTail_CountsMissed(t *testing.T) {
 // Everything behind what the client holds is removed while it is being handled:
 // nothing more comes that could say that the tail has caught up.
 func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	const n = 4000
 	js := newJetStream(t, l)
 	for i := range n {
@@ -110,8 +107,7 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 // Whatever is stored is removed before it can be sent, as an operator's purge does: a tail that has caught up
 // before comes to the end of the partition all the same.
 func TestTail_NewestIsRemovedUnseen(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	last := publish(t, l, "s", "t", 0)
 	f := follow(t, l, 0, 0)
 	f.wait(t, "caught up", func() bool { return f.through == last })
@@ -132,8 +128,7 @@ func TestTail_NewestIsRemovedUnseen(t *testing.T) {
 // A look at the partition that was under way while events came in knows less than
 // the tail; that is no reason to begin again.
 func TestTail_LooksDoNotInterrupt(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	f := follow(t, l, 0, 0)
 	ctx, stop := context.WithCancel(t.Context())
 	var published sync.WaitGroup
@@ -157,8 +152,7 @@ func TestTail_LooksDoNotInterrupt(t *testing.T) {
 }
 
 func TestTail_HeadersOnly(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	sizes := []int{0, 1, 700, 12}
 	for i, size := range sizes {
@@ -231,8 +225,7 @@ func TestTail_InvalidEntries(t *testing.T) {
 }
 
 func TestTail_StartFails(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	last := publish(t, l, "s", "t", 1)
 	attempts := 0
 	f := follow(t, l, 0, 0, func(_ *follower, cfg *eventlog.TailConfig) {
@@ -249,8 +242,7 @@ func TestTail_StartFails(t *testing.T) {
 
 // A tail has caught up with what the partition held when it began, though more is stored all the time.
 func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	js := newJetStream(t, l)
 	store := func(n int) {
 		for range n {
@@ -283,8 +275,7 @@ func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
 
 // An attempt that fails gives its turn back: else the next one would wait for it.
 func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), one())
+	_, l := single(t)
 	turns := eventlog.NewTurns(1)
 	ctx, end := context.WithCancel(t.Context())
 	failed := errors.New("it cannot begin")

@@ -10,7 +10,6 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -28,9 +27,7 @@ func nextGenerations(t *testing.T, l *eventlog.Log, before eventlog.State, more 
 // A server that is killed while it replaces the metadata of a stream does not find the stream again: a
 // janitor creates it anew, with its entries, and it is the same partition in a new generation.
 func TestCreator_PartitionWithTornMetadata(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	eventlogtest.Begin(t, l)
 	for n := range 10 {
 		publish(t, l, "s", "t", n)
@@ -53,9 +50,7 @@ func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 
 // A janitor that has just started knows nothing of the partition: it is another one, once.
 func TestCreate_PartitionWithTornMetadata(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	for n := range 10 {
 		publish(t, l, "s", "t", n)
 	}
@@ -71,8 +66,7 @@ func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 	if next.Origin == before.Origin || next.Last != 10 || next.Generation().Start != 11 {
 		t.Errorf("the partition is %+v, was %+v", next, before)
 	}
-	stop(t, srv, l)
-	start(t, srv, l)
+	restart(t, srv, l)
 	if again := nextGenerations(t, l, next, 1); again.Origin != next.Origin {
 		t.Errorf("the partition is %+v, was %+v", again, next)
 	}
@@ -80,9 +74,7 @@ func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 
 // Nor does it become another one when the server is killed again before a janitor has begun a generation.
 func TestCreator_PartitionTornTwice(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	publish(t, l, "s", "t", 1)
 	before := look(t, l)
 	for range 2 {
@@ -99,9 +91,7 @@ func TestCreator_PartitionTornTwice(t *testing.T) {
 // A server that cannot write a generation that is begun, as on a full disk, shows it nevertheless, and loses it
 // at its next start: it is stored again until it is written.
 func TestBeginGeneration_MetadataNotWritten(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	l := create(t, srv, one())
+	srv, l := single(t)
 	publish(t, l, "s", "t", 1)
 	stop(t, srv, l)
 	blocked := filepath.Join(srv.Dir(), "jetstream", "$G", "streams", "MCP_0", "meta.inf.tmp")
@@ -113,8 +103,7 @@ func TestBeginGeneration_MetadataNotWritten(t *testing.T) {
 	must.NoError(t, os.Remove(blocked))
 	begin(t, l)
 	before := look(t, l)
-	stop(t, srv, l)
-	start(t, srv, l)
+	restart(t, srv, l)
 	if after := look(t, l); !slices.Equal(after.Generations, before.Generations) {
 		t.Errorf("the generations are %v, were %v", after.Generations, before.Generations)
 	}

@@ -13,7 +13,6 @@ import (
 // over restarts of processes and of NATS. Where the SDK's purges when it wants to, this
 // one is asked to trim; where the SDK's takes an index behind the end, this one refuses it.
 func TestStore_AnswersAsTheMemoryStore(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	type process struct {
 		*Store

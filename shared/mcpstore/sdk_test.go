@@ -64,7 +64,6 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 // The SDK's own client and server: the connection is cut in the middle of a call, and
 // NATS is restarted, and the client misses nothing and gets nothing twice.
 func TestSDK_CutsAndARestart(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	tool := newWorker()
 	store := w.store(Config{})
@@ -180,7 +179,6 @@ func read(t *testing.T, body io.Reader, n int) (ids, data []string) {
 // A call is answered at one replica and resumed at another, which holds the session with
 // a transport of its own.
 func TestSDK_ResumeAtAnotherReplica(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	tool := newWorker()
 	first := w.store(Config{})

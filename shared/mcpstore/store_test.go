@@ -19,7 +19,6 @@ import (
 )
 
 func TestAfter_EveryReplicaAndAfterRestarts(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, end := w.process(Config{})
 	mustOpen(t, a, "s", "")
@@ -47,7 +46,6 @@ func TestAfter_EveryReplicaAndAfterRestarts(t *testing.T) {
 }
 
 func TestAfter_Trimmed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -71,7 +69,6 @@ func TestAfter_Trimmed(t *testing.T) {
 }
 
 func TestAppend_EverythingExpired(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -93,7 +90,6 @@ func TestAppend_EverythingExpired(t *testing.T) {
 }
 
 func TestAfter_UnknownSession(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	if got, err := after(t, s, "unknown", "req", -1); !errors.Is(err, ErrUnknownSession) {
@@ -106,7 +102,6 @@ func TestAfter_UnknownSession(t *testing.T) {
 }
 
 func TestOpen_InvalidNames(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, name := range [][2]string{{"a b", "x"}, {"*", "x"}, {"s", "ä"}, {"s", standalone}, {"s", "."}} {
@@ -123,7 +118,6 @@ func TestOpen_InvalidNames(t *testing.T) {
 }
 
 func TestSessionClosed(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -157,7 +151,6 @@ func TestSessionClosed(t *testing.T) {
 }
 
 func TestAfter_Cleared(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	for _, cleared := range []string{"req", ""} {
@@ -174,7 +167,6 @@ func TestAfter_Cleared(t *testing.T) {
 }
 
 func TestAfter_PartitionIsRecreated(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -206,7 +198,6 @@ func (s *Store) fail(t *testing.T, session, stream, data string) {
 }
 
 func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -241,7 +232,6 @@ func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
 func (s *Store) Conn() bool { return s.backend.Connected() == nil }
 
 func TestAppend_WaitsForNATS(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a := w.store(Config{Timeout: time.Minute})
 	mustOpen(t, a, "s", "req")
@@ -254,7 +244,6 @@ func TestAppend_WaitsForNATS(t *testing.T) {
 }
 
 func TestAppend_AnswerIsLost(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -288,7 +277,6 @@ func TestAppend_AnswerIsLost(t *testing.T) {
 }
 
 func TestAppend_TooLarge(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
@@ -306,7 +294,6 @@ func TestAppend_TooLarge(t *testing.T) {
 }
 
 func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -324,7 +311,6 @@ func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
 }
 
 func TestAppend_TwoWriters(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -340,7 +326,6 @@ func TestAppend_TwoWriters(t *testing.T) {
 }
 
 func TestAppend_EventsOfOtherPublishers(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "")
@@ -353,7 +338,6 @@ func TestAppend_EventsOfOtherPublishers(t *testing.T) {
 }
 
 func TestAppend_ForgottenStream(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{MaxStreams: 2})
 	const many = 10
@@ -371,7 +355,6 @@ func TestAppend_ForgottenStream(t *testing.T) {
 }
 
 func TestAppend_LastMessageEndsTheStream(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	const response = `{"jsonrpc":"2.0","id":1,"result":{}}`
@@ -390,7 +373,6 @@ func TestAppend_LastMessageEndsTheStream(t *testing.T) {
 }
 
 func TestStore_Concurrent(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	stores := []*Store{w.store(Config{}), w.store(Config{})}
 	var all sync.WaitGroup
@@ -424,7 +406,6 @@ func TestStore_Concurrent(t *testing.T) {
 
 // What the floor has passed says nothing of streams that begin behind it.
 func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -438,7 +419,6 @@ func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 
 // Found by the property test.
 func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
@@ -454,7 +434,6 @@ func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
 
 // The index shows a life that has ended as the one that is open: an Append finds the right one.
 func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	s := w.store(Config{})
 	mustOpen(t, s, "s", "req")

@@ -148,10 +148,8 @@ func TestEnd_Concurrent(t *testing.T) {
 
 // A registry that lists sessions shows the end soon, also one that heard of it from the log.
 func TestEnd_IndexShowsIt(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
-	r, l := create(t, nc)
-	other, _ := open(t, nc)
+	_, r, l := single(t)
+	other, _ := open(t, l.Conn())
 	rec := mustCreate(t, r, "s")
 	mustEnd(t, other, "s", "")
 	waittest.Until(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
@@ -159,7 +157,7 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
 		t.Errorf("the index has that it ended at %s, the log at %s, %v", got.Ended, at, err)
 	}
-	kv := must.Value(natstest.JetStream(t, nc).KeyValue(waittest.Context(t), session.Bucket))(t)
+	kv := must.Value(natstest.JetStream(t, l.Conn()).KeyValue(waittest.Context(t), session.Bucket))(t)
 	if status, err := kv.Status(waittest.Context(t)); err != nil || status.Values() != 1 {
 		t.Errorf("the index has %d records, %v", status.Values(), err)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -15,9 +14,7 @@ import (
 // The time that a 404 takes tells nothing: for another's session as much is asked, and as much is received, as for
 // an unused name, however large its metadata is, and however many members it has.
 func TestAttackSessionGuessingByTime(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, _ := create(t, connect(t, srv))
+	srv, r, _ := single(t)
 	metadata := []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)
 	for name, data := range map[string][]byte{"small1": nil, "large1": metadata, "large2": metadata} {
 		must.Value(r.Create(waittest.Context(t), session.New(name, "alice", data, time.Now())))(t)

@@ -170,9 +170,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 // The log loses the seal and the ends in a roll-back, and the index does not: who asks has the
 // log get them again, since nothing was to be stored any more.
 func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	eventlogtest.Begin(t, l)
 	made := mustCreate(t, r, "s")
 	must.NoError(t, publish(t, l, made))

@@ -34,6 +34,15 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 	return nc
 }
 
+// single begins a parallel test of a log of one partition, and its registry, on a server of its own.
+func single(t *testing.T) (*natstest.Server, *session.Registry, *eventlog.Log) {
+	t.Helper()
+	t.Parallel()
+	srv := natstest.Start(t)
+	r, l := create(t, connect(t, srv))
+	return srv, r, l
+}
+
 // create makes a log of one partition, and its registry.
 func create(t *testing.T, nc *nats.Conn) (*session.Registry, *eventlog.Log) {
 	t.Helper()

@@ -36,9 +36,7 @@ func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...s
 }
 
 func TestSetMetadata(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))
 	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"keepClosed":300}}`), time.Now()).WithMembers([]string{"bob"}))
 	must.NoError(t, err)
@@ -65,9 +63,7 @@ func TestSetMetadata(t *testing.T) {
 }
 
 func TestSetMembers(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))
 	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
 	must.NoError(t, err)
@@ -111,9 +107,7 @@ func TestSetMembers(t *testing.T) {
 
 // A later version may say more of a session in the log than this one knows.
 func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	_, r, l := single(t)
 	js := natstest.JetStream(t, l.Conn())
 	msg := nats.NewMsg(event.Subject{Partition: l.Partition("s"), Session: "s", Kind: event.Open}.String())
 	msg.Data = []byte(`{"life":"l","readers":["eve"],"created":"2026-01-02T03:04:05Z"}`)
@@ -157,9 +151,7 @@ func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 
 // Of changes at the same time each is stored once, and the index has the last one.
 func TestSetMembers_AtTheSameTime(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))
 	made := mustCreate(t, r, "s")
 	var wg sync.WaitGroup
@@ -199,9 +191,7 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 
 // A change of members while the session ends leaves it ended.
 func TestSetMembers_WhileItEnds(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	_, r, l := single(t)
 	for i := range 20 {
 		name := fmt.Sprint("s", i)
 		made := mustCreate(t, r, name)

@@ -22,10 +22,8 @@ import (
 )
 
 func TestCreate_Once(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
-	r, _ := create(t, nc)
-	other, _ := open(t, nc)
+	_, r, l := single(t)
+	other, _ := open(t, l.Conn())
 	now := time.Now()
 	rec := must.Value(r.Create(waittest.Context(t), session.New("s/1", "me", json.RawMessage(`{"a":[1]}`), now)))(t)
 	if rec.State != session.Open || rec.Session != "s/1" || rec.Owner != "me" || rec.Life == "" || rec.Revision == 0 || !rec.Created.Equal(now) {
@@ -118,10 +116,8 @@ func remove(t *testing.T, r *session.Registry, l *eventlog.Log, rec session.Reco
 }
 
 func TestRemove(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
-	r, l := create(t, nc)
-	other, _ := open(t, nc)
+	_, r, l := single(t)
+	other, _ := open(t, l.Conn())
 	rec := mustCreate(t, r, "s")
 	mustEnd(t, other, "s", "")
 	newer, err := other.Get(waittest.Context(t), "s")
@@ -159,9 +155,7 @@ func TestRemove(t *testing.T) {
 // The copy holds what this process wrote as soon as it is written. The watch,
 // which shows older revisions after that, must not take it back.
 func TestSession_CopyNeverGoesBack(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	busy, _ := open(t, connect(t, srv))
 	ctx, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
@@ -267,9 +261,7 @@ func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
 }
 
 func TestSession_CopyFollowsARollback(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	r, l := create(t, connect(t, srv))
+	srv, r, l := single(t)
 	eventlogtest.Begin(t, l)
 	kept := mustCreate(t, r, "kept")
 	older := filepath.Join(t.TempDir(), "older")
@@ -305,14 +297,12 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 }
 
 func TestGet_RecordCannotBeRead(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
-	r, _ := create(t, nc)
+	_, r, l := single(t)
 	good := mustCreate(t, r, "good")
 	for key, value := range map[string]string{"a": "{", "b": `{"session":"c"}`, "c.d": `{"session":"c"}`, "good": `null`} {
-		putRaw(t, nc, key, value)
+		putRaw(t, l.Conn(), key, value)
 	}
-	other, _ := open(t, nc)
+	other, _ := open(t, l.Conn())
 	if all := other.Sessions(); len(all) != 0 {
 		t.Errorf("all: %+v", all)
 	}

@@ -7,16 +7,13 @@ import (
 	"time"
 
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
 func TestVisible(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
-	r, _ := create(t, nc)
-	other, _ := open(t, nc)
+	_, r, l := single(t)
+	other, _ := open(t, l.Conn())
 	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
 		must.Value(r.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())))(t)
 	}
