@@ -121,7 +121,6 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 // start looks at each partition. One that cannot be looked at, or that has gone and awaits a janitor, is
 // found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
-	l.link.Store(newLinkContext())
 	l.parts = make([]*partition, l.Settings().Partitions)
 	failed := make([]error, len(l.parts))
 	var looking sync.WaitGroup
@@ -142,7 +141,6 @@ func (l *Log) start(ctx context.Context) (*Log, error) {
 	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	l.watched.Go(func() { l.watch(watchCtx) })
-	l.watched.Go(func() { l.followLink(watchCtx) })
 	return l, nil
 }
 

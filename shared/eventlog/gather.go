@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"rejoin/shared/event"
+	"rejoin/shared/natsconn"
 )
 
 // gathers are the events of different publishers that wait for one fence. In a cluster the leader
@@ -141,10 +142,10 @@ func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, re
 	if !l.batches(p) {
 		return false, false
 	}
-	bounded, done := context.WithTimeout(ctx, requestTimeout) // the answer may be lost though the connection is not
-	defer done()
-	ctx, cancel := l.request(bounded)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout) // the answer may be lost though the connection is not
 	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	ack, err := l.publishTogether(ctx, all)
 	for fenceBusy(err) && pause(ctx) {
 		ack, err = l.publishTogether(ctx, all)

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
+	"rejoin/shared/natsconn"
 )
 
 // BeginGeneration makes sure that partition p has a generation for the servers
@@ -31,7 +32,7 @@ import (
 func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Servers) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	ctx, done := l.request(ctx)
+	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	at := l.connected()
 	switch {

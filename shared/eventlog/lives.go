@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"rejoin/shared/event"
+	"rejoin/shared/natsconn"
 )
 
 // OpenSession stores an opening, if the session has none: of several that open it at the
@@ -154,8 +155,8 @@ func (l *Log) endAll(ctx context.Context, session, life string, streams []string
 // born returns the streams of a life that have a birth and no end. The answer counts only
 // with the life's seal in it: a server that leads no more may know less.
 func (l *Log) born(ctx context.Context, seal event.Subject) ([]string, error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	info, err := l.stream(seal.Partition).Info(ctx, jetstream.WithSubjectFilter(seal.Filter()))
 	if err != nil {
 		return nil, apiError(err)

@@ -14,7 +14,7 @@
 //	RemovedAfter          what was removed after a cursor, as trims, floor and births say
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
-// A [Log] is safe for concurrent use. It has two goroutines, and in a cluster one for each fence
+// A [Log] is safe for concurrent use. It has one goroutine, and in a cluster one for each fence
 // that events wait for; [Log.Close] waits for these. A series in a cluster has one of its own,
 // which ends when nothing waits.
 package eventlog
@@ -42,7 +42,6 @@ import (
 //
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
-//	                  │              followLink: one, ends requests with their connection
 //	                  ├─ Publish, Series, …   the caller's goroutine, and in a cluster one for
 //	                  │                       each fence and each series, while events wait
 //	                  ├─ EndSession           the caller's, and up to 256 for its streams
@@ -58,7 +57,6 @@ type Log struct {
 	creator     bool
 	shows       bool // it reads no entries
 	parts       []*partition
-	link        atomic.Pointer[linkContext]
 	feed        *Feed
 	server      *natsconn.Server
 	traces      *tracing.Traces
@@ -116,58 +114,6 @@ func (l *Log) Conn() *nats.Conn { return l.nc }
 // first [Log.Tail].
 func (l *Log) Share(f *Feed) { l.feed = f }
 
-// linkContext is a context that ends when the connection is lost.
-type linkContext struct {
-	ctx context.Context
-	end context.CancelFunc
-}
-
-func newLinkContext() *linkContext {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &linkContext{ctx: ctx, end: cancel}
-}
-
-// followLink keeps l.link until ctx ends.
-func (l *Log) followLink(ctx context.Context) {
-	changed := l.nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
-	defer l.nc.RemoveStatusListener(changed)
-	// The connection may have been lost after the log was opened and before this goroutine
-	// ran. Nothing announces that any more, and the context would last until the next loss.
-	if !l.nc.IsConnected() {
-		l.link.Load().end()
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			l.link.Load().end()
-			return
-		case status := <-changed:
-			l.link.Load().end()
-			if status == nats.CONNECTED {
-				l.link.Store(newLinkContext())
-			}
-		}
-	}
-}
-
-// request returns the context of a request that can be repeated. It ends when the
-// connection is lost: what was under way then is never answered, and would be
-// waited for until its time-out, long after the connection has come back.
-func (l *Log) request(ctx context.Context) (context.Context, context.CancelFunc) {
-	now := l.link.Load()
-	if now == nil || now.ctx.Err() != nil {
-		// There is no connection, and the client says so at once; or there is one again,
-		// of which the log has yet to hear, and its loss would not be noticed.
-		return context.WithTimeout(ctx, lookWithin)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(now.ctx, cancel)
-	return ctx, func() {
-		stop()
-		cancel()
-	}
-}
-
 // Clustered reports whether the server is one of a cluster, where a restart of
 // one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
@@ -198,8 +144,8 @@ func (l *Log) stream(p int) jetstream.Stream {
 
 // repeat makes a request that can be repeated, as [natsconn.Server.Repeat] does.
 func (l *Log) repeat(ctx context.Context, request func(ctx context.Context) error) error {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	return l.server.Repeat(ctx, request)
 }
 

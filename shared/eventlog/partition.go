@@ -46,8 +46,8 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	if err := settings.changes(l.Settings()); err != nil {
 		return err
 	}
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	var had Limits
 	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		had = limitsOf(info.Config)
@@ -68,8 +68,8 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 // ResetLimits gives partition p the limits of bytes and of messages that the log's settings say. Errors are
 // those of [Log.MakeRoom]. Only the acting janitor may call it.
 func (l *Log) ResetLimits(ctx context.Context, p int) error {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	if err := l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		settings := l.Settings()
 		if p == 0 {
@@ -97,8 +97,8 @@ const minRoom = 1 << 16
 // the limit is not what keeps entries out, as on a full disk. Errors wrap [ErrUnavailable] or
 // [ErrNotFound]. Only the acting janitor may call it.
 func (l *Log) MakeRoom(ctx context.Context, p int) (made bool, err error) {
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	err = l.change(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		share, holds := l.Settings().Limits().MaxBytes, int64(info.State.Bytes)
 		full := max(cfg.MaxBytes, holds) // it holds more when the limit was lowered

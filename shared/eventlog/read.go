@@ -126,8 +126,8 @@ func (s *scan) run(ctx context.Context) (through uint64, err error) {
 		return s.upTo, nil
 	}
 	outer := ctx
-	ctx, cancel := s.log.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, s.log.nc)
+	defer done()
 	defer func() {
 		if err != nil {
 			err = scanError(outer, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog/cluster"
+	"rejoin/shared/natsconn"
 )
 
 const (
@@ -101,7 +102,7 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 
 // createAgain creates a partition that has gone, while nothing else in this process changes it.
 func (l *Log) createAgain(ctx context.Context, p int) error {
-	ctx, done := l.request(ctx)
+	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	release, err := l.parts[p].own(ctx)
 	if err != nil {

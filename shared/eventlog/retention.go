@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
+	"rejoin/shared/natsconn"
 )
 
 // Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
@@ -96,7 +97,7 @@ func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
 			return err
 		}
 	}
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
 }

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
+	"rejoin/shared/natsconn"
 )
 
 // State is what is known of a partition at one moment.
@@ -228,8 +229,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	number, sent := part.asked, part.sent.Load()
 	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	stream, info, err := l.info(ctx, p)
 	if err != nil {
 		return err
@@ -420,8 +421,8 @@ func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Events }
 // look has shown that there are not too many ([State.Absent]). Errors are those of [Log.Look].
 func (l *Log) Absent(ctx context.Context, p int) (State, []uint64, error) {
 	server := l.nc.ConnectedServerId()
-	ctx, cancel := l.request(ctx)
-	defer cancel()
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	info, err := l.stream(p).Info(ctx, jetstream.WithDeletedDetails(true))
 	if err != nil {
 		return State{}, nil, apiError(err)
