@@ -45,7 +45,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	} else if err != nil {
 		return nil, err
 	}
-	l.settings.Store(&has)
+	l.adopt(has)
 	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.Limits().MaxMessageBytes+HeaderRoom) {
 		log.Warn("NATS takes smaller messages than the log: raise its max_payload", "max_payload", payload, "max_message_bytes", has.MaxMessageBytes)
 	}
@@ -82,7 +82,7 @@ func open(ctx context.Context, nc *nats.Conn, log *slog.Logger, shows bool) (*Lo
 	for {
 		has, err := l.readSettings(ctx)
 		if err == nil {
-			l.settings.Store(&has)
+			l.adopt(has)
 			return l.start(ctx)
 		}
 		if errors.Is(err, ErrMismatch) {
@@ -118,14 +118,21 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 	return settingsFrom(stream.CachedInfo().Config.Metadata)
 }
 
+// adopt takes the settings of the log, and makes the places of its partitions.
+func (l *Log) adopt(settings Settings) {
+	l.settings.Store(&settings)
+	l.parts = make([]*partition, settings.Partitions)
+	for p := range l.parts {
+		l.parts[p] = &partition{stream: unseen{}, changed: make(chan struct{}), owned: make(chan struct{}, 1)}
+	}
+}
+
 // start looks at each partition. One that cannot be looked at, or that has gone and awaits a janitor, is
 // found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
-	l.parts = make([]*partition, l.Settings().Partitions)
 	failed := make([]error, len(l.parts))
 	var looking sync.WaitGroup
 	for p := range l.parts {
-		l.parts[p] = &partition{stream: unseen{}, changed: make(chan struct{}), owned: make(chan struct{}, 1)}
 		looking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()

@@ -137,13 +137,21 @@ const changeAttempts = 3
 // A server shows a configuration that it could not write, as on a full disk, and loses it at its next start
 // (docs/upstream/0037): after an error the next change stores what is there, also where edit has nothing to
 // change.
-func (l *Log) change(ctx context.Context, p int, edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)) error {
-	part := l.parts[p]
-	release, err := part.own(ctx)
+func (l *Log) change(ctx context.Context, p int, edit edit) error {
+	release, err := l.parts[p].own(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
+	return l.changeOwned(ctx, p, edit)
+}
+
+// edit changes a configuration, and says whether it is to be stored.
+type edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)
+
+// changeOwned is change for who owns the partition.
+func (l *Log) changeOwned(ctx context.Context, p int, edit edit) error {
+	part := l.parts[p]
 	failed, within := errHeldUp, updateWithin
 	if l.Clustered() { // the answer comes from the partition's leader, and is lost when that changes
 		within = requestTimeout
@@ -318,30 +326,16 @@ func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
 // them, and would not find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
 // nothing says on which server the entries were stored. Metadata that have changed since the stream was
 // created were written with the change, such as a generation that the acting janitor has begun.
-func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) (err error) {
-	if l.parts != nil { // the log is open, and its caller owns the partition
-		defer func() { l.parts[p].unwritten = err != nil }()
-	}
-	for range changeAttempts {
-		read := l.now()
-		stream, err := l.find(ctx, p)
-		if err != nil {
-			return apiError(err)
-		}
-		cfg := stream.CachedInfo().Config
-		if cfg.Metadata = metadata.Own(cfg.Metadata); !maps.Equal(cfg.Metadata, created) {
-			return nil
-		}
-		if read.Until(l.now()) > lookWithin {
-			continue // they may have changed since: see change
-		}
-		if last > 0 {
+func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) error {
+	part := l.parts[p]
+	part.unwritten = true // also if they cannot be read
+	return l.changeOwned(ctx, p, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		if part.unwritten = maps.Equal(cfg.Metadata, created); part.unwritten && last > 0 {
 			l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 			delete(cfg.Metadata, metadata.KeyServer)
 		}
-		return l.update(ctx, cfg, updateWithin)
-	}
-	return errHeldUp
+		return part.unwritten, nil
+	})
 }
 
 // streamConfig returns the JetStream stream of a partition. The metadata of partition 0 have the settings.
