@@ -17,7 +17,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog/births"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/tracing"
 )
@@ -192,23 +191,27 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 // now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
 // the session has ended.
 func (l *Log) bear(ctx context.Context, p int, e Event) error {
-	stream := births.Stream{Session: e.Session, Life: e.Life, Name: e.Stream}
+	known := &l.parts[p].births
+	birth := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}
 	for {
-		has, wait, finish := l.parts[p].births.Begin(stream, l.epoch(p))
-		switch {
-		case has:
+		now, own := l.epoch(p), false
+		if known.has(birth, now) {
 			return nil
-		case finish != nil:
-			err := l.publishBirth(ctx, p, e)
-			finish(err)
-			return err
 		}
-		select {
-		case <-wait.Done():
-			if errors.Is(wait.Err(), ErrClosed) {
-				return wait.Err()
+		stored := known.storing.DoChan(birth.String(), func() (any, error) {
+			own = true
+			err := l.publishBirth(ctx, birth)
+			if err == nil {
+				known.add(birth, now)
 			}
-			if wait.Err() != nil { // another server may be connected by now
+			return nil, err
+		})
+		select {
+		case r := <-stored:
+			if own || errors.Is(r.Err, ErrClosed) {
+				return r.Err
+			}
+			if r.Err != nil { // another server may be connected by now
 				if err := l.writable(ctx, p); err != nil {
 					return err
 				}
@@ -219,24 +222,23 @@ func (l *Log) bear(ctx context.Context, p int, e Event) error {
 	}
 }
 
-// publishBirth stores the birth of an event's stream, unless there is one, in the life that its session has:
+// publishBirth stores the birth of a stream, unless there is one, in the life that its session has:
 // of a life that ended long ago the log has neither a seal nor an opening any more.
 //
 // A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
 // end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
 // copy of the first one says of the stream (see [Log.RemovedAfter]).
-func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
-	o, err := l.Opening(ctx, e.Session)
+func (l *Log) publishBirth(ctx context.Context, birth event.Subject) error {
+	o, err := l.Opening(ctx, birth.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
-		o.Life, err = (*ask)(ctx, e.Session)
+		o.Life, err = (*ask)(ctx, birth.Session)
 	}
 	switch {
-	case err == nil && o.Life != e.Life:
+	case err == nil && o.Life != birth.Life:
 		return fmt.Errorf("%w: the session has another life, or none", ErrClosed)
 	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	birth := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}
 	if _, err = l.Last(ctx, birth); err == nil {
 		return nil
 	}
@@ -244,8 +246,8 @@ func (l *Log) publishBirth(ctx context.Context, p int, e Event) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	msg := nats.NewMsg(birth.String())
-	setFence(msg, []string{event.Subject{Partition: p, Session: e.Session, Life: e.Life, Kind: event.Seal}.String()})
-	_, err = l.publish(ctx, p, msg)
+	setFence(msg, []string{event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal}.String()})
+	_, err = l.publish(ctx, birth.Partition, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
 	}

@@ -149,7 +149,6 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	}
 	l.log.Warn("no janitor has looked at a partition since its server started", "partition", p)
 	part.readyOn = at.id
-	part.unconfirmed++
 	close(part.changed)
 	part.changed = make(chan struct{})
 	return true, nil

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
-	"rejoin/shared/eventlog/births"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/natsconn"
@@ -109,14 +108,12 @@ type partition struct {
 	asked    uint64 // the number of looks that were begun
 	shown    uint64 // the number of the look that state is from
 	changed  chan struct{}
-	births   births.Births
+	births   births
 	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
 	// the partition is nearly full, by the last look.
 	sent, roomUntil atomic.Int64
-	// unconfirmed is how often publishing went on without the janitor's word.
-	unconfirmed uint64
-	owned       chan struct{} // holds one token while somebody changes the configuration
-	unwritten   bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+	owned           chan struct{} // holds one token while somebody changes the configuration
+	unwritten       bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
 }
 
 // remember notes the generations that were written: the next look may find that somebody has written over them.
@@ -167,11 +164,10 @@ func (part *partition) mayBeFull(size int64) bool {
 }
 
 // epoch returns what births are remembered with now.
-func (l *Log) epoch(p int) births.Epoch {
-	part, reconnects := l.parts[p], l.nc.Stats().Reconnects
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	return births.Epoch{Generation: part.state.Generation().ID, Unconfirmed: part.unconfirmed, Reconnects: reconnects}
+func (l *Log) epoch(p int) epoch {
+	reconnects := l.nc.Stats().Reconnects
+	state, _ := l.State(p)
+	return epoch{state.Generation().ID, reconnects}
 }
 
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
