@@ -94,10 +94,12 @@ func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) erro
 	}
 }
 
-// dialGuard keeps a connection to NATS from being made again between a look at which connection
+// dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection
 // there is and what is published on it: a publisher that is paused in between would publish on the next
 // one, where it overtakes what was lost on this one. It is safe for concurrent use.
 type dialGuard struct {
+	dial func(network, address string) (net.Conn, error)
+
 	publishing sync.RWMutex // held by who publishes; to dial takes all of it
 	dialing    atomic.Bool  // a dial waits: no publish begins
 	dialed     atomic.Uint64
@@ -119,8 +121,8 @@ func (g *dialGuard) enter() (connection uint64) {
 
 func (g *dialGuard) leave() { g.publishing.RUnlock() }
 
-// dial makes a connection unless somebody publishes.
-func (g *dialGuard) dial(dial func() (net.Conn, error)) (net.Conn, error) {
+// Dial implements [nats.CustomDialer]: it makes a connection unless somebody publishes.
+func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
 	g.dialing.Store(true)
 	if !g.publishing.TryLock() {
 		return nil, errPublishing
@@ -128,50 +130,19 @@ func (g *dialGuard) dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	g.dialed.Add(1)
 	g.dialing.Store(false)
 	g.publishing.Unlock()
-	return dial()
+	return g.dial(network, address)
 }
 
-// guardedDialer is a dialer with a dialGuard.
-type guardedDialer struct {
-	dialGuard
-	dialer nats.CustomDialer
-}
-
-// Dial implements [nats.CustomDialer].
-func (d *guardedDialer) Dial(network, address string) (net.Conn, error) {
-	return d.dial(func() (net.Conn, error) { return d.dialer.Dial(network, address) })
-}
-
-// guardedServer is a server in this process with a dialGuard.
-type guardedServer struct {
-	dialGuard
-	server nats.InProcessConnProvider
-}
-
-// InProcessConn implements [nats.InProcessConnProvider].
-func (s *guardedServer) InProcessConn() (net.Conn, error) { return s.dial(s.server.InProcessConn) }
-
-// guardDials is an option for [nats.Connect] that comes last.
+// guardDials is an option for [nats.Connect] that comes last. A server in this process is dialed like any other.
 func guardDials(o *nats.Options) error {
-	if o.InProcessServer != nil {
-		o.InProcessServer = &guardedServer{server: o.InProcessServer}
+	g := &dialGuard{dial: (&net.Dialer{Timeout: o.Timeout}).Dial}
+	if o.CustomDialer != nil {
+		g.dial = o.CustomDialer.Dial
 	}
-	dialer := o.CustomDialer
-	if dialer == nil {
-		dialer = &net.Dialer{Timeout: o.Timeout}
+	if server := o.InProcessServer; server != nil {
+		g.dial, o.InProcessServer = func(_, _ string) (net.Conn, error) { return server.InProcessConn() }, nil
 	}
-	o.CustomDialer = &guardedDialer{dialer: dialer}
-	return nil
-}
-
-// guardOf returns the guard of a connection that [Connect] has made; nil of others.
-func guardOf(nc *nats.Conn) *dialGuard {
-	if s, ok := nc.Opts.InProcessServer.(*guardedServer); ok {
-		return &s.dialGuard
-	}
-	if d, ok := nc.Opts.CustomDialer.(*guardedDialer); ok {
-		return &d.dialGuard
-	}
+	o.CustomDialer = g
 	return nil
 }
 
@@ -179,8 +150,8 @@ func guardOf(nc *nats.Conn) *dialGuard {
 // release is called; it returns 0 and no release while it is being made. A connection that is
 // not of [Connect] is only numbered.
 func (l *Log) hold() (connection uint64, release func()) {
-	g := guardOf(l.nc)
-	if g == nil {
+	g, ok := l.nc.Opts.CustomDialer.(*dialGuard)
+	if !ok {
 		return l.nc.Stats().Reconnects + 1, func() {}
 	}
 	if connection = g.enter(); connection == 0 {
