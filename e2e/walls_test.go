@@ -30,7 +30,7 @@ import (
 
 // mayRollUp says which users may replace the messages of a stream by one, by their first
 // letters: those of a stream with one writer.
-var mayRollUp = map[string]string{"KV_MCP_LEASE": "j", "KV_MCP_ATTACH": "s", "KV_MCP_CALLS": "b"}
+var mayRollUp = map[string]string{"KV_MCP_CALLS": "b"}
 
 // answering are the subjects on which services answer. The value is a queue group: a
 // consumer delivers to one that has subscribed to the very subject.

@@ -4,7 +4,6 @@ package bucket
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"strings"
@@ -46,8 +45,8 @@ func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 }
 
 func follow(ctx context.Context, js jetstream.JetStream, bucket string, show func(Entry), whole func()) error {
-	prefix := "$KV." + bucket + "."
-	reader, err := natsconn.NewReader(ctx, js, "KV_"+bucket, natsconn.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
+	prefix := subject(bucket, "")
+	reader, err := natsconn.NewReader(ctx, js, streamName(bucket), natsconn.ReaderConfig{Filter: prefix + ">", Latest: true, Silence: Lag})
 	if err != nil {
 		return err
 	}
@@ -66,7 +65,7 @@ func follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 	if err != nil {
 		return err
 	}
-	return f.wait(ctx, js, "KV_"+bucket, prefix+">", reader.Broken())
+	return f.wait(ctx, js, streamName(bucket), prefix+">", reader.Broken())
 }
 
 // Lag is how long a copy may be behind a bucket of a cluster without anybody noticing, when
@@ -96,21 +95,20 @@ var (
 // PutFor writes a value that is kept for a time, in whole seconds. The key-value client can do so only
 // for a key that has none. With an expected sequence of the subject among opts it is compare-and-set; see [Conflict].
 func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, value []byte, ttl time.Duration, opts ...jetstream.PublishOpt) error {
-	msg := nats.NewMsg("$KV." + bucket + "." + key)
+	msg := nats.NewMsg(subject(bucket, key))
 	msg.Data = value
 	_, err := js.PublishMsg(ctx, msg, append(opts, jetstream.WithMsgTTL(ttl.Truncate(time.Second)))...)
 	return err
 }
 
 // Last asks the leader of a bucket for the value of a key, when it was written, and its revision. It is empty
-// when there is none, or no more; a marker of that may have a revision. The key-value client, and that of package jetstream, ask any server that has a copy
-// (direct gets, ADR-31 of NATS).
+// when there is none, or no more; a marker of that may have a revision, of which the key-value client says nothing.
 func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, revision uint64, err error) {
 	js, err := nc.JetStream()
 	if err != nil {
 		return nil, written, 0, err
 	}
-	msg, err := js.GetLastMsg("KV_"+bucket, "$KV."+bucket+"."+key, nats.Context(ctx))
+	msg, err := js.GetLastMsg(streamName(bucket), subject(bucket, key), nats.Context(ctx))
 	switch {
 	case errors.Is(err, nats.ErrMsgNotFound):
 		return nil, written, 0, nil
@@ -153,6 +151,8 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 	drained := false // the consumer's server has said that it has nothing more
 	var begun time.Time
 	var before, upTo uint64
+	var leader jetstream.Stream
+	var err error
 	for {
 		select {
 		case <-ctx.Done():
@@ -173,8 +173,7 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			continue
 		}
 		if begun.IsZero() {
-			leader, err := js.Stream(ctx, stream)
-			if err != nil {
+			if leader, err = js.Stream(ctx, stream); err != nil {
 				return err
 			}
 			info := leader.CachedInfo()
@@ -183,14 +182,16 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 			}
 			begun, upTo = time.Now(), info.State.LastSeq
 		}
-		next, err := nextAt(ctx, js, stream, subjects, shown+1)
+		asked, cancel := context.WithTimeout(ctx, wholeWithin)
+		_, err = leader.GetMsg(asked, shown+1, jetstream.WithGetMsgSubject(subjects))
+		cancel()
 		took := time.Since(begun)
 		switch {
-		case err != nil:
+		case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
 			return err
 		case shown >= upTo && took > busyFor:
 			f.finish(math.MaxUint64)
-		case next == math.MaxUint64:
+		case err != nil:
 			f.finish(shown)
 		case !drained: // the reader watches that something comes
 			again = time.After(idleFor)
@@ -216,39 +217,6 @@ func (f *follower) finish(upTo uint64) {
 	if f.shown <= upTo {
 		f.whole()
 		f.whole = nil
-	}
-}
-
-// nextAt asks the leader of a stream for the first message at or after a sequence, and
-// returns its own, the largest number when there is none. The client's [jetstream.Stream]
-// asks any server that holds a bucket (direct gets, ADR-31 of NATS).
-func nextAt(ctx context.Context, js jetstream.JetStream, stream, subjects string, sequence uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
-	defer cancel()
-	request, err := json.Marshal(map[string]any{"seq": sequence, "next_by_subj": subjects})
-	if err != nil {
-		return 0, err
-	}
-	msg, err := js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET."+stream, request)
-	if err != nil {
-		return 0, err
-	}
-	var answer struct {
-		Error   *jetstream.APIError `json:"error"`
-		Message struct {
-			Sequence uint64 `json:"seq"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal(msg.Data, &answer); err != nil {
-		return 0, err
-	}
-	switch {
-	case answer.Error == nil:
-		return answer.Message.Sequence, nil
-	case answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return math.MaxUint64, nil
-	default:
-		return 0, answer.Error
 	}
 }
 

@@ -62,7 +62,9 @@ func (s *seen) end() error {
 
 func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
 	t.Helper()
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", LimitMarkerTTL: time.Hour})
+	cfg := bucket.Config("B", "", 1)
+	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL = true, true, time.Hour
+	kv, err := bucket.Ensure(t.Context(), js, cfg)
 	must.NoError(t, err)
 	return kv
 }
@@ -216,7 +218,7 @@ func TestFollow_CompleteInACluster(t *testing.T) {
 	nc := must.Value(nats.Connect(c.URL(), nats.Timeout(30*time.Second)))(t)
 	t.Cleanup(nc.Close)
 	js := natstest.JetStream(t, nc)
-	kv := must.Value(js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}))(t)
+	kv := must.Value(bucket.Ensure(t.Context(), js, bucket.Config("B", "", 3)))(t)
 	for n := range 200 {
 		revision, err := kv.PutString(t.Context(), "key"+strconv.Itoa(n%10), "value")
 		must.NoError(t, err)

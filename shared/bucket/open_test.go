@@ -20,33 +20,34 @@ func TestOpen_ConcurrentCreators(t *testing.T) {
 	t.Parallel()
 	js := connect(t, natstest.Start(t))
 	var wg sync.WaitGroup
-	for history := uint8(1); history <= 8; history++ {
+	for n := range 8 {
 		wg.Go(func() {
-			kv, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: history})
+			kv, err := bucket.Ensure(t.Context(), js, bucket.Config("B", fmt.Sprint(n), 1))
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if _, err := kv.PutString(t.Context(), fmt.Sprint(history), "1"); err != nil {
+			if _, err := kv.PutString(t.Context(), fmt.Sprint(n), "1"); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	kv := must.Value(bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", History: 9}))(t)
-	status, err := kv.Status(t.Context())
-	if err != nil || status.Values() != 8 || status.History() == 9 {
-		t.Errorf("the bucket is %+v, %v", status, err)
+	must.Value(bucket.Ensure(t.Context(), js, bucket.Config("B", "8", 1)))(t)
+	stream := must.Value(js.Stream(t.Context(), "KV_B"))(t)
+	// A server that is behind the leader must not answer.
+	if info := stream.CachedInfo(); info.State.Msgs != 8 || info.Config.Description == "8" || info.Config.AllowDirect {
+		t.Errorf("the bucket is %+v", info)
 	}
 }
 
 func TestOpen_CannotBeCreated(t *testing.T) {
 	t.Parallel()
 	js := connect(t, natstest.Start(t))
-	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}); err == nil {
+	if _, err := bucket.Ensure(t.Context(), js, bucket.Config("B", "", 3)); err == nil {
 		t.Error("one server holds three replicas")
 	}
-	if _, err := bucket.Ensure(t.Context(), js, jetstream.KeyValueConfig{Bucket: "a bucket"}); !errors.Is(err, jetstream.ErrInvalidBucketName) {
+	if _, err := bucket.Ensure(t.Context(), js, bucket.Config("a bucket", "", 1)); !errors.Is(err, jetstream.ErrInvalidBucketName) {
 		t.Errorf("a name with a space: %v", err)
 	}
 }
@@ -84,8 +85,8 @@ func TestEnsure_Unanswered(t *testing.T) {
 	srv := natstest.StartCluster(t).Servers[0]
 	silence := natstest.NewSilence(t, srv, "STREAM.INFO.KV_B ")
 	js := natstest.JetStream(t, srv.Connect(nats.SetCustomDialer(&silence.Link)))
-	cfg := jetstream.KeyValueConfig{Bucket: "B", Replicas: 3}
-	must.Value(js.CreateKeyValue(waittest.Context(t), cfg))(t)
+	cfg := bucket.Config("B", "", 3)
+	must.Value(bucket.Ensure(waittest.Context(t), js, cfg))(t)
 	silence.Next(1)
 	must.Value(bucket.Ensure(waittest.Context(t), js, cfg))(t)
 }

@@ -25,13 +25,17 @@ const (
 const kept = time.Hour
 
 // AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge.
-func AttachConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{Bucket: AttachBucket, Description: "Which edge has the newest connection of a stream of MCP", TTL: kept, Replicas: replicas}
+func AttachConfig(replicas int) jetstream.StreamConfig {
+	cfg := bucket.Config(AttachBucket, "Which edge has the newest connection of a stream of MCP", replicas)
+	cfg.MaxAge = kept
+	return cfg
 }
 
-// CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge.
-func CallsConfig(replicas int) jetstream.KeyValueConfig {
-	return jetstream.KeyValueConfig{Bucket: CallsBucket, Description: "Rejoin: calls that bridges work on", LimitMarkerTTL: kept, Replicas: replicas}
+// CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge. Markers need roll-ups.
+func CallsConfig(replicas int) jetstream.StreamConfig {
+	cfg := bucket.Config(CallsBucket, "Rejoin: calls that bridges work on", replicas)
+	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL = true, true, kept
+	return cfg
 }
 
 // CreateBuckets creates those of the buckets that are missing. The janitor does, with the
@@ -42,9 +46,9 @@ func CreateBuckets(ctx context.Context, nc *nats.Conn, replicas int) error {
 	if err != nil {
 		return err
 	}
-	for _, cfg := range []jetstream.KeyValueConfig{AttachConfig(replicas), CallsConfig(replicas)} {
+	for _, cfg := range []jetstream.StreamConfig{AttachConfig(replicas), CallsConfig(replicas)} {
 		if _, err := bucket.Ensure(ctx, js, cfg); err != nil {
-			return fmt.Errorf("cannot create the bucket %s: %w", cfg.Bucket, err)
+			return fmt.Errorf("cannot create the bucket %s: %w", cfg.Name, err)
 		}
 	}
 	return nil

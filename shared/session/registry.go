@@ -72,26 +72,9 @@ func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ..
 
 // createBucket makes the bucket if it is missing. The error wraps [ErrUnavailable].
 func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.Log) error {
-	// The bucket is a stream like CreateKeyValue makes one, but without direct
-	// gets: any replica answers those, and an old answer here is a wrong one; and
-	// without roll-ups, by which the writer of one record could remove all. The server
-	// allows them wherever it is to leave markers itself (SubjectDeleteMarkerTTL).
-	_, err := js.CreateStream(ctx, jetstream.StreamConfig{
-		Name:              "KV_" + Bucket,
-		Description:       "Rejoin session registry",
-		Subjects:          []string{"$KV." + Bucket + ".>"},
-		MaxMsgsPerSubject: 1,
-		Storage:           jetstream.FileStorage,
-		Replicas:          max(events.Settings().Replicas, 1),
-		DenyDelete:        true,
-		Duplicates:        2 * time.Minute,
-		MaxMsgs:           -1,
-		MaxBytes:          -1,
-		MaxConsumers:      100_000,
-		Discard:           jetstream.DiscardNew,
-		AllowMsgTTL:       true,
-	})
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+	cfg := bucket.Config(Bucket, "Rejoin session registry", events.Settings().Replicas)
+	cfg.AllowMsgTTL = true // markers of the server's would need roll-ups
+	if _, err := bucket.Ensure(ctx, js, cfg); err != nil {
 		return unavailable(err)
 	}
 	return nil

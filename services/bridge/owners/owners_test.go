@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
@@ -24,7 +25,7 @@ func connect(t *testing.T) jetstream.JetStream {
 	}
 	t.Cleanup(nc.Close)
 	js := natstest.JetStream(t, nc)
-	if _, err = js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: rpc.CallsBucket, LimitMarkerTTL: time.Hour}); err != nil {
+	if _, err = bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)); err != nil {
 		t.Fatal(err)
 	}
 	return js

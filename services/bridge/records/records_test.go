@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // Each call over half a second leaves a marker, so those stay for a short time.
 func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 // A bridge whose name was taken while it was paused leaves the records to the next one, which continues from them.
 func TestBucket_WrittenWithoutTheName(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestBucket_WrittenWithoutTheName(t *testing.T) {
 // Nor does it write when it stops, unless it learns that the name is its own.
 func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 // what Load returns, and would remove it.
 func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := js.CreateKeyValue(t.Context(), rpc.CallsConfig(1))
+	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,10 +44,9 @@ func (s *Leases) open(ctx context.Context) bool {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
-	kv, err := bucket.Ensure(ctx, s.js, jetstream.KeyValueConfig{
-		Bucket: Bucket, Description: "Rejoin: which janitor acts for which partition",
-		TTL: length, Storage: jetstream.MemoryStorage, Replicas: s.replicas,
-	})
+	cfg := bucket.Config(Bucket, "Rejoin: which janitor acts for which partition", s.replicas)
+	cfg.MaxAge, cfg.Storage = length, jetstream.MemoryStorage
+	kv, err := bucket.Ensure(ctx, s.js, cfg)
 	if err == nil {
 		err = s.adopt(ctx, kv, length)
 	}
