@@ -64,16 +64,11 @@ const (
 // Errors wrap [ErrUnknown]. Beside one about an answer that makes no sense, or about too
 // many, there are the others.
 func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, known int, within time.Duration) (answers []A, err error) {
-	return gather(ctx, nc, subject, question, from, within, settle, func(answers []A) bool { return len(answers) == known })
+	return AskUntil(ctx, nc, subject, question, from, func(answers []A) bool { return len(answers) == known }, settle, within)
 }
 
-// AskUntil is like [Ask], and returns as soon as the answers are enough.
-func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, enough func([]A) bool, within time.Duration) (answers []A, err error) {
-	return gather(ctx, nc, subject, question, from, within, 0, enough)
-}
-
-// gather listens for as long as settle after the answers are enough.
-func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, within, settle time.Duration, enough func([]A) bool) (answers []A, err error) {
+// AskUntil is like [Ask], and returns once the answers are enough and no other sender's came for quiet.
+func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, enough func([]A) bool, quiet, within time.Duration) (answers []A, err error) {
 	sub, err := ask(nc, subject, question)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
@@ -82,6 +77,8 @@ func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question 
 	wait, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var nonsense error
+	over := time.AfterFunc(within, cancel)
+	defer over.Stop()
 	heard := map[string]bool{}
 	for len(answers) < maxAnswers {
 		msg, err := sub.NextMsgWithContext(wait)
@@ -102,10 +99,10 @@ func gather[A any](ctx context.Context, nc *nats.Conn, subject string, question 
 			if answers = append(answers, a); !enough(answers) {
 				continue
 			}
-			if settle == 0 {
+			if quiet == 0 {
 				return answers, nonsense
 			}
-			time.AfterFunc(settle, cancel)
+			over.Reset(quiet)
 		}
 	}
 	return answers, fmt.Errorf("%w: %d have answered, and perhaps others", ErrUnknown, maxAnswers)

@@ -133,11 +133,11 @@ func TestAskUntil_EnoughAnswers(t *testing.T) {
 	listen(t, srv.Connect(), "one")
 	listen(t, srv.Connect(), "two")
 	heard(t, nc, nil, "one<", "two<")
-	answers, err := scatter.AskUntil(t.Context(), nc, subject, "<", from, func(all [][]string) bool { return len(all) == 1 }, time.Hour)
+	answers, err := scatter.AskUntil(t.Context(), nc, subject, "<", from, func(all [][]string) bool { return len(all) == 1 }, 0, time.Hour)
 	if err != nil || len(answers) != 1 {
 		t.Errorf("%v, %v", answers, err)
 	}
-	answers, err = scatter.AskUntil(t.Context(), nc, subject, "<", from, func([][]string) bool { return false }, 100*time.Millisecond)
+	answers, err = scatter.AskUntil(t.Context(), nc, subject, "<", from, func([][]string) bool { return false }, 0, 100*time.Millisecond)
 	if err != nil || len(answers) > 2 {
 		t.Errorf("the time is over: %v, %v", answers, err)
 	}

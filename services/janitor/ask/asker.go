@@ -132,7 +132,7 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 		_, _ = scatter.AskUntil(ctx, a.nc, Subject, struct{}{}, Holding.sender, func(all []Holding) bool {
 			found.add(all[len(all)-1])
 			return found.complete()
-		}, wait)
+		}, 0, wait)
 		if found.complete() {
 			over.Stop()
 			break
