@@ -114,18 +114,11 @@ func (c *connections) hurry() {
 	}
 }
 
-// cut ends all connections in both directions without closing them, which is
-// left to fasthttp: before 1.59 it panicked when it set a deadline on a
-// connection that another goroutine had closed (docs/upstream/0026).
+// cut closes all connections.
 func (c *connections) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.all {
-		if half, ok := conn.(interface {
-			CloseRead() error
-			CloseWrite() error
-		}); ok {
-			_, _ = half.CloseRead(), half.CloseWrite() // fail on a closed one only
-		}
+		_ = conn.Close() // fails on a closed one only
 	}
 }
