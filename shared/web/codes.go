@@ -8,41 +8,6 @@ import (
 // Code is the stable name of a kind of problem, for programs to act on.
 type Code string
 
-// The codes of all problems that a Rejoin service returns.
-const (
-	CodeInvalidRequest       Code = "invalid_request"
-	CodeInvalidJSON          Code = "invalid_json"
-	CodeInvalidBody          Code = "invalid_body"
-	CodeInvalidMessage       Code = "invalid_message"
-	CodeInvalidName          Code = "invalid_name"
-	CodeInvalidParameter     Code = "invalid_parameter"
-	CodeInvalidHeader        Code = "invalid_header"
-	CodeReservedType         Code = "reserved_type"
-	CodeTokenInURL           Code = "token_in_url"
-	CodeUnauthorized         Code = "unauthorized"
-	CodeHostNotAllowed       Code = "host_not_allowed"
-	CodeOriginNotAllowed     Code = "origin_not_allowed"
-	CodeInsufficientScope    Code = "insufficient_scope"
-	CodeNotFound             Code = "not_found"
-	CodeMethodNotAllowed     Code = "method_not_allowed"
-	CodeNotAcceptable        Code = "not_acceptable"
-	CodeRequestTimeout       Code = "request_timeout"
-	CodeSessionClosed        Code = "session_closed"
-	CodeStreamClosed         Code = "stream_closed"
-	CodeSessionExists        Code = "session_exists"
-	CodeTooManyStreams       Code = "too_many_streams"
-	CodeGap                  Code = "gap"
-	CodeBodyTooLarge         Code = "body_too_large"
-	CodeUnsupportedMediaType Code = "unsupported_media_type"
-	CodeHeadersTooLarge      Code = "headers_too_large"
-	CodeRateLimited          Code = "rate_limited"
-	CodeTooManySessions      Code = "too_many_sessions"
-	CodeInternal             Code = "internal"
-	CodeUnavailable          Code = "unavailable"
-	CodePublishUnknown       Code = "publish_unknown"
-	CodeStorageFull          Code = "storage_full"
-)
-
 // Kind is what all problems of one code have in common.
 type Kind struct {
 	// Status is the HTTP status.
@@ -56,38 +21,45 @@ type Kind struct {
 	RetryAfter time.Duration
 }
 
-// Codes is the one place where a code gets its status and title. It is not
-// changed while the program runs.
-var Codes = map[Code]Kind{
-	CodeInvalidRequest:       {Status: http.StatusBadRequest, Title: "The request is not valid HTTP."},
-	CodeInvalidJSON:          {Status: http.StatusBadRequest, Title: "The body is not valid JSON."},
-	CodeInvalidBody:          {Status: http.StatusBadRequest, Title: "The body is valid JSON, but not what this resource expects."},
-	CodeInvalidMessage:       {Status: http.StatusBadRequest, Title: "The message is not a JSON-RPC 2.0 message."},
-	CodeInvalidName:          {Status: http.StatusBadRequest, Title: "The name of a session or stream is not valid."},
-	CodeInvalidParameter:     {Status: http.StatusBadRequest, Title: "A query parameter is not valid."},
-	CodeInvalidHeader:        {Status: http.StatusBadRequest, Title: "A header is not valid."},
-	CodeReservedType:         {Status: http.StatusBadRequest, Title: "The event type is reserved."},
-	CodeTokenInURL:           {Status: http.StatusBadRequest, Title: "A token must not be in the URL."},
-	CodeUnauthorized:         {Status: http.StatusUnauthorized, Title: "A valid token is required."},
-	CodeHostNotAllowed:       {Status: http.StatusForbidden, Title: "This server does not serve this host name."},
-	CodeOriginNotAllowed:     {Status: http.StatusForbidden, Title: "Requests from this origin are not allowed."},
-	CodeInsufficientScope:    {Status: http.StatusForbidden, Title: "The token does not allow this."},
-	CodeNotFound:             {Status: http.StatusNotFound, Title: "Not found."},
-	CodeMethodNotAllowed:     {Status: http.StatusMethodNotAllowed, Title: "This resource does not support this method."},
-	CodeNotAcceptable:        {Status: http.StatusNotAcceptable, Title: "No acceptable representation."},
-	CodeRequestTimeout:       {Status: http.StatusRequestTimeout, Title: "The request took too long to arrive."},
-	CodeSessionClosed:        {Status: http.StatusConflict, Title: "The session is closed."},
-	CodeStreamClosed:         {Status: http.StatusConflict, Title: "The stream is closed."},
-	CodeSessionExists:        {Status: http.StatusConflict, Title: "A session with this name already exists."},
-	CodeTooManyStreams:       {Status: http.StatusConflict, Title: "The session has too many open streams."},
-	CodeGap:                  {Status: http.StatusGone, Title: "Events after this cursor no longer exist."},
-	CodeBodyTooLarge:         {Status: http.StatusRequestEntityTooLarge, Title: "The body is too large."},
-	CodeUnsupportedMediaType: {Status: http.StatusUnsupportedMediaType, Title: "The media type of the body is not supported."},
-	CodeHeadersTooLarge:      {Status: http.StatusRequestHeaderFieldsTooLarge, Title: "The headers are too large."},
-	CodeRateLimited:          {Status: http.StatusTooManyRequests, Title: "Too many requests.", RetryAfter: time.Second},
-	CodeTooManySessions:      {Status: http.StatusTooManyRequests, Title: "There are too many sessions.", RetryAfter: 30 * time.Second},
-	CodeInternal:             {Status: http.StatusInternalServerError, Title: "Internal server error."},
-	CodeUnavailable:          {Status: http.StatusServiceUnavailable, Title: "The service cannot answer at the moment.", RetryAfter: 3 * time.Second},
-	CodePublishUnknown:       {Status: http.StatusServiceUnavailable, Title: "Whether the event was stored is unknown.", RetryAfter: time.Second},
-	CodeStorageFull:          {Status: http.StatusServiceUnavailable, Title: "The log has no space left.", RetryAfter: 30 * time.Second},
+// Codes has what is common to the problems of each code. It is not changed while the program runs.
+var Codes = map[Code]Kind{}
+
+// The codes of all problems that a Rejoin service returns.
+var (
+	CodeInvalidRequest       = kind("invalid_request", http.StatusBadRequest, "The request is not valid HTTP.", 0)
+	CodeInvalidJSON          = kind("invalid_json", http.StatusBadRequest, "The body is not valid JSON.", 0)
+	CodeInvalidBody          = kind("invalid_body", http.StatusBadRequest, "The body is valid JSON, but not what this resource expects.", 0)
+	CodeInvalidMessage       = kind("invalid_message", http.StatusBadRequest, "The message is not a JSON-RPC 2.0 message.", 0)
+	CodeInvalidName          = kind("invalid_name", http.StatusBadRequest, "The name of a session or stream is not valid.", 0)
+	CodeInvalidParameter     = kind("invalid_parameter", http.StatusBadRequest, "A query parameter is not valid.", 0)
+	CodeInvalidHeader        = kind("invalid_header", http.StatusBadRequest, "A header is not valid.", 0)
+	CodeReservedType         = kind("reserved_type", http.StatusBadRequest, "The event type is reserved.", 0)
+	CodeTokenInURL           = kind("token_in_url", http.StatusBadRequest, "A token must not be in the URL.", 0)
+	CodeUnauthorized         = kind("unauthorized", http.StatusUnauthorized, "A valid token is required.", 0)
+	CodeHostNotAllowed       = kind("host_not_allowed", http.StatusForbidden, "This server does not serve this host name.", 0)
+	CodeOriginNotAllowed     = kind("origin_not_allowed", http.StatusForbidden, "Requests from this origin are not allowed.", 0)
+	CodeInsufficientScope    = kind("insufficient_scope", http.StatusForbidden, "The token does not allow this.", 0)
+	CodeNotFound             = kind("not_found", http.StatusNotFound, "Not found.", 0)
+	CodeMethodNotAllowed     = kind("method_not_allowed", http.StatusMethodNotAllowed, "This resource does not support this method.", 0)
+	CodeNotAcceptable        = kind("not_acceptable", http.StatusNotAcceptable, "No acceptable representation.", 0)
+	CodeRequestTimeout       = kind("request_timeout", http.StatusRequestTimeout, "The request took too long to arrive.", 0)
+	CodeSessionClosed        = kind("session_closed", http.StatusConflict, "The session is closed.", 0)
+	CodeStreamClosed         = kind("stream_closed", http.StatusConflict, "The stream is closed.", 0)
+	CodeSessionExists        = kind("session_exists", http.StatusConflict, "A session with this name already exists.", 0)
+	CodeTooManyStreams       = kind("too_many_streams", http.StatusConflict, "The session has too many open streams.", 0)
+	CodeGap                  = kind("gap", http.StatusGone, "Events after this cursor no longer exist.", 0)
+	CodeBodyTooLarge         = kind("body_too_large", http.StatusRequestEntityTooLarge, "The body is too large.", 0)
+	CodeUnsupportedMediaType = kind("unsupported_media_type", http.StatusUnsupportedMediaType, "The media type of the body is not supported.", 0)
+	CodeHeadersTooLarge      = kind("headers_too_large", http.StatusRequestHeaderFieldsTooLarge, "The headers are too large.", 0)
+	CodeRateLimited          = kind("rate_limited", http.StatusTooManyRequests, "Too many requests.", time.Second)
+	CodeTooManySessions      = kind("too_many_sessions", http.StatusTooManyRequests, "There are too many sessions.", 30*time.Second)
+	CodeInternal             = kind("internal", http.StatusInternalServerError, "Internal server error.", 0)
+	CodeUnavailable          = kind("unavailable", http.StatusServiceUnavailable, "The service cannot answer at the moment.", 3*time.Second)
+	CodePublishUnknown       = kind("publish_unknown", http.StatusServiceUnavailable, "Whether the event was stored is unknown.", time.Second)
+	CodeStorageFull          = kind("storage_full", http.StatusServiceUnavailable, "The log has no space left.", 30*time.Second)
+)
+
+func kind(code Code, status int, title string, retryAfter time.Duration) Code {
+	Codes[code] = Kind{status, title, retryAfter}
+	return code
 }
