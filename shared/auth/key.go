@@ -30,10 +30,10 @@ const (
 	maxRSABits = 8192
 )
 
-// one is a single key, which tokens of any key ID may be signed with.
-type one struct{ key any }
-
-func (o one) find(context.Context, string, string) (any, error) { return o.key, nil }
+// one returns what finds a single key, which tokens of any key ID may be signed with.
+func one(key any) finder {
+	return func(context.Context, string, string) (any, error) { return key, nil }
+}
 
 // ReadSecret reads the shared secret of HS256 from a file, without the white space
 // around it. An error is one sentence for the user that names --jwt-secret-file.

@@ -13,29 +13,21 @@ import (
 	"rejoin/shared/must"
 )
 
-// counting counts how often a key is looked for.
-type counting struct {
-	keys
-	looks int
-}
-
-func (c *counting) find(ctx context.Context, algorithm, id string) (any, error) {
-	c.looks++
-	return c.keys.find(ctx, algorithm, id)
-}
-
 func TestCache_Expiry(t *testing.T) {
 	m := &moving{}
 	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now)
 	must.NoError(t, err)
-	c := &counting{keys: v.keys}
-	v.keys = c
+	find, count := v.find, 0
+	v.find = func(ctx context.Context, algorithm, id string) (any, error) {
+		count++
+		return find(ctx, algorithm, id)
+	}
 	token := sign(t, jwt.SigningMethodHS256, []byte(secret), with("exp", noon.Add(90*time.Second).Unix()))
 	expect := func(looks int, want error) {
 		t.Helper()
 		g, err := v.Verify(t.Context(), token)
-		if !errors.Is(err, want) || err == nil && g.Subject != "alice" || c.looks != looks {
-			t.Errorf("%+v, %v after %d looks, want %v after %d", g, err, c.looks, want, looks)
+		if !errors.Is(err, want) || err == nil && g.Subject != "alice" || count != looks {
+			t.Errorf("%+v, %v after %d looks, want %v after %d", g, err, count, want, looks)
 		}
 	}
 	expect(1, nil)
@@ -54,8 +46,8 @@ func TestCache_Expiry(t *testing.T) {
 			t.Error("a token that is like a good one is taken")
 		}
 	}
-	if c.looks != 5 {
-		t.Errorf("%d looks: a bad token was remembered", c.looks)
+	if count != 5 {
+		t.Errorf("%d looks: a bad token was remembered", count)
 	}
 }
 

@@ -28,18 +28,16 @@ const (
 	maxSubjectLen = 256
 )
 
-// keys finds the key that a token says it was signed with. algorithm is one of the
+// finder finds the key that a token says it was signed with. algorithm is one of the
 // verifier's. Errors are [ErrUnknownKey] and [ErrUnavailable].
-type keys interface {
-	find(ctx context.Context, algorithm, id string) (any, error)
-}
+type finder func(ctx context.Context, algorithm, id string) (key any, err error)
 
 // Verifier checks tokens. It is safe for concurrent use.
 type Verifier struct {
 	// algorithms follow from the kind of the key, never from a token: a public key's text is
 	// no secret, so HS256 must not take it for one.
 	algorithms []string
-	keys       keys
+	find       finder
 	parser     *jwt.Parser
 	now        func() time.Time
 	memory     memory
@@ -61,16 +59,16 @@ func newVerifier(cfg Config, log *slog.Logger, now func() time.Time) (*Verifier,
 		if err != nil {
 			return nil, &flagtype.FileError{Err: err}
 		}
-		v.algorithms, v.keys = []string{algHS256}, one{secret}
+		v.algorithms, v.find = []string{algHS256}, one(secret)
 	case cfg.KeyFile != "":
 		key, algorithm, err := readPublicKey(cfg.KeyFile)
 		if err != nil {
 			return nil, &flagtype.FileError{Err: err}
 		}
-		v.algorithms, v.keys = []string{algorithm}, one{key}
+		v.algorithms, v.find = []string{algorithm}, one(key)
 	default:
 		// None of them takes a secret, so that no public key can be used as one.
-		v.algorithms, v.keys = []string{algRS256, algES256, algEdDSA}, newKeySet(cfg.JWKSURL, log, now)
+		v.algorithms, v.find = []string{algRS256, algES256, algEdDSA}, newKeySet(cfg.JWKSURL, log, now).find
 	}
 	options := []jwt.ParserOption{
 		jwt.WithValidMethods(v.algorithms), jwt.WithAudience(cfg.Audience), jwt.WithExpirationRequired(),
@@ -105,7 +103,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Grants, error) {
 			return nil, fmt.Errorf("%w: it has a critical extension", ErrMalformed)
 		}
 		id, _ := t.Header["kid"].(string)
-		return v.keys.find(ctx, t.Method.Alg(), id)
+		return v.find(ctx, t.Method.Alg(), id)
 	})
 	if err != nil {
 		return Grants{}, v.refusal(parsed, err)
