@@ -123,9 +123,9 @@ func (s *Service) hold(m message, media request.MediaType) (left func(), err err
 // begun, or an array is stored. Then it calls left, or a goroutine of its own does.
 func (s *Service) answerNext(req micro.Request, m message, media request.MediaType, left func()) {
 	defer func() { left() }()
-	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.NameIngest, trace.SpanKindConsumer)
+	ctx, span := s.traces.Continue(context.Background(), m.trace, tracing.Ingest.Name, trace.SpanKindConsumer)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Ingest(req.Subject(), m.session, m.stream)...)
+		span.SetAttributes(tracing.Ingest.On(req.Subject(), m.session, m.stream)...)
 	}
 	if !media.One() {
 		defer span.End()

@@ -53,7 +53,7 @@ func spansOf(t *testing.T, spans *tracetest.InMemoryExporter, name string, n int
 				continue
 			}
 			b := strings.TrimLeft(span.Parent.SpanID().String(), "0")
-			if name == tracing.NameResume {
+			if name == tracing.Resume.Name {
 				b = ""
 			}
 			for _, key := range keys {
@@ -90,13 +90,13 @@ func TestGroup_Spans(t *testing.T) {
 			keys := []string{"messaging.destination.name", "rejoin.session", "rejoin.stream", "rejoin.delivery", "rejoin.source"}
 			want := fmt.Sprintf("1 mcp.%d.s.%s.a s a 1 window,2 mcp.%d.x.%s.a x a 1 window",
 				f.Backend.Log.Partition("s"), f.Life("s"), f.Backend.Log.Partition("x"), f.Life("x"))
-			if got := spansOf(t, spans, tracing.NameDeliver, 2, keys...); got != want {
+			if got := spansOf(t, spans, tracing.Deliver.Name, 2, keys...); got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			c = subscribe(t, s.url()+"/v1/events"+query, "Last-Event-ID", at)
 			c.connects()
 			c.groupEvents(1)
-			if got := spansOf(t, spans, tracing.NameResume, 1, "rejoin.session", "rejoin.events", "rejoin.source"); got != " 1 window" {
+			if got := spansOf(t, spans, tracing.Resume.Name, 1, "rejoin.session", "rejoin.events", "rejoin.source"); got != " 1 window" {
 				t.Errorf("the resume has %q", got)
 			}
 		})

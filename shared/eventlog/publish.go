@@ -393,12 +393,12 @@ func (l *Log) trace(ctx context.Context, e *Event, p int) trace.Span {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		ctx = e.Trace.Within(ctx)
 	}
-	_, span := l.traces.Start(ctx, tracing.NamePublish, trace.SpanKindProducer)
+	_, span := l.traces.Start(ctx, tracing.Publish.Name, trace.SpanKindProducer)
 	if !span.SpanContext().IsSampled() {
 		return nil
 	}
 	e.Trace = tracing.Of(span.SpanContext())
-	span.SetAttributes(tracing.Publish(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream})...)
+	span.SetAttributes(tracing.Publish.OnEvent(event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream})...)
 	span.SetAttributes(semconv.MessagingMessageBodySize(len(e.Data)))
 	return span
 }

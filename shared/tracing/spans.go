@@ -11,26 +11,36 @@ import (
 	"rejoin/shared/event"
 )
 
-// Names of spans, after OpenTelemetry's semantic conventions for messaging: operation and
-// template of the destination.
-const (
-	// NamePublish is a message on its way into the log; it ends with the acknowledgement.
-	NamePublish = "publish " + template
-	// NameDeliver is an event on its way to one client; it ends when it is in the socket.
-	NameDeliver = "deliver " + template
-	// NameResume is what a client that comes back has missed, being read.
-	NameResume = "resume " + template
-	// NameIngest is a message that ingest was sent on NATS, until it is answered.
-	NameIngest = "process " + templateIngest
-	// NameAsk is what an edge asks a bridge, and NameAnswer that the bridge does it.
-	NameAsk    = "send " + templateRPC
-	NameAnswer = "process " + templateRPC
-)
+// Operation is what is done with a message, after OpenTelemetry's semantic conventions for messaging.
+type Operation struct {
+	// Name is that of the spans: verb and template of the destination.
+	Name string
+
+	verb, template string
+	kind           attribute.KeyValue
+}
+
+func operation(verb, template string, kind attribute.KeyValue) Operation {
+	return Operation{verb + " " + template, verb, template, kind}
+}
 
 const (
-	template       = "mcp.{partition}.{session}.{life}.{stream}"
-	templateIngest = "mcp.ingest.{session}.{stream}"
-	templateRPC    = "mcp.rpc.{session}"
+	template    = "mcp.{partition}.{session}.{life}.{stream}"
+	templateRPC = "mcp.rpc.{session}"
+)
+
+var (
+	// Publish is a message on its way into the log; it ends with the acknowledgement.
+	Publish = operation("publish", template, semconv.MessagingOperationTypeSend)
+	// Deliver is an event on its way to one client; it ends when it is in the socket.
+	Deliver = operation("deliver", template, semconv.MessagingOperationTypeProcess)
+	// Resume is what a client that comes back has missed, being read.
+	Resume = operation("resume", template, semconv.MessagingOperationTypeReceive)
+	// Ingest is a message that ingest was sent on NATS, until it is answered.
+	Ingest = operation("process", "mcp.ingest.{session}.{stream}", semconv.MessagingOperationTypeProcess)
+	// Ask is what an edge asks a bridge, and Answer that the bridge does it.
+	Ask    = operation("send", templateRPC, semconv.MessagingOperationTypeSend)
+	Answer = operation("process", templateRPC, semconv.MessagingOperationTypeProcess)
 )
 
 // Keys of attributes that no convention has.
@@ -52,51 +62,21 @@ const (
 	KeyDuplicate = attribute.Key("rejoin.duplicate")
 )
 
-// Publish returns the attributes of a publish.
-func Publish(at event.Subject) []attribute.KeyValue {
-	return ofEvent("publish", semconv.MessagingOperationTypeSend, at)
-}
-
-// Deliver returns the attributes of a delivery.
-func Deliver(at event.Subject) []attribute.KeyValue {
-	return ofEvent("deliver", semconv.MessagingOperationTypeProcess, at)
-}
-
-// Resume returns the attributes of a resume.
-func Resume(at event.Subject) []attribute.KeyValue {
-	return ofEvent("resume", semconv.MessagingOperationTypeReceive, at)
-}
-
-func ofEvent(operation string, kind attribute.KeyValue, at event.Subject) []attribute.KeyValue {
-	return append(on(operation, kind, at.String(), template, at.Session, at.Stream),
-		semconv.MessagingDestinationPartitionID(strconv.Itoa(at.Partition)))
-}
-
-// Ingest returns the attributes of a request to ingest on NATS.
-func Ingest(subject, session, stream string) []attribute.KeyValue {
-	return on("process", semconv.MessagingOperationTypeProcess, subject, templateIngest, session, stream)
-}
-
-// Ask returns the attributes of what an edge asks a bridge, and Answer those of the bridge.
-func Ask(subject, session, stream string) []attribute.KeyValue {
-	return on("send", semconv.MessagingOperationTypeSend, subject, templateRPC, session, stream)
-}
-
-// Answer returns those of what a bridge does then.
-func Answer(subject, session, stream string) []attribute.KeyValue {
-	return on("process", semconv.MessagingOperationTypeProcess, subject, templateRPC, session, stream)
-}
-
-// on returns the attributes of an operation on a message to a NATS subject.
-func on(operation string, kind attribute.KeyValue, subject, template, session, stream string) []attribute.KeyValue {
+// On returns the attributes of the operation on a message to a NATS subject.
+func (o Operation) On(subject, session, stream string) []attribute.KeyValue {
 	all := []attribute.KeyValue{
-		semconv.MessagingSystemKey.String("nats"), semconv.MessagingOperationName(operation), kind,
-		semconv.MessagingDestinationName(subject), semconv.MessagingDestinationTemplate(template), KeySession.String(session),
+		semconv.MessagingSystemKey.String("nats"), semconv.MessagingOperationName(o.verb), o.kind,
+		semconv.MessagingDestinationName(subject), semconv.MessagingDestinationTemplate(o.template), KeySession.String(session),
 	}
 	if stream != "" {
 		all = append(all, KeyStream.String(stream))
 	}
 	return all
+}
+
+// OnEvent returns the attributes of the operation on an event.
+func (o Operation) OnEvent(at event.Subject) []attribute.KeyValue {
+	return append(o.On(at.String(), at.Session, at.Stream), semconv.MessagingDestinationPartitionID(strconv.Itoa(at.Partition)))
 }
 
 // Fail marks a span as failed. What went wrong is in the log: a trace has no error's text,

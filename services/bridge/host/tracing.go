@@ -18,9 +18,9 @@ func (h *Host) BeginAnswer(c *rpc.Call) (context.Context, trace.Span) {
 	if c.Action == rpc.Check {
 		return ctx, trace.SpanFromContext(ctx)
 	}
-	ctx, span := h.traces.Start(ctx, tracing.NameAnswer, trace.SpanKindConsumer)
+	ctx, span := h.traces.Start(ctx, tracing.Answer.Name, trace.SpanKindConsumer)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Answer(rpc.Subject(c.Session), c.Session, c.Stream)...)
+		span.SetAttributes(tracing.Answer.On(rpc.Subject(c.Session), c.Session, c.Stream)...)
 		c.Trace = tracing.Of(span.SpanContext())
 		if c.Header == nil {
 			c.Header = http.Header{}

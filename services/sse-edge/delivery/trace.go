@@ -29,9 +29,9 @@ func (s *Streams) deliver(it *window.Item, by Request) {
 	if request := trace.SpanContextFromContext(by.Ctx); request.IsSampled() {
 		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: request}))
 	}
-	_, span := s.cfg.Traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.NameDeliver, trace.SpanKindConsumer, opts...)
+	_, span := s.cfg.Traces.Start(trace.ContextWithSpanContext(context.Background(), it.Trail.Publish), tracing.Deliver.Name, trace.SpanKindConsumer, opts...)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Deliver(it.Trail.Subject)...)
+		span.SetAttributes(tracing.Deliver.OnEvent(it.Trail.Subject)...)
 		span.SetAttributes(tracing.KeyDelivery.Int64(number), tracing.KeySubscribers.Int(it.Trail.Readers), tracing.KeySource.String(it.Source()))
 	}
 	span.End()
@@ -39,14 +39,14 @@ func (s *Streams) deliver(it *window.Item, by Request) {
 
 // resumed reads what a client that came back has missed, in a span of its own.
 func (s *Streams) resumed(r *cursor.Reader, by Request, read func() (cursor.Step, error)) (cursor.Step, error) {
-	_, span := s.cfg.Traces.Start(by.Ctx, tracing.NameResume, trace.SpanKindInternal)
+	_, span := s.cfg.Traces.Start(by.Ctx, tracing.Resume.Name, trace.SpanKindInternal)
 	defer span.End()
 	found, err := read()
 	if !span.IsRecording() {
 		return found, err
 	}
 	if r.Place.Session != "" { // a connection of several sessions has no subject
-		span.SetAttributes(tracing.Resume(r.Subject(event.Message, r.Place.Stream))...)
+		span.SetAttributes(tracing.Resume.OnEvent(r.Subject(event.Message, r.Place.Stream))...)
 	}
 	span.SetAttributes(tracing.KeyEvents.Int(len(found.Items)))
 	if len(found.Items) > 0 {

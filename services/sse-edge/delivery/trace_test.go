@@ -63,7 +63,7 @@ func TestSpans_FirstDeliveries(t *testing.T) {
 		t.Fatalf("there are %d spans", len(all))
 	}
 	for i, span := range all {
-		if span.Parent.SpanID().String() != fmt.Sprintf("%016x", 1) || span.Name != tracing.NameDeliver {
+		if span.Parent.SpanID().String() != fmt.Sprintf("%016x", 1) || span.Name != tracing.Deliver.Name {
 			t.Errorf("span %d is %+v", i, span)
 		}
 	}

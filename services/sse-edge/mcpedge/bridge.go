@@ -79,9 +79,9 @@ func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
 // asks begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
 func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
-	_, span := s.traces.Start(by, tracing.NameAsk, trace.SpanKindClient)
+	_, span := s.traces.Start(by, tracing.Ask.Name, trace.SpanKindClient)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Ask(rpc.Subject(call.Session), call.Session, call.Stream)...)
+		span.SetAttributes(tracing.Ask.On(rpc.Subject(call.Session), call.Session, call.Stream)...)
 		call.Trace = tracing.Of(span.SpanContext())
 	} else {
 		call.Trace = tracing.Read(call.Header.Values)
