@@ -203,6 +203,8 @@ func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint
 	if err := l.writable(ctx, p); err != nil {
 		return Ack{}, err
 	}
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
 	return l.publish(ctx, p, msg)
 }

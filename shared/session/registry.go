@@ -120,7 +120,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 			r.bucket, err = js.Stream(ctx, "KV_"+Bucket)
 		}
 		if err == nil {
-			r.kv = bucket.Patient(kv)
+			r.kv = bucket.Patient(nc, kv)
 			break
 		}
 		if !natsconn.Pause(ctx, retryEvery) {
@@ -222,8 +222,6 @@ type found struct {
 
 // find takes two requests, whatever there is.
 func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	f.name = name
 	if f.indexed, err = r.indexed(ctx, name); err != nil {
 		return f, err
@@ -252,8 +250,6 @@ func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	case rec.State != Open:
 		return rec, nil
 	}
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	at, sealed, err := r.events.Sealed(ctx, f.name, rec.Life)
 	if err != nil {
 		return Record{}, unavailable(err)
@@ -357,8 +353,6 @@ func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
 // Create opens a session in the log and indexes it. Errors wrap [ErrExists], whatever the owner of
 // the session of that name, since a name is given once, or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	indexed, err := r.indexed(ctx, rec.Session)
 	if err != nil {
 		return Record{}, err
@@ -472,39 +466,20 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 			if f.opening != nil {
 				o.Sequence, o.Began, o.Later = f.opening.Sequence, f.opening.Began, f.opening.Later
 			}
-			switch err := r.changeOpening(ctx, o); {
+			switch _, err := r.events.ChangeOpening(ctx, o); {
 			case errors.Is(err, eventlog.ErrConflict):
 				continue
 			case err != nil:
-				return Record{}, err
+				return Record{}, unavailable(err)
 			}
 			stored = true
 		}
-		rec, err = r.writeLinked(ctx, rec, indexed)
+		rec, err = r.write(ctx, rec, indexed)
 		if err == nil || !errors.Is(err, ErrConflict) {
 			return rec, err
 		}
 	}
 	return Record{}, fmt.Errorf("%w: session %s is changed by others all the time", ErrUnavailable, name)
-}
-
-// changeOpening stores an opening again. The error wraps [eventlog.ErrConflict] when the opening
-// was replaced meanwhile, or [ErrUnavailable].
-func (r *Registry) changeOpening(ctx context.Context, o eventlog.Opening) error {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
-	_, err := r.events.ChangeOpening(ctx, o)
-	if err != nil && !errors.Is(err, eventlog.ErrConflict) {
-		return unavailable(err)
-	}
-	return err
-}
-
-// writeLinked is write, which gives up when the connection is lost.
-func (r *Registry) writeLinked(ctx context.Context, rec, indexed Record) (Record, error) {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
-	return r.write(ctx, rec, indexed)
 }
 
 // End ends a session, or one stream of it when stream is not empty, and clears it too
@@ -516,8 +491,6 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 	if err != nil {
 		return err
 	}
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	// Also what is closed already: its end may have stopped half-way.
 	if stream != "" {
 		err = r.events.EndStream(ctx, name, rec.Life, stream)
@@ -536,8 +509,6 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 // EndLife is [Registry.End] for the session of a record, and touches no other life of its
 // name. The index gets the record as it is, so it must have its metadata.
 func (r *Registry) EndLife(ctx context.Context, rec Record) error {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	if err := r.events.EndSession(ctx, rec.Session, rec.Life); err != nil {
 		return err
 	}

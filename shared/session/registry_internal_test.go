@@ -66,7 +66,7 @@ func onePartition(t *testing.T) (*eventlog.Log, *Registry) {
 func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	_, r := onePartition(t)
 	b := &busy{KeyValue: r.kv}
-	r.kv = bucket.Patient(b)
+	r.kv = bucket.Patient(r.nc, b)
 	b.left = 3
 	rec, err := r.Create(t.Context(), New("s", "", nil, time.Now()))
 	if err != nil || rec.Revision == 0 {

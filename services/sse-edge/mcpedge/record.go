@@ -67,7 +67,7 @@ func (a *attachRecords) open(ctx context.Context) error {
 	defer done()
 	kv, err := bucket.Ensure(ctx, a.js, rpc.AttachConfig(a.replicas))
 	if err == nil {
-		kv = bucket.Patient(kv)
+		kv = bucket.Patient(a.js.Conn(), kv)
 		a.kv.Store(&kv)
 	}
 	return err
