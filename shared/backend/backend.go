@@ -74,9 +74,6 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 // wrap [session.ErrUnavailable] when another bucket cannot be created.
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
 	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
-		if err := eventlog.WaitForJetStream(ctx, nc, log); err != nil {
-			return nil, nil, err
-		}
 		l, err := eventlog.Create(ctx, nc, settings, log)
 		if err != nil {
 			return nil, nil, err
@@ -179,7 +176,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 		}
 		if said != err.Error() {
 			said = err.Error()
-			log.Info("NATS went away, or has too few servers; opening the log again", "reason", err)
+			log.Info("the log cannot be opened yet", "reason", err)
 		}
 		if b.Log != nil {
 			b.Log.Close()

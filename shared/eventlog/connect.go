@@ -1,9 +1,7 @@
 package eventlog
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -11,9 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
-	"rejoin/shared/natsconn"
 )
 
 // syncQueue is how many messages a synchronous subscription holds that are not read yet. It is made
@@ -68,30 +63,6 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 		}),
 	}
 	return nats.Connect(url, append(append(base, opts...), guardDials)...)
-}
-
-// WaitForJetStream returns when JetStream answers, or with ctx's error.
-func WaitForJetStream(ctx context.Context, nc *nats.Conn, log *slog.Logger) error {
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return err
-	}
-	said := false
-	for {
-		asked, cancel := context.WithTimeout(ctx, requestTimeout) // a cluster that is being formed may never answer
-		_, err := js.AccountInfo(asked)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if !said {
-			log.Info("waiting for JetStream", "reason", err)
-			said = true
-		}
-		if !natsconn.Pause(ctx, retryEvery) {
-			return fmt.Errorf("%w: %w: %w", ErrUnavailable, ctx.Err(), err)
-		}
-	}
 }
 
 // dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection

@@ -175,9 +175,6 @@ func TestOpen_ContextEnds(t *testing.T) {
 	if _, err := eventlog.Open(ctx, nc, quiet(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if err := eventlog.WaitForJetStream(ctx, nc, quiet(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("WaitForJetStream: %v", err)
-	}
 }
 
 func TestCreate_DiskIsTooSmall(t *testing.T) {

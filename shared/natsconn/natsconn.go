@@ -101,14 +101,14 @@ func (s *Server) Repeat(ctx context.Context, request func(ctx context.Context) e
 // Passes reports whether an error is JetStream's word that a cluster cannot do now what it
 // can when a leader was elected or a server has come back: no leader (10008, 10009), too
 // few servers for a stream's replicas (10005), a stream or consumer that is offline
-// (10118, 10119).
+// (10118, 10119); or that there is no JetStream, in all or for the account (10076, 10039), which may be switched on.
 func Passes(err error) bool {
 	var api *jetstream.APIError
 	if !errors.As(err, &api) {
 		return false
 	}
 	switch api.ErrorCode {
-	case 10005, 10008, 10009, 10118, 10119:
+	case 10005, 10008, 10009, 10039, 10076, 10118, 10119:
 		return true
 	default:
 		return false
