@@ -82,10 +82,8 @@ func (l *Log) storeGathered(fence event.Subject, g *gather) {
 			l.gathers.mu.Unlock()
 			return
 		}
-		g.waiting = dropGivenUp(g.waiting)
-		n := together(g.waiting)
-		all := g.waiting[:n:n]
-		g.waiting = g.waiting[n:]
+		var all []*Publishing
+		all, g.waiting = together(dropGivenUp(g.waiting))
 		l.gathers.mu.Unlock()
 		l.storeApart(all)
 	}
@@ -118,18 +116,15 @@ func (l *Log) storeApart(all []*Publishing) {
 	}
 }
 
-// together returns how many of those that wait are sent at once.
-func together(waiting []*Publishing) (n int) {
-	if len(waiting) == 0 {
-		return 0
-	}
-	n, bytes := 1, len(waiting[0].queued.event.Data)
+// together returns those that wait that are sent at once, and the others.
+func together(waiting []*Publishing) (now, later []*Publishing) {
+	n, bytes := 0, 0
 	for ; n < min(len(waiting), maxTogether); n++ {
-		if bytes += len(waiting[n].queued.event.Data); bytes > maxTogetherBytes {
+		if bytes += len(waiting[n].queued.event.Data); n > 0 && bytes > maxTogetherBytes {
 			break
 		}
 	}
-	return n
+	return waiting[:n:n], waiting[n:]
 }
 
 // errorRepeated is JetStream's error for an atomic batch with an event that it has.

@@ -53,7 +53,6 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 		had = limitsOf(info.Config)
 		want := settings.streamConfig(p)
 		cfg.Replicas, cfg.MaxBytes, cfg.MaxMsgSize = want.Replicas, want.MaxBytes, want.MaxMsgSize
-		cfg.AllowAtomicPublish = want.AllowAtomicPublish
 		maps.Copy(cfg.Metadata, want.Metadata)
 		return had != settings.Limits() || !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata)), nil
 	}); err != nil {

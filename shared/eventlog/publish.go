@@ -122,9 +122,8 @@ type Publishing struct {
 	log      *Log
 	p        int
 	future   jetstream.PubAckFuture
-	stored   *Ack        // instead of future, when it was stored before and is refused now
 	answered func(error) // is called with the outcome, if a series has sent it at once
-	queued   *queued     // instead of future, when a series or a gather sends it
+	queued   *queued     // instead of future, when a series or a gather sends it, or it was stored before and is refused now
 	span     trace.Span  // nil when the event is in no trace
 }
 
@@ -161,11 +160,10 @@ func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, 
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
 }
 
-// batches reports whether a partition takes atomic batches and is better for them: without
-// replicas a batch is written twice.
+// batches reports whether a partition is better for atomic batches: without replicas one is written twice.
 func (l *Log) batches(p int) bool {
 	state, _ := l.State(p)
-	return state.atomic && state.Limits.Replicas > 1
+	return state.Limits.Replicas > 1
 }
 
 // prepare waits until events may be published to an event's partition, and sees to the birth of its stream.
@@ -181,7 +179,7 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 	if errors.Is(err, ErrClosed) && e.Key != "" {
 		var ack Ack
 		if ack, err = l.storedBefore(ctx, p, e.message(p), err); err == nil {
-			stored = &Publishing{log: l, p: p, stored: &ack}
+			stored = &Publishing{log: l, p: p, queued: &queued{done: ready, ack: ack}}
 		}
 	}
 	return p, stored, err
@@ -261,10 +259,7 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	if w.answered != nil {
 		defer func() { w.answered(err) }()
 	}
-	switch {
-	case w.stored != nil:
-		return *w.stored, nil
-	case w.queued != nil:
+	if w.queued != nil {
 		return w.queued.wait(ctx)
 	}
 	select {

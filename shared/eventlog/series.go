@@ -191,9 +191,8 @@ func (s *Series) next() []*Publishing {
 		s.sending, s.waiting = false, nil
 		return nil
 	}
-	n := together(s.waiting)
-	all := s.waiting[:n:n]
-	s.waiting = s.waiting[n:]
+	var all []*Publishing
+	all, s.waiting = together(s.waiting)
 	return all
 }
 

@@ -52,7 +52,6 @@ type State struct {
 	Leader string
 
 	checked metadata.Checked // what a janitor has noted
-	atomic  bool             // it takes atomic batches; see [Series]
 	server  string           // the server that the newest generation was begun for
 	servers cluster.Servers  // in a cluster, what the janitor has written down
 	holders []string         // in a cluster, the names of the servers that hold it
@@ -319,7 +318,6 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
 		Leader:      cluster.Leader(info),
-		atomic:      info.Config.AllowAtomicPublish,
 		server:      info.Config.Metadata[metadata.KeyServer],
 		servers:     servers,
 		holders:     cluster.Holders(info),
