@@ -120,10 +120,10 @@ func awaitConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
 // never answered, so a loss ends the attempt.
 func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
 ) (l *eventlog.Log, r *session.Registry, lost bool, err error) {
-	ctx, done := natsconn.Until(ctx, nc, nats.RECONNECTING, nats.CLOSED)
+	ctx, done := natsconn.While(ctx, nc)
 	defer done()
 	l, r, err = parts(ctx, nc)
-	return l, r, natsconn.Changed(ctx), err
+	return l, r, errors.Is(context.Cause(ctx), natsconn.ErrChanged), err
 }
 
 // away reports whether an error means that NATS did not answer at all, or that its cluster

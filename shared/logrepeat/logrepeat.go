@@ -19,8 +19,6 @@ const (
 // Log writes lines to a logger. It is safe for concurrent use.
 type Log struct {
 	logger *slog.Logger
-	level  slog.Level
-	now    func() time.Time
 
 	mu    sync.Mutex
 	kinds map[string]*kind
@@ -32,20 +30,15 @@ type kind struct {
 	since  int // how often it happened after that
 }
 
-// New returns a log that writes at a level. now is the clock; nil: [time.Now].
-func New(logger *slog.Logger, level slog.Level, now func() time.Time) *Log {
-	if now == nil {
-		now = time.Now
-	}
-	return &Log{logger: logger, level: level, now: now, kinds: map[string]*kind{}}
-}
+// New returns a log that writes at level warn.
+func New(logger *slog.Logger) *Log { return &Log{logger: logger, kinds: map[string]*kind{}} }
 
 // Note writes a line about something of a kind, unless there was one within a minute. times is
 // how often it happened, this time included. It reports whether it wrote one.
 func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) bool {
 	times, due := l.count(of)
 	if due {
-		l.logger.LogAttrs(ctx, l.level, message, append(attrs, slog.Int("times", times))...) //nolint:sloglint // the callers have constants
+		l.logger.LogAttrs(ctx, slog.LevelWarn, message, append(attrs, slog.Int("times", times))...) //nolint:sloglint // the callers have constants
 	}
 	return due
 }
@@ -54,7 +47,7 @@ func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) 
 func (l *Log) count(of string) (times int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
+	now := time.Now()
 	k := l.kinds[of]
 	if k == nil {
 		if len(l.kinds) >= maxKinds {

@@ -19,13 +19,8 @@ var ErrChanged = errors.New("the connection to NATS was lost or made")
 // While returns a context that ends with ctx, or when the connection is lost or made.
 // The function that it returns must be called; it waits for the goroutine that watches.
 func While(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
-	return Until(ctx, nc, nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
-}
-
-// Until is [While] for the given statuses of the connection.
-func Until(ctx context.Context, nc *nats.Conn, statuses ...nats.Status) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	changed := nc.StatusChanged(statuses...)
+	changed := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.DISCONNECTED, nats.CLOSED)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -114,9 +109,6 @@ func Passes(err error) bool {
 		return false
 	}
 }
-
-// Changed reports whether a context ended with the connection.
-func Changed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrChanged) }
 
 // Pause waits for a while, and reports whether ctx is not done.
 func Pause(ctx context.Context, d time.Duration) bool {

@@ -26,30 +26,27 @@ func TestContext_ConnectionIsLost(t *testing.T) {
 	nc := srv.Connect()
 	lost, doneLost := natsconn.While(t.Context(), nc)
 	defer doneLost()
-	made, doneMade := natsconn.Until(t.Context(), nc, nats.CONNECTED)
-	defer doneMade()
 	parent, end := context.WithCancel(t.Context())
-	mine, doneMine := natsconn.Until(parent, nc, nats.CLOSED)
+	mine, doneMine := natsconn.While(parent, nc)
 	defer doneMine()
-
-	if lost.Err() != nil || made.Err() != nil || mine.Err() != nil {
+	if lost.Err() != nil || mine.Err() != nil {
 		t.Fatal("a context ended early")
+	}
+	end()
+	waittest.Receive(t, "the context ends with its parent", mine.Done())
+	if errors.Is(context.Cause(mine), natsconn.ErrChanged) {
+		t.Error("the end of ctx is taken for one of the connection")
 	}
 	srv.Stop()
 	waittest.Receive(t, "the context of the lost connection ends", lost.Done())
-	if !natsconn.Changed(lost) {
+	if !errors.Is(context.Cause(lost), natsconn.ErrChanged) {
 		t.Errorf("the cause is %v", context.Cause(lost))
 	}
-	if made.Err() != nil {
-		t.Error("it did not wait for a connection")
-	}
+	waittest.Until(t, "the connection is lost", func() bool { return !nc.IsConnected() })
+	made, doneMade := natsconn.While(t.Context(), nc)
+	defer doneMade()
 	srv.Start()
 	waittest.Receive(t, "the context without a connection ends", made.Done())
-	end()
-	waittest.Receive(t, "the context ends with its parent", mine.Done())
-	if natsconn.Changed(mine) {
-		t.Error("the end of ctx is taken for one of the connection")
-	}
 }
 
 func TestServer_ClusteredWithoutConnection(t *testing.T) {

@@ -109,7 +109,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{nc: nc, js: js, events: events, log: log, trouble: logrepeat.New(log, slog.LevelWarn, nil), creator: creator}
+	r := &Registry{nc: nc, js: js, events: events, log: log, trouble: logrepeat.New(log), creator: creator}
 	for _, opt := range opts {
 		opt(r)
 	}

@@ -176,7 +176,7 @@ type Refused struct {
 
 // NewRefused registers the metric rejoin_listener_refused_total, which all listeners of a program share.
 func NewRefused(env daemon.Env) *Refused {
-	r := &Refused{logrepeat.New(env.Log, slog.LevelWarn, nil), prometheus.NewCounterVec(prometheus.CounterOpts{
+	r := &Refused{logrepeat.New(env.Log), prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "rejoin_listener_refused_total",
 		Help: "Connections that were closed at once, and requests over TLS that were cut off, by which bound was reached, in all or for one address: connections, files.",
 	}, []string{"reason"})}

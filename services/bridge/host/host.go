@@ -117,7 +117,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 			After: time.After,
 		},
 		Confirm: func(context.Context) error { return nil },
-		traces:  env.Traces, troubles: logrepeat.New(env.Log, slog.LevelWarn, nil),
+		traces:  env.Traces, troubles: logrepeat.New(env.Log),
 	}
 	h.Answers.Each(AnswerBytes)
 	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })

@@ -25,7 +25,7 @@ func New(cfg Config) *Streams {
 	s := &Streams{
 		cfg: cfg, drain: make(chan struct{}), History: newHistory(),
 		Metrics: NewMetrics(cfg.Metrics, cfg.MaxConnections),
-		waits:   logrepeat.New(cfg.Logger, slog.LevelWarn, nil),
+		waits:   logrepeat.New(cfg.Logger),
 	}
 	for range runtime.GOMAXPROCS(0) {
 		s.workers = append(s.workers, newWorker(s))

@@ -58,7 +58,7 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 	if err != nil {
 		return nil, err
 	}
-	return &attachRecords{js: js, replicas: replicas, trouble: logrepeat.New(logger, slog.LevelWarn, nil)}, nil
+	return &attachRecords{js: js, replicas: replicas, trouble: logrepeat.New(logger)}, nil
 }
 
 // open opens the bucket. One that was deleted is created again, if the edge's NATS user may.
