@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -27,14 +28,23 @@ type Context struct {
 	State string
 }
 
+// parentLen is how long a traceparent is. Of later versions only what looks the same is accepted.
+const parentLen = len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-00")
+
+// w3c reads and writes the fields.
+var w3c propagation.TraceContext
+
 // Read returns the context that header fields hold. One that is not well-formed is none,
 // as W3C Trace Context, section 3.2, has it; a tracestate that is too long is left out.
 func Read(values func(name string) []string) Context {
 	parents := values(HeaderParent)
-	if len(parents) != 1 || !valid(parents[0]) {
+	if len(parents) != 1 || len(parents[0]) != parentLen {
 		return Context{}
 	}
 	c := Context{Parent: parents[0]}
+	if !c.Span().IsValid() {
+		return Context{}
+	}
 	if state := strings.Join(values(HeaderState), ","); len(state) <= maxState && visible(state) {
 		c.State = state
 	}
@@ -43,14 +53,9 @@ func Read(values func(name string) []string) Context {
 
 // Of returns the context of a span.
 func Of(span trace.SpanContext) Context {
-	if !span.IsValid() {
-		return Context{}
-	}
-	flags := "-00"
-	if span.IsSampled() {
-		flags = "-01"
-	}
-	return Context{Parent: "00-" + span.TraceID().String() + "-" + span.SpanID().String() + flags, State: span.TraceState().String()}
+	fields := propagation.MapCarrier{}
+	w3c.Inject(trace.ContextWithSpanContext(context.Background(), span), fields)
+	return Context{fields[HeaderParent], fields[HeaderState]}
 }
 
 // Set puts a context into a header, unless it is none.
@@ -65,27 +70,11 @@ func (c Context) Set(set func(name, value string)) {
 }
 
 // Sampled reports whether the maker of the context records its trace.
-func (c Context) Sampled() bool {
-	if c.Parent == "" {
-		return false
-	}
-	return strings.IndexByte("13579bdf", c.Parent[len(c.Parent)-1]) >= 0
-}
+func (c Context) Sampled() bool { return c.Span().IsSampled() }
 
 // Span returns the context as spans have it. It is not valid when c is none.
 func (c Context) Span() trace.SpanContext {
-	if c.Parent == "" {
-		return trace.SpanContext{}
-	}
-	// What valid has seen can be read.
-	traceID, _ := trace.TraceIDFromHex(c.Parent[3:35])
-	spanID, _ := trace.SpanIDFromHex(c.Parent[36:52])
-	state, _ := trace.ParseTraceState(c.State) // one that cannot be read is empty
-	cfg := trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceState: state, Remote: true}
-	if c.Sampled() {
-		cfg.TraceFlags = trace.FlagsSampled
-	}
-	return trace.NewSpanContext(cfg)
+	return trace.SpanContextFromContext(c.Within(context.Background()))
 }
 
 // Within returns ctx with c as its span, unless c is none.
@@ -93,22 +82,7 @@ func (c Context) Within(ctx context.Context) context.Context {
 	if c.Parent == "" {
 		return ctx
 	}
-	return trace.ContextWithRemoteSpanContext(ctx, c.Span())
-}
-
-// valid accepts version-traceid-parentid-flags in lower-case hexadecimal. Of later
-// versions it accepts only what looks the same.
-func valid(t string) bool {
-	if len(t) != len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-00") || t[2] != '-' || t[35] != '-' || t[52] != '-' {
-		return false
-	}
-	version, traceID, spanID, flags := t[:2], t[3:35], t[36:52], t[53:]
-	for _, part := range []string{version, traceID, spanID, flags} {
-		if strings.Trim(part, "0123456789abcdef") != "" {
-			return false
-		}
-	}
-	return version != "ff" && strings.Trim(traceID, "0") != "" && strings.Trim(spanID, "0") != ""
+	return w3c.Extract(ctx, propagation.MapCarrier{HeaderParent: c.Parent, HeaderState: c.State})
 }
 
 func visible(text string) bool {
