@@ -191,12 +191,7 @@ func (a App) withDefaults() App {
 	if a.Args == nil {
 		a.Args = os.Args[1:]
 	}
-	if a.Stdout == nil {
-		a.Stdout = os.Stdout
-	}
-	if a.Stderr == nil {
-		a.Stderr = os.Stderr
-	}
+	a.Stdout, a.Stderr = cmp.Or[io.Writer](a.Stdout, os.Stdout), cmp.Or[io.Writer](a.Stderr, os.Stderr)
 	if a.Exit == nil {
 		a.Exit = os.Exit
 	}

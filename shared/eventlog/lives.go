@@ -71,15 +71,11 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 // it was. The error wraps [ErrUnavailable].
 func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, sealed bool, err error) {
 	s := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
-	switch {
-	case err == nil:
-		return msg.Time, true, nil
-	case errors.Is(err, ErrNotFound):
-		return time.Time{}, false, nil
-	default:
+	msg, err := l.newest(ctx, s.Partition, s.String())
+	if err != nil || msg == nil {
 		return time.Time{}, false, err
 	}
+	return msg.Time, true, nil
 }
 
 // LifeOf returns the life of the newest entry of a session, and that entry's sequence. A life

@@ -21,6 +21,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -165,6 +166,15 @@ func (l *Log) lastMessage(ctx context.Context, p int, subject string) (msg *jets
 		return err
 	})
 	return msg, apiError(err)
+}
+
+// newest is lastMessage, and nil where there is none.
+func (l *Log) newest(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
+	msg, err := l.lastMessage(ctx, p, subject)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return msg, err
 }
 
 // stopReader stops a reader of a partition. The server removes a consumer that cannot be stopped.

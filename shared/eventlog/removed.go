@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"math"
 
 	"rejoin/shared/event"
@@ -121,11 +120,8 @@ func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject,
 // Trim when there is none.
 func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Trim, error) {
 	of.Kind, of.Stream = event.Trim, stream
-	msg, err := l.lastMessage(ctx, of.Partition, of.String())
-	if errors.Is(err, ErrNotFound) {
-		return Trim{}, nil
-	}
-	if err != nil {
+	msg, err := l.newest(ctx, of.Partition, of.String())
+	if err != nil || msg == nil {
 		return Trim{}, err
 	}
 	return readerTrim(trimIn(of, msg.Header, msg.Sequence, msg.Time), of, msg.Sequence), nil
@@ -140,12 +136,9 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 	}
 	m := &Removed{Stream: stream, UpTo: first - 1, Reason: Expired}
 	of.Kind, of.Stream = event.Birth, stream
-	msg, err := l.lastMessage(ctx, of.Partition, of.String())
-	if errors.Is(err, ErrNotFound) {
-		return m, nil
-	}
-	if err != nil {
-		return nil, err
+	msg, err := l.newest(ctx, of.Partition, of.String())
+	if err != nil || msg == nil {
+		return m, err
 	}
 	c := birthCopyIn(msg.Header)
 	switch {
@@ -162,11 +155,8 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 // then the life began there.
 func (l *Log) young(ctx context.Context, first uint64, of event.Subject) (bool, error) {
 	s := event.Subject{Partition: of.Partition, Session: of.Session, Kind: event.Open}
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
-	if errors.Is(err, ErrNotFound) {
-		return false, nil
-	}
-	if err != nil || msg.Header.Get(headerAgain) != "" {
+	msg, err := l.newest(ctx, s.Partition, s.String())
+	if err != nil || msg == nil || msg.Header.Get(headerAgain) != "" {
 		return false, err
 	}
 	o, err := OpeningIn(Entry{Subject: s, Sequence: msg.Sequence, Data: msg.Data})

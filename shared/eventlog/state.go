@@ -186,12 +186,9 @@ func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 	if err != nil || state.Leader == "" {
 		return state, err
 	}
-	msg, err := l.lastMessage(ctx, p, event.FloorSubject(p))
-	if errors.Is(err, ErrNotFound) {
-		return state, nil
-	}
-	if err != nil {
-		return State{}, err
+	msg, err := l.newest(ctx, p, event.FloorSubject(p))
+	if err != nil || msg == nil {
+		return state, err
 	}
 	upTo, _ := strconv.ParseUint(msg.Header.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
 	state.First = max(state.First, upTo+1)

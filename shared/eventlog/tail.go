@@ -88,16 +88,13 @@ func (t *turn) take(ctx context.Context) error {
 	if t.of == nil {
 		return nil
 	}
-	timer := time.NewTimer(turnPatience)
-	defer timer.Stop()
 	select {
 	case t.of <- struct{}{}:
 		t.held = true
-	case <-timer.C:
+	case <-time.After(turnPatience):
 	case <-ctx.Done():
-		return ctx.Err()
 	}
-	return nil
+	return ctx.Err()
 }
 
 func (t *turn) end() {

@@ -1,6 +1,7 @@
 package mcpstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -39,12 +40,6 @@ type Config struct {
 	Log *slog.Logger
 }
 
-const (
-	defaultTimeout    = 10 * time.Second
-	defaultAckTimeout = 2 * time.Second
-	defaultMaxStreams = 1 << 16
-)
-
 // Store keeps event streams in Rejoin's log. It implements [mcp.EventStore] and is safe
 // for concurrent use, from any number of processes.
 //
@@ -74,18 +69,10 @@ var _ mcp.EventStore = (*Store)(nil)
 
 // New returns a store on a backend, which must stay open until Close has returned.
 func New(b *backend.Backend, cfg Config) *Store {
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.AckTimeout <= 0 {
-		cfg.AckTimeout = defaultAckTimeout
-	}
-	if cfg.MaxStreams <= 0 {
-		cfg.MaxStreams = defaultMaxStreams
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Timeout = cmp.Or(max(cfg.Timeout, 0), 10*time.Second)
+	cfg.AckTimeout = cmp.Or(max(cfg.AckTimeout, 0), 2*time.Second)
+	cfg.MaxStreams = cmp.Or(max(cfg.MaxStreams, 0), 1<<16)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		backend: b, cfg: cfg, streams: newStreams(cfg.MaxStreams), stop: stop,

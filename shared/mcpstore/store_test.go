@@ -190,8 +190,9 @@ func TestAfter_PartitionIsRecreated(t *testing.T) {
 // fail has an Append fail, soon, while there is no server. Only calls have the time-out.
 func (s *Store) fail(t *testing.T, session, stream, data string) {
 	t.Helper()
+	before := s.cfg.Timeout
 	s.cfg.Timeout = 200 * time.Millisecond
-	defer func() { s.cfg.Timeout = defaultTimeout }()
+	defer func() { s.cfg.Timeout = before }()
 	if err := s.Append(t.Context(), session, stream, []byte(data)); err == nil {
 		t.Fatal("there is no server")
 	}

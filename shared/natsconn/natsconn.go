@@ -112,10 +112,8 @@ func Passes(err error) bool {
 
 // Pause waits for a while, and reports whether ctx is not done.
 func Pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

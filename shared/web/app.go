@@ -7,6 +7,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -69,24 +70,14 @@ type Config struct {
 }
 
 func (cfg Config) withDefaults() Config {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Metrics == nil {
-		cfg.Metrics = prometheus.NewRegistry()
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Metrics = cmp.Or[prometheus.Registerer](cfg.Metrics, prometheus.NewRegistry())
 	if cfg.MaxBodyBytes == nil {
 		cfg.MaxBodyBytes = func() int { return 4 << 20 }
 	}
-	if cfg.Clients == nil {
-		cfg.Clients = &Clients{alike: true}
-	}
-	if cfg.Refusals == nil {
-		cfg.Refusals = NewRefusals(cfg.Log, cfg.Clients)
-	}
-	if cfg.WriteTimeout == 0 {
-		cfg.WriteTimeout = 30 * time.Second
-	}
+	cfg.Clients = cmp.Or(cfg.Clients, &Clients{alike: true})
+	cfg.Refusals = cmp.Or(cfg.Refusals, NewRefusals(cfg.Log, cfg.Clients))
+	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 30*time.Second)
 	return cfg
 }
 
