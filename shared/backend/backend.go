@@ -59,13 +59,12 @@ func (b *Backend) Now() time.Time {
 // until both exist or ctx ends. name is shown in NATS's monitoring and names the metrics. Errors are those of
 // [eventlog.Open] and [session.OpenRegistry].
 func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
-	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
-		l, err := eventlog.Open(ctx, nc, log)
-		if err != nil {
-			return nil, nil, err
+	return open(ctx, cfg, name, log, opts, func(ctx context.Context, b *Backend) (err error) {
+		if b.Log, err = eventlog.Open(ctx, b.Conn, log); err != nil {
+			return err
 		}
-		r, err := session.OpenRegistry(ctx, l, log, session.WithoutMetadata()) // which janitors alone show
-		return l, r, err
+		b.Sessions, err = session.OpenRegistry(ctx, b.Log, log, session.WithoutMetadata()) // which janitors alone show
+		return err
 	})
 }
 
@@ -73,21 +72,20 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 // NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create], and
 // wrap [session.ErrUnavailable] when another bucket cannot be created.
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
-	return open(ctx, cfg, name, log, opts, func(ctx context.Context, nc *nats.Conn) (*eventlog.Log, *session.Registry, error) {
-		l, err := eventlog.Create(ctx, nc, settings, log)
-		if err != nil {
-			return nil, nil, err
+	return open(ctx, cfg, name, log, opts, func(ctx context.Context, b *Backend) (err error) {
+		if b.Log, err = eventlog.Create(ctx, b.Conn, settings, log); err != nil {
+			return err
 		}
 		// Before the registry, for which the others wait.
-		if err := rpc.CreateBuckets(ctx, nc, l.Settings().Replicas); err != nil {
-			return l, nil, fmt.Errorf("%w: %w", session.ErrUnavailable, err)
+		if err = rpc.CreateBuckets(ctx, b.Conn, b.Log.Settings().Replicas); err != nil {
+			return fmt.Errorf("%w: %w", session.ErrUnavailable, err)
 		}
 		var options []session.Option
 		if cfg.ByPartition {
 			options = append(options, session.ByPartition())
 		}
-		r, err := session.Create(ctx, l, log, options...)
-		return l, r, err
+		b.Sessions, err = session.Create(ctx, b.Log, log, options...)
+		return err
 	})
 }
 
@@ -118,12 +116,11 @@ func awaitConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
 
 // attempt calls parts. A request that was under way when the connection was lost is
 // never answered, so a loss ends the attempt.
-func attempt(ctx context.Context, nc *nats.Conn, parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
-) (l *eventlog.Log, r *session.Registry, lost bool, err error) {
-	ctx, done := natsconn.While(ctx, nc)
+func attempt(ctx context.Context, b *Backend, parts func(context.Context, *Backend) error) (lost bool, err error) {
+	ctx, done := natsconn.While(ctx, b.Conn)
 	defer done()
-	l, r, err = parts(ctx, nc)
-	return l, r, errors.Is(context.Cause(ctx), natsconn.ErrChanged), err
+	err = parts(ctx, b)
+	return errors.Is(context.Cause(ctx), natsconn.ErrChanged), err
 }
 
 // away reports whether an error means that NATS did not answer at all, or that its cluster
@@ -155,9 +152,7 @@ func (cfg Config) Connect(name string, log *slog.Logger, opts ...nats.Option) (*
 	return eventlog.Connect(cfg.NATSURL, name, log, opts...)
 }
 
-func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option,
-	parts func(context.Context, *nats.Conn) (*eventlog.Log, *session.Registry, error),
-) (*Backend, error) {
+func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts []nats.Option, parts func(context.Context, *Backend) error) (*Backend, error) {
 	nc, err := cfg.Connect(name, log, opts...)
 	if err != nil {
 		return nil, err
@@ -170,7 +165,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	for {
 		awaitConnection(ctx, nc, log)
 		var lost bool
-		b.Log, b.Sessions, lost, err = attempt(ctx, nc, parts)
+		lost, err = attempt(ctx, b, parts)
 		if err == nil || !lost && !away(err) || ctx.Err() != nil {
 			break
 		}

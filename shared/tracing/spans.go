@@ -38,8 +38,9 @@ var (
 	Resume = operation("resume", template, semconv.MessagingOperationTypeReceive)
 	// Ingest is a message that ingest was sent on NATS, until it is answered.
 	Ingest = operation("process", "mcp.ingest.{session}.{stream}", semconv.MessagingOperationTypeProcess)
-	// Ask is what an edge asks a bridge, and Answer that the bridge does it.
-	Ask    = operation("send", templateRPC, semconv.MessagingOperationTypeSend)
+	// Ask is what an edge asks a bridge.
+	Ask = operation("send", templateRPC, semconv.MessagingOperationTypeSend)
+	// Answer is that the bridge does it.
 	Answer = operation("process", templateRPC, semconv.MessagingOperationTypeProcess)
 )
 
