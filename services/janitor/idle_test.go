@@ -367,9 +367,13 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 }
 
 // A session that was found idle, and asks for more time before it is closed, stays open; so does
-// one of which the copy of the registry is behind the log.
+// one that was published to, and one of which the copy of the registry or the ledger is behind the log.
 func TestIdle_ChangedMeanwhile(t *testing.T) {
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
+	cfg := idle()
+	cfg.IdleAfter = flagtype.Duration(time.Hour)
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
+		s.registrar.now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	})
 	r.create(t, "s")
 	waitFor := func(changes uint64) session.Record {
 		var now session.Record
@@ -409,8 +413,28 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	if err := closeIdle(now); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("a record that is behind the log: %v", err)
 	}
-	if now, err := r.b.Sessions.Get(t.Context(), "s"); err != nil || now.State != session.Open {
-		t.Errorf("the session is %+v, %v", now, err)
+	written, lagging := r.create(t, "written"), r.create(t, "lagging")
+	r.publish(t, "written", "t", 1)
+	if err := closeIdle(written); !errors.Is(err, session.ErrConflict) {
+		t.Errorf("it was published to: %v", err)
+	}
+	opened, err := r.b.Log.Opening(t.Context(), "lagging")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var had uint64
+	r.partitions[0].With(func(l *ledger.Ledger) { had, l.Through = l.Through, opened.Sequence-1 })
+	if err := closeIdle(lagging); !errors.Is(err, session.ErrConflict) {
+		t.Errorf("the ledger is behind: %v", err)
+	}
+	r.partitions[0].With(func(l *ledger.Ledger) { l.Through = had })
+	if err := closeIdle(lagging); err != nil {
+		t.Errorf("it is still idle: %v", err)
+	}
+	for name, want := range map[string]session.State{"s": session.Open, "written": session.Open, "lagging": session.Closed} {
+		if now, err := r.b.Sessions.Get(t.Context(), name); err != nil || now.State != want {
+			t.Errorf("the session %s is %+v, %v", name, now, err)
+		}
 	}
 }
 

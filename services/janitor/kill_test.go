@@ -127,8 +127,11 @@ func (r *running) explain(t *testing.T) {
 	if r == nil {
 		return
 	}
-	inLog, complete := r.registrar.inLog()
-	records := r.index.Sessions()
+	inLog, complete, records := map[string]ledger.LoggedSession{}, false, r.index.Sessions()
+	r.partitions[0].With(func(l *ledger.Ledger) {
+		complete = l.Complete
+		l.Logged(inLog)
+	})
 	t.Logf("complete %t, in the log %+v\nrecords %+v\nduties %+v", complete, inLog, records,
 		ledger.Duties(records, inLog, r.cfg.nameKept, r.registrar.patience, r.registrar.now(), r.registrar.clock()))
 	ctx, cancel := context.WithTimeout(context.Background(), waittest.Timeout)

@@ -100,7 +100,12 @@ func (r *registrar) known(p int, names []string) (records []session.Record, inLo
 		}
 	}
 	r.buffers.records = records
-	return records, inLog, r.logged(p, inLog)
+	r.partitions[p].With(func(l *ledger.Ledger) {
+		if complete = l.Complete && r.ready(p); complete {
+			l.Logged(inLog)
+		}
+	})
+	return records, inLog, complete
 }
 
 // clock returns the time of the log's server, by which its entries are forgotten: a record must
@@ -138,8 +143,8 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 		case errors.Is(err, lease.ErrNotActing):
 			r.logger.Debug("another janitor has the session now", "task", d.Task.String(), "error", err)
 		case errors.Is(err, errAgrees): // nothing was repaired
-		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch):
-			r.logger.Debug("a record was changed by somebody else", "task", d.Task.String(), "error", err)
+		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch), errors.Is(err, follow.ErrMoved):
+			r.logger.Debug("a session or its partition was changed by somebody else", "task", d.Task.String(), "error", err)
 		default:
 			r.logger.Warn("the registry is not up to date", "partition", p, "task", d.Task.String(), "error", err)
 			failed[p] = true
@@ -147,8 +152,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 	}
 }
 
-// idle returns those of the candidates that are idle, as duties. It asks the edges who is
-// there, and looks again when they have answered.
+// idle returns those of the candidates that no edge knows of, as duties. It asks the edges who is there.
 func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
 	if len(asked) == 0 && !r.idleness.rollCall(r.now()) {
 		return nil
@@ -157,17 +161,9 @@ func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
 	if err != nil && ctx.Err() == nil {
 		r.logger.Debug("no session is idle for certain", "error", err)
 	}
-	alone := r.idleness.heard(asked, answers, err, r.now())
-	if len(alone) == 0 {
-		return nil
-	}
-	inLog, complete := r.inLog()
 	var todo []ledger.Duty
-	for _, c := range alone {
-		// A session whose record was changed meanwhile stays open: see fulfil.
-		if complete[r.log.Partition(c.record.Session)] && c.idle(inLog[c.record.Session], r.lastEvent, r.now()) {
-			todo = append(todo, ledger.Duty{Task: ledger.CloseIdle, Record: c.record})
-		}
+	for _, c := range r.idleness.heard(asked, answers, err, r.now()) {
+		todo = append(todo, ledger.Duty{Task: ledger.CloseIdle, Record: c.record})
 	}
 	return todo
 }
@@ -182,16 +178,15 @@ func (r *registrar) with(session string, f func(*ledger.Ledger)) {
 	r.partitions[r.log.Partition(session)].With(f)
 }
 
-// holds reports whether something of a record's session is in the log now, or may be.
-func (r *registrar) holds(rec session.Record) (some bool) {
+// logged returns what the ledger has now of a record's session, and whether it is complete.
+func (r *registrar) logged(rec session.Record) (s ledger.LoggedSession, complete bool) {
 	r.with(rec.Session, func(l *ledger.Ledger) {
-		s := ledger.LoggedSession{Opening: l.Opening(rec.Session)}
+		s.Opening, complete = l.Opening(rec.Session), l.Complete
 		for _, life := range []string{rec.Life, ""} {
 			s.Add(life, l.Accounts[event.LifeKey(rec.Session, life)])
 		}
-		some = !l.Complete || s.Holds(rec)
 	})
-	return some
+	return s, complete
 }
 
 func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
@@ -204,24 +199,40 @@ func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 		}
 		return r.repair(ctx, rec.Session)
 	case ledger.CloseIdle:
-		behind := false
-		r.with(rec.Session, func(l *ledger.Ledger) { behind = l.Unheard(rec.Session, rec.Life, now) })
-		if behind || now.Revision != rec.Revision {
-			return session.ErrConflict // it may be allowed more time now
-		}
-		return r.sessions.EndLife(ctx, rec)
+		return r.closeIdle(ctx, rec, now)
 	case ledger.Finish:
 		if now.Life == rec.Life {
 			return r.sessions.EndLife(ctx, now)
 		}
 		return r.log.EndSession(ctx, rec.Session, rec.Life)
 	case ledger.Remove:
-		if r.holds(rec) {
+		if s, complete := r.logged(rec); !complete || s.Holds(rec) {
 			return session.ErrConflict // it was published to since the round began
 		}
 		return r.sessions.Remove(ctx, rec)
 	}
 	return nil
+}
+
+// closeIdle ends a session that is still idle by all that the leader has of it. now is the copy of its record.
+func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) error {
+	_, newest, err := r.log.LifeOf(ctx, rec.Session)
+	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
+		return err
+	}
+	behind := false
+	err = r.partitions[r.log.Partition(rec.Session)].Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
+		behind = l.Through < newest || l.Unheard(rec.Session, rec.Life, now)
+	})
+	if err != nil {
+		return err
+	}
+	in, _ := r.logged(rec)
+	c := candidate{record: rec, after: r.cfg.idleLimit()(rec.Retention, !in.Unused())}
+	if behind || now.Revision != rec.Revision || !c.idle(in, r.lastEvent, r.now()) {
+		return session.ErrConflict // it was published to, or may be allowed more time now
+	}
+	return r.sessions.EndLife(ctx, rec)
 }
 
 // repair has the index say what the log does, and the ledger know whose the opening is.
@@ -245,23 +256,3 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 
 // errAgrees means that the record of a session says what the log does.
 var errAgrees = errors.New("the record agrees with the log")
-
-// inLog returns what the ledgers know of all sessions of the partitions that this janitor acts for,
-// and which of the ledgers are complete: it says nothing of others.
-func (r *registrar) inLog() (all map[string]ledger.LoggedSession, complete []bool) {
-	all, complete = map[string]ledger.LoggedSession{}, make([]bool, len(r.partitions))
-	for p := range r.partitions {
-		complete[p] = r.logged(p, all)
-	}
-	return all, complete
-}
-
-// logged enters what a ledger knows of its sessions, if it is complete and this janitor acts.
-func (r *registrar) logged(p int, all map[string]ledger.LoggedSession) (complete bool) {
-	r.partitions[p].With(func(l *ledger.Ledger) {
-		if complete = l.Complete && r.ready(p); complete {
-			l.Logged(all)
-		}
-	})
-	return complete
-}
