@@ -39,7 +39,7 @@ type idleTracker struct {
 	alone   map[string]uint64    // the revision of each session that was alone in the last round
 	present map[string]time.Time // when an edge last knew of somebody
 	edges   map[string]time.Time // when each edge last answered
-	called  time.Time            // when edges were asked last
+	called  time.Time            // when edges were last asked, and could be
 	known   time.Time            // the edges remember all requests since then; zero: none was asked
 }
 
@@ -131,7 +131,7 @@ func question(asked []candidate) who.Question {
 // that are alone for the second time.
 func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, now time.Time) []candidate {
 	before := v.alone
-	v.alone, v.called = map[string]uint64{}, now
+	v.alone = map[string]uint64{}
 	if v.edges == nil {
 		v.edges = map[string]time.Time{}
 	}
@@ -146,8 +146,11 @@ func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, 
 			}
 		}
 	}
-	if v.known.IsZero() && err == nil {
-		v.known = now
+	if err == nil {
+		if now.Sub(v.called) > 2*rollCallEvery { // meanwhile an edge may have come and gone
+			v.known = now
+		}
+		v.called = now
 	}
 	if missing := v.missing(now); missing || err != nil {
 		return nil

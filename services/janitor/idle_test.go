@@ -109,7 +109,7 @@ func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
 }
 
 // Each case is a session that is an hour old at midday, and the rounds of a minute that follow.
-func TestVigil_SessionWasNeverUsed(t *testing.T) {
+func TestIdle_SessionWasNeverUsed(t *testing.T) {
 	whole := ledger.LoggedSession{Opening: ledger.Opening{Seq: 1, First: 1, Whole: true}}
 	copied, forgotten, written := whole, whole, whole
 	copied.Opening.Whole, forgotten.Opening.Used = false, true
@@ -147,7 +147,7 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := idleTracker{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known)}
+			v := idleTracker{present: map[string]time.Time{}, edges: test.edges, known: midday.Add(-test.known), called: midday}
 			cfg := Config{IdleAfter: flagtype.Duration(max(test.idleFor, 24*time.Hour)), UnusedAfter: flagtype.Duration(time.Hour)}
 			if test.idleFor > 0 {
 				cfg.IdleAfter = flagtype.Duration(test.idleFor)
@@ -177,6 +177,11 @@ func TestVigil_SessionWasNeverUsed(t *testing.T) {
 	v.heard(nil, idle, nil, midday)
 	if v.heard(nil, idle, nil, midday.Add(time.Minute)); !v.known.Equal(midday) {
 		t.Errorf("the edges are known since %s", v.known)
+	}
+	later := midday.Add(4 * time.Minute)
+	v.heard(nil, nil, errors.New("away"), later)
+	if v.heard(nil, idle, nil, later); !v.known.Equal(later) {
+		t.Errorf("after an outage they are known since %s", v.known)
 	}
 }
 
@@ -227,7 +232,7 @@ func TestIdle_Unconnected(t *testing.T) {
 				if got := namesOf(v.heard(asked, r.answers, r.err, now)); !slices.Equal(got, r.want) {
 					t.Errorf("round %d: %v are alone, want %v", i+1, got, r.want)
 				}
-				if v.rollCall(now.Add(rollCallEvery-1)) || !v.rollCall(now.Add(rollCallEvery)) {
+				if r.err == nil && v.rollCall(now.Add(rollCallEvery-1)) || !v.rollCall(now.Add(rollCallEvery)) {
 					t.Error("the next roll call is not in a minute")
 				}
 			}
@@ -285,13 +290,14 @@ func (c *aheadClock) awaitRound(t *testing.T) {
 func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
-	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(idleFor)
+	const unusedFor = rollCallEvery / 2 // else the clock's jump would be an outage of the janitor
+	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(unusedFor)
 	began := time.Now().Add(-2 * clockSkew)
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
 		s.registrar.now = clock.now
 		s.registrar.idleness.edges = map[string]time.Time{"e": time.Now()} // it closes nothing before this one answers
-		s.registrar.idleness.known = began
+		s.registrar.idleness.known, s.registrar.idleness.called = began, time.Now()
 	})
 	r.play(t, "e", func(name string) bool { return name == "visited" })
 	r.create(t, "visited")
@@ -301,7 +307,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.create(t, "empty")
-	clock.ahead.Store(int64(idleFor))
+	clock.ahead.Store(int64(unusedFor))
 	state := func(name string) session.State {
 		rec, _ := r.b.Sessions.Session(name)
 		return rec.State
