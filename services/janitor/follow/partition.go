@@ -167,24 +167,14 @@ func Ring(bell chan struct{}) {
 // lookEvery is how often follow looks at the server by itself at most.
 const lookEvery = 100 * time.Millisecond
 
-// stuckAfter is how long the ledger may stand before the first retained sequence
-// until it takes what lies between for missing: the tail would have brought it.
-const stuckAfter = 3 * time.Second
-
 // Follow runs until ctx ends.
 func (p *Partition) Follow(ctx context.Context) {
-	var still eventlog.Standing
 	var looked time.Time
 	for {
 		state, changed := p.Log.State(p.Number)
-		now := p.Now()
 		p.mu.Lock()
 		if p.ledger.IsOf(state) {
-			p.note(state, now)
-			if before := max(state.First, 1) - 1; still.Since(p.ledger.Through, before, now) > stuckAfter {
-				p.ledger.Skip(before)
-				p.progress()
-			}
+			p.note(state, p.Now())
 		}
 		wanted := p.ledger.WantsLook()
 		p.mu.Unlock()

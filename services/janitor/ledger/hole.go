@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"time"
 
 	"rejoin/shared/eventlog"
 )
@@ -85,9 +86,6 @@ func (h *holes) within(from, to uint64) bool {
 	return false
 }
 
-// dropBefore takes everything before a sequence out.
-func (h *holes) dropBefore(seq uint64) { h.takeUpTo(seq - 1) }
-
 // takeUpTo takes everything up to a sequence out, and says what it was.
 func (h *holes) takeUpTo(seq uint64) (d Damage) {
 	for len(h.blocks) > 0 && h.blocks[0].number*holeBlockSize <= seq {
@@ -138,10 +136,39 @@ type look struct {
 
 // miss notes that the tail went past everything after the ledger's sequence up to
 // another one without an entry.
-func (l *Ledger) miss(through uint64) {
-	if from := max(l.Through+1, l.first); from <= through {
+func (l *Ledger) miss(through uint64, now time.Time) {
+	from := max(l.Through+1, l.begunAt)
+	if from > through {
+		return
+	}
+	l.since = now
+	if from < l.first {
+		l.beginAt(l.first)
+	}
+	if from = max(from, l.first); from <= through {
 		l.holes.add(from, through)
 		l.Missed += through - from + 1
+	}
+}
+
+// explain notes that the floor has taken everything up to a sequence, or is about to.
+func (l *Ledger) explain(upTo uint64) {
+	if l.holes.takeUpTo(upTo).N > 0 {
+		l.beginAt(upTo + 1)
+	}
+}
+
+// beginAt has the ledger claim to know no more than one that begins at a sequence: there were entries
+// below that it has not seen.
+func (l *Ledger) beginAt(first uint64) {
+	l.begunAt = first
+	for _, o := range l.openings {
+		o.Whole = false
+	}
+	for _, a := range l.Accounts {
+		for _, s := range a.Streams {
+			s.known = false
+		}
 	}
 }
 

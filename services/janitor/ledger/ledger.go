@@ -25,14 +25,14 @@ type Ledger struct {
 	Generations []event.Generation
 	Epoch       int // how often the ledger was started again
 
-	begunAt  uint64 // first when this epoch began: it never saw what lay below
+	begunAt  uint64 // what lay below it the ledger has not seen, at least not all of it
 	first    uint64 // everything before it is gone
 	Through  uint64 // the sequence up to which the log was followed
 	Complete bool   // the tail has caught up once
 	Newest   stamp  // of the newest entry that came
 	reading  reading
-	// since is when the ledger was complete at first: of what was published before it may know
-	// nothing.
+	// since is when the ledger was complete at first, or missed something: of what was published before it
+	// may know nothing.
 	since time.Time
 
 	Accounts map[string]*Account // by life, as event.LifeKey has it
@@ -137,10 +137,9 @@ func (l *Ledger) HeardOf(generation string) bool {
 }
 
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to
-// go on after: its own when it follows the partition, else 0, and then it starts again. So it does when there
-// were entries after its own that are gone already: it knows nothing of them.
+// go on after: its own when it follows the partition, else 0, and then it starts again.
 func (l *Ledger) Begin(s eventlog.State) uint64 {
-	if !l.Follows(s) || l.Through > 0 && l.Through+1 < s.First {
+	if !l.Follows(s) {
 		l.Drop()
 		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}
@@ -172,7 +171,7 @@ func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	if e.Sequence <= l.Through {
 		return false // it was in flight when the ledger went past it, since it is gone
 	}
-	l.miss(e.Sequence - 1)
+	l.miss(e.Sequence-1, now)
 	l.Through, l.Newest, l.reading = e.Sequence, stamp{e.Sequence, e.Time}, reading{e.Time, now}
 	if e.Sequence < l.first {
 		l.late(e)
@@ -212,21 +211,11 @@ func (l *Ledger) late(e eventlog.Entry) {
 
 // Reach notes that the partition holds nothing more up to a sequence.
 func (l *Ledger) Reach(through uint64, now time.Time) {
-	l.Skip(through)
+	l.miss(through, now)
+	l.Through = max(l.Through, through)
 	if !l.Complete {
 		l.Complete, l.since = true, now
 	}
-	l.judgeHoles()
-}
-
-// Skip notes that the partition holds nothing between the ledger's sequence and
-// another one.
-func (l *Ledger) Skip(through uint64) {
-	if through <= l.Through {
-		return
-	}
-	l.miss(through)
-	l.Through = through
 	l.judgeHoles()
 }
 
@@ -242,7 +231,7 @@ func (l *Ledger) Advance(first, last uint64) {
 	for c, ok := l.controls.popBefore(first); ok; c, ok = l.controls.popBefore(first) {
 		l.gone(c)
 	}
-	l.holes.dropBefore(first)
+	l.explain(first - 1)
 	l.Stretches.dropBefore(first)
 	for len(l.Pending) > 0 && l.Pending[0].last() < first {
 		l.Pending = l.Pending[1:]

@@ -161,7 +161,7 @@ func (m *model) rewrite(c Copying) uint64 {
 		return 0
 	}
 	e := m.entries[i]
-	e.Copy = c.Birth
+	e.Copy, e.Again = c.Birth, true
 	m.copies = append(m.copies, modelCopy{c.Seq, m.now.Add(time.Millisecond)})
 	return m.store(e)
 }

@@ -83,7 +83,7 @@ func (m *machine) catchUp() {
 	m.ledger.Advance(m.log.first, m.log.last)
 	for m.fetch() || m.handle() {
 	}
-	m.ledger.Skip(m.log.last) // what was deleted there the tail does not tell
+	m.ledger.Reach(m.log.last, m.now()) // what was deleted there the tail does not tell
 	m.sent = m.log.last
 	if m.ledger.WantsLook() {
 		m.ledger.Looked(m.ledger.Through, m.log.state())
