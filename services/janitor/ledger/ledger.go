@@ -181,6 +181,7 @@ func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	switch {
 	case !e.Valid:
 		l.controls.push(control{seq: e.Sequence, size: sizeOf(e)})
+		l.explain(e.Floor)
 	case e.Subject.Kind == event.Open:
 		l.open(e, now)
 	default:

@@ -326,6 +326,15 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 				l.Apply(e, m.now)
 			}
 		},
+		"and the leader lags": func(l *Ledger, m *model) {
+			leads := m.state()
+			leads.First = 1
+			m.entries[0].Valid, m.entries[0].Floor = false, 4
+			for _, e := range m.entries {
+				l.Apply(e, m.now)
+			}
+			l.Looked(l.Through, leads)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newModel()
