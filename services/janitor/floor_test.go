@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,13 +141,8 @@ func TestPartition_Full(t *testing.T) {
 func TestPartition_FullWhileCopying(t *testing.T) {
 	cfg := idle()
 	cfg.SyncInterval = time.Hour
-	var off atomic.Int64
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: -1}, cfg, func(s *Service) {
-		for _, p := range s.partitions {
-			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-			p.Alarmed = func() {}
-		}
-	})
+	var clock aheadClock
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: -1}, cfg, clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
 	r.acts(t)
 	r.opened(t, "quiet", 2)
 	var err error
@@ -176,7 +170,7 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if first, _ := r.b.Log.State(0); first.First != 1 {
 		t.Errorf("the floor has moved to %d, and everything was stored a moment ago", first.First)
 	}
-	off.Store(int64(3 * time.Hour)) // what was stored is on disk
+	clock.ahead.Store(int64(3 * time.Hour)) // what was stored is on disk
 	r.sweepNow(t)
 	if got := limit(); got <= 128<<10 {
 		t.Errorf("there is no more room than %d", got)
@@ -184,14 +178,14 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if n := r.metric(t, "copies_total"); n != 3 {
 		t.Errorf("%v entries were copied", n)
 	}
-	off.Add(int64(3 * time.Hour)) // and so are the copies
+	clock.ahead.Add(int64(3 * time.Hour)) // and so are the copies
 	r.sweepNow(t)
 	state, err := r.b.Log.Look(t.Context(), 0)
 	if err != nil || state.First < 9 || state.Bytes > 56<<10 {
 		t.Errorf("%d bytes are left from %d on, %v", state.Bytes, state.First, err)
 	}
 	r.sweepNow(t)
-	off.Add(int64(limitsKept))
+	clock.ahead.Add(int64(limitsKept))
 	r.sweepNow(t)
 	if got := limit(); got != 64<<10 {
 		t.Errorf("the limit is %d", got)
@@ -205,11 +199,8 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 // The floor of a full partition does not wait for its next step by age.
 func TestPartition_FullOfExpired(t *testing.T) {
 	t.Parallel()
-	var off atomic.Int64
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), func(s *Service) {
-		s.partitions[0].Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-		s.partitions[0].Alarmed = func() {}
-	})
+	var clock aheadClock
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
 	r.acts(t)
 	data := []byte(`"` + strings.Repeat("x", 1<<10) + `"`)
 	last, err := eventlog.Ack{}, error(nil)
@@ -220,7 +211,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.followed(t, last)
-	off.Store(int64(2 * time.Hour))
+	clock.ahead.Store(int64(2 * time.Hour))
 	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
 	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
 		t.Fatal(err)
@@ -254,12 +245,8 @@ func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 // A change of the limits that took long was undone where it was made first, and ends with the settings.
 func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 	t.Parallel()
-	var off atomic.Int64
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 2, MaxBytes: 8 << 20}, idle(), func(s *Service) {
-		for _, p := range s.partitions {
-			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-		}
-	})
+	var clock aheadClock
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 2, MaxBytes: 8 << 20}, idle(), clock.ofLedgers)
 	r.acts(t)
 	to := r.b.Log.Settings()
 	to.MaxBytes, to.MaxMessageBytes = 16<<20, 16<<20
@@ -271,7 +258,7 @@ func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 			}
 		}
 		r.sweepNow(t)
-		off.Add(int64(limitsKept))
+		clock.ahead.Add(int64(limitsKept))
 		r.sweepNow(t)
 		if state, _ := r.b.Log.State(1); state.Limits != r.b.Log.Settings().Limits() {
 			t.Errorf("partition 1 has the limits %+v, want %+v", state.Limits, r.b.Log.Settings().Limits())

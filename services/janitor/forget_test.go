@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,12 +150,8 @@ func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
 	cfg.KeepClosedOverride = flagtype.Duration(3 * time.Hour)
-	var off atomic.Int64
-	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1}, cfg, func(s *Service) {
-		for _, p := range s.partitions {
-			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-		}
-	})
+	var clock aheadClock
+	r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1}, cfg, clock.ofLedgers)
 	life := ""
 	for name, keep := range map[string]string{"short": `{"keepClosed":1}`, "long": `{"keepClosed":7200}`, "other": `{}`} {
 		r.register(t, name, keep)
@@ -166,28 +161,28 @@ func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
 		r.publish(t, name, "a", 2)
 		r.end(t, name, "")
 	}
-	off.Store(int64(9 * time.Minute))
+	clock.ahead.Store(int64(9 * time.Minute))
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "short", "a"), nil) })
 	r.everything(t)
 	if _, err := r.b.Sessions.Get(t.Context(), "short"); err != nil {
 		t.Errorf("nothing refuses late events of the session: %v", err)
 	}
 	// Each trim sets the ledger's clock: that of the opening, then that of the rest.
-	off.Add(int64(20 * time.Minute))
+	clock.ahead.Add(int64(20 * time.Minute))
 	waittest.NoError(t, func() error {
 		if _, err := r.b.Log.Opening(t.Context(), "short"); !errors.Is(err, eventlog.ErrNotFound) {
 			return fmt.Errorf("there is an opening: %w", err)
 		}
 		return nil
 	})
-	off.Add(int64(20 * time.Minute))
+	clock.ahead.Add(int64(20 * time.Minute))
 	waittest.NoError(t, func() error {
 		if kinds := r.kindsOf(t, "short", life); kinds[event.End] > 0 {
 			return fmt.Errorf("the log has %v", kinds)
 		}
 		return nil
 	})
-	off.Add(int64(20 * time.Minute))
+	clock.ahead.Add(int64(20 * time.Minute))
 	r.forgotten(t, "short")
 	for _, name := range []string{"long", "other"} {
 		if rec, there := r.b.Sessions.Session(name); !there || rec.State != session.Closed {

@@ -355,6 +355,37 @@ func (r *running) metric(t *testing.T, name string, labels ...string) float64 {
 	return metrictest.Value(t, r.env.Gatherer, "rejoin_janitor_"+name, labels...)
 }
 
+// counts waits until a metric has a value.
+func (r *running) counts(t *testing.T, want float64, name string, labels ...string) {
+	t.Helper()
+	waittest.Value(t, name, func() float64 { return r.metric(t, name, labels...) }, func(got float64) bool { return got == want })
+}
+
+// copies waits until the copy of a session's record is as it should be, and returns it; of none it is empty.
+func (r *running) copies(t *testing.T, name string, ok func(session.Record) bool) session.Record {
+	t.Helper()
+	return waittest.Value(t, "the copy of "+name, func() session.Record { rec, _ := r.b.Sessions.Session(name); return rec }, ok)
+}
+
+// none is that of a session without a record.
+func none(rec session.Record) bool { return rec.Session == "" }
+
+// recreate has partition 0 created again, and returns what it was.
+func (r *running) recreate(t *testing.T) (old eventlog.State) {
+	t.Helper()
+	old, _ = r.b.Log.State(0)
+	if err := natstest.JetStream(t, r.b.Conn).DeleteStream(t.Context(), "MCP_0"); err != nil {
+		t.Fatal(err)
+	}
+	waittest.NoError(t, func() error {
+		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Origin == old.Origin {
+			return fmt.Errorf("the partition is not back: %w", err)
+		}
+		return nil
+	})
+	return old
+}
+
 func wantSequences(got, want []uint64) error {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		return fmt.Errorf("the log holds %v, want %v", got, want)

@@ -271,12 +271,19 @@ func (r *running) play(t *testing.T, id string, here func(session string) bool) 
 // that an edge may answer late.
 const idleFor = edgeGone * 2 / 3
 
-// aheadClock is a registrar's clock that a test sets ahead.
+// aheadClock is a clock of a janitor that a test sets ahead.
 type aheadClock struct{ ahead, looks atomic.Int64 }
 
 func (c *aheadClock) now() time.Time {
 	c.looks.Add(1)
 	return time.Now().Add(time.Duration(c.ahead.Load()))
+}
+
+// ofLedgers has it be the clock of the ledgers.
+func (c *aheadClock) ofLedgers(s *Service) {
+	for _, p := range s.partitions {
+		p.Now = c.now
+	}
 }
 
 // awaitRound waits until the round that is under way has come to its end: the next one looks at the
@@ -308,20 +315,11 @@ func TestIdle_UnusedSession(t *testing.T) {
 	}
 	r.create(t, "empty")
 	clock.ahead.Store(int64(unusedFor))
-	state := func(name string) session.State {
-		rec, _ := r.b.Sessions.Session(name)
-		return rec.State
-	}
-	waittest.NoError(t, func() error {
-		if now := state("empty"); now != session.Closed {
-			return fmt.Errorf("the session is %q", now)
-		}
-		return nil
-	})
+	r.copies(t, "empty", func(rec session.Record) bool { return rec.State == session.Closed })
 	clock.awaitRound(t) // all that the round found are closed by now
 	for _, name := range []string{"visited", "written", "earlier"} {
-		if now := state(name); now != session.Open {
-			t.Errorf("the session %s is %q", name, now)
+		if now, _ := r.b.Sessions.Session(name); now.State != session.Open {
+			t.Errorf("the session %s is %q", name, now.State)
 		}
 	}
 }
@@ -345,30 +343,15 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	if _, err := r.b.Sessions.Create(t.Context(), patient); err != nil {
 		t.Fatal(err)
 	}
-	// becomes waits until records were closed or removed.
-	becomes := func(task string, want float64) {
-		t.Helper()
-		waittest.NoError(t, func() error {
-			if n := r.metric(t, "registry_records_total", task); n != want {
-				return fmt.Errorf("%v records were %s, want %v", n, task, want)
-			}
-			return nil
-		})
-	}
 	clock.ahead.Store(int64(idleFor))
-	becomes("closed", 2)
+	r.counts(t, 2, "registry_records_total", "closed")
 	clock.awaitRound(t)
 	clock.ahead.Store(0) // nothing becomes idle any more
 	// The floor passes what was stored of them.
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
-	becomes("removed", 2)
+	r.counts(t, 2, "registry_records_total", "removed")
 	for name, want := range map[string]session.State{"alone": "", "patient": "", "visited": session.Open, "busy": session.Open} {
-		waittest.NoError(t, func() error { // the copy of the registry may be behind
-			if now, _ := r.b.Sessions.Session(name); now.State != want {
-				return fmt.Errorf("the session %s is %q, want %q", name, now.State, want)
-			}
-			return nil
-		})
+		r.copies(t, name, func(rec session.Record) bool { return rec.State == want })
 	}
 }
 
@@ -382,14 +365,7 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	})
 	r.create(t, "s")
 	waitFor := func(changes uint64) session.Record {
-		var now session.Record
-		waittest.NoError(t, func() error {
-			if now, _ = r.b.Sessions.Session("s"); now.Changes != changes || now.Revision == 0 {
-				return fmt.Errorf("the copy has %+v", now)
-			}
-			return nil
-		})
-		return now
+		return r.copies(t, "s", func(now session.Record) bool { return now.Changes == changes && now.Revision > 0 })
 	}
 	rec := waitFor(0)
 	closeIdle := func(rec session.Record) error {

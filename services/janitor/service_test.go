@@ -45,12 +45,7 @@ func TestTrim_LimitsExactly(t *testing.T) {
 			}
 			quiet := r.publish(t, "other", "a", 3)
 			waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", ""), all[len(all)-test.keep:]) })
-			waittest.NoError(t, func() error {
-				if got := r.metric(t, "trimmed_events_total", string(test.reason)); got != float64(len(all)-test.keep) {
-					return fmt.Errorf("%v are counted as trimmed", got)
-				}
-				return nil
-			})
+			r.counts(t, float64(len(all)-test.keep), "trimmed_events_total", string(test.reason))
 			if err := wantSequences(r.stored(t, "other", ""), quiet); err != nil {
 				t.Error(err)
 			}
@@ -63,12 +58,7 @@ func TestTrim_LimitsExactly(t *testing.T) {
 				r.wantTrimmed(t, "s", stream, last, eventlog.Trimmed)
 			}
 			r.wantTrimmed(t, "other", "a", 0, "")
-			waittest.NoError(t, func() error {
-				if !strings.Contains(r.log.String(), "msg=swept") {
-					return errors.New("the sweep is not logged")
-				}
-				return nil
-			})
+			waittest.Until(t, "the sweep is logged", func() bool { return strings.Contains(r.log.String(), "msg=swept") })
 		})
 	}
 }
@@ -196,23 +186,9 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 
 func TestLedger_PartitionRecreated(t *testing.T) {
 	t.Parallel()
-	srv := natstest.Start(t)
-	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5}, quick())
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5}, quick())
 	r.publish(t, "s", "a", 9)
-	old, _ := r.b.Log.State(0)
-	js, err := srv.Connect().JetStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := js.DeleteStream("MCP_0"); err != nil {
-		t.Fatal(err)
-	}
-	waittest.NoError(t, func() error {
-		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Origin == old.Origin {
-			return fmt.Errorf("the partition is not back: %w", err)
-		}
-		return nil
-	})
+	r.recreate(t)
 	all := r.publish(t, "s", "a", 2)
 	if all[0] != 1 {
 		t.Fatalf("the first sequence is %d", all[0])
@@ -261,11 +237,8 @@ func TestRegistry_Duties(t *testing.T) {
 	if err := kv.Delete(t.Context(), event.Token("lost")); err != nil {
 		t.Fatal(err)
 	}
-	waittest.NoError(t, func() error {
-		if rec, ok := r.b.Sessions.Session("lost"); !ok || rec.Life != lost.Life || rec.State != session.Open || rec.Revision == lost.Revision {
-			return fmt.Errorf("%+v", rec)
-		}
-		return nil
+	r.copies(t, "lost", func(rec session.Record) bool {
+		return rec.Life == lost.Life && rec.State == session.Open && rec.Revision != lost.Revision
 	})
 
 	// The index is older than the last change of members.
@@ -280,12 +253,7 @@ func TestRegistry_Duties(t *testing.T) {
 	if _, err := kv.Put(t.Context(), event.Token("shared"), data); err != nil {
 		t.Fatal(err)
 	}
-	waittest.NoError(t, func() error {
-		if rec, ok := r.b.Sessions.Session("shared"); !ok || !slices.Equal(rec.Members, []string{"bob"}) {
-			return fmt.Errorf("%+v", rec)
-		}
-		return nil
-	})
+	r.copies(t, "shared", func(rec session.Record) bool { return slices.Equal(rec.Members, []string{"bob"}) })
 
 	// Somebody ends a session and dies after the seal.
 	dying := r.create(t, "dying")
@@ -294,18 +262,10 @@ func TestRegistry_Duties(t *testing.T) {
 	if _, err := js.Publish(t.Context(), seal.String(), nil); err != nil {
 		t.Fatal(err)
 	}
-	waittest.NoError(t, func() error {
-		if r.metric(t, "registry_records_total", "finished") == 0 { // 2 if the next round has not heard of the close
-			return errors.New("no close was finished")
-		}
-		return nil
+	waittest.Until(t, "a close is finished", func() bool { // 2 if the next round has not heard of the close
+		return r.metric(t, "registry_records_total", "finished") > 0
 	})
-	waittest.NoError(t, func() error {
-		if _, ok := r.b.Sessions.Session("dying"); ok {
-			return fmt.Errorf("the tombstone is still there")
-		}
-		return nil
-	})
+	r.copies(t, "dying", none)
 	page, err := r.b.Log.Read(t.Context(), eventlog.Query{Session: "dying", Life: dying.Life, UpTo: math.MaxInt64, MaxEvents: 1, MaxBytes: 1 << 20})
 	if err != nil || len(page.Entries) > 0 {
 		t.Errorf("%+v is left, %v", page.Entries, err)
@@ -407,12 +367,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	}
 	r.followed(t, eventlog.Ack{Sequence: ack.Sequence})
 	r.registrar.doAll(r.term(t), todo)
-	waittest.NoError(t, func() error {
-		if _, there := r.b.Sessions.Session("empty"); there {
-			return errors.New("the tombstone is still there")
-		}
-		return nil
-	})
+	r.copies(t, "empty", none)
 	if _, there := r.b.Sessions.Session("late"); !there {
 		t.Error("the tombstone is not there any more")
 	}

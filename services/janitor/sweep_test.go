@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,30 +64,20 @@ func TestSweep_ContinuesAfterRestart(t *testing.T) {
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[600:]) })
 	r.wantTrimmed(t, "s", "a", all[599], eventlog.Trimmed)
 	r.wantCounts(t)
-	waittest.NoError(t, func() error { // a batch is counted after it is deleted
-		if n := r.metric(t, "deleted_entries_total"); n != 600-batchSize {
-			return fmt.Errorf("%v are counted as deleted", n)
-		}
-		return nil
-	})
+	r.counts(t, 600-batchSize, "deleted_entries_total") // a batch is counted after it is deleted
 }
 
 // Nothing is deleted before the announcement survives a power cut.
 func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 	cfg := quick()
 	cfg.SyncInterval = time.Hour
-	var off atomic.Int64
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerSession: 2}, cfg, func(s *Service) {
-		s.deleter.every = 10 * time.Millisecond
-		for _, p := range s.partitions {
-			p.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
-		}
-	})
+	var clock aheadClock
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxEventsPerSession: 2}, cfg, clock.ofLedgers, func(s *Service) { s.deleter.every = 10 * time.Millisecond })
 	all := r.publish(t, "s", "a", 5)
 	r.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 	r.sweepNow(t)
 	for _, later := range []time.Duration{0, 2*time.Hour - time.Minute} {
-		off.Store(int64(later))
+		clock.ahead.Store(int64(later))
 		if err := r.deleter.round(); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +85,7 @@ func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 			t.Errorf("%s later: %v", later, err)
 		}
 	}
-	off.Store(int64(2*time.Hour + time.Minute))
+	clock.ahead.Store(int64(2*time.Hour + time.Minute))
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[3:]) })
 }
 
@@ -112,19 +101,9 @@ func TestMetrics_EachMoves(t *testing.T) {
 		"copies_total": 0, "floor_moves_total/age": 0, "floor_moves_total/bytes": 0, "floor_removed_events_total": 0, "registry_records_total/repaired": 0,
 	} {
 		name, label, _ := strings.Cut(name, "/")
-		waittest.NoError(t, func() error {
-			if got := r.metric(t, name, label); got != want {
-				return fmt.Errorf("%s is %v, want %v", name, got, want)
-			}
-			return nil
-		})
+		r.counts(t, want, name, label)
 	}
-	waittest.NoError(t, func() error {
-		if r.metric(t, "sweep_duration_seconds") == 0 {
-			return fmt.Errorf("no sweep is counted")
-		}
-		return nil
-	})
+	waittest.Until(t, "a sweep is counted", func() bool { return r.metric(t, "sweep_duration_seconds") > 0 })
 	if n := r.metric(t, "trims_total"); n < 1 || n > 2 {
 		t.Errorf("%v trims are counted", n)
 	}
@@ -144,7 +123,6 @@ func TestMetrics_EachMoves(t *testing.T) {
 	}
 }
 
-// That the janitor had yet to read whose an opening is needs no repair of the record.
 func TestMetrics_UnderReplicated(t *testing.T) {
 	three := eventlog.Limits{Replicas: 3}
 	for name, tt := range map[string]struct {
@@ -162,6 +140,7 @@ func TestMetrics_UnderReplicated(t *testing.T) {
 	}
 }
 
+// That the janitor had yet to read whose an opening is needs no repair of the record.
 func TestMetrics_RepairedRecordsHaveChanged(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1}
 	r := begin(t, srv, settings, idle()) // a record that is yet to be written may be repaired

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -149,12 +148,7 @@ func TestTimeline_EventsAndChanges(t *testing.T) {
 	}
 
 	srv.Stop() // the ledger is still there
-	waittest.NoError(t, func() error {
-		if r.b.Conn.IsConnected() {
-			return errors.New("it is connected")
-		}
-		return nil
-	})
+	waittest.Until(t, "it is not connected", func() bool { return !r.b.Conn.IsConnected() })
 	var away timeline
 	if status, body := get(t, r.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 5 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
 		t.Errorf("without NATS: %d %s", status, body)
