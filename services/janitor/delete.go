@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -123,8 +122,8 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 	for len(todo) > 0 && err == nil {
 		begun := time.Now()
 		some := todo[:min(inFlight, len(todo))]
-		if err = d.some(ctx, p, created, some); err != nil {
-			break
+		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, seq) }); err != nil {
+			break // what it has deleted is deleted again
 		}
 		todo, left = todo[len(some):], left-len(some)
 		p.With(func(l *ledger.Ledger) {
@@ -138,17 +137,6 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 		}
 	}
 	return left > 0, err
-}
-
-// some deletes a few entries at once. What it has deleted when it fails is deleted again.
-func (d *deleter) some(ctx context.Context, p *follow.Partition, created time.Time, some []uint64) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(some))
-	for i, seq := range some {
-		wg.Go(func() { errs[i] = d.delete(ctx, p, created, seq) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, seq uint64) error {
