@@ -445,19 +445,6 @@ func fill(l *Ledger, streams, events int) {
 	}
 }
 
-func TestMemory_PerEvent(t *testing.T) {
-	const streams, events, limit = 100, 1000, 32
-	l := New()
-	fill(l, streams, events)
-	kept := 0
-	for _, s := range l.Accounts[unopened("s")].Streams {
-		kept += cap(s.events) * int(unsafe.Sizeof(entry{}))
-	}
-	if kept > limit*streams*events {
-		t.Errorf("%d B an event are kept, want at most %d", kept/(streams*events), limit)
-	}
-}
-
 // With its name and its place in the map a stream of which nothing is retained takes some 140 B.
 func TestMemory_PerStream(t *testing.T) {
 	if got := unsafe.Sizeof(stream{}); got > 96 {

@@ -158,15 +158,3 @@ func TestMemory_Forgotten(t *testing.T) {
 	}
 	runtime.KeepAlive(l)
 }
-
-func BenchmarkLedgerMemory(b *testing.B) {
-	for _, sessions := range []int{1000, 10_000} {
-		b.Run(fmt.Sprint("sessions=", sessions), func(b *testing.B) {
-			for b.Loop() {
-				ledgers, took := crowd(sessions, 10_000, 1_000_000)
-				b.ReportMetric(float64(took)/1e6, "B/event")
-				runtime.KeepAlive(ledgers)
-			}
-		})
-	}
-}
