@@ -37,12 +37,8 @@ func exhaust(t *testing.T, send func() answer) answer {
 func TestRate_RetryAfter(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := testConfig()
-	cfg.MaxPublishRate, cfg.Clients = 1, clients
+	cfg := forwarded(t)
+	cfg.MaxPublishRate = 1
 	in := s.start(t, cfg)
 	session := 0
 	from := func(address string) answer {

@@ -57,28 +57,25 @@ func (s *Service) listen() (micro.Service, error) {
 	return svc, nil
 }
 
-// asked returns a handler that leaves requests alone whose reply is no inbox: an answer to
-// any other subject would be stored in the log, or ask another service.
-//
-// The reply is checked before anything is done: an answer to a subject of the log would be
-// stored, and a consumer delivers with a reply of its own.
+// asked returns a handler that calls answer, which has to leave the visits. It leaves requests alone whose reply is
+// no inbox, before anything is done: an answer to any other subject would be stored in the log, or ask another
+// service, and a consumer delivers with a reply of its own.
 func (s *Service) asked(answer func(micro.Request)) micro.Handler {
 	return micro.HandlerFunc(func(req micro.Request) {
-		if inbox.Is(req.Reply()) {
+		switch {
+		case !inbox.Is(req.Reply()):
+			s.log.Debug("a request on NATS is ignored: its reply is no inbox", "subject", req.Subject(), "reply", req.Reply())
+		case !s.visits.enter():
+			s.refuse(req, problem.ErrStopping)
+		default:
 			answer(req)
-			return
 		}
-		s.log.Debug("a request on NATS is ignored: its reply is no inbox", "subject", req.Subject(), "reply", req.Reply())
 	})
 }
 
 // answer has a request on NATS answered, and does not wait for that. Requests about one
 // session that one connection sends to this ingest are stored in their order.
 func (s *Service) answer(req micro.Request) {
-	if !s.visits.enter() {
-		s.refuse(req, problem.ErrStopping)
-		return
-	}
 	m, media, err := readRequest(req)
 	var left func()
 	if err == nil {
@@ -155,10 +152,6 @@ func (s *Service) answerNext(req micro.Request, m message, media request.MediaTy
 
 // answerSession has a request for a session answered, and does not wait for the log.
 func (s *Service) answerSession(req micro.Request) {
-	if !s.visits.enter() {
-		s.refuse(req, problem.ErrStopping)
-		return
-	}
 	name, err := event.SessionName(strings.TrimPrefix(req.Subject(), natsPrefix))
 	if err != nil {
 		err = fmt.Errorf("session: %w", err)

@@ -203,16 +203,6 @@ func (u *inFlight) releasePlace() {
 	u.service.inflight.Give(u.message.sharer(), 1)
 }
 
-// open returns the record of a message's session. It may be older than the log: JetStream
-// refuses what comes after the end of its session or stream.
-func (s *Service) open(ctx context.Context, m message) (session.Record, error) {
-	rec, err := s.admit(ctx, m)
-	if err != nil {
-		return session.Record{}, m.mayBeRepeated(err)
-	}
-	return rec, nil
-}
-
 // eventID names a stored event. A duplicate gets the ID that the first one got,
 // though the partition may have begun another generation since.
 func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) string {

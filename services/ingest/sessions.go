@@ -141,18 +141,19 @@ func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Gran
 	return err
 }
 
-// admit returns the record of a message's session, if it is open. Without access control
+// open returns the record of a message's session, if it is open. It may be older than the log: JetStream
+// refuses what comes after the end of its session or stream. Without access control
 // the first message opens its session. With it, the session must exist. Its owner, who acts for the
 // owner, and its members may publish; for everybody else it does not exist, open or not. A publisher
 // on NATS may publish to every session, since it could write to the log itself.
 //
 // Errors wrap [session.ErrNotFound], [session.ErrClosed], [session.ErrUnavailable] or
 // [auth.ErrExpired], or are those of create.
-func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err error) {
+func (s *Service) open(ctx context.Context, m message) (rec session.Record, err error) {
 	sessions := s.backend.Sessions
 	switch {
 	case !s.cfg.Access.On():
-		return sessions.Ensure(ctx, m.session, func() (session.Record, error) {
+		rec, err = sessions.Ensure(ctx, m.session, func() (session.Record, error) {
 			rec := session.New(m.session, "", nil, s.backend.Now())
 			rec.Client = m.client
 			if err := s.mayCreate(m.publisher); err != nil {
@@ -170,5 +171,5 @@ func (s *Service) admit(ctx context.Context, m message) (rec session.Record, err
 	if err == nil && rec.State != session.Open {
 		err = fmt.Errorf("%w: session %s", session.ErrClosed, m.session)
 	}
-	return rec, err
+	return rec, m.mayBeRepeated(err)
 }

@@ -16,10 +16,7 @@ const writeTimeout = 30 * time.Second
 
 // Lines are lines on their way to a client. Adding never waits for the client,
 // so one that writes everything before it reads does not wait for itself, as long as there is
-// memory for what it has not read.
-//
-// Results wait in memory while the client only writes: a client that writes everything before
-// it reads would otherwise wait for itself. --memory-budget bounds them.
+// memory for what it has not read, which --memory-budget bounds.
 type Lines struct {
 	conn   net.Conn
 	over   func() // ends the batch

@@ -56,35 +56,26 @@ func ParseSession(body []byte) (req Session, err error) {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return Session{}, web.New(web.CodeInvalidJSON, "")
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if first, err := dec.Token(); err != nil || first != json.Delim('{') {
+	if bytes.TrimSpace(body)[0] != '{' {
 		return bad("The body must be an object.")
 	}
 	seen := map[string]bool{}
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return Session{}, err
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return Session{}, err
-		}
-		member, _ := name.(string)
-		if seen[member] {
+	for name, value := range event.Members(body) {
+		var member string
+		if _ = json.Unmarshal(name, &member); seen[member] { // it is valid
 			return bad("The body has a member twice.")
 		}
 		seen[member] = true
 		switch member {
 		case "session":
-			if err := json.Unmarshal(value, &req.Name); err != nil || value[0] != '"' {
+			if !readString(value, &req.Name) {
 				return bad("session must be a string.")
 			}
 			if err := event.CheckSession(req.Name); err != nil {
 				return Session{}, fmt.Errorf("session: %w", err)
 			}
 		case "owner":
-			if err := json.Unmarshal(value, &req.Owner); err != nil || value[0] != '"' {
+			if !readString(value, &req.Owner) {
 				return bad("owner must be a string.")
 			}
 			if err := auth.CheckSubject(req.Owner); err != nil {
@@ -110,7 +101,7 @@ func ParseSession(body []byte) (req Session, err error) {
 			if ofBridge(value) {
 				return bad("The member mcp of metadata belongs to bridges.")
 			}
-			req.Metadata = value
+			req.Metadata = bytes.Clone(value)
 		default:
 			return bad("The body may have the members session, owner, members and metadata, and no others.")
 		}
