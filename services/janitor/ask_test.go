@@ -62,9 +62,7 @@ func startSharing(t *testing.T, settings eventlog.Settings, prepare ...func(*Ser
 				return false, nil
 			}
 		}
-		r := beginAt(t, s.srv.URL(), settings, idle(), append(prepare, hold)...)
-		r.onlySweeps()
-		s.all = append(s.all, r)
+		s.all = append(s.all, beginAt(t, s.srv.URL(), settings, idle(), append(prepare, hold, onlySweeps)...))
 	}
 	return s
 }

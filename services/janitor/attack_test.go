@@ -13,7 +13,6 @@ import (
 
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
-	"rejoin/services/janitor/ledger"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -63,18 +62,13 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, settings, idle(), deletesNothing)
-	r.onlySweeps()
-	r.acts(t)
 	r.publish(t, "s", "a", 3)
 	earlier := r.leases.Acting(0)
 	old := keep(t, srv, "")
 	waittest.NoError(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
 	r.publish(t, "s", "a", 7)
-	if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
-	r.partitions[0].CaughtUp(t.Context())
+	r.announce(t, 0)
 
 	term := r.leases.Acting(0)
 	network.lose("$JS.API.STREAM.UPDATE")
@@ -129,7 +123,6 @@ func TestRegistry_OldRecord(t *testing.T) {
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1, MaxAge: time.Second}, cfg)
-	r.acts(t)
 	old := r.create(t, "s")
 	r.end(t, "s", "")
 	waittest.NoError(t, func() error {
@@ -188,9 +181,7 @@ func TestClock_Jumps(t *testing.T) {
 	cfg := idle()
 	cfg.ClosedGrace = time.Hour
 	var clock aheadClock
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: 20_000 * time.Hour}, cfg, clock.ofLedgers)
-	r.onlySweeps()
-	r.acts(t)
+	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4, MaxAge: 20_000 * time.Hour}, cfg, onlySweeps, clock.ofLedgers)
 	quiet := r.publish(t, "quiet", "a", 2)
 	r.create(t, "closed")
 	closed := r.publish(t, "closed", "a", 3)
@@ -222,7 +213,6 @@ func TestFollow_MissingEvents(t *testing.T) {
 	srv := natstest.Start(t)
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle())
-	r.acts(t)
 	quiet := r.publish(t, "s", "quiet", 2)
 	r.publish(t, "s", "busy", 3)
 

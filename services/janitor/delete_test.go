@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
-	"rejoin/shared/waittest"
 )
 
 // What is due of a partition is deleted in one round, though another partition has no leader.
@@ -26,18 +24,12 @@ func TestDelete_OtherPartitionFails(t *testing.T) {
 			return s.leases.Do(p, f)
 		}
 	})
-	r.onlySweeps()
-	waittest.Until(t, "it acts for partition 1", func() bool { return r.leases.Acting(1) != nil })
 	name := ""
 	for i := 0; name == "" || r.b.Log.Partition(name) == 0; i++ {
 		name = fmt.Sprint("s", i)
 	}
 	all := r.publish(t, name, "a", batchSize+3)
-	p := r.partitions[1]
-	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
-	p.CaughtUp(t.Context())
+	r.announce(t, 1)
 	if err := r.deleter.round(); !errors.Is(err, eventlog.ErrUnavailable) || tries != 1 {
 		t.Errorf("partition 0 was tried %d times: %v", tries, err)
 	}

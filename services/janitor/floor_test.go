@@ -106,7 +106,6 @@ func TestTrim_Age(t *testing.T) {
 func TestPartition_Full(t *testing.T) {
 	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxBytes: 128 << 10, MaxAge: -1}, quick())
-	r.acts(t)
 	r.opened(t, "quiet", 2)
 	r.create(t, "busy")
 	published := 0
@@ -143,7 +142,6 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	cfg.SyncInterval = time.Hour
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: -1}, cfg, clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
-	r.acts(t)
 	r.opened(t, "quiet", 2)
 	var err error
 	for err == nil {
@@ -201,7 +199,6 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	t.Parallel()
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
-	r.acts(t)
 	data := []byte(`"` + strings.Repeat("x", 1<<10) + `"`)
 	last, err := eventlog.Ack{}, error(nil)
 	for ack := last; err == nil; ack, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: data}) {
@@ -247,7 +244,6 @@ func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 	t.Parallel()
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 2, MaxBytes: 8 << 20}, idle(), clock.ofLedgers)
-	r.acts(t)
 	to := r.b.Log.Settings()
 	to.MaxBytes, to.MaxMessageBytes = 16<<20, 16<<20
 	for p := range 2 {
@@ -273,7 +269,6 @@ func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
 	t.Parallel()
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 2, MaxBytes: 1 << 20, MaxAge: -1}, idle())
-	r.acts(t)
 	to := r.b.Log.Settings()
 	to.MaxBytes = 256 << 10
 	if err := r.b.Log.SetLimits(t.Context(), 1, to); err != nil {
@@ -307,8 +302,6 @@ func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
 func TestFloor_RoomTakesOneBatchOfDeletes(t *testing.T) {
 	t.Parallel()
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 1}, idle(), deletesNothing)
-	r.onlySweeps()
-	r.acts(t)
 	r.publish(t, "s", "a", batchSize+10)
 	r.sweepNow(t)
 	p := r.partitions[0]

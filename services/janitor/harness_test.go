@@ -59,12 +59,12 @@ func quick() Config {
 	}
 }
 
-func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg Config) *running {
+func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg Config, prepare ...func(*Service)) *running {
 	t.Helper()
-	return beginAt(t, srv.URL(), settings, cfg)
+	return beginAt(t, srv.URL(), settings, cfg, prepare...)
 }
 
-// beginAt starts a janitor that is prepared before it runs.
+// beginAt starts a janitor that is prepared before it runs, and waits until it is ready: one that is alone acts then.
 func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, prepare ...func(*Service)) *running {
 	t.Helper()
 	out := &logBuffer{}
@@ -118,10 +118,19 @@ func (w *sweeper) sweepNow(patience time.Duration) swept {
 func impatient(s *Service) { s.registrar.patience = time.Millisecond }
 
 // onlySweeps has sessions trimmed by sweeps alone, until the first one.
-func (r *running) onlySweeps() {
-	for _, p := range r.partitions {
+func onlySweeps(s *Service) {
+	for _, p := range s.partitions {
 		p.With(func(l *ledger.Ledger) { l.Alarm = ledger.Alarm{} })
 	}
+}
+
+// announce stores what the policy says of a partition, and waits until the ledger has it.
+func (r *running) announce(t *testing.T, p int) {
+	t.Helper()
+	if err := r.sweeper.announce(r.leases.Acting(p).Ctx, r.partitions[p], nil, map[ledger.Reason]int{}); err != nil {
+		t.Fatal(err)
+	}
+	r.partitions[p].CaughtUp(t.Context())
 }
 
 // messageBytes is the size of what publish stores.

@@ -182,8 +182,7 @@ func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 func TestHTTP_NextTrim(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
-	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg)
-	r.onlySweeps()
+	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3, MaxEventsPerStream: 10, MaxAge: 30 * time.Minute}, cfg, onlySweeps)
 	r.create(t, "s")
 	a, b := r.publish(t, "s", "a", 4), r.publish(t, "s", "b", 1)
 	look := func() (d ledger.SessionDetail) {
@@ -222,9 +221,7 @@ func TestHTTP_NextTrim(t *testing.T) {
 func TestSweep_OnRequest(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.ClosedGrace, cfg.SyncInterval = time.Hour, 0, time.Hour
-	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg)
-	r.onlySweeps()
-	r.acts(t)
+	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 3}, cfg, onlySweeps)
 	r.create(t, "closed")
 	r.publish(t, "closed", "x", 2)
 	r.end(t, "closed", "")

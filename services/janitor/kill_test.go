@@ -48,9 +48,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	cfg := idle()
 	cfg.Lease = 2 * time.Second // the end of a connection ends it sooner
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
-	first := beginAt(t, network.url, settings, cfg, impatient)
-	first.onlySweeps()
-	first.acts(t)
+	first := beginAt(t, network.url, settings, cfg, impatient, onlySweeps)
 	cfg.Interval = quick().Interval
 	second := beginAt(t, srv.URL(), settings, cfg, impatient)
 	network.breakAfter(changes)

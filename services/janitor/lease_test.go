@@ -91,13 +91,7 @@ func TestLease_Handover(t *testing.T) {
 func TestLease_NextFinishesTrim(t *testing.T) {
 	t.Parallel()
 	const keep, n = 300, 900
-	announce := func(t *testing.T, r *running) {
-		t.Helper()
-		if err := r.sweeper.announce(r.term(t), r.partitions[0], nil, map[ledger.Reason]int{}); err != nil {
-			t.Fatal(err)
-		}
-		r.partitions[0].CaughtUp(t.Context())
-	}
+	announce := func(t *testing.T, r *running) { r.announce(t, 0) }
 	remove := func(t *testing.T, r *running, batches int) {
 		t.Helper()
 		announce(t, r)
@@ -127,8 +121,6 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
 			first := beginAt(t, srv.URL(), settings, idle(), deletesNothing)
-			first.onlySweeps()
-			first.acts(t)
 			second := begin(t, srv, settings, quick())
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
 			all := first.publish(t, "s", "a", n)
@@ -151,8 +143,11 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 	}
 }
 
-// deletesNothing has the deleter wait: the test does its steps.
-func deletesNothing(s *Service) { s.deleter.every, s.deleter.settled = time.Hour, 0 }
+// deletesNothing has sweeper and deleter wait: the test does their steps.
+func deletesNothing(s *Service) {
+	onlySweeps(s)
+	s.deleter.every, s.deleter.settled = time.Hour, 0
+}
 
 func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	t.Parallel()
@@ -160,18 +155,10 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	slow := newNetwork(t, srv)
 	cfg := idle()
 	first := beginAt(t, slow.url, settings, cfg, deletesNothing)
-	first.onlySweeps()
-	first.acts(t)
 	second := begin(t, srv, settings, quick())
 	all := first.publish(t, "s", "a", 5)
-	term := first.leases.Acting(0)
-	if term == nil {
-		t.Fatal("it does not act any more")
-	}
-	p := first.partitions[0]
-	if err := first.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
+	term, p := first.term(t), first.partitions[0]
+	first.announce(t, 0)
 
 	slow.mu.Lock()
 	begun := time.Now()
@@ -180,14 +167,14 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	if first.metric(t, "partitions_held") != 0 {
 		t.Error("two hold the lease")
 	}
-	if err := first.deleter.delete(term.Ctx, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
+	if err := first.deleter.delete(term, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
 		t.Errorf("it deletes: %v", err)
 	}
-	if err := first.sweeper.purge(term.Ctx, p, all[4], ledger.ByAge); !errors.Is(err, lease.ErrNotActing) {
+	if err := first.sweeper.purge(term, p, all[4], ledger.ByAge); !errors.Is(err, lease.ErrNotActing) {
 		t.Errorf("it moves the floor: %v", err)
 	}
 	nothing := func(context.Context) (eventlog.Ack, error) { return eventlog.Ack{}, errors.New("it stores") }
-	if _, err := store(term.Ctx, nothing); !errors.Is(err, lease.ErrNotActing) {
+	if _, err := store(term, nothing); !errors.Is(err, lease.ErrNotActing) {
 		t.Error(err)
 	}
 	slow.mu.Unlock()
@@ -202,18 +189,9 @@ func TestLease_AfterSleep(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	cfg := idle()
 	r := beginAt(t, srv.URL(), settings, cfg, deletesNothing)
-	r.onlySweeps()
-	r.acts(t)
 	all := r.publish(t, "s", "a", 5)
-	term := r.leases.Acting(0)
-	if term == nil {
-		t.Fatal("it does not act any more")
-	}
-	p := r.partitions[0]
-	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
-	p.CaughtUp(t.Context())
+	term, p := r.leases.Acting(0), r.partitions[0]
+	r.announce(t, 0)
 	r.leases.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
 	// The lease may notice first, and end the term.
 	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
@@ -249,11 +227,8 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 	t.Parallel()
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	cfg := idle()
-	first := begin(t, srv, settings, cfg)
-	first.onlySweeps()
-	first.acts(t)
-	second := beginAt(t, srv.URL(), settings, cfg, believing(t))
-	second.onlySweeps()
+	first := begin(t, srv, settings, cfg, onlySweeps)
+	second := begin(t, srv, settings, cfg, onlySweeps, believing(t))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 30 {
@@ -300,7 +275,6 @@ func TestLease_AfterServerRestart(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
-	r.acts(t)
 	for range 3 {
 		state, _ := r.b.Log.State(0)
 		srv.Stop()
@@ -329,7 +303,6 @@ func TestLease_AfterKill(t *testing.T) {
 	srv, cfg := natstest.Start(t), quick()
 	cfg.Lease = 3 * time.Minute // longer than acts waits
 	r := begin(t, srv, eventlog.Settings{}, cfg)
-	r.acts(t)
 	r.kill()
 	begun := time.Now()
 	r = begin(t, srv, eventlog.Settings{}, cfg)
@@ -340,14 +313,9 @@ func TestLease_AfterKill(t *testing.T) {
 func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	t.Parallel()
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, idle(), deletesNothing)
-	r.onlySweeps()
-	r.acts(t)
 	r.publish(t, "s", "a", 5)
 	term, p := r.leases.Acting(0), r.partitions[0]
-	if err := r.sweeper.announce(term.Ctx, p, nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
-	p.CaughtUp(t.Context())
+	r.announce(t, 0)
 	old := r.recreate(t)
 	var all []uint64
 	for range 5 {

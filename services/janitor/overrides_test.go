@@ -108,8 +108,7 @@ func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()
 	cfg.ClosedGrace, cfg.MaxEventsOverride, cfg.Interval = 0, 5, time.Hour
-	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}, cfg)
-	r.onlySweeps()
+	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}, cfg, onlySweeps)
 	r.register(t, "more", `{"maxEvents":9}`)
 	r.register(t, "less", `{"maxEvents":2}`)
 	r.register(t, "small", fmt.Sprintf(`{"maxBytes":%d}`, messageBytes))

@@ -345,7 +345,6 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: time.Second}, cfg)
-	r.acts(t)
 	for _, name := range []string{"empty", "late"} {
 		r.create(t, name)
 		r.end(t, name, "")

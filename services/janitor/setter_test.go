@@ -126,9 +126,7 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 func TestLimits_NotKnown(t *testing.T) {
 	t.Parallel()
 	network := newNetwork(t, natstest.Start(t))
-	r := beginAt(t, network.url, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 1}, idle())
-	r.onlySweeps()
-	waittest.Until(t, "it acts", func() bool { return r.leases.Held(1) })
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 1}, idle(), onlySweeps)
 	r.publish(t, inPartitions(r.b.Log, "s")[1], "a", 3)
 	term, p, removed := r.leases.Acting(1).Ctx, r.partitions[1], map[ledger.Reason]int{}
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
@@ -260,7 +258,6 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.acts(t)
 	from := r.b.Log.Settings()
 	to := from
 	to.MaxAge = 2 * time.Hour

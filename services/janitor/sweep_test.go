@@ -17,8 +17,7 @@ import (
 func TestSweep_PartitionRecreated(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2, MaxAge: time.Second}, cfg)
-	r.onlySweeps()
+	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2, MaxAge: time.Second}, cfg, onlySweeps)
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
 	p.With(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
@@ -42,15 +41,9 @@ func TestSweep_ContinuesAfterRestart(t *testing.T) {
 	cfg := quick()
 	cfg.Interval = time.Hour
 	r := beginAt(t, srv.URL(), settings, cfg, deletesNothing)
-	r.onlySweeps()
-	r.acts(t)
 	all := r.publish(t, "s", "a", 900)
-	p := r.partitions[0]
-	if err := r.sweeper.announce(t.Context(), p, nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
-	p.CaughtUp(t.Context())
-	if more, err := r.deleter.batch(t.Context(), p); err != nil || !more {
+	r.announce(t, 0)
+	if more, err := r.deleter.batch(t.Context(), r.partitions[0]); err != nil || !more {
 		t.Fatal(more, err)
 	}
 	if err := wantSequences(r.stored(t, "s", "a"), all[batchSize:]); err != nil {

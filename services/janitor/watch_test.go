@@ -196,8 +196,7 @@ func TestGaps_OfAllEdges(t *testing.T) {
 func TestList_CloseToALimit(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.MaxEventsOverride = time.Hour, 1000
-	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 10, MaxBytesPerSession: 100 * messageBytes, MaxStreamsPerSession: 2, MaxEventsPerStream: 50, MaxAge: time.Hour}, cfg)
-	r.onlySweeps()
+	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 10, MaxBytesPerSession: 100 * messageBytes, MaxStreamsPerSession: 2, MaxEventsPerStream: 50, MaxAge: time.Hour}, cfg, onlySweeps)
 	if _, err := r.b.Sessions.Create(t.Context(), session.New("roomy", "", json.RawMessage(`{"retention":{"maxEvents":100}}`), time.Now())); err != nil {
 		t.Fatal(err)
 	}
