@@ -45,47 +45,6 @@ func short(cfg Config) Config {
 	return cfg
 }
 
-func TestLease_Handover(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 3}
-	all := []*running{begin(t, srv, settings, quick()), begin(t, srv, settings, quick()), begin(t, srv, settings, quick())}
-	for len(all) > 0 {
-		var acting *running
-		waittest.NoError(t, func() error {
-			held := 0
-			for _, r := range all {
-				if r.metric(t, "partitions_held") == 1 {
-					held, acting = held+1, r
-				}
-			}
-			if held != 1 {
-				return fmt.Errorf("%d hold the lease", held)
-			}
-			return nil
-		})
-		acting.acts(t)
-		s := fmt.Sprint("s", len(all))
-		events := acting.publish(t, s, "a", 5)
-		waittest.NoError(t, func() error { return wantSequences(acting.stored(t, s, "a"), events[2:]) })
-		for _, r := range all {
-			r.wantTrimmed(t, s, "a", events[1], eventlog.Trimmed)
-		}
-		begun := time.Now()
-		acting.stop()
-		var rest []*running
-		for _, r := range all {
-			if r != acting {
-				rest = append(rest, r)
-			}
-		}
-		if all = rest; len(all) == 0 {
-			break
-		}
-		all[0].wantTrimmed(t, s, "a", events[1], eventlog.Trimmed)
-		t.Logf("the next one answers after %s", time.Since(begun))
-	}
-}
-
 // What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
 // ledger is the log's.
 func TestLease_NextFinishesTrim(t *testing.T) {

@@ -83,38 +83,6 @@ func TestClear_DeletesAtOnce(t *testing.T) {
 	r.wantTrimmed(t, "s", "a", after[1], eventlog.Cleared)
 }
 
-func TestLedger_AfterJanitorRestart(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	settings := eventlog.Settings{MaxEventsPerStream: 4, MaxEventsPerSession: 10, Partitions: 1}
-	r := begin(t, srv, settings, quick())
-	r.publish(t, "quiet", "a", 1)
-	full := r.publish(t, "full", "a", 9)
-	early := r.publish(t, "trimmed", "early", 3)
-	for _, stream := range []string{"b", "c"} {
-		r.publish(t, "trimmed", stream, 4)
-	}
-	check := func() {
-		t.Helper()
-		r.wantTrimmed(t, "quiet", "a", 0, "")
-		r.wantTrimmed(t, "quiet", "unknown", 0, "")
-		r.wantTrimmed(t, "full", "a", full[4], eventlog.Trimmed)
-		r.wantTrimmed(t, "trimmed", "early", early[0], eventlog.Trimmed)
-		r.wantTrimmed(t, "trimmed", "b", 0, "")
-		waittest.NoError(t, func() error { return wantSequences(r.stored(t, "full", "a"), full[5:]) })
-		waittest.NoError(t, func() error { return wantSequences(r.stored(t, "trimmed", "early"), early[1:]) })
-		r.wantCounts(t)
-	}
-	check()
-	r.stop()
-	r = begin(t, srv, settings, quick())
-	r.exact(t)
-	check()
-	if strings.Contains(r.log.String(), "nothing explains") {
-		t.Error("something is not explained")
-	}
-}
-
 // A janitor that gets a partition while it looks whether it is ready is not, before it has the ledger.
 func TestReady_PartitionGotMeanwhile(t *testing.T) {
 	t.Parallel()

@@ -33,33 +33,6 @@ func TestSweep_PartitionRecreated(t *testing.T) {
 	}
 }
 
-// What was announced and not deleted is in the log, and so are the holes that it explains.
-func TestSweep_ContinuesAfterRestart(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	settings := eventlog.Settings{Partitions: 1, MaxEventsPerSession: 300}
-	cfg := quick()
-	cfg.Interval = time.Hour
-	r := beginAt(t, srv.URL(), settings, cfg, deletesNothing)
-	all := r.publish(t, "s", "a", 900)
-	r.announce(t, 0)
-	if more, err := r.deleter.batch(t.Context(), r.partitions[0]); err != nil || !more {
-		t.Fatal(more, err)
-	}
-	if err := wantSequences(r.stored(t, "s", "a"), all[batchSize:]); err != nil {
-		t.Error(err)
-	}
-	r.wantTrimmed(t, "s", "a", all[599], eventlog.Trimmed)
-	r.stop()
-
-	r = begin(t, srv, settings, quick())
-	r.exact(t)
-	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[600:]) })
-	r.wantTrimmed(t, "s", "a", all[599], eventlog.Trimmed)
-	r.wantCounts(t)
-	r.counts(t, 600-batchSize, "deleted_entries_total") // a batch is counted after it is deleted
-}
-
 // Nothing is deleted before the announcement survives a power cut.
 func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 	cfg := quick()

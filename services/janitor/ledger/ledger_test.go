@@ -174,26 +174,6 @@ func TestLedger_Trim(t *testing.T) {
 	}
 }
 
-// What another janitor has announced is to be deleted.
-func TestLedger_TrimOfAnotherJanitor(t *testing.T) {
-	m := newModel()
-	for range 3 {
-		m.publish("s", "a", false)
-	}
-	for upTo := range uint64(2) {
-		trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: upTo + 1, Removed: []uint64{upTo + 1}}
-		m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &trim})
-	}
-	l := New()
-	l.Begin(m.state())
-	for i, e := range m.entries {
-		l.Apply(e, noon.Add(time.Duration(i)*time.Minute))
-	}
-	if l.ToDelete() != 2 {
-		t.Errorf("%d are to be deleted", l.ToDelete())
-	}
-}
-
 func TestLedger_ControlEntries(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
