@@ -21,7 +21,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxInFlight = 4096
 	s.start(t, cfg)
-	attacker, healthy := s.connect(t), s.connect(t)
+	attacker, healthy := s.srv.Connect(), s.srv.Connect()
 	messages, _ := pings(20_000)
 	array := []byte("[" + strings.Join(messages, ",") + "]")
 	const arrays = 3

@@ -91,7 +91,7 @@ func TestRate_HTTPAndNATS(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxSessionPublishRate = 1
 	in := s.start(t, cfg)
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	refused := func(subject, data string, headers ...string) *nats.Msg {
 		for range 1000 {
 			if reply := request(t, nc, subject, []byte(data), headers...); reply.Header.Get(micro.ErrorHeader) != "" {
@@ -309,7 +309,7 @@ func TestMaxSessions_ClientsHaveShares(t *testing.T) {
 	if n := in.metric(t, "rejoin_ingest_sessions_refused_total", "share"); n != 5 {
 		t.Errorf("%v times the share was taken", n)
 	}
-	reply := request(t, s.connect(t), "mcp.ingest.n.t", ping("1"))
+	reply := request(t, s.srv.Connect(), "mcp.ingest.n.t", ping("1"))
 	if reply.Header.Get(micro.ErrorCodeHeader) != "429" || reply.Header.Get(micro.ErrorHeader) != "too_many_sessions" {
 		t.Errorf("%v %s", reply.Header, reply.Data)
 	}

@@ -31,23 +31,15 @@ func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers .
 	return reply
 }
 
-// connect returns a connection of another client.
-func (s *system) connect(t *testing.T) *nats.Conn {
-	t.Helper()
-	nc := s.srv.Connect()
-	t.Cleanup(nc.Close)
-	return nc
-}
-
 // Who publishes straight to the log asks for the session first: then a generation has begun, also
 // without a janitor.
 func TestNATS_SessionAfterARestart(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
-	request(t, s.connect(t), "mcp.ingest.s.t", ping("0"))
+	request(t, s.srv.Connect(), "mcp.ingest.s.t", ping("0"))
 	s.srv.Stop()
 	s.srv.Start()
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	waittest.Until(t, "the session is answered", func() bool {
 		reply, err := nc.RequestWithContext(waittest.Context(t), "mcp.ingest.s", nil)
 		return err == nil && reply.Header.Get(micro.ErrorHeader) == ""
@@ -65,7 +57,7 @@ func TestNATS_SessionAfterARestart(t *testing.T) {
 func TestNATS_SameAnswersAsHTTP(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000})
 	s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 
 	var first struct {
 		ID        string
@@ -93,7 +85,7 @@ func TestNATS_SameAnswersAsHTTP(t *testing.T) {
 func TestNATS_BadRequest(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxMessageBytes: 1000, MaxStreamsPerSession: 1})
 	in := s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
 	if err := s.b.Sessions.End(waittest.Context(t), "closed", "", false); err != nil {
@@ -151,7 +143,7 @@ func TestNATS_BadRequest(t *testing.T) {
 func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	in.post(t, "victim", "t", ping("0")).stored(t, false)
 	rec, err := s.b.Sessions.Get(waittest.Context(t), "victim")
 	if err != nil {
@@ -180,7 +172,7 @@ func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 func TestNATS_Sessions(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	refused := func(subject, status, code string) {
 		t.Helper()
 		reply := request(t, nc, subject, nil)
@@ -214,7 +206,7 @@ func TestNATS_Sessions(t *testing.T) {
 func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	replies, err := nc.SubscribeSync(nats.NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +228,7 @@ func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
 func TestNATS_OrderOfAConnection(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	const n = 70 // all can be under way: a session may have three quarters of the places
 	inbox := nc.NewRespInbox()
 	sub, err := nc.SubscribeSync(inbox)
@@ -263,7 +255,7 @@ func TestNATS_OrderOfAConnection(t *testing.T) {
 func TestNATS_Discovery(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	nc := s.connect(t)
+	nc := s.srv.Connect()
 	var info micro.Info
 	reply := request(t, nc, "$SRV.INFO.ingest", nil)
 	if err := json.Unmarshal(reply.Data, &info); err != nil {
