@@ -5,12 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"rejoin/services/janitor/lease"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
+	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
 )
@@ -74,16 +75,12 @@ func (g *Generations) Run(ctx context.Context) {
 // beginAll does it for all partitions that this janitor acts for at once, and returns the first
 // error. looks is what was seen of a cluster.
 func (g *Generations) beginAll(looks []cluster.Servers) error {
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		begun int
-		first error
-	)
+	var work errgroup.Group
+	var mu sync.Mutex
+	var begun atomic.Int64
 	for p := range g.log.Settings().Partitions {
-		wg.Go(func() {
-			ok := false
-			_, err := g.leases.Do(p, func(term context.Context) (err error) {
+		work.Go(func() error {
+			_, err := g.leases.Do(p, func(term context.Context) error {
 				mu.Lock()
 				done := g.done[p] == term.Done() && !g.log.Clustered()
 				mu.Unlock()
@@ -92,27 +89,27 @@ func (g *Generations) beginAll(looks []cluster.Servers) error {
 				}
 				ctx, cancel := context.WithTimeout(term, generationTimeout)
 				defer cancel()
-				if ok, err = g.log.BeginGeneration(ctx, p, looks...); err == nil {
+				ok, err := g.log.BeginGeneration(ctx, p, looks...)
+				if ok {
+					begun.Add(1)
+				}
+				if err == nil {
 					mu.Lock()
 					g.done[p] = term.Done()
 					mu.Unlock()
 				}
 				return err
 			})
-			mu.Lock()
-			defer mu.Unlock()
-			if ok {
-				begun++
+			if errors.Is(err, lease.ErrNotActing) {
+				return nil
 			}
-			if err != nil && !errors.Is(err, lease.ErrNotActing) && first == nil {
-				first = err
-			}
+			return err
 		})
 	}
-	wg.Wait()
-	if begun > 0 {
-		g.begun.Add(float64(begun))
-		g.logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", begun)
+	first := work.Wait()
+	if n := begun.Load(); n > 0 {
+		g.begun.Add(float64(n))
+		g.logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", n)
 	}
 	return first
 }
