@@ -44,6 +44,7 @@ type running struct {
 	*Service
 	env  daemon.Env
 	b    *backend.Backend
+	wall *aheadClock // of this janitor
 	log  *logBuffer
 	stop func() // idempotent
 	// index is a copy of the registry with all records, whatever the janitor keeps.
@@ -67,10 +68,10 @@ func begin(t *testing.T, srv *natstest.Server, settings eventlog.Settings, cfg C
 // beginAt starts a janitor that is prepared before it runs, and waits until it is ready: one that is alone acts then.
 func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, prepare ...func(*Service)) *running {
 	t.Helper()
-	out := &logBuffer{}
+	out, wall := &logBuffer{}, &aheadClock{}
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	settings.Partitions = cmp.Or(settings.Partitions, 2)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url}, "janitor", settings, env.Log)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url, Now: wall.now}, "janitor", settings, env.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	r := &running{Service: s, env: env, b: b, log: out, index: index}
+	r := &running{Service: s, env: env, b: b, wall: wall, log: out, index: index}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil && !errors.Is(err, nats.ErrConnectionClosed) { // that of one that was killed

@@ -151,7 +151,7 @@ func TestLease_AfterSleep(t *testing.T) {
 	all := r.publish(t, "s", "a", 5)
 	term, p := r.leases.Acting(0), r.partitions[0]
 	r.announce(t, 0)
-	r.leases.SetClock(func(now lease.Instant) lease.Instant { now.Wall += cfg.Lease; return now })
+	r.wall.ahead.Store(int64(cfg.Lease))
 	// The lease may notice first, and end the term.
 	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
 		t.Errorf("everything was deleted, %v", err)

@@ -282,7 +282,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 		return nil
 	})
 	term := r.term(t)
-	r.leases.SetClock(func(now lease.Instant) lease.Instant { now.Wall += time.Hour; return now })
+	r.wall.ahead.Store(int64(time.Hour))
 	if err := lease.StillActing(term); !errors.Is(err, lease.ErrNotActing) {
 		t.Fatalf("it still acts: %v", err)
 	}

@@ -37,6 +37,7 @@ type Leases struct {
 	kv       jetstream.KeyValue // of the present connection
 	replicas int
 	id       string
+	now      func() Instant
 	logger   *slog.Logger
 	all      []*Lease // by partition
 	// Elsewhere is called when another janitor holds a partition, or will. It must neither wait nor
@@ -44,7 +45,6 @@ type Leases struct {
 	Elsewhere func(partition int)
 
 	mu         sync.Mutex
-	now        func() Instant
 	sharing    sharing
 	told       string // the partitions that the log said this janitor acts for
 	complained bool   // since the connection was made

@@ -49,14 +49,6 @@ func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock fu
 	return s, nil
 }
 
-// SetClock has a clock that is based on the one before say what time it is.
-func (s *Leases) SetClock(change func(now Instant) Instant) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now
-	s.now = func() Instant { return change(now()) }
-}
-
 // Do calls f with the context of the term in which this janitor acts for a partition, and returns
 // its error. did is false when there is no such term: then f was not called. The term is over for
 // others when f has returned.
