@@ -60,11 +60,11 @@ func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, 
 	return answers, info, nil // the error is in info
 }
 
-// known returns how many edges may answer.
+// known forgets edges that have not answered for a while, and returns how many may answer.
 func (e *edges) known(now time.Time) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.forget(now)
+	maps.DeleteFunc(e.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= edgeMissed })
 	return len(e.heard)
 }
 
@@ -75,11 +75,5 @@ func (e *edges) roll(answers []inspect.Answer, now time.Time) edgesInfo {
 	for _, a := range answers {
 		e.heard[a.Edge] = now
 	}
-	e.forget(now)
 	return edgesInfo{Answered: len(answers), Silent: max(len(e.heard)-len(answers), 0)}
-}
-
-// forget forgets edges that have not answered for a while. The caller holds mu.
-func (e *edges) forget(now time.Time) {
-	maps.DeleteFunc(e.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= edgeMissed })
 }
