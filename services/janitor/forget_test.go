@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -54,28 +52,10 @@ func (r *running) forgotten(t *testing.T, name string) {
 // kindsOf returns how many subjects of each kind the log has of a life.
 func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 	t.Helper()
-	of := event.Subject{Partition: r.b.Log.Partition(name), Session: name, Life: life}
-	js := natstest.JetStream(t, r.b.Conn)
 	kinds := map[event.Kind]int{}
-	waittest.NoError(t, func() error {
-		stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", of.Partition))
-		if err != nil {
-			return err
-		}
-		info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(of.Filter()))
-		if err != nil {
-			return err
-		}
-		clear(kinds)
-		for text := range info.State.Subjects {
-			s, err := event.ParseSubject(text)
-			if err != nil {
-				return err
-			}
-			kinds[s.Kind]++
-		}
-		return nil
-	})
+	for _, s := range r.subjects(t, name, life) {
+		kinds[s.Kind]++
+	}
 	return kinds
 }
 

@@ -252,11 +252,10 @@ func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	return all
 }
 
-// controlsOf returns the sequences of the last control entries of a life on each subject, but
-// for births and trims.
-func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
+// subjects returns those that the log has of a life.
+func (r *running) subjects(t *testing.T, session, life string) (all []event.Subject) {
 	t.Helper()
-	of := event.Subject{Partition: r.b.Log.Partition(session), Session: session, Life: r.life(session)}
+	of := event.Subject{Partition: r.b.Log.Partition(session), Session: session, Life: life}
 	js := natstest.JetStream(t, r.b.Conn)
 	var info *jetstream.StreamInfo
 	waittest.NoError(t, func() error {
@@ -267,8 +266,19 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 		return err
 	})
 	for text := range info.State.Subjects {
-		s, err := event.ParseSubject(text)
-		if err != nil || s.Kind == event.Message || s.Kind == event.Birth || s.Kind == event.Trim {
+		if s, err := event.ParseSubject(text); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// controlsOf returns the sequences of the last control entries of a life on each subject, but
+// for births and trims.
+func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
+	t.Helper()
+	for _, s := range r.subjects(t, session, r.life(session)) {
+		if s.Kind == event.Message || s.Kind == event.Birth || s.Kind == event.Trim {
 			continue
 		}
 		seq, err := r.b.Log.Last(t.Context(), s)
