@@ -293,4 +293,6 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
 		t.Error(err)
 	}
+	r.wantTrimmed(t, "s", "a", 0, "")
+	r.wantCounts(t)
 }

@@ -152,19 +152,6 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	}
 }
 
-func TestLedger_PartitionRecreated(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 5}, quick())
-	r.publish(t, "s", "a", 9)
-	r.recreate(t)
-	all := r.publish(t, "s", "a", 2)
-	if all[0] != 1 {
-		t.Fatalf("the first sequence is %d", all[0])
-	}
-	r.wantTrimmed(t, "s", "a", 0, "")
-	r.wantCounts(t)
-}
-
 // An entry that belongs nowhere is left to the floor: a delete would leave a hole that nothing
 // explains.
 func TestLedger_StrayEntry(t *testing.T) {

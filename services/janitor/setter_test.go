@@ -145,15 +145,6 @@ func TestLimits_NotKnown(t *testing.T) {
 	}
 }
 
-// A shorter age holds for what is there already.
-func TestLimits_AgeChangesAtOnce(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, quick())
-	all := r.publish(t, "s", "a", 5)
-	r.set(t, func(s *eventlog.Settings) { s.MaxAge = 300 * time.Millisecond })
-	r.wantTrimmed(t, "s", "a", all[4], eventlog.Expired)
-}
-
 func TestLimits_Invalid(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	now := r.b.Log.Settings()
