@@ -240,9 +240,6 @@ func (s share) cursors(cursors []ask.Cursor) []ask.CursorInfo {
 		rec, _ := s.backend.Sessions.Session(c.Session)
 		// A session may have many streams, and the ledger has others to answer in between.
 		p.With(func(l *ledger.Ledger) {
-			if !l.Complete {
-				return
-			}
 			life := l.Shown(c.Session, rec).Life
 			if c.Count {
 				all[i].Behind = l.Behind(event.LifeKey(c.Session, life), c.Stream, c.Sequence)
