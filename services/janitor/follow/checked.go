@@ -53,7 +53,7 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
 	generation, damaged, known := "", uint64(0), false
 	p.With(func(l *ledger.Ledger) {
-		if n := len(l.Generations); n > 0 && l.Exact() && p.compared(state) {
+		if n := len(l.Generations); n > 0 && l.Exact() && l.Through >= p.tailed.Last && p.compared(state) {
 			generation, damaged, known = l.Generations[n-1].ID, l.Damaged, true
 		}
 	})

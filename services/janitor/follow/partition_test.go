@@ -18,17 +18,24 @@ import (
 	"rejoin/shared/waittest"
 )
 
+// create makes a log of one partition, whose generations are begun.
+func create(t *testing.T) *eventlog.Log {
+	t.Helper()
+	l, err := eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	eventlogtest.Begin(t, l)
+	return l
+}
+
 // In a cluster the server of a partition may lose entries while the janitor is connected to another one:
 // they do not stay in the ledger. A generation that is only heard of late changes nothing.
 func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 	for name, lost := range map[string]bool{"rolled back": true, "heard of late": false} {
 		t.Run(name, func(t *testing.T) {
-			l, err := eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(l.Close)
-			eventlogtest.Begin(t, l)
+			l := create(t)
 			var last uint64
 			publish := func(n int) {
 				t.Helper()
@@ -84,6 +91,48 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 				t.Errorf("the ledger has %d events, and began again: %t", events, epoch != before)
 			}
 		})
+	}
+}
+
+// A partition counts as checked once the ledger has read what was stored while its tail was interrupted.
+func TestPartition_CheckedWhenAllIsRead(t *testing.T) {
+	l := create(t)
+	ctx, p := waittest.Context(t), New(0, l, nil, slog.New(slog.DiscardHandler))
+	look := func() eventlog.State {
+		t.Helper()
+		state, err := l.Look(ctx, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	publish := func() eventlog.Entry {
+		t.Helper()
+		ack, err := l.Publish(ctx, eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
+		e, atErr := l.At(ctx, 0, ack.Sequence)
+		if err = errors.Join(err, atErr); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	begin := func() {
+		t.Helper()
+		if _, err := p.start(ctx, look()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := publish()
+	begin()
+	p.handle(first, 0)
+	p.through(first.Sequence, 0)
+	second := publish()
+	eventlogtest.AddGeneration(t, l, second.Sequence+1)
+	begin()
+	for _, want := range []bool{false, true} {
+		if err := p.noteChecked(ctx); err != nil || look().Checked() != want {
+			t.Errorf("the partition is checked: %t, %v", !want, err)
+		}
+		p.handle(second, 0)
 	}
 }
 
