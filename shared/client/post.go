@@ -126,14 +126,14 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 // rejected sets the verdicts of a request that was answered with a problem.
 func rejected(problem *Error, verdicts []verdict) error {
 	switch {
-	case problem.Status/100 == 3, !passing(problem.Status): // a redirect that was not followed stores nothing
+	case !passing(problem.Status):
 		all(verdicts, refused, problem)
 		return nil
 	case problem.Code == codeUnavailable, problem.Code == codeStorageFull,
 		problem.Status == http.StatusTooManyRequests, problem.Status == http.StatusTooEarly:
 		all(verdicts, untried, problem)
 	default:
-		// A proxy's 202, 502 or 504, say: the request may have got to the server.
+		// A proxy's 202, 303, 502 or 504, say: the request may have got to the server.
 		all(verdicts, unknown, problem)
 	}
 	return problem

@@ -39,6 +39,7 @@ func TestPublisher_Retries(t *testing.T) {
 		"a proxy's 502":                {request: ingestFault{Status: 502}},
 		"a proxy's 202, and it is in":  {request: ingestFault{Status: 202, Lost: true}},
 		"a proxy's 504, and it is in":  {request: ingestFault{Status: 504, Lost: true}},
+		"a redirect to no address":     {request: ingestFault{Status: 302, Lost: true}},
 		"stopped in the middle":        {request: ingestFault{StopAt: 2, StopCode: "unavailable", Untried: true}},
 		"stopped at the first":         {request: ingestFault{StopAt: 1, StopCode: "unavailable"}},
 		"storage full in the middle":   {request: ingestFault{StopAt: 2, StopCode: "storage_full"}},
