@@ -35,17 +35,13 @@ func newEndpoint(base string, token TokenFunc, client *http.Client, idle int) en
 	return e
 }
 
-// followRedirect follows up to ten redirects, as net/http does, and keeps the token from other origins:
-// net/http takes it along to other ports, to subdomains, and from https to http. From http to https at the
-// same host it stays.
+// followRedirect follows up to ten redirects, as net/http does, and keeps the token from other origins, as
+// fetch does: net/http takes it along to other ports, to subdomains, and between http and https.
 func followRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("more than ten redirects")
 	}
-	from, to := via[0].URL, req.URL
-	same := from.Scheme == to.Scheme && port(from) == port(to)
-	secured := from.Scheme == "http" && to.Scheme == "https"
-	if !strings.EqualFold(from.Hostname(), to.Hostname()) || !same && !secured {
+	if from, to := via[0].URL, req.URL; from.Scheme != to.Scheme || !strings.EqualFold(from.Hostname(), to.Hostname()) || port(from) != port(to) {
 		req.Header.Del("Authorization")
 	}
 	return nil

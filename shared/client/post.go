@@ -55,12 +55,7 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	}
 	defer func() { _ = resp.Body.Close() }() // what it says was read, or is unknown
 	if resp.StatusCode != http.StatusOK {
-		problem := refusal(resp)
-		if last := resp.Request; last != nil && last.Method != http.MethodPost { // as after 301 and 302
-			problem = &Error{Status: problem.Status, RetryAfter: problem.RetryAfter, Detail: fmt.Sprintf(
-				"the request was redirected to %s and became a %s: set URL to that server", last.URL.Redacted(), last.Method)}
-		}
-		return rejected(problem, verdicts)
+		return rejected(refusal(resp), verdicts)
 	}
 	all(verdicts, unknown, errEnded)
 	err = readAnswer(guarded{body: resp.Body, guard: g, within: p.cfg.AnswerTimeout}, verdicts)

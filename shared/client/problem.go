@@ -1,7 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -21,12 +23,11 @@ func refusal(resp *http.Response) *Error {
 		Detail string `json:"detail"`
 	}
 	if err != nil || json.Unmarshal(body, &document) != nil {
-		e.Detail = http.StatusText(resp.StatusCode)
-		return e
+		document.Code, document.Detail = "", http.StatusText(resp.StatusCode)
 	}
-	e.Code, e.Detail = document.Code, document.Detail
-	if e.Detail == "" {
-		e.Detail = document.Title
+	e.Code, e.Detail = document.Code, cmp.Or(document.Detail, document.Title)
+	if r := resp.Request; r != nil && r.Response != nil { // 301 makes a GET of a POST, and another origin gets no token
+		e.Detail += fmt.Sprintf(" (the request was redirected to %s %s: set URL to that server)", r.Method, r.URL.Redacted())
 	}
 	return e
 }

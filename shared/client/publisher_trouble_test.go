@@ -149,8 +149,7 @@ func TestPublisher_RequestIsRefused(t *testing.T) {
 	}
 }
 
-// A proxy that redirects from http to https by a 301 makes a GET of the POST. What the edge says of that GET
-// does not help: the error has the address.
+// A proxy that redirects from http to https by a 301 makes a GET of the POST. The error has the address.
 func TestPublisher_RedirectedToAGet(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -167,7 +166,7 @@ func TestPublisher_RedirectedToAGet(t *testing.T) {
 	}
 	defer func() { _ = p.Close(t.Context()) }()
 	_, err = p.PublishAndWait(t.Context(), message("main", 1))
-	if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Detail, server.URL+"/moved"+mainPath) {
+	if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Detail, "redirected to GET "+server.URL+"/moved"+mainPath) {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -195,11 +195,15 @@ function textOf(thrown) {
 async function problemOf(response) {
   const body = parseJSON(await shortText(response).catch(() => '')) ?? {}
   const said = body.detail ?? body.title ?? response.statusText
-  return new RejoinError(`${response.status}: ${said || 'no reason was given'}`, {
+  return new RejoinError(`${response.status}: ${said || 'no reason was given'}${redirection(response)}`, {
     status: response.status,
     code: body.code ?? `http_${response.status}`,
   })
 }
+
+// redirection is what the errors of answers from another address have: 301 and 302 turn a POST into a GET, and
+// fetch takes a token to no other origin.
+const redirection = ({ redirected, url }) => redirected ? ` (the request was redirected to ${url}: use that address)` : ''
 
 // shortText returns a body, and no more of it than a problem document or a result may have.
 async function shortText(response) {
@@ -764,12 +768,11 @@ async function post(url, request, { fetch: send = fetch, signal }) {
   }
 }
 
-// noResult is the error of a success that is not Rejoin's. Its body is not read: 301 and 302 turn a POST into
-// a GET, and the GET of this address is an event stream, which has no end.
+// noResult is the error of a success that is not Rejoin's. Its body is not read: the GET of this address is an
+// event stream, which has no end.
 async function noResult(response) {
   if (!response.bodyUsed) await response.body?.cancel()
-  const why = response.redirected ? `the request was redirected to ${response.url}: set base to that server` : 'the answer does not say that the message is stored'
-  return new RejoinError(`${response.status}: ${why}`, { status: response.status, code: `http_${response.status}` })
+  return new RejoinError(`${response.status}: the answer does not say that the message is stored${redirection(response)}`, { status: response.status, code: `http_${response.status}` })
 }
 
 // attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { publish } from '../rejoin.js'
-import { hanging, hurry, id, json, problem, serve, unreachable } from './server.js'
+import { hanging, hurry, id, json, problem, redirected, serve, unreachable } from './server.js'
 
 const stored = { id: id(1), duplicate: false }
 const message = { jsonrpc: '2.0', method: 'count' }
@@ -176,9 +176,7 @@ test('a redirection to the event stream is not read, and the error names it', as
   hurry(t)
   let cancelled = 0
   const server = serve(() => {
-    const response = new Response(new ReadableStream({ cancel: () => { cancelled++ } }), { headers: { 'Content-Type': 'text/event-stream' } })
-    Object.defineProperties(response, { redirected: { value: true }, url: { value: 'https://rejoin.test/v1/x' } })
-    return response
+    return redirected(new Response(new ReadableStream({ cancel: () => { cancelled++ } }), { headers: { 'Content-Type': 'text/event-stream' } }))
   })
   await assert.rejects(send(server), { name: 'RejoinError', status: 200, code: 'http_200', unknown: true, message: /redirected to https:\/\/rejoin\.test\/v1\/x/ })
   assert.equal(cancelled, 5)

@@ -39,6 +39,9 @@ export const ended = () => new Response(null, { status: 204 })
 export const problem = (status, code, headers = {}) => () =>
   new Response(JSON.stringify({ status, code, title: 'It did not work.' }), { status, headers: { 'Content-Type': 'application/problem+json', ...headers } })
 
+// redirected is an answer of another address, to which fetch takes no token.
+export const redirected = (response) => Object.defineProperties(response, { redirected: { value: true }, url: { value: 'https://rejoin.test/v1/x' } })
+
 export const json = (value, status = 200) => () => new Response(JSON.stringify(value), { status })
 
 // Blocks of an event stream.

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { backoff, sequenceOf, subscribe } from '../rejoin.js'
-import { block, close, connect, cursor, ended, gap, hanging, hurry, id, live, message, problem, serve, streamed, unreachable } from './server.js'
+import { block, close, connect, cursor, ended, gap, hanging, hurry, id, live, message, problem, redirected, serve, streamed, unreachable } from './server.js'
 
 const target = { session: 'x', stream: 's', base: 'http://rejoin.test' }
 
@@ -322,6 +322,10 @@ test('tokens', async (t) => {
     const { end } = await follow(server, { token: 'a' })
     assert.equal(end.error.status, 401)
     assert.deepEqual(sent(server), ['Bearer a'])
+  })
+  await t.test('one that a redirect took away is refused with the address', async () => {
+    const { end } = await follow(serve(() => redirected(unauthorized())), { token: 'a' })
+    assert.match(end.error.message, /401: It did not work\. .*redirected to https:\/\/rejoin\.test\/v1\/x/)
   })
   await t.test('a new one is asked for before each connection', async (t) => {
     hurry(t)
