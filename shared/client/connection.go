@@ -38,7 +38,7 @@ func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := s.endpoint.http.Do(req)
+	resp, err := s.endpoint.do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import (
 
 // TokenFunc returns the token for the next request, or an empty one to send none.
 // It is called before every request, possibly by several goroutines at a time, so
-// that a token that expires can be renewed. An error counts as trouble that will
+// that a token that expires can be renewed, and again when a token is refused with
+// 401: another one is tried at once, once. An error counts as trouble that will
 // pass: it is logged, and the call is repeated later.
 type TokenFunc func(ctx context.Context) (string, error)
 
@@ -88,17 +89,44 @@ func (e *endpoint) request(ctx context.Context, method, path string, body io.Rea
 	if err != nil {
 		return nil, err
 	}
+	return req, e.authorize(req)
+}
+
+// authorize gives a request the token of the moment.
+func (e *endpoint) authorize(req *http.Request) error {
 	if e.token == nil {
-		return req, nil
+		return nil
 	}
-	token, err := e.token(ctx)
+	token, err := e.token(req.Context())
 	if err != nil {
-		return nil, fmt.Errorf("token: %w", err)
+		return fmt.Errorf("token: %w", err)
 	}
+	req.Header.Del("Authorization")
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	return req, nil
+	return nil
+}
+
+// do sends a request, and once more when its token is refused and there is another one by now.
+func (e *endpoint) do(req *http.Request) (*http.Response, error) {
+	resp, err := e.http.Do(req)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		return resp, err
+	}
+	again := req.Clone(req.Context())
+	err = e.authorize(again)
+	if err == nil && again.Header.Get("Authorization") == req.Header.Get("Authorization") {
+		return resp, nil
+	}
+	_ = resp.Body.Close() // it is another answer that counts
+	if err == nil && req.GetBody != nil {
+		again.Body, err = req.GetBody()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e.http.Do(again)
 }
 
 // rest closes idle connections.

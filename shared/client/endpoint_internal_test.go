@@ -1,8 +1,12 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -40,6 +44,41 @@ func TestEndpoint_TokenStaysAtItsOrigin(t *testing.T) {
 		_ = resp.Body.Close()
 		if len(sent) != 2 || sent[1] != tt.want {
 			t.Errorf("redirected from %s to %s, it sends %q", tt.from, tt.to, sent)
+		}
+	}
+}
+
+// A token that is refused is asked for again, once, and another one is sent with the same body.
+func TestEndpoint_TokenIsRefused(t *testing.T) {
+	for tokens, want := range map[string]string{ // that are had, and that are sent; - is none, and b is accepted
+		"ab": "ab", "aa": "a", "acb": "ac", "a-": "a-", "--": "-", "a": "a",
+	} {
+		left, sent := tokens, ""
+		e := newEndpoint("http://a.test", func(context.Context) (string, error) {
+			if left == "" {
+				return "", errSilent
+			}
+			token := strings.Trim(left[:1], "-")
+			left = left[1:]
+			return token, nil
+		}, &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			sent += strings.TrimPrefix(cmp.Or(r.Header.Get("Authorization"), "-"), "Bearer ")
+			if body, err := io.ReadAll(r.Body); string(body) != "body" || err != nil {
+				t.Errorf("of %s: sent %q, %v", tokens, body, err)
+			}
+			status := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[strings.HasSuffix(sent, "b")]
+			return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
+		})}, 1)
+		req, err := e.request(t.Context(), http.MethodPost, "/", strings.NewReader("body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := e.do(req)
+		if sent != want || errors.Is(err, errSilent) != (tokens == "a") || err == nil && (resp.StatusCode == http.StatusOK) != (tokens == "ab") {
+			t.Errorf("of %s: sent %s, %v", tokens, sent, err)
+		}
+		if err == nil {
+			_ = resp.Body.Close()
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 	// connection that it kept turns out to be closed. An empty value is not sent.
 	req.Header["Idempotency-Key"] = []string{}
 	req.ContentLength, req.GetBody = int64(size), repetition
-	return p.endpoint.http.Do(req)
+	return p.endpoint.do(req)
 }
 
 // rejected sets the verdicts of a request that was answered with a problem.

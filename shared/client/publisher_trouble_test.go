@@ -33,6 +33,7 @@ func TestPublisher_Retries(t *testing.T) {
 		"503 with Retry-After":         {request: ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3}},
 		"storage full":                 {request: ingestFault{Status: 503, Code: "storage_full", RetryAfter: 30}},
 		"unknown":                      {request: ingestFault{Status: 503, Code: "publish_unknown", Lost: true}},
+		"a token that is refused":      {request: ingestFault{Status: 401, Code: "unauthorized"}},
 		"429":                          {request: ingestFault{Status: 429}},
 		"hung up":                      {request: ingestFault{HangUp: true}},
 		"hung up, and it is in":        {request: ingestFault{HangUp: true, Lost: true}},
@@ -55,7 +56,7 @@ func TestPublisher_Retries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ingest := &fakeIngest{}
-				p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 1}, tt.connection)
+				p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 1, Token: newTokens()}, tt.connection)
 				// The three are one request, since they come while the only slot is taken.
 				if tt.connection == (connFault{}) {
 					ingest.faults = []ingestFault{{Delay: time.Second}, tt.request}

@@ -2,10 +2,12 @@ package client_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +31,7 @@ func TestSubscriber_Retries(t *testing.T) {
 		"no answer":            {edge: []edgeFault{{Mute: true}}},
 		"later":                {edge: []edgeFault{{Later: 1}, {Later: 10}}},
 		"503":                  {edge: []edgeFault{{EndAfter: 2}, {Status: 503, Code: "unavailable", RetryAfter: 3}}},
+		"refused tokens":       {edge: []edgeFault{{Status: 401}, {EndAfter: 2}, {Status: 401}}},
 		"429":                  {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
 		"502":                  {edge: []edgeFault{{Status: 502}, {Status: 504}}},
 		"a proxy's 202 or 300": {edge: []edgeFault{{Status: 202}, {Status: 300}}},
@@ -39,10 +42,16 @@ func TestSubscriber_Retries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{faults: tt.edge, closed: true}
 				edge.publish(counts(4)...)
-				wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{}, tt.connection...), "1", "2", "3", "4")
+				wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{Token: newTokens()}, tt.connection...), "1", "2", "3", "4")
 			})
 		})
 	}
+}
+
+// newTokens returns another token each time.
+func newTokens() client.TokenFunc {
+	var n atomic.Int64
+	return func(context.Context) (string, error) { return fmt.Sprint(n.Add(1)), nil }
 }
 
 // TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is there.
