@@ -368,7 +368,7 @@ class Subscription {
     this.#connection.abort(new Error('the subscription was closed'))
     this.#pause.abort()
     this.#offer = null
-    this.#settle(false)
+    setTimeout(() => this.#settle(false)) // later than a loop that asks for another event at once
   }
 
   async *[Symbol.asyncIterator]() {
@@ -383,7 +383,6 @@ class Subscription {
         this.#offer = null
         yield event
         this.#settle(true) // who asks for another one is done with this one
-        if (this.#stopped) await this.#moveTo(event.id)
       }
     } finally {
       this.#looped = false
@@ -421,7 +420,7 @@ class Subscription {
     this.#state = 'closed'
     this.#wanted()
     const { onClose, onEvent } = this.#options
-    if (onClose) onClose(end)
+    if (onClose) new Promise((done) => done(onClose(end))).catch((error) => console.error('rejoin: onClose has failed:', error))
     else if (isFailure(end) && onEvent) console.error('rejoin: the subscription has ended:', end.error)
     return end
   }

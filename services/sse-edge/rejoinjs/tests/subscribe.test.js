@@ -551,6 +551,15 @@ test('an unwanted end without a handler is shown on the console', async (t) => {
   assert.equal(error.mock.calls.length, 1)
 })
 
+test('an onClose that throws is shown on the console', async (t) => {
+  const error = t.mock.method(console, 'error', () => {})
+  for (const onClose of [() => { throw new Error('no') }, async () => { throw new Error('no') }]) {
+    assert.deepEqual(await subscribe(target, { fetch: serve(ended).fetch, onClose }).closed, { reason: 'closed' })
+  }
+  await new Promise(setImmediate)
+  assert.equal(error.mock.calls.length, 2)
+})
+
 test('a loop over a subscription', async (t) => {
   const open = (server, options = {}) => subscribe(target, { fetch: server.fetch, ...options })
 
@@ -571,14 +580,25 @@ test('a loop over a subscription', async (t) => {
     assert.deepEqual(saved, [id(0), id(1)])
   })
   await t.test('may close it, and has still dealt with the event', async () => {
-    const subscription = open(serve(live(connect(0) + message(1) + message(2))))
-    const got = []
+    const told = []
+    const subscription = open(serve(live(connect(0) + message(1) + message(2))), {
+      storage: { load: () => null, save: (place) => new Promise(setImmediate).then(() => told.push(place)) },
+      onClose: () => { told.push('closed') },
+    })
     for await (const event of subscription) {
-      got.push(event.message.n)
+      told.push(event.message.n)
       subscription.close()
     }
-    assert.deepEqual(got, [1])
-    assert.equal(subscription.cursor, id(1))
+    assert.deepEqual(told, [id(0), 1, id(1), 'closed'])
+  })
+  await t.test('saves nothing once it is closed', async () => {
+    const saved = []
+    const subscription = open(serve(live(connect(0) + message(1) + message(2))), { storage: { load: () => null, save: (place) => { saved.push(place) } } })
+    for await (const _ of subscription) {
+      subscription.close()
+      await subscription.closed
+    }
+    assert.deepEqual([saved, subscription.cursor], [[id(0)], id(0)])
   })
   await t.test('does not hold up its end', async () => {
     const subscription = open(serve(live(connect(0) + message(1))))
