@@ -111,7 +111,7 @@ func NewApp(cfg Config) *fiber.App {
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
 			isolate(c)
-			return answer(c, cfg.Refusals, err)
+			return answer(c, cfg, err)
 		},
 	})
 	server := app.Server()
@@ -150,7 +150,7 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
 		if err := guarded(c); err != nil {
-			if err := answer(c, cfg.Refusals, err); err != nil {
+			if err := answer(c, cfg, err); err != nil {
 				return err
 			}
 		}

@@ -118,7 +118,9 @@ func TestApp_RawPaths(t *testing.T) {
 		t.Run(tt.target, func(t *testing.T) {
 			r := do(t, addr, "GET", tt.target, "")
 			if tt.want == "" {
-				expectProblem(t, r, CodeNotFound)
+				if p := expectProblem(t, r, CodeNotFound); p.Detail != "This port is the standalone's, which has no such path." {
+					t.Errorf("it says %q", p.Detail)
+				}
 				return
 			}
 			if r.status != http.StatusOK || r.body != tt.want {

@@ -122,7 +122,7 @@ func fiberProblem(e *fiber.Error) *Problem {
 }
 
 // answer sends the problem of err to the client, and logs what the problem leaves out.
-func answer(c *fiber.Ctx, refused *Refusals, err error) error {
+func answer(c *fiber.Ctx, cfg Config, err error) error {
 	if errors.Is(err, fiber.ErrMethodNotAllowed) {
 		c.Set(fiber.HeaderAllow, allow(c))
 		if c.Method() == fiber.MethodOptions {
@@ -130,7 +130,10 @@ func answer(c *fiber.Ctx, refused *Refusals, err error) error {
 		}
 	}
 	p := AsProblem(err)
-	refused.report(c, p, err)
+	if p.Code == CodeNotFound && p.Detail == "" { // another service, at another port, may have it
+		p = Wrap(p.cause, p.Code, "This port is the "+cfg.Service+"'s, which has no such path.")
+	}
+	cfg.Refusals.report(c, p, err)
 	return p.Send(c)
 }
 
