@@ -147,7 +147,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.click("close")
 	b.shows("confirm-name", hostile)
 	b.click("confirm-no")
-	b.until("!document.querySelector('dialog').open")
+	b.until("!document.querySelector('dialog')")
 	publish(10)
 	b.shows("session-bars", "10 of 10 events")
 	b.press(`[data-testid="streams"] button`)

@@ -349,18 +349,27 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	script[bool](b, faultyJS)
 	script[bool](b, "window.faulty = (path, method) => method == 'DELETE' ? signIn() : null; true")
 	b.click("close-stream")
+	b.click("confirm-no")
+	b.until("!document.querySelector('dialog')")
+	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
+		t.Errorf("without a confirmation the page shows %q", problem)
+	}
+	b.click("close-stream")
+	b.click("confirm-yes")
 	b.shows("problem", "http_200")
 	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
 		t.Errorf("after an answer of a proxy the page shows %q", ended)
 	}
 	script[bool](b, "window.faulty = () => null; true")
 	b.click("close-stream")
+	b.click("confirm-yes")
 	b.shows("ended", "Stream closed.")
 	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
 		t.Errorf("after a close the page shows %q", problem)
 	}
 	script[bool](b, "window.faulty = (path, method) => method == 'DELETE' ? signIn() : null; true")
 	b.click("close-session")
+	b.click("confirm-yes")
 	b.shows("problem", "http_200")
 	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
 		t.Errorf("after a second close that failed the page shows %q", ended)

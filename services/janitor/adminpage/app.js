@@ -1,7 +1,7 @@
 // The admin page: it asks the janitor every two seconds, and shows what changed. What it
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
-import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
+import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
 import { age, bytes, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
 import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
@@ -315,27 +315,10 @@ function select() {
 
 // ---- Close and clear ---------------------------------------------------------------------
 
-// ask has somebody confirm; the answer is no when the dialog is closed otherwise.
-function ask(title, text, name, yes) {
-  setText($('confirm-title'), title)
-  setText($('confirm-text'), text)
-  setText($('confirm-name'), name)
-  setText($('confirm-yes'), yes)
-  const dialog = $('confirm')
-  dialog.returnValue = 'no'
-  dialog.showModal()
-  return new Promise((done) => dialog.addEventListener('close', () => done(dialog.returnValue === 'yes'), { once: true }))
-}
-
 async function end({ stream = '', clear = false }) {
   const session = selected
   const what = stream ? 'stream' : 'session'
-  const sure = await ask(
-    `${clear ? 'Close and clear' : 'Close'} this ${what}?`,
-    clear ? 'It accepts no more messages, and what is stored is deleted. This cannot be undone.' : 'It accepts no more messages. This cannot be undone.',
-    stream ? `${session} / ${stream}` : session, clear ? 'Close and clear' : 'Close',
-  )
-  if (!sure) return
+  if (!(await confirmEnd(session, stream, clear))) return
   setText($('ended'), '')
   try {
     await request('DELETE', pathOf(session) + (stream ? '/streams/' + encodeURIComponent(stream) : '') + (clear ? '?clear=true' : ''))

@@ -1,7 +1,7 @@
 // The playground: one subscription of the JavaScript client, one cursor, and a
 // check that nothing is lost, sent twice or out of order.
 
-import { $, clock, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
+import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
 import { publish as store, subscribe } from '/rejoin.js'
 
 const VIEW_ROWS = 500 // rows kept in the list
@@ -710,8 +710,9 @@ function showExample() {
   $('message').value = pre.textContent
 }
 
-async function end(what, path) {
+async function end(what, path, stream) {
   const clear = $('clear').checked
+  if (!(await confirmEnd(readTarget().session, stream, clear))) return
   setText($('ended'), '')
   const { problem } = await request('DELETE', path + (clear ? '?clear=true' : ''))
   if (problem) return refused(problem)
@@ -825,7 +826,7 @@ $('message').addEventListener('keydown', (e) => {
 $('example').addEventListener('change', showExample)
 $('auto').addEventListener('click', () => (autoRun ? stopAuto() : auto()))
 $('close-stream').addEventListener('click', () => {
-  if (named('session', 'stream')) end('Stream', readTarget().streamPath)
+  if (named('session', 'stream')) end('Stream', readTarget().streamPath, readTarget().stream)
 })
 $('close-session').addEventListener('click', () => {
   if (named('session')) end('Session', readTarget().path)

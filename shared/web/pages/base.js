@@ -39,6 +39,33 @@ export async function showIfServed(link) {
   link.hidden = !answer.ok
 }
 
+// confirmEnd asks whether to close a session or a stream of it; a dialog that is closed otherwise means no.
+export function confirmEnd(session, stream, clear) {
+  const part = (tag, id, className, text) => {
+    const made = el(tag, className, text)
+    made.id = made.dataset.testid = 'confirm-' + id
+    made.value = id // of a button: what closes the dialog
+    return made
+  }
+  const close = clear ? 'Close and clear' : 'Close'
+  const form = el('form', '',
+    part('h2', 'title', '', `${close} this ${stream ? 'stream' : 'session'}?`),
+    part('p', 'text', '', `It accepts no more messages${clear ? ', and what is stored is deleted' : ''}. This cannot be undone.`),
+    part('p', 'name', 'name', stream ? `${session} / ${stream}` : session),
+    el('div', 'actions', part('button', 'no', '', 'Keep it'), part('button', 'yes', 'danger solid', close)),
+  )
+  form.method = 'dialog'
+  const dialog = el('dialog', '', form)
+  dialog.setAttribute('aria-labelledby', 'confirm-title')
+  dialog.setAttribute('aria-describedby', 'confirm-text')
+  document.body.append(dialog)
+  dialog.showModal()
+  return new Promise((done) => dialog.addEventListener('close', () => {
+    dialog.remove()
+    done(dialog.returnValue === 'yes')
+  }))
+}
+
 // ---- The problem line ----------------------------------------------------------------
 
 export function showProblem({ code, detail }) {
