@@ -1,4 +1,4 @@
-// The JavaScript client of Rejoin, for browsers and for Node: subscribe follows a
+// The JavaScript client of Rejoin, for browsers, Node, Deno and Bun: subscribe follows a
 // stream and continues exactly where it stopped, publish stores a message once.
 // No dependencies and no build step; rejoin.d.ts has the types, README.md the manual.
 
