@@ -21,7 +21,6 @@ type fakeEdge struct {
 	mu      sync.Mutex
 	events  []edgeEvent // by sequence, from 1 on
 	removed uint64      // events up to it are gone
-	tag     string
 	closed  bool
 	changed chan struct{} // closed and made again with every change
 	faults  []edgeFault   // of the next requests
@@ -103,9 +102,8 @@ func (f *fakeEdge) seen() []edgeHead {
 	return slices.Clone(f.heads)
 }
 
-// id is an event ID; the lock is held or the tag does not change.
-func (f *fakeEdge) id(stream string, sequence uint64) string {
-	return event.ID{Stream: stream, Tag: (f.tag + "0000000")[:7], Sequence: sequence}.String()
+func eventID(stream string, sequence uint64) string {
+	return event.ID{Stream: stream, Tag: "0000000", Sequence: sequence}.String()
 }
 
 func (f *fakeEdge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -254,7 +252,7 @@ func (a *edgeAnswer) message(e edgeEvent) {
 		typ = "message"
 	}
 	data, err := json.Marshal(map[string]any{
-		"id": a.edge.id(e.stream, a.cursor), "stream": e.stream, "type": typ,
+		"id": eventID(e.stream, a.cursor), "stream": e.stream, "type": typ,
 		"time": time.Unix(int64(a.cursor), 0).UTC(), "message": json.RawMessage(e.message), //nolint:gosec // small
 	})
 	if err != nil {
@@ -263,7 +261,7 @@ func (a *edgeAnswer) message(e edgeEvent) {
 	a.block("", a.place(), string(data), 0)
 }
 
-func (a *edgeAnswer) place() string { return a.edge.id(a.stream, a.cursor) }
+func (a *edgeAnswer) place() string { return eventID(a.stream, a.cursor) }
 
 func (a *edgeAnswer) block(typ, id, data string, retry time.Duration) {
 	var b []byte

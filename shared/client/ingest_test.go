@@ -26,8 +26,8 @@ type fakeIngest struct {
 	keys     map[string]known
 	faults   []ingestFault // of the next requests
 	requests []seenRequest
-	underway map[string]int // requests, by path
-	crowd    int            // most requests at a time
+	underway int // requests
+	crowd    int // most requests at a time
 }
 
 type logged struct {
@@ -79,19 +79,12 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fault, f.faults = f.faults[0], f.faults[1:]
 	}
 	f.requests = append(f.requests, seenRequest{path, r.Header.Get("Authorization"), len(lines)})
-	if f.underway == nil {
-		f.underway = map[string]int{}
-	}
-	f.underway[path]++
-	total := 0
-	for _, n := range f.underway {
-		total += n
-	}
-	f.crowd = max(f.crowd, total)
+	f.underway++
+	f.crowd = max(f.crowd, f.underway)
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		f.underway[path]--
+		f.underway--
 		f.mu.Unlock()
 	}()
 	switch {
@@ -123,8 +116,7 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // work stores messages and writes the answer. It continues when its client is gone.
 func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingestFault) {
-	accepted, duplicates, unknown := 0, 0, 0
-	var lastID, stopped any
+	var stopped any
 	tell := func(v map[string]any) {
 		line, err := json.Marshal(v)
 		if err != nil {
@@ -135,11 +127,8 @@ func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingest
 	for i, line := range lines {
 		time.Sleep(fault.Delay)
 		if fault.StopAt == i+1 {
-			if fault.StopCode == "publish_unknown" {
-				unknown++
-				if fault.Stored {
-					f.store(path, line)
-				}
+			if fault.Stored {
+				f.store(path, line)
 			}
 			if !fault.Untried {
 				tell(map[string]any{"index": i, "code": fault.StopCode, "detail": "a fault"})
@@ -153,16 +142,9 @@ func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingest
 			tell(map[string]any{"index": i, "code": code, "detail": "it is not wanted"})
 			continue
 		}
-		lastID = id
-		accepted++
-		if duplicate {
-			duplicates++
-		}
 		tell(map[string]any{"index": i, "id": id, "duplicate": duplicate})
 	}
-	tell(map[string]any{
-		"accepted": accepted, "duplicates": duplicates, "unknown": unknown, "lastId": lastID, "errors": []any{}, "stopped": stopped,
-	})
+	tell(map[string]any{"accepted": len(lines), "stopped": stopped}) // of the counts, a publisher looks whether there are any
 }
 
 // unwanted is in messages that the server refuses.
@@ -184,7 +166,7 @@ func (f *fakeIngest) store(path string, line []byte) (id string, duplicate bool,
 		return k.id, true, ""
 	}
 	f.sequence++
-	id = event.ID{Stream: "s", Tag: "0000000", Sequence: f.sequence}.String()
+	id = eventID("s", f.sequence)
 	if f.keys == nil {
 		f.keys = map[string]known{}
 	}
@@ -203,6 +185,14 @@ func (f *fakeIngest) seen() []seenRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.requests)
+}
+
+// sizes returns how many messages each request had.
+func (f *fakeIngest) sizes() (all []int) {
+	for _, r := range f.seen() {
+		all = append(all, r.lines)
+	}
+	return all
 }
 
 func requestLines(r *http.Request) ([][]byte, error) {

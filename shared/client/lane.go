@@ -38,12 +38,14 @@ type lane struct {
 // run sends what is in the lane, until it is empty or the publisher gives up.
 func (l *lane) run() {
 	p := l.publisher
-	for !l.retire() {
+	for p.ctx.Err() == nil {
+		if l.retire() {
+			return
+		}
 		select {
 		case p.slots <- struct{}{}:
 		case <-p.ctx.Done():
-			l.abandon()
-			return
+			continue
 		}
 		least, err := l.step()
 		<-p.slots
@@ -52,8 +54,7 @@ func (l *lane) run() {
 			continue
 		}
 		if p.ctx.Err() != nil {
-			l.abandon()
-			return
+			continue
 		}
 		if p.cfg.OnFailure != nil {
 			p.cfg.OnFailure(err)
@@ -61,11 +62,9 @@ func (l *lane) run() {
 		pause := l.wait.next(least)
 		p.cfg.Logger.Warn("publishing again", "session", l.address.session, "stream", l.address.stream,
 			"wait", pause, "reason", err)
-		if sleep(p.ctx, pause) != nil {
-			l.abandon()
-			return
-		}
+		_ = sleep(p.ctx, pause)
 	}
+	l.abandon()
 }
 
 // step sends one request. It returns an error when some of its messages have to be

@@ -102,7 +102,15 @@ func (p *Publisher) PublishAndWait(ctx context.Context, m Message) (Stored, erro
 // Flush waits until every message that was published before has an outcome. What
 // it is, the results tell. It returns the cause of ctx's end when that comes first.
 func (p *Publisher) Flush(ctx context.Context) error {
-	for _, r := range p.pending() {
+	p.mu.Lock()
+	var pending []*Result
+	for _, l := range p.lanes {
+		for _, e := range l.queue {
+			pending = append(pending, e.result)
+		}
+	}
+	p.mu.Unlock()
+	for _, r := range pending {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
@@ -110,19 +118,6 @@ func (p *Publisher) Flush(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// pending returns the results that are not there yet.
-func (p *Publisher) pending() []*Result {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var results []*Result
-	for _, l := range p.lanes {
-		for _, e := range l.queue {
-			results = append(results, e.result)
-		}
-	}
-	return results
 }
 
 // Close takes no more messages, waits until every message has an outcome, and ends

@@ -143,11 +143,7 @@ func TestPublisher_BatchesDuringARequest(t *testing.T) {
 			publish(t, p, message("main", i+1))
 		}
 		flush(t, p)
-		var sizes []int
-		for _, r := range ingest.seen() {
-			sizes = append(sizes, r.lines)
-		}
-		if diff := cmp.Diff([]int{1, 10, 10, 5}, sizes); diff != "" {
+		if diff := cmp.Diff([]int{1, 10, 10, 5}, ingest.sizes()); diff != "" {
 			t.Error(diff)
 		}
 		if n.dials != 1 {
@@ -165,11 +161,7 @@ func TestPublisher_BatchIsBoundedInBytes(t *testing.T) {
 			synctest.Wait()
 		}
 		flush(t, p)
-		var sizes []int
-		for _, r := range ingest.seen() {
-			sizes = append(sizes, r.lines)
-		}
-		if diff := cmp.Diff([]int{1, 2, 1}, sizes); diff != "" {
+		if diff := cmp.Diff([]int{1, 2, 1}, ingest.sizes()); diff != "" {
 			t.Error(diff)
 		}
 	})

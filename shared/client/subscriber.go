@@ -22,7 +22,7 @@ type Subscriber struct {
 	running  atomic.Bool
 
 	mu sync.Mutex
-	at position // after what was yielded last
+	at position // after what was yielded last; the loop alone writes it, and reads it without mu
 }
 
 // NewSubscriber returns a subscriber that has not connected yet. The error wraps
@@ -147,10 +147,11 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 	case block.Type == typeClose:
 		s.move(place)
 		return errDone
-	case block.Type == typeCursor && s.cfg.Cursors && block.HasID && !s.covers(place):
+	case block.Type == typeCursor && s.cfg.Cursors && block.HasID && !s.at.covers(place):
 		s.move(place)
 		return more(yield(Event{Kind: KindCursor, Cursor: s.Cursor()}))
-	case event.IsReserved(block.Type):
+	// No JSON value is empty: a proxy repeats the cursor while no edge is there.
+	case event.IsReserved(block.Type), block.Type == event.DefaultType && len(block.Data) == 0:
 		if block.Type == typeConnect && s.cfg.OnConnect != nil {
 			var is Connection
 			_ = json.Unmarshal(block.Data, &is) // it exists and resumes as far as is known
@@ -158,11 +159,7 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 		}
 		s.move(place)
 		return nil
-	case block.Type == event.DefaultType && len(block.Data) == 0:
-		// No JSON value is empty: a proxy repeats the cursor while no edge is there.
-		s.move(place)
-		return nil
-	case block.HasID && s.covers(place):
+	case block.HasID && s.at.covers(place):
 		return nil
 	default:
 		return s.takeMessage(block, place, yield)
@@ -209,18 +206,8 @@ func (s *Subscriber) envelope() bool { return s.cfg.Stream == "" || s.cfg.Times 
 
 func (s *Subscriber) place(id string) position { return positionOf(id, s.cfg.Stream) }
 
-func (s *Subscriber) covers(place position) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.at.covers(place)
-}
-
 // move goes to a place, unless that is earlier than the present one.
-func (s *Subscriber) move(place position) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.at = s.at.after(place)
-}
+func (s *Subscriber) move(place position) { s.set(s.at.after(place)) }
 
 func (s *Subscriber) set(place position) {
 	s.mu.Lock()

@@ -197,19 +197,6 @@ func TestSubscriber_SlowLoopIsAlive(t *testing.T) {
 	})
 }
 
-func TestSubscriber_DeadConnectionIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		edge := &fakeEdge{faults: []edgeFault{{StallAfter: 1}}}
-		edge.publish(counts(2)...)
-		start := time.Now()
-		wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{}), "1", "2")
-		// The clock is the bubble's: this is what the subscriber waited, and nothing else.
-		if took := time.Since(start); took < client.DefaultIdleTimeout || took > client.DefaultIdleTimeout+5*time.Second {
-			t.Errorf("it took %s", took)
-		}
-	})
-}
-
 func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 	tests := map[string]struct {
 		faults      []edgeFault
@@ -221,6 +208,7 @@ func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 		"Retry-After":                 {[]edgeFault{{Status: 503, RetryAfter: 12}}, 12 * time.Second, 18 * time.Second},
 		"never longer than MaxRetry":  {[]edgeFault{{Status: 503, RetryAfter: 3600}}, 20 * time.Second, 30 * time.Second},
 		"the edge's retry at an end":  {[]edgeFault{{EndAfter: 1}}, 3 * time.Second, 4500 * time.Millisecond},
+		"a dead connection":           {[]edgeFault{{StallAfter: 1}}, client.DefaultIdleTimeout, client.DefaultIdleTimeout + 5*time.Second},
 		"its own, without any answer": {[]edgeFault{{Status: 502}}, 3 * time.Second, 4500 * time.Millisecond},
 	}
 	for name, tt := range tests {
