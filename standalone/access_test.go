@@ -19,8 +19,6 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 			t.Errorf("it said %q, want %q", got, want)
 		}
 	}
-	cfg := authtest.Config(t)
-	jwt := []string{"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience}
 	if got := refuses(t, data, "--auth=jwt", "--jwt-audience=a", "--jwt-secret-file="+data+"/nothing"); !strings.Contains(got, "--jwt-secret-file cannot be read") {
 		t.Errorf("it said %q", got)
 	}
@@ -29,7 +27,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 	}
 
 	for _, args := range [][]string{
-		append(jwt, "--edge-addr=0.0.0.0:0", "--ingest-addr=0.0.0.0:0", "--janitor-addr=0.0.0.0:0", "--nats-addr=0.0.0.0:0"),
+		append(guarded(t), "--edge-addr=0.0.0.0:0", "--ingest-addr=0.0.0.0:0", "--janitor-addr=0.0.0.0:0", "--nats-addr=0.0.0.0:0"),
 		{"--insecure", "--edge-addr=0.0.0.0:0", "--nats-addr=0.0.0.0:0"},
 	} {
 		start(t, filepath.Join(t.TempDir(), "data"), args...).stop()
@@ -38,8 +36,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 
 func TestAccess_TokenOnEveryAddress(t *testing.T) {
 	t.Parallel()
-	cfg := authtest.Config(t)
-	r := start(t, filepath.Join(t.TempDir(), "data"), "--auth=jwt", "--jwt-secret-file="+cfg.SecretFile, "--jwt-audience="+cfg.Audience)
+	r := start(t, filepath.Join(t.TempDir(), "data"), guarded(t)...)
 	api := "http://" + r.addrs["--edge-addr"]
 	routes := map[string][][2]string{
 		"--ingest-addr": {

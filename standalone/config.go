@@ -57,8 +57,7 @@ func (c Config) Validate() error {
 	case c.Log.Replicas > 1:
 		return fmt.Errorf("--replicas=%d needs a NATS cluster, and one program has one NATS server; leave it out", c.Log.Replicas)
 	}
-	_, _, natsErr := splitAddr(cmp.Or(c.NATSAddr, defaultNATSAddr))
-	return cmp.Or(c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), natsErr, c.checkPorts())
+	return cmp.Or(c.Edge.Validate(), c.Ingest.Validate(), c.Janitor.Validate(), c.Bridge.Validate(), c.Log.Validate(), c.Access.Validate(), c.Clients.Validate(), c.Streams.Validate(), c.Sessions.Validate(), daemon.CheckAddr(c.NATSAddr, "--nats-addr"), c.checkPorts())
 }
 
 // checkPorts reports two flags with the same address. The start finds the same port under another name of the
@@ -107,13 +106,6 @@ func (c *Config) checkReach() error {
 		c.Access.CheckListen(c.Janitor.JanitorAddr, "--janitor-addr"),
 		c.Access.CheckListen(c.NATSAddr, "--nats-addr"),
 	)
-}
-
-// bridge returns the configuration of the bridge.
-func (c Config) bridge() bridge.Config {
-	b := c.Bridge
-	b.AckTimeout = c.Ingest.AckTimeout
-	return b
 }
 
 // Options are the parser's options: what the flags of the services default to

@@ -17,21 +17,20 @@ import (
 func TestKill_BetweenFilesOfMetadata(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	const path, body = "/v1/sessions/s/streams/t/events", `{"jsonrpc":"2.0","method":"n"}`
 	events := func(r *running, query string) (page struct {
 		Events []any
 		Cursor string
 		Gap    any
 	},
 	) {
-		status, answer := request(t, http.MethodGet, "http://"+r.addrs["--edge-addr"]+path+query, "")
+		status, answer := request(t, http.MethodGet, "http://"+r.addrs["--edge-addr"]+eventPath+query, "")
 		if err := json.Unmarshal([]byte(answer), &page); status != http.StatusOK || err != nil {
 			t.Fatalf("the events: %d %s, %v", status, answer, err)
 		}
 		return page
 	}
 	r := start(t, data)
-	if status, answer := request(t, http.MethodPost, "http://"+r.addrs["--ingest-addr"]+path, body); status != http.StatusCreated {
+	if status, answer := request(t, http.MethodPost, "http://"+r.addrs["--ingest-addr"]+eventPath, message); status != http.StatusCreated {
 		t.Fatalf("published: %d %s", status, answer)
 	}
 	before := events(r, "")

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -128,7 +127,7 @@ func (n *natsServer) stop() {
 func splitAddr(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err == nil {
-		port, err = strconv.Atoi(text)
+		port, err = net.LookupPort("tcp", text) //nolint:noctx // it asks nobody
 	}
 	if err != nil {
 		return "", 0, fmt.Errorf("--nats-addr must be HOST:PORT, not %q: %w", addr, err)

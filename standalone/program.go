@@ -62,6 +62,7 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	cfg.Edge.DrainWithin(cfg.StopTimeout)
 	cfg.Ingest.Streams, cfg.Janitor.Streams = cfg.Streams, cfg.Streams
 	cfg.Ingest.Sessions, cfg.Bridge.Sessions = cfg.Sessions, cfg.Sessions
+	cfg.Bridge.AckTimeout = cfg.Ingest.AckTimeout
 	if cfg.NATSAddr == "" && !access.On() {
 		cfg.NATSAddr = defaultNATSAddr
 	}
@@ -155,7 +156,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := bridge.New(p.cfg.bridge(), fourth, p.env)
+		b, err := bridge.New(p.cfg.Bridge, fourth, p.env)
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +228,7 @@ func (p *program) checkAddrs() error {
 		}
 	}()
 	for _, a := range p.cfg.addrs() {
-		if a.addr == "" && (a.flag == "--admin-addr" || a.flag == "--nats-addr") {
+		if a.addr == "" {
 			continue // none is wanted
 		}
 		ln, err := daemon.Listen(a.addr, a.flag)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -95,10 +96,18 @@ func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
 	}
 }
 
-// A disk that fills up while the program runs cannot be had on every machine: what
-// the server says about it can.
+// A disk that fills up while the program runs cannot be had on every machine: what the server says about it
+// can. Without a free file descriptor there may be disk space.
 func TestRun_ServerCannotWrite(t *testing.T) {
-	for _, says := range []string{"JetStream stream '%s > %s' critical write error: %v", "JetStream out of %s resources, will be DISABLED"} {
+	for says, want := range map[string]struct {
+		cause error
+		is    error
+		text  string
+	}{
+		"JetStream stream '%s > a' critical write error: %v":   {io.ErrShortWrite, ErrNoSpace, "JetStream cannot write to /data any more"},
+		"JetStream out of %s (%v) resources, will be DISABLED": {io.ErrShortWrite, ErrNoSpace, "JetStream cannot write to /data any more"},
+		"Filestore [%s] Critical write error: %v":              {&os.PathError{Err: syscall.EMFILE}, ErrServer, "ulimit -n"},
+	} {
 		failed, fail := context.WithCancelCause(t.Context())
 		n := &natsServer{failed: failed}
 		log := &serverLog{log: daemon.NewEnv(nil).Log, folder: "/data", fail: fail}
@@ -106,21 +115,10 @@ func TestRun_ServerCannotWrite(t *testing.T) {
 		if failed.Err() != nil {
 			t.Fatal("the program ends for nothing")
 		}
-		log.Errorf(says, "a", "b", "c")
-		if err := n.run(t.Context()); !errors.Is(err, ErrNoSpace) || !strings.HasPrefix(err.Error(), "JetStream cannot write to /data any more") {
+		log.Errorf(says, "MCP_0", want.cause)
+		if err := n.run(t.Context()); !errors.Is(err, want.is) || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("the program ends with %v", err)
 		}
-	}
-}
-
-// Without a free file descriptor there may be disk space.
-func TestRun_ServerHasTooManyFiles(t *testing.T) {
-	failed, fail := context.WithCancelCause(t.Context())
-	n := &natsServer{failed: failed}
-	log := &serverLog{log: daemon.NewEnv(nil).Log, folder: "/data", fail: fail}
-	log.Errorf("Filestore [%s] Critical write error: %v", "MCP_0", &os.PathError{Op: "open", Path: "/data/index.db", Err: syscall.EMFILE})
-	if err := n.run(t.Context()); errors.Is(err, ErrNoSpace) || !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "ulimit -n") {
-		t.Errorf("the program ends with %v", err)
 	}
 }
 

@@ -48,23 +48,17 @@ func places() ([]place, error) {
 	var root place
 	var all []place
 	for _, c := range commands() {
-		if c.name == "completion" {
-			all = append(all, place{path: c.name, words: []word{{"bash", ""}, {"zsh", ""}, {"fish", ""}}})
-		} else {
-			model, err := c.app(nil).Model()
+		here, path := len(all), c.name
+		for i, one := range append([]command{c}, c.subs...) {
+			model, err := one.app(nil).Model()
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c.name, err)
+				return nil, fmt.Errorf("%s: %w", one.name, err)
 			}
-			first := len(all)
-			all = append(all, placesOf(c.name, model.Node, nil)...)
-			for _, sub := range c.subs {
-				model, err := sub.app(nil).Model()
-				if err != nil {
-					return nil, fmt.Errorf("%s %s: %w", c.name, sub.name, err)
-				}
-				all[first].words = append(all[first].words, word{sub.name, sub.summary})
-				all = append(all, placesOf(c.name+" "+sub.name, model.Node, nil)...)
+			if i > 0 {
+				all[here].words = append(all[here].words, word{one.name, one.summary})
+				path = c.name + " " + one.name
 			}
+			all = append(all, placesOf(path, model.Node, nil)...)
 		}
 		root.words = append(root.words, word{c.name, c.summary})
 		if c.name == serveName {
@@ -78,6 +72,11 @@ func places() ([]place, error) {
 // after its subcommands as well; those of the default one hold before.
 func placesOf(path string, node *kong.Node, inherited []flag) []place {
 	here := place{path: path, flags: append(slices.Clone(inherited), flagsOf(node)...)}
+	for _, argument := range node.Positional {
+		for _, value := range argument.EnumSlice() {
+			here.words = append(here.words, word{value, ""})
+		}
+	}
 	var below []place
 	for _, child := range node.Children {
 		here.words = append(here.words, word{child.Name, child.Help})

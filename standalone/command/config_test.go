@@ -52,7 +52,7 @@ func TestConfigCheck(t *testing.T) {
 // An address that is none is a wrong flag: the data folder is not created.
 func TestServe_WrongAddresses(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for _, arg := range []string{"--edge-addr=8080", "--ingest-addr=foo", "--janitor-addr=a:b:c", "--nats-addr=4222", "--nats-addr=127.0.0.1:http", "--admin-addr=:99999"} {
+	for _, arg := range []string{"--edge-addr=8080", "--ingest-addr=foo", "--janitor-addr=a:b:c", "--nats-addr=4222", "--admin-addr=:99999"} {
 		flag, _, _ := strings.Cut(arg, "=")
 		if code, _, errs := runs(t, arg); code != daemon.ExitUsage || !strings.Contains(errs, flag+" must be HOST:PORT") {
 			t.Errorf("%s: %d %q", arg, code, errs)

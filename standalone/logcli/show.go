@@ -35,7 +35,12 @@ type setting struct {
 	limit bool // a smaller value deletes events
 }
 
-func (f setting) value(s eventlog.Settings) string { return f.text(f.get(s)) }
+func (f setting) value(s eventlog.Settings) string {
+	if n := f.get(s); n >= 0 {
+		return f.text(n)
+	}
+	return "no limit"
+}
 
 func (f setting) shrinks(from, to eventlog.Settings) bool {
 	return f.limit && eventlog.SmallerLimit(f.get(to), f.get(from))
@@ -47,10 +52,10 @@ var settings = []setting{
 	{"replicas", func(s eventlog.Settings) int64 { return int64(s.Replicas) }, countText, false},
 	{"max-age", func(s eventlog.Settings) int64 { return int64(s.MaxAge) }, ageText, true},
 	{"max-events-per-stream", func(s eventlog.Settings) int64 { return s.MaxEventsPerStream }, countText, true},
-	{"max-bytes", func(s eventlog.Settings) int64 { return s.MaxBytes }, bytesText, true},
-	{"max-message-bytes", func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }, bytesText, false},
+	{"max-bytes", func(s eventlog.Settings) int64 { return s.MaxBytes }, flagtype.FormatBytes, true},
+	{"max-message-bytes", func(s eventlog.Settings) int64 { return int64(s.MaxMessageBytes) }, flagtype.FormatBytes, false},
 	{"max-events-per-session", func(s eventlog.Settings) int64 { return s.MaxEventsPerSession }, countText, true},
-	{"max-bytes-per-session", func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }, bytesText, true},
+	{"max-bytes-per-session", func(s eventlog.Settings) int64 { return s.MaxBytesPerSession }, flagtype.FormatBytes, true},
 	{"max-streams-per-session", func(s eventlog.Settings) int64 { return s.MaxStreamsPerSession }, countText, true},
 	{"compression", func(s eventlog.Settings) int64 { return map[bool]int64{true: 1}[s.Compression] }, yesText, false},
 }
@@ -62,28 +67,9 @@ func yesText(n int64) string {
 	return "yes"
 }
 
-const noLimit = "no limit"
+func countText(n int64) string { return strconv.FormatInt(n, 10) }
 
-func countText(n int64) string {
-	if n < 0 {
-		return noLimit
-	}
-	return strconv.FormatInt(n, 10)
-}
-
-func bytesText(n int64) string {
-	if n < 0 {
-		return noLimit
-	}
-	return flagtype.FormatBytes(n)
-}
-
-func ageText(n int64) string {
-	if n < 0 {
-		return noLimit
-	}
-	return flagtype.FormatDuration(time.Duration(n))
-}
+func ageText(n int64) string { return flagtype.FormatDuration(time.Duration(n)) }
 
 // shownLog is what --json prints. -1 is no limit.
 type shownLog struct {

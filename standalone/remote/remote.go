@@ -100,7 +100,7 @@ func (f Flags) Token() (client.TokenFunc, error) {
 		return strings.TrimSpace(string(token)), nil
 	}
 	token, err := read(context.Background())
-	if info, statErr := os.Stat(f.TokenFile); statErr == nil && !info.Mode().IsRegular() { // a pipe is read once
+	if !flagtype.ReadTwice(f.TokenFile) { // a pipe
 		read = func(context.Context) (string, error) { return token, nil }
 	}
 	return read, err

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
 )
 
@@ -23,8 +24,13 @@ func TestMain(m *testing.M) {
 
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return runApp(t, App, args...)
+}
+
+func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
-	a := App(args)
+	a := app(args)
 	a.Stdout, a.Stderr = &out, &errs
 	return a.Main(), out.String(), errs.String()
 }

@@ -111,19 +111,14 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	closeErr := publisher.Close(ctx)
 	t.refused += refused
 	_, _ = fmt.Fprintln(status, t)
+	err = cmp.Or(t.err(), readErr, closeErr)
 	switch {
-	case t.err() != nil:
-		return t.err()
-	case readErr != nil:
-		return readErr
-	case closeErr != nil:
-		return closeErr
-	case t.refused > 0:
-		return fmt.Errorf("rejected: %d", t.refused)
-	case t.unknown > 0:
-		return fmt.Errorf("unknown outcome: %d", t.unknown)
+	case err == nil && t.refused > 0:
+		err = fmt.Errorf("rejected: %d", t.refused)
+	case err == nil && t.unknown > 0:
+		err = fmt.Errorf("unknown outcome: %d", t.unknown)
 	}
-	return nil
+	return err
 }
 
 // oneLine returns messages without line breaks. What is not JSON is said when it is published.
