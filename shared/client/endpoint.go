@@ -31,14 +31,15 @@ func newEndpoint(base string, token TokenFunc, client *http.Client, idle int) en
 	e := endpoint{base: strings.TrimRight(base, "/"), token: token, http: client}
 	if client == nil {
 		e.own = ownTransport(idle)
-		e.http = &http.Client{Transport: e.own, CheckRedirect: followRedirect}
+		e.http = &http.Client{Transport: e.own, CheckRedirect: FollowRedirect}
 	}
 	return e
 }
 
-// followRedirect follows up to ten redirects, as net/http does, and keeps the token from other origins, as
-// fetch does: net/http takes it along to other ports, to subdomains, and between http and https.
-func followRedirect(req *http.Request, via []*http.Request) error {
+// FollowRedirect follows up to ten redirects, as net/http does, and keeps the token from other origins, as
+// fetch does: net/http takes it along to other ports, to subdomains, and between http and https. It is for
+// the CheckRedirect of an HTTPClient.
+func FollowRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("more than ten redirects")
 	}

@@ -52,11 +52,11 @@ func newAPI(f remote.Flags, status io.Writer) (a *api, done func(), err error) {
 }
 
 // followReads has net/http follow the redirects of reads alone: it would repeat a DELETE or POST as a GET.
-func followReads(_ *http.Request, via []*http.Request) error {
-	if via[0].Method != http.MethodGet || len(via) > 10 {
+func followReads(req *http.Request, via []*http.Request) error {
+	if via[0].Method != http.MethodGet {
 		return http.ErrUseLastResponse
 	}
-	return nil
+	return client.FollowRedirect(req, via)
 }
 
 // page is a part of the list of sessions.
@@ -159,6 +159,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	}
 	if resp.StatusCode >= 300 {
 		code, err := refusal(resp.StatusCode, answer)
+		if resp.Request.Response != nil {
+			err = fmt.Errorf("%w; the request was redirected to %s", err, resp.Request.URL.Redacted())
+		}
 		return nil, a.flags.Refused(err, resp.StatusCode, code)
 	}
 	return answer, nil

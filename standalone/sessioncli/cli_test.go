@@ -35,6 +35,15 @@ func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code i
 	return a.Main(), out.String(), errs.String()
 }
 
+func tokenFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // asked is a server that gives the same answer to each request for a path, and keeps
 // the requests.
 type asked struct {
@@ -122,10 +131,7 @@ func TestCreateAndClose(t *testing.T) {
 	a, url := serve(t, map[string]string{
 		"POST /v1/sessions": second, "DELETE /v1/sessions/a%2Fb": "", "DELETE /v1/sessions/demo/streams/%3F?clear=true": "",
 	})
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(" secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := tokenFile(t, " secret\n")
 	for _, args := range [][]string{{"create"}, {"create", "7", "--token-file=" + file, "--owner=alice", "--members=bob,carol"}, {"close", "a/b"}, {"close", "demo", "?", "--clear"}} {
 		want := map[string]string{"a/b": "session a/b is closed\n", "demo": "stream ? of session demo is closed\n"}[args[min(len(args)-1, 1)]]
 		if args[0] == "create" {
@@ -151,10 +157,7 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 		t.Errorf("%d %q", code, errs)
 	}
 	for text, hint := range map[string]string{"\n": "; the file of --token-file is empty", "token": ""} {
-		file := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		file := tokenFile(t, text)
 		if code, _, errs := run(t, "--url="+s.URL, "--token-file="+file); code != 1 || errs != "rejoin sessions: A valid token is required. (401 unauthorized)"+hint+"\n" {
 			t.Errorf("%q: %d %q", text, code, errs)
 		}
@@ -187,10 +190,7 @@ func TestErrors_UntrustedCertificate(t *testing.T) {
 // RFC 6750 has no Bearer credentials without a token.
 func TestToken_EmptyFile(t *testing.T) {
 	a, url := serve(t, map[string]string{"GET /v1/sessions/demo": first})
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := tokenFile(t, "\n")
 	if code, _, errs := run(t, "demo", "--json", "--token-file="+file, url); code != 0 || fmt.Sprint(a.got) != "[GET /v1/sessions/demo]" {
 		t.Errorf("%d %q, sent %q", code, errs, a.got)
 	}

@@ -111,15 +111,22 @@ func (r *reported) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// A redirected DELETE would become a GET, whose answer says nothing of a close.
-func TestAPI_RedirectOfAChange(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/moved" {
-			http.Redirect(w, r, "/moved", http.StatusMovedPermanently)
+// A redirected DELETE would become a GET, whose answer says nothing of a close. Another origin gets no token.
+func TestAPI_Redirect(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if token := r.Header.Get("Authorization"); token != "" {
+			t.Errorf("another origin is sent %q", token)
+		}
+		if r.URL.Path == "/refused" {
+			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
+	defer other.Close()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusMovedPermanently)
+	}))
 	defer s.Close()
-	a, done, err := newAPI(remote.Flags{URL: s.URL}, io.Discard)
+	a, done, err := newAPI(remote.Flags{URL: s.URL, TokenFile: tokenFile(t, "secret")}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +135,9 @@ func TestAPI_RedirectOfAChange(t *testing.T) {
 		if _, err := a.do(t.Context(), method, "/", nil); (err == nil) != ok {
 			t.Errorf("%s: %v", method, err)
 		}
+	}
+	if _, err := a.do(t.Context(), http.MethodGet, "/refused", nil); err == nil || !strings.Contains(err.Error(), "redirected to "+other.URL) {
+		t.Errorf("a refusal: %v", err)
 	}
 }
 
