@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 
 	"rejoin/shared/client"
+	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/waittest"
 	"rejoin/standalone/remote"
@@ -26,13 +27,40 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 func run(t *testing.T, in string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, status, errs bytes.Buffer
-	a := tailApp(args[1:], &status)
-	if args[0] == "publish" {
-		a = publishApp(args[1:], strings.NewReader(in), &status)
-	}
+	a := app(strings.NewReader(in), &status, args)
 	a.Stdout, a.Stderr = &out, &errs
 	code = a.Main()
 	return code, out.String(), status.String() + errs.String()
+}
+
+func app(in io.Reader, status io.Writer, args []string) daemon.App {
+	if args[0] == "publish" {
+		return publishApp(args[1:], in, status)
+	}
+	return tailApp(args[1:], status)
+}
+
+// interrupted runs a command, and interrupts it when it reports something.
+func interrupted(seen string, args ...string) (code int, status, stderr string) {
+	signals := make(chan os.Signal, 1)
+	report := &noticed{seen: seen, then: func() { signals <- os.Interrupt }}
+	var errs bytes.Buffer
+	a := app(strings.NewReader("1\n"), report, args)
+	a.Stdout, a.Stderr, a.Signals = io.Discard, &errs, signals
+	code = a.Main()
+	return code, report.String(), errs.String()
+}
+
+// serve is a server that gives the same answer to each request.
+func serve(t *testing.T, status int, mediaType, body string) (url string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", mediaType)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 // ingest answers each line of a request in its turn, and keeps what it got.
@@ -168,14 +196,10 @@ func TestTail_PrintsUntilTheStreamEnds(t *testing.T) {
 // A publisher controls no terminal on which its events are printed.
 func TestTail_TerminalControls(t *testing.T) {
 	message := "\"\u009b31m \u009d0;title\u009c \u007f é\""
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprintf(w, "id: t_tag_1\ndata: {\"id\":\"t_tag_1\",\"stream\":\"t\",\"message\":%s}\n\nevent: close\ndata: {}\n\n", message)
-	}))
-	defer s.Close()
+	url := serve(t, http.StatusOK, "text/event-stream", "id: t_tag_1\ndata: {\"id\":\"t_tag_1\",\"stream\":\"t\",\"message\":"+message+"}\n\nevent: close\ndata: {}\n\n")
 	const want = `"\u009b31m \u009d0;title\u009c \u007f é"`
 	for _, flag := range []string{"--json", "--format={{.Message}}"} {
-		if code, out, _ := run(t, "", "tail", "s", "--url="+s.URL, flag); code != 0 || !strings.Contains(out, want) {
+		if code, out, _ := run(t, "", "tail", "s", "--url="+url, flag); code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: code %d, output %q", flag, code, out)
 		}
 	}
@@ -240,17 +264,13 @@ func TestTail_Options(t *testing.T) {
 
 // In the flow of a session, an event's own ID is no cursor: tail prints the one that --from takes.
 func TestTail_CursorOfAFlow(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, "id: *_abcdefg_7\ndata: {\"id\":\"t_1234567_7\",\"stream\":\"t\",\"message\":[1]}\n\nevent: close\ndata: {}\n\n")
-	}))
-	defer s.Close()
+	url := serve(t, http.StatusOK, "text/event-stream", "id: *_abcdefg_7\ndata: {\"id\":\"t_1234567_7\",\"stream\":\"t\",\"message\":[1]}\n\nevent: close\ndata: {}\n\n")
 	for flag, want := range map[string]string{
 		"--count=0":            "*_abcdefg_7 t [1]\n",
 		"--format={{.Cursor}}": "*_abcdefg_7\n",
 		"--json":               `{"id":"t_1234567_7","cursor":"*_abcdefg_7","stream":"t","type":"message","time":"0001-01-01T00:00:00Z","message":[1]}` + "\n",
 	} {
-		if code, out, status := run(t, "", "tail", "s", "--url="+s.URL, flag); code != 0 || out != want {
+		if code, out, status := run(t, "", "tail", "s", "--url="+url, flag); code != 0 || out != want {
 			t.Errorf("%s: code %d, %q, %q", flag, code, out, status)
 		}
 	}
@@ -309,13 +329,7 @@ func TestPublish_RefusedUntilUnknown(t *testing.T) {
 
 // A server that refuses has answered, so an interruption is no failure.
 func TestTail_InterruptedWhileRefused(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }))
-	defer s.Close()
-	signals := make(chan os.Signal, 1)
-	status := &noticed{seen: "; trying again", then: func() { signals <- os.Interrupt }}
-	a := tailApp([]string{"s", "--url=" + s.URL}, status)
-	a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
-	if code := a.Main(); code != 0 {
+	if code, status, _ := interrupted("; trying again", "tail", "s", "--url="+serve(t, http.StatusTooManyRequests, "", "")); code != 0 {
 		t.Errorf("code %d, %q", code, status)
 	}
 }
@@ -329,17 +343,9 @@ func TestInterrupted_WithoutAServer(t *testing.T) {
 		"publish": "0 stored (0 duplicates), 0 rejected\nrejoin publish: interrupted; line 1 and later were not stored\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			failed := make(chan os.Signal, 1)
-			status := &noticed{seen: "does not answer", then: func() { failed <- os.Interrupt }}
-			a := tailApp([]string{"s", "t", "--url=" + s.URL}, status)
-			if name == "publish" {
-				a = publishApp([]string{"s", "t", `{"n":1}`, "--url=" + s.URL}, nil, status)
-			}
-			var errs bytes.Buffer
-			a.Stdout, a.Stderr, a.Signals = io.Discard, &errs, failed
-			code := a.Main()
-			if _, said, _ := strings.Cut(status.String(), "\n"); code != 1 || said+errs.String() != want {
-				t.Errorf("code %d, %q", code, said+errs.String())
+			code, status, errs := interrupted("does not answer", name, "s", "t", "--url="+s.URL)
+			if _, said, _ := strings.Cut(status, "\n"); code != 1 || said+errs != want {
+				t.Errorf("code %d, %q", code, said+errs)
 			}
 		})
 	}
@@ -353,18 +359,10 @@ func TestSilentServer_IsReported(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(s.Close)
-	for name, args := range map[string][]string{"tail": nil, "publish": nil, "publish an argument": {`{"n":1}`}} {
-		t.Run(name, func(t *testing.T) {
+	for _, args := range []string{"tail s t", "publish s t", `publish s t {"n":1}`} {
+		t.Run(args, func(t *testing.T) {
 			t.Parallel()
-			signals := make(chan os.Signal, 1)
-			status := &noticed{seen: "(no answer yet)", then: func() { signals <- os.Interrupt }}
-			args := append([]string{"s", "t", "--url=" + s.URL}, args...)
-			a := tailApp(args, status)
-			if name != "tail" {
-				a = publishApp(args, strings.NewReader("1\n"), status)
-			}
-			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
-			if code := a.Main(); code != 1 {
+			if code, status, _ := interrupted("(no answer yet)", append(strings.Fields(args), "--url="+s.URL)...); code != 1 {
 				t.Errorf("code %d, %q", code, status)
 			}
 		})
@@ -376,20 +374,11 @@ func TestUntrustedCertificate_IsReported(t *testing.T) {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs that the client ends the handshake
 	s.StartTLS()
 	defer s.Close()
-	for name, args := range map[string][]string{"tail": {"s"}, "publish": {"s", "t", "1"}} {
-		t.Run(name, func(t *testing.T) {
-			signals := make(chan os.Signal, 1)
-			status := &noticed{seen: "trying again", then: func() { signals <- os.Interrupt }}
-			a := tailApp(append(args, "--url="+s.URL), status)
-			if name == "publish" {
-				a = publishApp(append(args, "--url="+s.URL), nil, status)
-			}
-			a.Stdout, a.Stderr, a.Signals = io.Discard, io.Discard, signals
-			want := s.URL + ": the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
-			if code := a.Main(); code != 1 || !strings.HasPrefix(status.String(), want) {
-				t.Errorf("code %d, %q", code, status)
-			}
-		})
+	for _, command := range []string{"tail", "publish"} {
+		want := s.URL + ": the server's certificate is not trusted (x509: certificate signed by unknown authority); SSL_CERT_FILE can name"
+		if code, status, _ := interrupted("trying again", command, "s", "t", "--url="+s.URL); code != 1 || !strings.HasPrefix(status, want) {
+			t.Errorf("%s: code %d, %q", command, code, status)
+		}
 	}
 }
 
@@ -466,35 +455,25 @@ func TestPublish_Hints(t *testing.T) {
 		t.Errorf("of a text without quotes it says %q", status)
 	}
 	for _, answer := range []int{http.StatusNotFound, http.StatusBadRequest} { // as TLS answers plain HTTP
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(answer) }))
+		url := serve(t, answer, "", "")
 		for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
-			if _, _, status := run(t, "", append(args, "--url="+s.URL)...); !strings.Contains(status, "is --url="+s.URL+" the address of Rejoin, and is it http:// or https://?") {
+			if _, _, status := run(t, "", append(args, "--url="+url)...); !strings.Contains(status, "is --url="+url+" the address of Rejoin, and is it http:// or https://?") {
 				t.Errorf("%v: of another server it says %q", args, status)
 			}
 		}
-		s.Close()
 	}
-	port := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // of ingest, which has no GET
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		_, _ = w.Write([]byte(`{"status":405,"code":"method_not_allowed","title":"no","detail":"The Allow header lists the methods."}`))
-	}))
-	defer port.Close()
-	if _, _, status := run(t, "", "tail", "s", "--url="+port.URL); !strings.Contains(status, "is --url="+port.URL+" the address of Rejoin") {
+	const problem = "application/problem+json"
+	ofIngest := serve(t, http.StatusMethodNotAllowed, problem, `{"status":405,"code":"method_not_allowed","title":"no","detail":"The Allow header lists the methods."}`)
+	if _, _, status := run(t, "", "tail", "s", "--url="+ofIngest); !strings.Contains(status, "is --url="+ofIngest+" the address of Rejoin") {
 		t.Errorf("of a service without the method it says %q", status)
 	}
-	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(http.StatusUnauthorized)
-		_, _ = w.Write([]byte(`{"status":401,"code":"unauthorized","title":"no token"}`))
-	}))
-	defer guarded.Close()
+	guarded := serve(t, http.StatusUnauthorized, problem, `{"status":401,"code":"unauthorized","title":"no token"}`)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
-		args = append(args, "--url="+guarded.URL)
+		args = append(args, "--url="+guarded)
 		if _, _, status := run(t, "", args...); !strings.Contains(status, "give a token with --token-file") {
 			t.Errorf("%v without a token: %q", args, status)
 		}
