@@ -278,14 +278,12 @@ func TestTail_CursorOfAFlow(t *testing.T) {
 
 // A server that refuses for now is reported as one that answers, and that it accepts again.
 func TestTail_ServerRefusesFirst(t *testing.T) {
-	answers := make(chan int, 3)
-	for _, status := range []int{503, 200} {
-		answers <- status
-	}
+	answers, asked := []int{200, 503, 200}, 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		w.WriteHeader(<-answers)
-		_, _ = io.WriteString(w, strings.Replace(stream, "retry: 10\n", "", 1))
+		w.WriteHeader(answers[asked])
+		_, _ = io.WriteString(w, []string{"retry: 1\n\n", "", stream}[asked])
+		asked++
 	}))
 	defer s.Close()
 	code, _, status := run(t, "", "tail", "s", "t", "--url="+s.URL)
