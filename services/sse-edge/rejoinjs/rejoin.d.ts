@@ -120,7 +120,7 @@ export interface SubscribeOptions<Message = unknown> {
   onEvent?(event: RejoinEvent<Message>): unknown
   /** Is called where events are missing. Default: a warning on the console. */
   onGap?(gap: Gap): unknown
-  /** Is called once, when nothing will follow. Default: errors go to the console. */
+  /** Is called once, when nothing will follow; what it throws goes to the console. Default: errors go there. */
   onClose?(end: End): void
   /** Is called with each state but `closed`, which `onClose` reports. */
   onState?(state: Exclude<State, 'closed'>, detail: StateDetail): void
