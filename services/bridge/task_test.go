@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -689,10 +690,13 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 	}
 }
 
-// The questions that a task's client has not answered are known to the next bridge.
+// The questions that a task's client has not answered are known to the next bridge, and so are those whose answer
+// the server does not have: it is not acknowledged.
 func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	var id string
+	var away atomic.Bool
+	away.Store(true)
 	release, told := make(chan struct{}), make(chan string, 1)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		id = string(m.ID)
@@ -701,6 +705,9 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 		<-r.Context().Done()
 	})
 	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if away.Load() {
+			panic(http.ErrAbortHandler)
+		}
 		w.WriteHeader(http.StatusAccepted)
 		if string(m.ID) == `"question"` {
 			told <- string(m.Result)
@@ -721,13 +728,19 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s.created(t, c)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.hasEventID(t, c)
+	const answer = `,"inputResponses":{"q1":{"action":"accept"}}`
+	update := make(chan rpc.Answer, 1)
+	go func() { update <- s.about(t, c, mcp.MethodUpdateTask, answer) }()
+	waittest.Until(t, "the server is told", func() bool { return up.posted("accept") > 0 })
 	first.stop()
+	wantStatus(t, waittest.Receive(t, "the client is answered", update), http.StatusServiceUnavailable)
+	away.Store(false)
 	s.start(t, cfg)
 	is := s.becomes(t, c.Session, mcp.TaskInputRequired)
 	if want := map[string]json.RawMessage{"q1": json.RawMessage(`"question"`)}; !cmp.Equal(is.Asked, want) {
 		t.Fatalf("the state is %+v", is)
 	}
-	s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{"action":"accept"}}`)
+	s.acknowledged(t, c, mcp.MethodUpdateTask, answer)
 	if got := <-told; got != `{"action":"accept"}` {
 		t.Errorf("the server is told %s", got)
 	}

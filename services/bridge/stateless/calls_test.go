@@ -116,8 +116,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	k := &task{}
 	k.is.Requests = map[string]json.RawMessage{asked.key: json.RawMessage("{}")}
 	work := &translated{taskState: taskState{made: k}, open: []question{asked, next}}
-	work.updateTask(translate.Object{next.key: json.RawMessage("{}")})
-	if len(work.open) != 2 {
+	if err := work.updateTask(translate.Object{next.key: json.RawMessage("{}")}); err != nil || len(work.open) != 2 {
 		t.Error("the question was answered")
 	}
 }

@@ -209,7 +209,7 @@ func (p *passed) askClient() bool {
 	return !p.over
 }
 
-func (p *passed) updateTask(answers translate.Object) {
+func (p *passed) updateTask(answers translate.Object) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	taken := 0
@@ -229,6 +229,7 @@ func (p *passed) updateTask(answers translate.Object) {
 		p.made.working()
 		close(p.answered)
 	}
+	return nil
 }
 
 func (p *passed) cancelTask(why string) {

@@ -201,7 +201,9 @@ func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 		if rpc.Unmarshal(r.Params["inputResponses"], &answers) != nil {
 			return upstream.About(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."), []json.RawMessage{r.ID})
 		}
-		work.updateTask(answers)
+		if err := work.updateTask(answers); err != nil {
+			return upstream.About(upstream.Unreachable(err), []json.RawMessage{r.ID})
+		}
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
 }

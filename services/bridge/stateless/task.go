@@ -226,8 +226,8 @@ type taskWork interface {
 	makeTask()
 	// IsTask reports whether it is one.
 	IsTask() bool
-	// updateTask takes a client's answers to what it was asked.
-	updateTask(answers translate.Object)
+	// updateTask takes a client's answers to what it was asked. The error says why they are not taken.
+	updateTask(answers translate.Object) error
 	// cancelTask ends the call.
 	cancelTask(why string)
 	// RefreshTask stores the state again that has not changed for long.

@@ -350,7 +350,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 	}
 	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
 		t.session.Go(func() {
-			t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
+			_ = t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
 		})
 		return
 	}
@@ -416,7 +416,12 @@ func (t *translated) askClient() {
 
 // reply answers a question of the server's.
 func (t *translated) reply(q question, result json.RawMessage) {
-	t.session.Go(func() { t.send(translate.Message(map[string]any{"id": q.id, "result": result})) })
+	t.session.Go(func() { _ = t.send(q.answer(result)) })
+}
+
+// answer returns the response to a question.
+func (q question) answer(result json.RawMessage) []byte {
+	return translate.Message(map[string]any{"id": q.id, "result": result})
 }
 
 // takeAnswers gives the server the answers to its questions. The caller holds the lock.
@@ -431,8 +436,8 @@ func (t *translated) takeAnswers(answers translate.Object) {
 }
 
 // send sends a response to the server, again when it cannot be reached: the server waits for it, and
-// takes it once.
-func (t *translated) send(data []byte) {
+// takes it once. The error says why it has none.
+func (t *translated) send(data []byte) error {
 	ctx, cancel := context.WithTimeout(t.session.Ctx, t.session.Host.Config.OpenTimeout)
 	defer cancel()
 	var a rpc.Answer
@@ -445,6 +450,10 @@ func (t *translated) send(data []byte) {
 	if err != nil || a.Status != http.StatusAccepted {
 		t.session.Host.Log.Warn("the MCP server did not take what its client answered", "session", t.session.Name, "status", a.Status)
 	}
+	if err != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func (t *translated) takeNotification(m rpc.Message, it call.Item) error {

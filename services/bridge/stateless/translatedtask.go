@@ -3,7 +3,7 @@ package stateless
 import (
 	"crypto/rand"
 	"encoding/json"
-	"maps"
+	"slices"
 	"time"
 
 	"rejoin/services/bridge/host"
@@ -97,14 +97,27 @@ func (t *translated) continueTask(k *task) {
 	t.keys = rand.Text() // the keys of questions that were answered are not known, and a task has each once
 }
 
-func (t *translated) updateTask(answers translate.Object) {
+// updateTask also sends the answers before it returns: until the server has them, the task's state has the questions,
+// and the next bridge takes the answers again.
+func (t *translated) updateTask(answers translate.Object) (err error) {
+	t.mu.Lock()
+	asked, requests := slices.Clone(t.open), t.made.is.Requests
+	t.mu.Unlock()
+	taken := map[string]bool{}
+	for _, q := range asked {
+		if result, ok := answers[q.key]; ok && requests[q.key] != nil && err == nil { // else the client has not been asked
+			err = t.send(q.answer(result))
+			taken[q.key] = err == nil
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := len(t.open)
-	maps.DeleteFunc(answers, func(key string, _ json.RawMessage) bool { return t.made.is.Requests[key] == nil }) // the client has not been asked
-	t.takeAnswers(answers)
+	t.open = slices.DeleteFunc(t.open, func(q question) bool { return taken[q.key] })
 	switch {
-	case t.over || len(t.open) == was:
+	case t.over:
+		return nil
+	case len(t.open) == was:
 	case len(t.open) > 0:
 		t.askTask()
 	default:
@@ -114,6 +127,7 @@ func (t *translated) updateTask(answers translate.Object) {
 			t.first.Unpause()
 		}
 	}
+	return err
 }
 
 func (t *translated) cancelTask(why string) {
