@@ -361,7 +361,9 @@ func TestRequiredTask(t *testing.T) {
 			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"message":"broken"`) {
 				t.Errorf("a call that becomes no task is answered %d %s", a.Status, a.Data)
 			}
-			wantStatus(t, s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)), http.StatusForbidden)
+			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)); a.Status != http.StatusForbidden || !strings.Contains(string(a.Data), `"id":1`) {
+				t.Errorf("a call that is refused is answered %d %s", a.Status, a.Data)
+			}
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
 			if meta == tasks {
 				s.created(t, c)

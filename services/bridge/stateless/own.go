@@ -71,6 +71,7 @@ func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc
 	}
 	select {
 	case a := <-c.Reply:
+		a.Data = translate.WithID(a.Data, json.RawMessage("null")) // it is about the client's request
 		return r.response, &a
 	default:
 		return r.response, new(upstream.Unreachable(upstream.ErrUnanswered))
