@@ -143,22 +143,34 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// Nor is one whose bridge stops meanwhile.
+// Nor is one whose bridge stops meanwhile, unless the server does not have it yet, or does nothing for it.
 func TestStateless_BridgeStopsDuringACall(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	modern, earlier := newModern(t), newEarlier(t)
+	for _, tt := range []struct {
+		up            *server
+		method, hangs string
+		status        int
+	}{
+		{modern, mcp.MethodCallTool, mcp.MethodCallTool, http.StatusGatewayTimeout},
+		{earlier, mcp.MethodCallTool, mcp.MethodCallTool, http.StatusGatewayTimeout},
+		{modern, mcp.MethodDiscover, mcp.MethodDiscover, http.StatusServiceUnavailable},
+		{modern, mcp.MethodListen, mcp.MethodListen, http.StatusServiceUnavailable},
+		{earlier, mcp.MethodCallTool, rpc.MethodInitialize, http.StatusServiceUnavailable},
+	} {
 		s := newSystem(t, eventlog.Settings{})
-		in := s.start(t, testConfig(up.URL))
+		in := s.start(t, testConfig(tt.up.URL))
+		in.server.SetEra(tt.up == modern, time.Hour)
 		begun := make(chan struct{})
-		up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) {
+		tt.up.handle(tt.hangs, func(_ *writing, r *http.Request, _ rpc.Message) {
 			close(begun)
 			<-r.Context().Done()
 		})
 		answer := make(chan rpc.Answer, 1)
-		go func() { answer <- s.do(t, statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")) }()
-		waittest.Receive(t, "the server has the call", begun)
+		go func() { answer <- s.do(t, statelessCall(t, "7", tt.method, `"name":"x","notifications":{}`, "")) }()
+		waittest.Receive(t, "the server has the request", begun)
 		in.stop()
-		if a := waittest.Receive(t, "the client is answered", answer); a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":7`) {
-			t.Errorf("%s: %d %v %s", name, a.Status, a.Header, a.Data)
+		if a := waittest.Receive(t, "the client is answered", answer); a.Status != tt.status || (a.Header.Get("Retry-After") != "") != (tt.status == http.StatusServiceUnavailable) || !strings.Contains(string(a.Data), `"id":7`) {
+			t.Errorf("%s during %s: %d %v %s", tt.method, tt.hangs, a.Status, a.Header, a.Data)
 		}
 	}
 }

@@ -142,6 +142,9 @@ type Call struct {
 	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
+	// Repeatable says that the client may make its request again: the MCP server does not have it yet, or changes
+	// nothing for it.
+	Repeatable atomic.Bool
 	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Others
 	// have a while to end the call.
 	CancelAtOnce bool
@@ -193,6 +196,12 @@ func (c *Call) Tell(a rpc.Answer) bool {
 	defer c.mu.Unlock()
 	if c.told {
 		return false
+	}
+	if a.Status == http.StatusGatewayTimeout && c.Repeatable.Load() {
+		a = upstream.Busy("the request was not served, and may be made again")
+	}
+	if a.Status >= http.StatusBadRequest {
+		a = upstream.About(a, c.IDs())
 	}
 	c.told = true
 	c.Reply <- a

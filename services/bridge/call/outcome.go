@@ -137,7 +137,7 @@ func (c *Call) End(why error) {
 	case why == nil, errors.Is(why, ErrClosed):
 	case errors.Is(why, upstream.ErrStopping):
 		c.Accept() // the next bridge will see to it
-		c.Tell(upstream.About(upstream.OutcomeUnknown(upstream.ErrStopping.Error()+", and the MCP server may have begun the request"), c.IDs()))
+		c.Tell(upstream.OutcomeUnknown(upstream.ErrStopping.Error() + ", and the MCP server may have begun the request"))
 	case errors.Is(why, host.ErrEnded):
 		c.Tell(host.Ended())
 	case errors.Is(why, upstream.ErrTimeout):
@@ -211,7 +211,7 @@ func (c *Call) Refuse(a rpc.Answer) {
 	if c.RefuseAs != nil {
 		a = c.RefuseAs(a)
 	}
-	if c.Tell(upstream.About(a, c.IDs())) {
+	if c.Tell(a) {
 		return
 	}
 	f := translate.Failure{Code: rpc.CodeInternal, Message: fmt.Sprintf("the MCP server refused the request: %d %s", a.Status, http.StatusText(a.Status))}

@@ -42,7 +42,7 @@ func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error
 		return true, nil // the response is the answer, if it comes in time
 	}
 	if d.failed != nil {
-		c.Tell(upstream.About(d.notOpened(), c.IDs())) // unless the response came meanwhile
+		c.Tell(d.notOpened()) // unless the response came meanwhile
 		return false, call.ErrClosed
 	}
 	c.Tell(rpc.Answer{Status: http.StatusAccepted})
@@ -133,16 +133,12 @@ var errLimit = errors.New("too many sessions")
 
 // notOpened is what a client is answered whose session is not in the log.
 func (d *OnDemand) notOpened() rpc.Answer {
-	switch {
-	case errors.Is(d.failed, errLimit):
-		a := upstream.Busy(d.failed.Error())
-		a.Status = http.StatusTooManyRequests
-		return a
-	case d.listens:
-		return upstream.Busy("the session cannot be registered now")
-	default:
+	if !errors.Is(d.failed, errLimit) {
 		return upstream.OutcomeUnknown(begun + "its response cannot be stored now")
 	}
+	a := upstream.Busy(d.failed.Error())
+	a.Status = http.StatusTooManyRequests
+	return a
 }
 
 // begun begins to say why a request has no response that may have reached the MCP server.

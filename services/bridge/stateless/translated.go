@@ -141,6 +141,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	}
 	t.taskSoon()
 	t.mu.Unlock()
+	c.Repeatable.Store(false)
 	data, refused := t.asTask(ctx, c.Stream)
 	if t.inner != nil {
 		c.RefuseAs = noResult
