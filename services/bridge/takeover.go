@@ -134,7 +134,7 @@ func (s *Service) takeOverSession(ctx context.Context, rec session.Record, meta 
 		h = s.table.New(rec.Session, rec.Life, rec.Owner, rec.Owner)
 		h.Up = up
 		h.ResumeAll(from)
-		h.Listen(from[rpc.Standalone])
+		h.Listen(new(from[rpc.Standalone]))
 	}
 	err := s.table.Hold(h)
 	if s.server.HasProcesses() {

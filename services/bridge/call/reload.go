@@ -68,8 +68,11 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		return false, err
 	}
 	q := eventlog.Query{Session: c.Session.Name, Life: c.Session.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
-	if c.Standalone() {
-		q.After = c.at.Sequence // others may write there, and nothing is a response
+	switch { // to the standalone stream others may write, and nothing there is a response
+	case c.Standalone() && c.at.ID == "":
+		q.After = state.Last
+	case c.Standalone():
+		q.After = c.at.Sequence
 	}
 	c.out.Last = state.Last
 	var again []logged

@@ -52,7 +52,7 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 	}
 	a := h.Request(c, ids)
 	if a.Status == http.StatusAccepted && initialized {
-		h.Listen(call.Cursor{})
+		h.Listen(nil)
 	}
 	return a
 }
@@ -171,7 +171,7 @@ func (h *Session) notify(c rpc.Call, initialized, answers bool) rpc.Answer {
 		case a.Status == http.StatusNotFound:
 			h.Finish(upstream.ErrGone)
 		case a.Status == http.StatusAccepted && initialized:
-			h.Listen(call.Cursor{})
+			h.Listen(nil)
 		}
 	}) {
 		give()

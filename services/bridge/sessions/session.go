@@ -202,14 +202,16 @@ func (h *Session) Call(stream string) *call.Call {
 	return h.calls[stream]
 }
 
-// Listen begins to listen to the upstream's standalone stream, once. The channel is closed when the
-// upstream has answered, or will not.
-func (h *Session) Listen(from call.Cursor) <-chan struct{} {
+// Listen begins to listen to the upstream's standalone stream, once: from where another bridge has stored it, or nil
+// where none has listened. The channel is closed when the upstream has answered, or will not.
+func (h *Session) Listen(from *call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
 		h.standalone = call.NewStandalone(h.Session, h.Receiver())
-		h.standalone.StartAt(from)
+		if from != nil {
+			h.standalone.StartAt(*from)
+		}
 	}
 	c := h.standalone
 	h.mu.Unlock()
@@ -218,7 +220,7 @@ func (h *Session) Listen(from call.Cursor) <-chan struct{} {
 	}
 	if !h.Go(func() {
 		defer c.WasTried()
-		if from.ID == "" || c.Reload(h.Ctx) {
+		if from == nil || c.Reload(h.Ctx) {
 			h.Up.Listen(h.Ctx, c, h.header)
 		}
 	}) {

@@ -175,7 +175,7 @@ const listenWithin = 5 * time.Second
 // listen begins to listen to the server's own stream.
 func (t *translated) listen(ctx context.Context) {
 	select {
-	case <-t.session.Listen(call.Cursor{}):
+	case <-t.session.Listen(nil):
 	case <-t.session.Host.Times.After(listenWithin):
 	case <-ctx.Done():
 	}
@@ -203,7 +203,7 @@ func (t *translated) resume(ctx context.Context, c *call.Call, client http.Heade
 	t.taskSoon()
 	t.mu.Unlock()
 	if t.mayAsk() {
-		t.session.Listen(t.heard)
+		t.session.Listen(&t.heard)
 	}
 	t.up.Resume(ctx, c, client)
 	t.linger(ctx)
