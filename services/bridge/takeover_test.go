@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -229,54 +228,42 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 	_, _, in, name := begun(t)
 	h, stream := in.table.Session(name), newStream(t, "1", "2")
 	w := call.NewWriter(in.host, name, h.Life, stream)
-	first, err := w.Put(waittest.Context(t), call.Item{Data: []byte(note(1))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, data := range []string{note(2), response("1")} {
-		if _, err := w.Put(waittest.Context(t), call.Item{Data: []byte(data)}); err != nil {
+	all := []call.Item{{ID: "e1", Data: []byte(note(1))}, {ID: "e2", Data: []byte(note(2))}, {ID: "e3", Data: []byte(response("1"))}}
+	var at []uint64
+	for _, it := range all {
+		sequence, err := w.Put(waittest.Context(t), it)
+		if err != nil {
 			t.Fatal(err)
 		}
+		at = append(at, sequence)
 	}
-	for id, want := range map[string][]bool{"": {false, false, false, false}, "e1": {false, true, true, false}} {
+	slices.Reverse(all) // another stream of the upstream may be resumed first
+	all = append(all, call.Item{ID: "e4", Data: []byte(note(2))})
+	for _, tt := range []struct {
+		id       string
+		onDemand bool // then the cursor of another stream may be an earlier one
+		want     []bool
+	}{
+		{"", false, []bool{false, false, false, false}},
+		{"e1", false, []bool{true, true, false, false}},
+		{"e1", true, []bool{true, true, true, false}},
+	} {
 		ids, _ := rpc.RequestIDs(stream)
-		c := call.New(h.Session, stream, ids)
-		c.StartAt(call.Cursor{ID: id, Sequence: first})
+		of := call.NewSession(in.host, name, h.Life, h)
+		of.OnDemand = tt.onDemand
+		c := call.New(of, stream, ids)
+		c.StartAt(call.Cursor{ID: tt.id, Sequence: at[0]})
 		if final, err := c.ReloadOnce(waittest.Context(t)); final || err != nil {
 			t.Fatal(final, err)
 		}
 		if left := c.IDs(); len(left) != 1 || string(left[0]) != "2" {
 			t.Errorf("the requests %s have no response", left)
 		}
-		for i, data := range []string{note(1), note(2), response("1"), note(2)} {
-			if got := c.Repeated([]byte(data)); got != want[i] {
-				t.Errorf("after the event %q message %d is repeated: %t", id, i, got)
+		for i, it := range all {
+			if got := c.Repeated(it); got != tt.want[i] {
+				t.Errorf("%+v: event %s is repeated: %t", tt, it.ID, got)
 			}
 		}
-	}
-}
-
-// A message that comes after the one that came again is another one, also when it says the same, and for the bridge
-// after the next.
-func TestReload_SameMessageAfterTheOneThatCameAgain(t *testing.T) {
-	_, _, in, name := begun(t)
-	h, stream := in.table.Session(name), newStream(t, "1")
-	w := call.NewWriter(in.host, name, h.Life, stream)
-	if _, err := w.Put(waittest.Context(t), call.Item{Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
-	at := call.Cursor{ID: "e0"}
-	for _, want := range []bool{true, false} {
-		c := call.New(h.Session, stream, []json.RawMessage{json.RawMessage("1")})
-		c.StartAt(at)
-		if _, err := c.ReloadOnce(waittest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
-		if got := c.Repeated([]byte(note(1))); got != want {
-			t.Errorf("after %+v the message is repeated: %t", at, got)
-		}
-		c.Moved("e1")
-		at = c.Cursor()
 	}
 }
 

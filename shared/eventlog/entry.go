@@ -52,6 +52,8 @@ type Entry struct {
 	Final bool
 	// Index is the publisher's own count; empty when it has none.
 	Index string
+	// MessageID is what [MessageID] returns of an event with an idempotency key; empty without.
+	MessageID string
 	// Trim is what an entry of the kind [event.Trim] says; nil when it cannot be read.
 	Trim *Trim
 	// Again says that this is an opening that was written again.
@@ -120,6 +122,7 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 	}
 	e.Final = h.Get(HeaderFinal) != ""
 	e.Index = h.Get(HeaderIndex)
+	e.MessageID = h.Get(jetstream.MsgIDHeader)
 	e.Trace = tracing.Read(h.Values)
 	switch subject.Kind {
 	case event.Trim:

@@ -157,7 +157,7 @@ type Call struct {
 	at      Cursor
 	resume  Cursor              // where the next bridge continues: at, or before what [Session.Asking] is about
 	stored  uint64              // the sequence of the log's last event
-	again   []logged            // what the log had after the cursor when the call was taken over
+	again   map[string]bool     // the [eventlog.MessageID] of what the log had after the cursor at the take-over
 	named   bool                // the log has the response that names the call's task
 	reading *upstream.IdleTimer // nil while nothing is waited for
 }

@@ -29,7 +29,7 @@ func (c *Call) Take(it Item) error {
 		m, it.Data = translate.OwnError(m, it.Data, id)
 	}
 	c.Session.Host.NoteChange(m) // before the client can learn of it
-	if c.To == nil && c.Repeated(it.Data) {
+	if c.To == nil && c.Repeated(it) {
 		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
 		return nil
 	}

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 
 	"rejoin/services/bridge/retry"
@@ -75,7 +74,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		q.After = c.at.Sequence
 	}
 	c.out.Last = state.Last
-	var again []logged
+	again := map[string]bool{}
 	named := false
 	for q.After < q.UpTo {
 		page, err := s.Backend.Log.Read(ctx, q)
@@ -90,8 +89,9 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
-			if c.at.ID != "" && e.Sequence > c.at.Sequence { // else the upstream resumes nothing
-				again = append(again, logged{sha256.Sum256(e.Data), e.Sequence})
+			// To the stream of a call on demand the standalone stream is stored, too, with a cursor of its own.
+			if c.at.ID != "" && (c.Session.OnDemand || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
+				again[e.MessageID] = true
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
 				c.answeredTo(m.ID)
@@ -116,28 +116,15 @@ func (c *Call) HasNamedTask() bool {
 	return c.named
 }
 
-// logged is an event of the log that the upstream may send once more.
-type logged struct {
-	hash     [sha256.Size]byte
-	sequence uint64
-}
-
-// Repeated reports whether a message is one that the log had when the call was taken over. Then the log's last event
-// of what has come is that one: to the bridge after this one, the same message is another.
-func (c *Call) Repeated(data []byte) bool {
+// Repeated reports whether an event of the upstream is one that the log had when the call was taken over.
+func (c *Call) Repeated(it Item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.again) == 0 {
+	if len(c.again) == 0 || it.ID == "" {
 		return false
 	}
-	sum := sha256.Sum256(data)
-	for i, has := range c.again {
-		if has.hash == sum {
-			c.again, c.stored = c.again[i+1:], max(c.stored, has.sequence)
-			return true
-		}
-	}
-	return false
+	key, index := it.key()
+	return c.again[eventlog.MessageID(c.Session.Name, c.Session.Life, c.Stream, key, index)]
 }
 
 // isTaskCreated reports whether an event is the response that names a task.

@@ -23,10 +23,6 @@ import (
 //
 // The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
 // others may write too.
-//
-// The next event of a stream begins when the one before is acknowledged. The idempotency key of
-// an event with an ID of the upstream also hashes its data, so an ID that is used twice loses
-// nothing.
 type Writer struct {
 	host                  *host.Host
 	session, Life, stream string
@@ -53,6 +49,12 @@ type Item struct {
 	Final bool
 }
 
+// key returns the idempotency key of an event with an ID: a bridge that resumes the upstream's stream gets the same
+// event again. An upstream that uses an ID twice loses nothing.
+func (it Item) key() (key string, index uint64) {
+	return "id:" + it.ID + "\n" + string(it.Data), uint64(it.Index) //nolint:gosec // an index
+}
+
 // Put stores an event, and returns its sequence, as long as ctx does not end between two
 // attempts. Errors are [upstream.ErrTooLarge], [ErrClosed], and ctx's cause.
 func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
@@ -61,9 +63,7 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		Data: it.Data, Final: it.Final, Trace: w.Trace,
 	}
 	if it.ID != "" {
-		// A bridge that resumes the upstream's stream gets the same event again. An
-		// upstream that uses an ID twice loses nothing.
-		e.Key, e.KeyIndex = "id:"+it.ID+"\n"+string(it.Data), uint64(it.Index) //nolint:gosec // an index
+		e.Key, e.KeyIndex = it.key()
 	} else {
 		e.Key, e.KeyIndex = "at:"+w.nonce, w.index
 		w.index++

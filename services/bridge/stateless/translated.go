@@ -300,11 +300,7 @@ func (t *translated) deliver(response []byte) {
 func (t *translated) final(c *call.Call, response []byte) (fits bool) {
 	fits = true
 	for _, id := range c.IDs() { // one
-		data := translate.WithID(response, id)
-		if c.Repeated(data) {
-			break
-		}
-		fits = c.Respond(id, data)
+		fits = c.Respond(id, translate.WithID(response, id))
 		if c != t.first {
 			c.Answered(id)
 		}
@@ -484,7 +480,7 @@ func (t *translated) takeNotification(m rpc.Message, it call.Item) error {
 	default:
 		return nil
 	}
-	if it.Data == nil || c.Repeated(it.Data) {
+	if it.Data == nil || c.Repeated(it) {
 		return nil
 	}
 	return c.StoreOrDrop(it)
