@@ -183,6 +183,26 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 	}
 }
 
+// A response may be stored although the bridge stops before it learns that. Then its request has no error, too.
+func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 && bytes.Contains(data, []byte(`"result":{}`)) {
+			copy(data[i+bytes.Index(data[i:], []byte(" _INBOX_")):], " _NOBOX_") // which nobody hears
+		}
+	}})}
+	cfg := stdioConfig(t)
+	cfg.AckTimeout = 100 * time.Millisecond
+	in := s.start(t, cfg)
+	name := s.ready(t)
+	stream, _ := s.request(t, name, "1", "rubbish")
+	waittest.Until(t, "the response is not acknowledged", func() bool { return in.metric(t, "publish_retries_total") > 0 })
+	in.stop()
+	if all, _ := s.read(t, name, stream); !slices.Equal(all, []string{response("1")}) {
+		t.Errorf("the stream has %v", all)
+	}
+}
+
 // A banner is left out and logged; a notification, which MCP allows, is for the client.
 func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -179,6 +179,9 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 		return err
 	}
 	for _, c := range h.streams() {
+		if _, err := c.ReloadOnce(ctx); err != nil { // a response may be stored without an answer of the log
+			return err
+		}
 		c.End(upstream.ErrExited)
 	}
 	return t.closeOnce(ctx, h)
