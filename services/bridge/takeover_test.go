@@ -267,6 +267,35 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 	}
 }
 
+// questions takes each message for a question that is not stored yet.
+type questions struct {
+	call.Receiver
+	of *call.Session
+}
+
+func (q questions) Take(rpc.Message, call.Item) error {
+	q.of.Asking.Store(true)
+	return nil
+}
+
+// The next bridge continues before a question that is not stored, and after the one before, however soon they came.
+func TestTake_QuestionSoonAfterAnother(t *testing.T) {
+	_, _, in, name := begun(t)
+	h := in.table.Session(name)
+	c := call.New(call.NewSession(in.host, name, h.Life, h), newStream(t, "1"), nil)
+	c.To = questions{of: c.Session}
+	for _, id := range []string{"e1", "e2"} {
+		c.Session.Asking.Store(false) // the one before is stored
+		if err := c.Take(call.Item{Data: []byte(note(1)), ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		c.Moved(id)
+	}
+	if at := c.Stored(); at.ID != "e1" {
+		t.Errorf("it continues after %+v", at)
+	}
+}
+
 // A response that was not stored when the bridge stopped may come again: the call is left to the next bridge.
 func TestStop_ResponseIsNotStored(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {

@@ -259,16 +259,10 @@ func (c *Call) Cursor() Cursor {
 func (c *Call) Stored() Cursor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle()
-	return c.resume
-}
-
-// settle has the next bridge continue after all that has come, unless some of it is not stored. The caller holds
-// the lock.
-func (c *Call) settle() {
-	if !c.Session.Asking.Load() {
+	if !c.Session.Asking.Load() { // all that has come is stored
 		c.resume = c.at
 	}
+	return c.resume
 }
 
 // Moved notes that everything up to an event of the upstream is stored, but for what [Session.Asking] is about; ""
@@ -280,7 +274,6 @@ func (c *Call) Moved(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
-	c.settle()
 }
 
 // Restart forgets how far the upstream's stream has been stored: it replays nothing then.

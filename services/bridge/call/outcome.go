@@ -46,6 +46,7 @@ func (c *Call) Take(it Item) error {
 		}
 	}
 	if c.To != nil {
+		c.Stored() // the next bridge continues before a question that comes now, and after one that is stored
 		err = c.To.Take(m, it)
 		if m.IsResponse() {
 			if err = c.handed(err); err == nil {
