@@ -387,18 +387,27 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 	}
 }
 
-// A server that does not acknowledge a subscription learns of the next one all the same. With that the client is
-// told of what it may have missed.
+// A server that does not acknowledge a subscription in time learns of the next one all the same. With an
+// acknowledgement, however late, the client is told of what it may have missed.
 func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)
-	acknowledges := up.on[mcp.MethodListen]
+	acknowledges, replaced := up.on[mcp.MethodListen], make(chan struct{})
 	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
-		if strings.Contains(string(m.Params), "file:///b") {
+		switch uris := string(m.Params); {
+		case strings.Contains(uris, "file:///c"):
+			select {
+			case <-replaced:
+			case <-r.Context().Done():
+			}
 			acknowledges(w, r, m)
+		case strings.Contains(uris, "file:///b"):
+			acknowledges(w, r, m)
+			close(replaced)
+		default:
+			w.stream()
+			<-r.Context().Done()
 		}
-		w.stream()
-		<-r.Context().Done()
 	})
 	cfg := testConfig(up.URL)
 	s.start(t, cfg, func(s *Service) {
@@ -415,6 +424,8 @@ func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 		waittest.Until(t, "the server learns of the subscription", func() bool { return up.posted(`"resourceSubscriptions":["file:///a"`) > 0 && up.posted(uri+`"]`) > 0 })
 	}
 	s.updated(t, name, "file:///a", 1)
+	s.set(t, name, "1", "resources/subscribe", `{"uri":"file:///c"}`)
+	s.updated(t, name, "file:///b", 2)
 }
 
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.

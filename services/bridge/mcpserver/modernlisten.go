@@ -57,8 +57,9 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 type listening struct {
 	uris   []string // of the resources
 	cancel context.CancelFunc
-	acked  chan struct{} // closed when it has been acknowledged
-	ended  chan struct{} // closed when it is over
+	ending <-chan struct{} // closed when it is to end, or has
+	acked  chan struct{}   // closed when it has been acknowledged
+	ended  chan struct{}   // closed when it is over
 }
 
 func (l *listening) end() {
@@ -73,7 +74,7 @@ func (l *listening) missed(f translate.Filter) translate.Filter {
 		return translate.Filter{URIs: f.URIs}
 	}
 	select {
-	case <-l.ended:
+	case <-l.ending:
 		return f
 	default:
 	}
@@ -91,17 +92,18 @@ func (l *listening) missed(f translate.Filter) translate.Filter {
 
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it, or has
 // said neither for --open-timeout: then it may hear of changes all the same.
-// The client receives one of each kind of change that it may have missed before.
+// With the acknowledgement the client receives one of each kind of change that it may have missed before.
 func (u *modernServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &listening{f.URIs, cancel, make(chan struct{}), make(chan struct{})}
-	missed := f
-	if !u.missed {
-		missed = last.missed(f)
+	l := &listening{f.URIs, cancel, ctx.Done(), make(chan struct{}), make(chan struct{})}
+	missed := last.missed
+	if u.missed {
+		missed = func(f translate.Filter) translate.Filter { return f }
 	}
 	u.missed = false
 	if !c.Session.Go(func() {
 		defer close(l.ended)
+		defer cancel()
 		u.read(ctx, c, client, f, missed, l)
 	}) {
 		close(l.ended)
@@ -114,8 +116,8 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 	return l
 }
 
-// read stores what the server sends to who listens.
-func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f, missed translate.Filter, l *listening) {
+// read stores what the server sends to who listens. missed is called when l is acknowledged.
+func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed func(translate.Filter) translate.Filter, l *listening) {
 	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
 	if refused != nil {
@@ -141,8 +143,9 @@ func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Heade
 					continue
 				}
 				acked = true
+				changes := missed(f).Changes() // before the subscription ends that this one replaces
 				close(l.acked)
-				for _, change := range missed.Changes() {
+				for _, change := range changes {
 					if u.store(c, change) != nil {
 						return
 					}
