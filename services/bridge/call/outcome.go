@@ -112,10 +112,15 @@ func (c *Call) putResponse(id json.RawMessage, it Item) (sequence uint64, err er
 	return sequence, err
 }
 
-// Respond stores a response as the stream's last event, or the error of one that is too large. It reports
-// whether the response is not too large.
-func (c *Call) Respond(id json.RawMessage, data []byte) (fits bool) {
-	_, err := c.Store(Item{Data: data, Final: true})
+// Respond stores the response to the one request as the stream's last event, or the error of one that is too large. It
+// reports whether the response is not too large.
+func (c *Call) Respond(response []byte) (fits bool) {
+	ids := c.IDs()
+	if len(ids) == 0 {
+		return true
+	}
+	id := ids[0]
+	_, err := c.Store(Item{Data: translate.WithID(response, id), Final: true})
 	if fits = !errors.Is(err, upstream.ErrTooLarge); !fits {
 		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
 	}

@@ -77,7 +77,7 @@ func (s *Calls) Again(h *sessions.Session, c rpc.Call) rpc.Answer {
 		return host.Ended()
 	}
 	if mcp.IsTaskMethod(r.Method) {
-		return u.changeTask(c, r)
+		return upstream.About(u.changeTask(c, r), []json.RawMessage{r.ID})
 	}
 	if u.translation() == nil || !h.Demand.IsRepeatedBy(c, r) {
 		return upstream.About(unknownState(), []json.RawMessage{r.ID})

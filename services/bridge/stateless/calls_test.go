@@ -6,10 +6,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/standby"
@@ -123,10 +125,10 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 
 // The time to answer may be over at the moment at which an answer is taken: the task continues.
 func TestTask_AnswerAtTheLastMoment(t *testing.T) {
-	k := &task{}
-	k.is.Status = mcp.TaskWorking
-	work := &translated{taskState: taskState{made: k}}
-	if work.noInput(); work.over {
-		t.Error("the task is cancelled")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		k := &task{session: &call.Session{Host: &host.Host{}}}
+		k.is.Status = mcp.TaskWorking
+		(&taskState{made: k}).awaitInput(func(string) { t.Error("the task is cancelled") })
+		time.Sleep(time.Second)
+	})
 }

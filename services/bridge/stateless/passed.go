@@ -108,14 +108,7 @@ func (p *passed) makeTask() {
 func (p *passed) respond(response []byte) {
 	c := p.target
 	p.target = nil
-	respond(c, response)
-}
-
-// respond stores a response to a call, under the ID that its client has given.
-func respond(c *call.Call, response []byte) {
-	for _, id := range c.IDs() {
-		c.Respond(id, translate.WithID(response, id))
-	}
+	c.Respond(response)
 }
 
 // Take takes what the server sends for the call.
@@ -185,18 +178,9 @@ func (p *passed) ask(result json.RawMessage) bool {
 		})
 		return true
 	}
-	if !p.askClient() {
-		return true
+	if p.askClient() {
+		p.awaitInput(p.cancelTask)
 	}
-	round := p.round
-	p.expiry = p.host.Pauses.AfterFunc(p.host.Config.InputWait, func() {
-		p.mu.Lock()
-		waits := p.round == round && len(p.requests) > 0
-		p.mu.Unlock()
-		if waits {
-			p.cancelTask(NoInput)
-		}
-	})
 	return true
 }
 

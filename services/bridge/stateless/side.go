@@ -29,15 +29,19 @@ type side struct {
 	created []byte               // the response that names the task of another bridge; nil for none
 
 	mu   sync.Mutex
-	to   *translated // nil where the request is passed on
-	work taskWork    // nil for a request that becomes no task
+	work taskWork // a [translated]; where the request is passed on, nil unless it may become a task
 }
 
-// translation returns the call as the server has it, if that speaks earlier revisions.
+// translation returns the call as the server has it, if that speaks earlier revisions; else nil.
 func (u *side) translation() *translated {
+	t, _ := u.workNow().(*translated)
+	return t
+}
+
+func (u *side) workNow() taskWork {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.to
+	return u.work
 }
 
 // Serve hands the request over. ctx ends with the call.
@@ -70,7 +74,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		t := newTranslated(u.env, u.session, u.request)
 		t.client, t.asks, t.rule = upstream.WithoutRepeated(client), translate.Askable(u.request), u.rule
 		u.mu.Lock()
-		u.to, u.work = t, t
+		u.work = t
 		u.mu.Unlock()
 		u.session.SetReceiver(t)
 		t.serve(ctx, c)
@@ -124,7 +128,7 @@ func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
 // IDs. The revision itself has no resuming.
 func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
 	if u.created != nil && !c.HasNamedTask() { // the other bridge has not come to that
-		respond(c, u.created)
+		c.Respond(u.created)
 	}
 	t := u.translation()
 	if t == nil {
@@ -170,40 +174,38 @@ func (u *side) RefreshTask(now time.Time) {
 
 // MakeTask makes the call a task before its time, if it may become one.
 func (u *side) MakeTask() {
-	u.mu.Lock()
-	work := u.work
-	u.mu.Unlock()
-	if work != nil {
+	if work := u.workNow(); work != nil {
 		work.makeTask()
 	}
 }
 
 // task returns the call as one that is a task; nil when it is none.
 func (u *side) task() taskWork {
-	u.mu.Lock()
-	work := u.work
-	u.mu.Unlock()
+	work := u.workNow()
 	if work == nil || !work.IsTask() {
 		return nil
 	}
 	return work
 }
 
+// errAnswers refuses answers that cannot be read.
+var errAnswers = upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object.")
+
 // changeTask takes a client's request about the session's task.
 func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 	work := u.task()
 	if work == nil || c.Owner != u.session.Demand.Call().Owner {
-		return upstream.About(owners.UnknownTask(), []json.RawMessage{r.ID})
+		return owners.UnknownTask()
 	}
 	if r.Method == mcp.MethodCancelTask {
 		work.cancelTask("the client has cancelled it")
 	} else {
 		var answers translate.Object
 		if rpc.Unmarshal(r.Params["inputResponses"], &answers) != nil {
-			return upstream.About(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."), []json.RawMessage{r.ID})
+			return errAnswers
 		}
 		if err := work.updateTask(answers); err != nil {
-			return upstream.About(upstream.Unreachable(err), []json.RawMessage{r.ID})
+			return upstream.Unreachable(err)
 		}
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: translate.Message(map[string]any{"id": r.ID, "result": json.RawMessage(`{"resultType":"complete"}`)})}
@@ -212,8 +214,8 @@ func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
 // continueTask continues the task that the call has become at another bridge.
 func (u *side) continueTask(k *task) {
 	u.created = k.created()
-	if u.to != nil {
-		u.to.continueTask(k)
+	if t := u.translation(); t != nil {
+		t.continueTask(k)
 		return
 	}
 	u.work = &passed{env: u.env, session: u.session, request: u.request, taskState: taskState{made: k, over: k.is.Status.IsTerminal()}}

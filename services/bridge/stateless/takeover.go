@@ -29,11 +29,11 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	h.Up = u
 	if meta.MCP.ProtocolVersion != mcp.Modern {
-		u.to = newTranslated(&s.env, h, u.request)
-		u.to.continueAt(up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone])
-		u.to.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0, after: s.taskAfter()}
-		u.work = u.to
-		h.SetReceiver(u.to)
+		t := newTranslated(&s.env, h, u.request)
+		t.up, t.server, t.asks, t.heard, t.turned = up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
+		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0, after: s.taskAfter()}
+		u.work = t
+		h.SetReceiver(t)
 	}
 	over, err := s.takeOverTask(ctx, h, u)
 	if err != nil {

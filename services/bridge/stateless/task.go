@@ -207,6 +207,25 @@ func (s *taskState) RefreshTask(now time.Time) {
 	s.made.refresh(now)
 }
 
+// NoInput is why a task is cancelled whose client does not answer.
+const NoInput = "the client did not answer in time what it was asked"
+
+// awaitInput cancels the task unless its client answers in time. The caller holds the lock.
+func (s *taskState) awaitInput(cancel func(why string)) {
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	h := s.made.session.Host
+	s.expiry = h.Pauses.AfterFunc(h.Config.InputWait, func() {
+		s.mu.Lock()
+		waits := s.made.is.Status == mcp.TaskInputRequired // else it has answered at this moment
+		s.mu.Unlock()
+		if waits {
+			cancel(NoInput)
+		}
+	})
+}
+
 // stop ends the timers of a call that is over.
 func (s *taskState) stop() {
 	s.mu.Lock()

@@ -73,16 +73,11 @@ const (
 	maxQuestions = 64
 )
 
-// newTranslated returns a call that [translated.serve] or [translated.continueAt] begins.
+// newTranslated returns a call that [translated.serve] begins, or [translated.resume] continues.
 func newTranslated(e *env, h *sessions.Session, r mcp.Request) *translated {
 	t := &translated{env: e, session: h, request: r}
 	t.ownRequests.session, t.rest = h.Session, t
 	return t
-}
-
-// continueAt continues the call of another bridge in its session at the MCP server.
-func (t *translated) continueAt(up call.Server, server translate.Server, asks map[string]bool, heard call.Cursor) {
-	t.up, t.server, t.asks, t.heard, t.turned = up, server, asks, heard, make(chan struct{})
 }
 
 // connect takes a session at the MCP server for the call.
@@ -298,12 +293,9 @@ func (t *translated) deliver(response []byte) {
 // final stores the last event of what a client waits for. It reports whether the client receives the
 // response, and not the error of one that is too large.
 func (t *translated) final(c *call.Call, response []byte) (fits bool) {
-	fits = true
-	for _, id := range c.IDs() { // one
-		fits = c.Respond(id, translate.WithID(response, id))
-		if c != t.first {
-			c.Answered(id)
-		}
+	fits = c.Respond(response)
+	if ids := c.IDs(); c != t.first && len(ids) > 0 {
+		c.Answered(ids[0])
 	}
 	return fits
 }
@@ -397,9 +389,7 @@ func (t *translated) askClient() {
 	state := mcp.State{Session: t.session.Name, Life: t.session.Life, Round: t.rounds[len(t.rounds)-1]}
 	t.first.Pause()
 	if !t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())})) {
-		t.over, t.ended = true, true
-		t.turn(nil)
-		t.session.Finish(host.ErrEnded) // the server waits for the answer, and the client has no state to give it with
+		t.giveUp() // the server waits for the answer, and the client has no state to give it with
 		return
 	}
 	t.asked()
@@ -409,6 +399,13 @@ func (t *translated) askClient() {
 			t.session.Finish(host.ErrEnded)
 		}
 	})
+}
+
+// giveUp ends the call without the server's response. The caller holds the lock.
+func (t *translated) giveUp() {
+	t.over, t.ended = true, true
+	t.turn(nil)
+	t.session.Finish(host.ErrEnded)
 }
 
 // reply answers a question of the server's.
@@ -504,7 +501,7 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	state, _, _ := r.State()
 	var answers translate.Object
 	if value := r.Params["inputResponses"]; value != nil && rpc.Unmarshal(value, &answers) != nil {
-		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object."))
+		c.Refuse(errAnswers)
 		return
 	}
 	t.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/event"
 	"rejoin/shared/mcp"
@@ -45,9 +44,6 @@ func (t *translated) make() {
 	}
 }
 
-// NoInput is why a task is cancelled whose client does not answer.
-const NoInput = "the client did not answer in time what it was asked"
-
 // askTask has the client of a task asked. The caller holds the lock.
 func (t *translated) askTask() {
 	if t.over || len(t.open) == 0 {
@@ -61,33 +57,18 @@ func (t *translated) askTask() {
 		t.first.Pause()
 	}
 	if !t.made.ask(requests, ids) {
-		t.over, t.ended = true, true
-		t.turn(nil)
-		t.session.Finish(host.ErrEnded)
+		t.giveUp()
 		return
 	}
 	t.asked()
-	if t.expiry != nil {
-		t.expiry.Stop()
-	}
-	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, t.noInput)
-}
-
-// noInput cancels a task whose client has not answered, unless it has at this moment.
-func (t *translated) noInput() {
-	t.mu.Lock()
-	waits := t.made.is.Status == mcp.TaskInputRequired
-	t.mu.Unlock()
-	if waits {
-		t.cancelTask(NoInput)
-	}
+	t.awaitInput(t.cancelTask)
 }
 
 // continueTask continues the task that the call has become at another bridge.
 func (t *translated) continueTask(k *task) {
 	t.made, t.over = k, k.is.Status.IsTerminal()
 	if k.is.Status == mcp.TaskInputRequired {
-		t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, t.noInput)
+		t.awaitInput(t.cancelTask)
 	}
 	for key, id := range k.is.Asked {
 		var q translate.Question
@@ -132,11 +113,9 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 
 func (t *translated) cancelTask(why string) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if !t.over {
-		t.over, t.ended = true, true
 		t.made.cancel(why)
-		t.turn(nil)
+		t.giveUp()
 	}
-	t.mu.Unlock()
-	t.session.Finish(host.ErrEnded)
 }
