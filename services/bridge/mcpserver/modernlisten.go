@@ -23,21 +23,15 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 		f, changed := u.discovered.All(), u.changed
 		f.URIs = u.uris
 		u.mu.Unlock()
+		var next *listening
+		var ended chan struct{}
 		if !f.Empty() {
 			began = time.Now()
-			next := u.subscription(ctx, c, client(), f, last)
-			if last != nil {
-				last.end() // the new one has been acknowledged, or will be tried again
-			}
-			last = next
-		} else if last != nil {
-			last.end()
-			last = nil
+			next = u.subscription(ctx, c, client(), f, last)
+			ended = next.ended
 		}
-		var ended chan struct{}
-		if last != nil {
-			ended = last.ended
-		}
+		last.end() // the new one has been acknowledged, or will be tried again
+		last = next
 		select {
 		case <-ctx.Done():
 		case <-changed:
@@ -48,9 +42,7 @@ func (u *modernServer) Listen(ctx context.Context, c *call.Call, client func() h
 			pause = min(2*pause, listenPauseMax)
 		}
 	}
-	if last != nil {
-		last.end()
-	}
+	last.end()
 }
 
 // listening is a subscription at the server.
@@ -63,8 +55,10 @@ type listening struct {
 }
 
 func (l *listening) end() {
-	l.cancel()
-	<-l.ended
+	if l != nil {
+		l.cancel()
+		<-l.ended
+	}
 }
 
 // missed returns what may have changed unheard when f is listened to after l. A client counts on hearing

@@ -430,11 +430,3 @@ func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.A
 	}
 	return rpc.Answer{Status: http.StatusAccepted}
 }
-
-// Resume ends a call of another bridge: the server has forgotten it.
-func (u *modernServer) Resume(_ context.Context, c *call.Call, _ http.Header) {
-	c.End(upstream.ErrRestarted)
-}
-
-// Close has nothing to do: there is no session.
-func (u *modernServer) Close(context.Context, http.Header) {}

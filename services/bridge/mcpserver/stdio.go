@@ -30,7 +30,7 @@ type stdio struct {
 	process *upstream.Process
 	writing chan struct{}   // holds a token while somebody writes
 	first   chan []byte     // the response to initialize
-	opening json.RawMessage // the ID of initialize, until that is answered
+	opening json.RawMessage // the ID of initialize; nil before
 	session *call.Session   // set before attached is closed
 	ready   chan struct{}   // closed when session is set
 	closing chan struct{}   // closed when there is no session, or not any more
@@ -419,16 +419,13 @@ func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
 	u.mu.Unlock()
-	if opening == nil {
+	if opening == nil || u.answered {
 		return false
 	}
 	_, data, ok := responseTo(opening, data)
 	if !ok {
 		return false
 	}
-	u.mu.Lock()
-	u.opening = nil
-	u.mu.Unlock()
 	u.answered = true
 	u.first <- data
 	return true
