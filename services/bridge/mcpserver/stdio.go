@@ -31,17 +31,14 @@ type stdio struct {
 	writing chan struct{}   // holds a token while somebody writes
 	first   chan []byte     // the response to initialize
 	opening json.RawMessage // the ID of initialize; nil before
-	session *call.Session   // set before attached is closed
+	session *call.Session   // set before ready is closed
 	ready   chan struct{}   // closed when session is set
 	closing chan struct{}   // closed when there is no session, or not any more
 	closed  sync.Once
 	over    chan struct{} // closed when nothing more will be read
-	// answered says that initialize was answered; read alone uses it.
-	answered bool
 
 	mu    sync.Mutex
 	name  string // of the session
-	gone  bool   // the process has ended
 	calls []*stdioCall
 	// spoke says that something that is no request was sent since the newest call began: an error without an
 	// ID may be about that.
@@ -118,12 +115,10 @@ func (u *stdio) watchProcess() {
 	u.process.Stop()
 	reading.Wait()
 	u.process.CloseAll()
-	u.mu.Lock()
-	u.gone = true
-	h := u.session
-	u.mu.Unlock()
-	if h != nil {
-		h.Finish(upstream.ErrExited)
+	select {
+	case <-u.ready:
+		u.session.Finish(upstream.ErrExited)
+	default: // nobody waits for it: it was closed, or the service stops
 	}
 }
 
@@ -131,12 +126,8 @@ func (u *stdio) watchProcess() {
 func (u *stdio) attach(h *call.Session) {
 	u.mu.Lock()
 	u.session, u.name = h, h.Name
-	gone := u.gone
 	u.mu.Unlock()
 	close(u.ready)
-	if gone {
-		h.Finish(upstream.ErrExited)
-	}
 }
 
 // initialize hands over the initialize request and returns the response. Errors are
@@ -320,18 +311,12 @@ func (u *stdio) read() {
 			return
 		}
 		for _, data := range messages {
-			first := own == nil && u.isFirst(data)
 			switch {
-			case own == nil && !first && !u.answered:
-				if len(early) == maxEarly || size+len(data) > u.host.MaxBytes() {
-					u.skip(data, errEarly)
-					continue
+			case own != nil:
+				if u.store(data, own) != nil {
+					return
 				}
-				early, size = append(early, data), size+len(data)
-				continue
-			case first && len(early) == 0:
-				continue
-			case own == nil:
+			case u.isFirst(data):
 				if !u.waitReady() {
 					return
 				}
@@ -342,9 +327,10 @@ func (u *stdio) read() {
 					}
 				}
 				early = nil
-			}
-			if !first && u.store(data, own) != nil {
-				return
+			case len(early) == maxEarly || size+len(data) > u.host.MaxBytes():
+				u.skip(data, errEarly)
+			default:
+				early, size = append(early, data), size+len(data)
 			}
 		}
 	}
@@ -352,11 +338,6 @@ func (u *stdio) read() {
 
 // waitReady waits for the session, and reports whether there is one.
 func (u *stdio) waitReady() bool {
-	select {
-	case <-u.ready:
-		return true
-	default:
-	}
 	select {
 	case <-u.ready:
 		return true
@@ -419,14 +400,13 @@ func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
 	u.mu.Unlock()
-	if opening == nil || u.answered {
+	if opening == nil {
 		return false
 	}
 	_, data, ok := responseTo(opening, data)
 	if !ok {
 		return false
 	}
-	u.answered = true
 	u.first <- data
 	return true
 }
