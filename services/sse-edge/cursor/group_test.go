@@ -538,7 +538,7 @@ func rollBack(ps *Partitions, session string, common uint64, sessions ...string)
 }
 
 // A client comes with the ID of an edge that is ahead. Sessions that began after its position, or whose name was used
-// again before it, are no gaps.
+// again before it, are no gaps. The log is asked for the newest opening and the end of each, or for its newest entry.
 func TestGroup_EdgeIsBehind(t *testing.T) {
 	authorized := func(f *edgetest.Log) func(*GroupConfig) {
 		return func(c *GroupConfig) {
@@ -552,6 +552,10 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 	}
 	for _, access := range []bool{false, true} {
 		f := edgetest.NewLog(t)
+		asked, err := f.Backend.Conn.SubscribeSync("$JS.API.STREAM.MSG.GET.MCP_0")
+		if err != nil {
+			t.Fatal(err)
+		}
 		f.Create("s", "")
 		f.Create("x", "")
 		end := f.PublishTo("x", "a", 1)
@@ -570,7 +574,11 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		id := g.ID()
 		f.Create("y", "")
 		last = f.PublishTo("y", "a", 1)
+		before, _, _ := asked.Pending()
 		g = openGroup(t, f, behind, Start{After: id}, nil, change, "s", "x", "y", "z")
+		if after, _, err := asked.Pending(); err != nil || after-before > 2*4 {
+			t.Errorf("access control: %t: the log was asked %d times, %v", access, after-before, err)
+		}
 		if got := readAll(t, g); got != "" || g.ID() != id {
 			t.Errorf("access control: %t: got %s, and the ID is %s, not %s", access, got, g.ID(), id)
 		}

@@ -56,7 +56,6 @@ type groupOpener struct {
 	members []*Member
 	covered []bool             // which of members id covers
 	at      []uint64           // up to where
-	opened  []uint64           // the sequence of each covered member's opening; see openedAt
 	leftOut map[*pattern]*lane // the patterns of which sessions were left out, and where the first one was
 }
 
@@ -97,7 +96,7 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 	}
 	o.members = slices.Clone(g.members)
 	n := len(o.members)
-	o.covered, o.at, o.opened = make([]bool, n), make([]uint64, n), make([]uint64, n)
+	o.covered, o.at = make([]bool, n), make([]uint64, n)
 	o.cover()
 	if err := inParallel(n, func(i int) error { return o.open(ctx, i) }); err != nil {
 		return err
@@ -283,8 +282,15 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 		}
 	}
 	if o.covered[i] {
+		if m.place == nil {
+			of, err := m.lane.part.lifeAt(ctx, m.Place.Session, life, o.at[i])
+			if err != nil {
+				return err
+			}
+			from.of, life = &of, of.name
+		}
 		var err error
-		if from.After, life, err = o.cursorOf(ctx, i, life); err != nil {
+		if from.After, err = o.cursorOf(ctx, i, life); err != nil {
 			return err
 		}
 	}
@@ -294,31 +300,16 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 	return m.follow(ctx, life, ok, from, o.group.limits())
 }
 
-// cursorOf returns the position of the client's ID as an ID of one member, in the same generation,
-// and the life that it is in.
-func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (cursor, _ string, err error) {
+// cursorOf returns the position of the client's ID as an ID of a life of one member, in the same generation.
+func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (string, error) {
 	m := o.members[i]
 	p := m.lane.part
-	if life == "" {
-		find := p.lifeOf
-		if p.isBehind(o.at[i]) {
-			find = p.lookUpLife // the window may have yet to come to its opening
-		}
-		of, err := find(ctx, m.Place.Session)
-		if err != nil {
-			return "", "", err
-		}
-		life = of.name
-	}
-	if o.opened[i], err = p.openedAt(ctx, m.Place.Session, life, o.at[i]); err != nil {
-		return "", "", err
-	}
 	origin, generation, known, err := p.generationOf(ctx, o.id.At[p.number].Tag)
 	if err != nil || !known {
-		return o.from.After, life, err // of another log: a gap
+		return o.from.After, err // of another log: a gap
 	}
 	tag := event.Place{Origin: origin, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
-	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String(), life, nil
+	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String(), nil
 }
 
 // generationOf returns the generation that a position's tag names: one that is on no list for a
@@ -345,7 +336,7 @@ func (p *Partition) generationOf(ctx context.Context, tag string) (origin, gener
 // stayed reports whether a member's life is the one that it had at the client's position.
 func (o *groupOpener) stayed(i int) bool {
 	m := o.members[i]
-	return o.covered[i] && !m.over && !m.refused && o.opened[i] <= o.at[i] && (m.life != "" || m.began())
+	return o.covered[i] && !m.over && !m.refused && m.opened <= o.at[i] && (m.life != "" || m.began())
 }
 
 // tellOfLivesBetween tells of sessions that a pattern found since, and of which a life before the newest one

@@ -83,17 +83,14 @@ func (m *Member) lifeSum() uint32 {
 // follow reads a life from now on. One that is refused, or none yet, is watched.
 func (m *Member) follow(ctx context.Context, life string, authorized bool, from Start, limit window.Limits) error {
 	at := m.Place
-	at.Life = life
+	at.Life, from.seeksEnd = life, authorized // the client may know an end that the window does not
 	r, err := m.lane.part.open(ctx, at, from, limit)
 	if err != nil {
 		return err
 	}
-	var opened uint64
-	if r.Place.Life != "" {
-		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Place.Life, r.Cursor); err == nil && m.place == nil && authorized && r.IsAhead() {
-			err = r.findEnd(ctx) // the client may know an end that the window does not
-		}
-		if err != nil {
+	opened := r.life.opened
+	if m.place == nil && r.Place.Life != "" && !r.life.found {
+		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Place.Life, r.Cursor); err != nil {
 			r.Close()
 			return err
 		}

@@ -203,17 +203,19 @@ type life struct {
 	opened uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
 }
 
-// lifeOf returns the newest life of a session: from the window, or else from the log. A
-// session of which the log holds nothing has no life. Errors are those of the log.
-func (p *Partition) lifeOf(ctx context.Context, name string) (life, error) {
-	known, ok, whole := p.window.LifeOf(name)
-	if ok {
-		return life{name: known}, nil
+// lifeAt returns the life of a session that has a name, or the newest one if name is empty; a session of which the log
+// holds nothing has none. The log is asked where the window does not know, is behind a position, or knows another life:
+// that would count as the later one. Errors are those of the log.
+func (p *Partition) lifeAt(ctx context.Context, session, name string, position uint64) (life, error) {
+	known, ok, whole := p.window.LifeOf(session)
+	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !p.isBehind(position) {
+		return life{name: cmp.Or(name, known)}, nil
 	}
-	if whole {
-		return life{}, nil
+	of, err := p.lookUpLife(ctx, session)
+	if name != "" && of.name != name {
+		of = life{name: name}
 	}
-	return p.lookUpLife(ctx, name)
+	return of, err
 }
 
 // lookUpLife asks the log.

@@ -22,8 +22,10 @@ import (
 type Reader struct {
 	part  *Partition
 	Place window.Place
-	// bound says that the reader was let in to this life of the session, and no other.
+	// bound says that the life is the one that the reader was let in to, or that the log has just named. life says how
+	// it was known when the reader was opened.
 	bound bool
+	life  life
 	window.ChainCursor
 	limit window.Limits
 	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it

@@ -1116,7 +1116,7 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
 	p := &Partition{of: &Partitions{whole: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
-		of, err := p.lifeOf(waittest.Context(t), "s")
+		of, err := p.lifeAt(waittest.Context(t), "s", "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}

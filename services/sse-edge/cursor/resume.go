@@ -28,6 +28,10 @@ type Start struct {
 	// event is missed.
 	At        uint64
 	Continues bool
+
+	of *life // what [Partition.lifeAt] has returned; nil if it was not called
+	// seeksEnd has the log asked for the end of the life if the window has yet to come to the cursor.
+	seeksEnd bool
 }
 
 // Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
@@ -61,22 +65,17 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 // caller may read, and no other: the window learns it from the log if it knows another one, which
 // would count as the later one. Chains that wait for a session take the first life that becomes known.
 func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	of := life{name: at.Life}
-	var err error
-	if at.Life == "" {
-		of, err = p.lifeOf(ctx, at.Session)
-	} else if known, ok := p.Life(at.Session); ok && known != at.Life {
-		var newest life
-		if newest, err = p.lookUpLife(ctx, at.Session); newest.name == at.Life {
-			of = newest
+	of := from.of
+	if of == nil {
+		asked, err := p.lifeAt(ctx, at.Session, at.Life, 0)
+		if err != nil {
+			return nil, err
 		}
+		of = &asked
 	}
-	if err != nil {
-		return nil, err
-	}
-	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: at.Life != "", limit: limit}
-	a := r.attach(of)
-	err = errBehind // it was rolled back a moment ago
+	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: from.of != nil || at.Life != "", limit: limit}
+	a := r.attach(*of)
+	err := errBehind // it was rolled back a moment ago
 	if a.CaughtUp {
 		err = r.start(ctx, from, a)
 	}
@@ -94,7 +93,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 
 // attach holds the chain of the reader's place in a life.
 func (r *Reader) attach(of life) window.Attachment {
-	r.Place.Life = of.name
+	r.Place.Life, r.life = of.name, of
 	a := r.part.window.Attach(r.Place, of.found, of.opened)
 	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
 	r.Tags = NewTagger(event.Place{Origin: a.Origin, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
@@ -127,7 +126,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	default:
 		r.Fresh, r.Cursor = true, from.At
 	}
-	if a.Unknown && !from.NewStream {
+	if !from.NewStream && (a.Unknown || from.seeksEnd && r.Place.Life != "" && r.IsAhead()) {
 		return r.findEnd(ctx)
 	}
 	return nil
