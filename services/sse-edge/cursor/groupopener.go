@@ -160,7 +160,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	changed := make([][]window.SessionView, len(g.lanes))
 	if err := inParallel(len(g.lanes), func(i int) (err error) {
 		l := g.lanes[i]
-		state, err := l.catchUp(ctx)
+		state, err := l.part.catchUp(ctx)
 		if err != nil {
 			return err
 		}

@@ -160,6 +160,17 @@ const (
 	catchUpEvery  = 20 * time.Millisecond
 )
 
+// catchUp waits until the window has come to the end of the log, and returns the look that shows that end. Errors are
+// those of [looks.after].
+func (p *Partition) catchUp(ctx context.Context) (eventlog.State, error) {
+	for begun := time.Now(); ; {
+		state, err := p.looks.after(ctx, p.window.Holes())
+		if !catchesUp(ctx, begun, err) {
+			return state, err
+		}
+	}
+}
+
 // catchesUp waits a moment if an attempt failed because the window is behind, and
 // reports whether to try again; begun is when the first attempt was made.
 func catchesUp(ctx context.Context, begun time.Time, err error) bool {

@@ -141,16 +141,6 @@ func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window
 	return slices.DeleteFunc(all, func(window.SessionView) bool { i++; return refused[i] }), err
 }
 
-// catchUp waits until the window has come to the end of the log, and returns the look that shows that end.
-func (l *lane) catchUp(ctx context.Context) (eventlog.State, error) {
-	for begun := time.Now(); ; {
-		state, err := l.part.looks.after(ctx, l.part.window.Holes())
-		if !catchesUp(ctx, begun, err) {
-			return state, err
-		}
-	}
-}
-
 // authorize reports whether the client may read a life of a session, or, with an empty one, the newest life,
 // which it returns. Of the newest life that the window knows, the opening says so: the registry may be behind
 // the window, or have a later one.

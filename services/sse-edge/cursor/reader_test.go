@@ -728,6 +728,32 @@ func TestReader_Last(t *testing.T) {
 	}
 }
 
+// The newest events may be ones that the window has yet to come to.
+func TestReader_LastAheadOfTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	last := f.Publish("a", 5)
+	_, p := withoutTails(t, f, last-3)
+	opened := make(chan *Reader, 1)
+	go func() {
+		r, err := p.open(waittest.Context(t), streamOf("a"), Start{Last: 2}, ten)
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- r
+	}()
+	waittest.Until(t, "the log is looked at", func() bool {
+		p.looks.mu.Lock()
+		defer p.looks.mu.Unlock()
+		return p.looks.busy
+	})
+	advance(t, p, last)
+	r := waittest.Receive(t, "the reader is opened", opened)
+	defer r.Close()
+	if r.Cursor != last-2 {
+		t.Errorf("it begins after %d of %d", r.Cursor, last)
+	}
+}
+
 // Each page of a flow below the window takes a consumer of its own for the trims: there are never more
 // than reads of the log.
 func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
