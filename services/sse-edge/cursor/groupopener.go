@@ -160,11 +160,14 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 	changed := make([][]window.SessionView, len(g.lanes))
 	if err := inParallel(len(g.lanes), func(i int) (err error) {
 		l := g.lanes[i]
+		at, resumes := o.id.At[i]
 		state, err := l.part.catchUp(ctx)
+		if err == nil && at.Tag == l.tag {
+			state, err = lookUpTo(ctx, state, at.Sequence, l.part.catchUp)
+		}
 		if err != nil {
 			return err
 		}
-		at, resumes := o.id.At[i]
 		before := state.Time.Add(-registryWithin)
 		since, err := l.part.startAt(ctx, before)
 		after := at.Added

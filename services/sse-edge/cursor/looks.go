@@ -19,8 +19,7 @@ import (
 // every trim of what was deleted before the look.
 type looks struct {
 	base   context.Context //nolint:containedctx // while the partition is followed: looks end with it
-	log    *eventlog.Log
-	number int
+	look   func(context.Context) (eventlog.State, error)
 	window *window.Window
 	work   sync.WaitGroup
 
@@ -77,7 +76,7 @@ func (l *looks) run() {
 		}
 		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(l.base, lookTimeout)
-		if now.state, now.err = l.log.LookAfterRead(ctx, l.number); now.err == nil {
+		if now.state, now.err = l.look(ctx); now.err == nil {
 			now.err = l.reach(ctx, now.state)
 		}
 		cancel()

@@ -77,7 +77,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	return &Partition{
 		of: ps, ctx: ctx, end: end,
 		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
-		looks:    looks{base: ctx, log: cfg.Log, number: number, window: w},
+		looks:    looks{base: ctx, look: func(ctx context.Context) (eventlog.State, error) { return cfg.Log.LookAfterRead(ctx, number) }, window: w},
 		patience: patience{limit: cfg.Patience},
 		backlog: backlog{
 			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,

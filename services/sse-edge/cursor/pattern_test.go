@@ -15,6 +15,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
@@ -767,6 +768,37 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 	}
 	if at := g.lanes[0].position; at != last {
 		t.Errorf("the position is %d", at)
+	}
+}
+
+// In a cluster the leader may store what an edge, and so its client, has already a moment later.
+func TestPattern_LeaderIsBehind(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("o.1", "")
+	first := f.PublishTo("o.1", "a", 1)
+	behind, p := withoutTails(t, f, first)
+	ps := followLog(t, f, 0)
+	f.Create("o.2", "")
+	last := f.PublishTo("o.2", "a", 1)
+	comesTo(t, ps, "o.2", last)
+	g := openAfter(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	state, err := p.look(waittest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Leader, state.Quorum, state.Last = "nats-0", true, first
+	p.looks.look = func(context.Context) (eventlog.State, error) {
+		now := state
+		state.Last = last
+		advance(t, p, now.Last)
+		return now, nil
+	}
+	g = openGroup(t, f, behind, Start{After: g.ID()}, nil, func(c *GroupConfig) {
+		c.Open = func(func(string) bool) ([]string, error) { return []string{"o.1"}, nil } // the registry is behind, too
+	}, "o.*")
+	if got := readAll(t, g); got != "" {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -1129,7 +1129,7 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
 	state, _ := f.Backend.Log.State(0)
-	l := looks{base: t.Context(), log: f.Backend.Log, window: caughtUp(1 << 20)}
+	l := looks{base: t.Context(), look: func(ctx context.Context) (eventlog.State, error) { return f.Backend.Log.Look(ctx, 0) }, window: caughtUp(1 << 20)}
 	defer l.work.Wait()
 	if _, err := l.after(waittest.Context(t), window.View{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errBehind) {
 		t.Errorf("the window is at %d: %v", l.window.Stats().End, err)
