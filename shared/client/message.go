@@ -2,8 +2,8 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"rejoin/shared/event"
 )
@@ -51,10 +51,10 @@ func (m *Message) line(key string) []byte {
 	const names = len(`{"key":"","type":"","message":}`) + 1
 	b := make([]byte, 0, names+len(key)+len(m.Type)+len(m.Data))
 	b = append(b, `{"key":`...)
-	b = appendText(b, key)
+	b = strconv.AppendQuote(b, key) // JSON, since it is visible ASCII
 	if m.Type != "" {
 		b = append(b, `,"type":`...)
-		b = appendText(b, m.Type)
+		b = append(b, event.MustJSON(m.Type)...)
 	}
 	b = append(b, `,"message":`...)
 	from := len(b)
@@ -66,12 +66,6 @@ func (m *Message) line(key string) []byte {
 		}
 	}
 	return append(b, '}', '\n')
-}
-
-// appendText appends a text as a JSON string.
-func appendText(b []byte, text string) []byte {
-	quoted, _ := json.Marshal(text) // a string always can be marshalled
-	return append(b, quoted...)
 }
 
 // Stored says that a message is in the log.

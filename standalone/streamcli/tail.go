@@ -223,9 +223,7 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 	var b bytes.Buffer
 	switch {
 	case e.Kind == client.KindGap && cli.JSON:
-		if err := json.NewEncoder(&b).Encode(map[string]*client.Gap{"gap": e.Gap}); err != nil {
-			return err
-		}
+		_, _ = fmt.Fprintf(&b, "%s\n", event.MustJSON(map[string]*client.Gap{"gap": e.Gap})) // a buffer takes all
 	case e.Kind == client.KindGap:
 		verb := "are"
 		if !e.Gap.Certain {
@@ -234,11 +232,11 @@ func (cli *TailCLI) print(e client.Event, out, status io.Writer) error {
 		_, err := fmt.Fprintln(status, red(status, fmt.Sprintf("gap: events %s missing after %s (%s)", verb, e.Gap.Requested, e.Gap.Reason)))
 		return err
 	case cli.JSON:
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(line{e.ID, e.Cursor, e.Stream, e.Type, e.Time, e.Message}); err != nil {
+		object, err := event.EncodeJSON(line{e.ID, e.Cursor, e.Stream, e.Type, e.Time, e.Message})
+		if err != nil {
 			return err
 		}
+		_, _ = fmt.Fprintf(&b, "%s\n", object)
 	default:
 		var message bytes.Buffer
 		if err := json.Compact(&message, e.Message); err != nil {
