@@ -173,6 +173,18 @@ func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok
 	return life, ok, nil
 }
 
+// CatchUp waits until the window of a session has come to the end that the log has now. Errors are those of
+// [Partitions.Life] and of the log.
+func (ps *Partitions) CatchUp(ctx context.Context, session string) error {
+	p := ps.acquire(ps.log.Partition(session))
+	defer p.release()
+	err := p.untilReady(ctx)
+	if err == nil {
+		_, err = p.catchUp(ctx)
+	}
+	return err
+}
+
 // Of returns the partition of a session; nil while it is not followed.
 func (ps *Partitions) Of(session string) *Partition {
 	ps.mu.Lock()

@@ -419,9 +419,6 @@ func (r *Reader) CameAtEnd() bool {
 	return r.given != "" && end != 0 && end <= r.givenAt
 }
 
-// IsAhead reports whether the window has yet to come to the cursor.
-func (r *Reader) IsAhead() bool { return r.part.isBehind(r.Cursor) }
-
 // endAt returns the sequence of the stream's end; 0 when it has none.
 func (r *Reader) endAt() uint64 {
 	if at := r.part.window.EndOf(r.Chain); at != 0 {

@@ -126,7 +126,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	default:
 		r.Fresh, r.Cursor = true, from.At
 	}
-	if !from.NewStream && (a.Unknown || from.seeksEnd && r.Place.Life != "" && r.IsAhead()) {
+	if !from.NewStream && (a.Unknown || from.seeksEnd && r.Place.Life != "" && r.part.isBehind(r.Cursor)) {
 		return r.findEnd(ctx)
 	}
 	return nil
@@ -244,7 +244,7 @@ func (r *Reader) begin(requested string) {
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
 	unanswered := false
-	if (!whole || sequence == 0 && r.IsAhead()) && r.Place.Stream != "" {
+	if (!whole || sequence == 0 && r.part.isBehind(r.Cursor)) && r.Place.Stream != "" {
 		var err error
 		sequence, err = r.first(ctx)
 		unanswered = err != nil && !errors.Is(err, eventlog.ErrNotFound)

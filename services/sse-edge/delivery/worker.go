@@ -705,6 +705,13 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 // Do has the stream's worker call a function.
 func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
 
+// SendAll sends what the window has after the stream's cursor, and reports whether that was all, and the stream is neither
+// over nor away. Its worker calls it.
+func (st *Stream) SendAll() bool {
+	st.worker.advance(st)
+	return (st.phase == live || st.IsQuiet() && !st.IsAway()) && !st.IsOver() && st.retryAt.IsZero()
+}
+
 // Finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
 // away.
 func (st *Stream) Finish() { st.worker.serveOwn(st, cursor.Step{Ended: true}) }

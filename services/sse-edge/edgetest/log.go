@@ -3,7 +3,11 @@
 package edgetest
 
 import (
+	"errors"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -205,4 +209,28 @@ func (l *Log) Reuse(name, owner string) {
 	l.t.Helper()
 	l.Free(name)
 	l.Create(name, owner)
+}
+
+// HoldTails has the tails that follow the first partition now receive nothing more, until release is called.
+func (l *Log) HoldTails() (release func()) {
+	l.t.Helper()
+	js := natstest.JetStream(l.t, l.Backend.Conn)
+	stream, err := js.Stream(waittest.Context(l.t), "MCP_0")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var names []string
+	for name := range stream.ConsumerNames(waittest.Context(l.t)).Name() {
+		names = append(names, name)
+		if _, err := stream.PauseConsumer(waittest.Context(l.t), name, time.Now().Add(time.Hour)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return func() {
+		for _, name := range names { // a tail begins again at once
+			if err := stream.DeleteConsumer(waittest.Context(l.t), name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+				l.t.Error(err)
+			}
+		}
+	}
 }

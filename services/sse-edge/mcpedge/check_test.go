@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/cursor"
@@ -134,19 +133,34 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	}
 }
 
-// A client that is ahead of the window may have its response. It receives no error because the bridge has gone since.
+// What a bridge has stored before it has gone is sent before the call is given up, however late the window comes to it.
 func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
-	r := cursor.InMemory(window.New(1<<10, func(string) {}), placeOf("s", "a"), 7)
-	m := &streamForm{service: &Service{unheardFor: time.Second, metrics: newMetrics(prometheus.NewRegistry())}}
-	m.Stream = &delivery.Stream{Reader: r}
-	now := time.Now()
-	for range 6 {
-		m.noBridge(now)
-		now = now.Add(time.Second / 2)
-	}
-	if m.lost || !m.unheard.lost {
-		t.Errorf("the call is given up: %t", m.lost)
-	}
+	f := newFixture(t)
+	b := f.bridge()
+	f.tune = func(s *edge) { s.unheardFor = 0 }
+	s, _ := f.mcpService(nil)
+	u := join(t, s.url(), "2025-11-25")
+	c := u.follow(u.post(toolCall))
+	c.primed()
+	stream := b.sent(rpc.Post)[0].Stream
+	s.attached.mu.Lock()
+	form, _ := s.attached.places[attachKey(placeOf(u.session, stream))].holder.Format.(*streamForm)
+	s.attached.mu.Unlock()
+	release := f.HoldTails()
+	b.say(u.session, stream, true, result(`"a"`))
+	b.leave()
+	ticked, judge := make(chan struct{}), make(chan struct{})
+	form.Do(func() {
+		form.Tick(time.Now())
+		close(ticked)
+		<-judge
+	})
+	<-ticked
+	release()
+	s.attached.work.Wait()
+	close(judge)
+	c.says(result(`"a"`))
+	c.WantEnd()
 }
 
 // A bridge that dies before it has taken a request without a session leaves no trace: the client has

@@ -388,9 +388,11 @@ func (m *streamForm) Tick(now time.Time) {
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 		defer cancel()
 		_, err := call.Do(ctx, s.nc)
+		gone := errors.Is(err, rpc.ErrNobody)
+		sure := gone && s.subs.Parts.CatchUp(ctx, call.Session) == nil
 		m.Do(func() {
-			if errors.Is(err, rpc.ErrNobody) {
-				m.noBridge(time.Now())
+			if gone {
+				m.noBridge(time.Now(), sure)
 			} else {
 				m.unheard = absence{}
 			}
@@ -398,10 +400,10 @@ func (m *streamForm) Tick(now time.Time) {
 	})
 }
 
-// noBridge gives the call up when no bridge has listened for long. A client that is ahead of the window may have the
-// response: the window has to come to its cursor first.
-func (m *streamForm) noBridge(now time.Time) {
-	if m.IsOver() || !m.unheard.note(now, m.service.unheardFor) || m.IsAway() || m.Reader.IsAhead() {
+// noBridge gives the call up when no bridge has listened for long. The last one may have stored the response: it is sure
+// that it has not once the window has come to the end that the log had then, and all that it has is sent.
+func (m *streamForm) noBridge(now time.Time, sure bool) {
+	if !m.unheard.note(now, m.service.unheardFor) || !sure || !m.SendAll() {
 		return
 	}
 	m.service.metrics.abandoned.Inc()
