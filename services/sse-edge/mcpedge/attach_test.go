@@ -183,6 +183,26 @@ func TestAttach_NewestConnection(t *testing.T) {
 	old.says(progress(3)) // and not the second one
 }
 
+// A client without an ID does not receive again what another edge has sent it, and this one's window has yet to come to.
+func TestAttach_WindowIsBehind(t *testing.T) {
+	b, u, edges := newMCPs(t, 1)
+	looks, err := b.f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := b.f.HoldTails()
+	b.say(u.session, rpc.Standalone, false, progress(1))
+	go func() {
+		if _, err := looks.NextMsgWithContext(waittest.Context(t)); err != nil {
+			t.Error(err)
+		}
+		release()
+	}()
+	c := u.attach(edges[0], 1)
+	b.say(u.session, rpc.Standalone, false, progress(2))
+	c.says(progress(2))
+}
+
 // Where a connection at the same edge stands is waited for without a time-out: it has yet to send what
 // is read for it.
 func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {

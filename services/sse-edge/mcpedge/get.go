@@ -1,6 +1,7 @@
 package mcpedge
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -50,6 +51,10 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	req := subscriber.Request{At: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, Start: cursor.Start{Now: true}}
 	if last != "" {
 		req.At.Stream, req.Start = id.Stream, cursor.Start{After: last}
+	} else { // another edge may have sent what the window has yet to come to
+		ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
+		_ = s.subs.Parts.CatchUp(ctx, rec.Session) // while the log does not answer, the client follows the window
+		cancel()
 	}
 	form := newForm(who, req.At.Stream)
 	if ended && len(form.call) == 0 {
