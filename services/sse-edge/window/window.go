@@ -658,10 +658,11 @@ func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := w.names[p.Session]; p.Life == "" && n != nil && (n.known || n.isFollowed()) {
+	n := w.names[p.Session]
+	if p.Life == "" && n != nil && (n.known || n.isFollowed()) {
 		p.Life = n.life // it got a life since the look, or a roll-back took the opening
 	}
-	if found {
+	if found || p.Life != "" && n != nil && !n.known && n.flows[""] != nil { // a life that readers wait for
 		w.live(p.Session, p.Life, opened)
 	}
 	c := w.chain(p)

@@ -262,6 +262,10 @@ func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 		"event":   func(w *Window) { w.Append(message(7, Place{"s", "one", "b"}, `{}`), 0) },
 		"opening": func(w *Window) { w.Append(opening(7, "s", "one"), 0) },
 		"look":    func(w *Window) { w.Attach(Place{"s", "one", ""}, true, 3) },
+		"reader": func(w *Window) { // who knows it from the registry
+			w.Attach(Place{"s", "one", ""}, false, 0)
+			w.Append(opening(7, "s", "one"), 0)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTestWindow(1 << 20)
