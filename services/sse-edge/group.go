@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,14 +126,15 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 		case p.Pattern && !grants.MaySubscribeAll(auth.Pattern(p.Session)), !p.Pattern && !grants.MaySubscribe(p.Session):
 			return s.cfg.Access.Insufficient(c)
 		}
-		if p.Pattern {
-			continue // its sessions are neither used by it, nor have it as a connection of theirs
-		}
-		if (len(names) == 0 || names[len(names)-1] != p.Session) && s.uses(p.Session, grants) { // its streams come together
+		if !p.Pattern { // its sessions are neither used by it, nor have it as a connection of theirs
 			names = append(names, p.Session)
 		}
 	}
-	by, err := s.subs.Admit(c, names...)
+	names = slices.Compact(names) // the streams of a session come together
+	used := func() []string {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !s.uses(name, grants) })
+	}
+	by, err := s.subs.Admit(c, used()...)
 	if err != nil {
 		return s.sendLater(c)
 	}
@@ -154,6 +156,12 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	}
 	st := delivery.NewGroup(s.subs.Streams, g, by, came)
 	st.Expires = grants.Expires
+	st.Revoked = func() bool {
+		if !st.IsAway() { // the copy of the registry may know more of them by now
+			s.subs.Admission.Move(&st.Request.Visit, used())
+		}
+		return false
+	}
 	resumes := req.start.After != ""
 	return subscriber.SendStream(c, st, delivery.Beginning{Fresh: !resumes && !req.start.Now, Resumes: resumes})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -334,12 +335,12 @@ func TestGroup_Access(t *testing.T) {
 	edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...).Got(t, http.StatusForbidden)
 }
 
-// Who names a session of another neither takes a connection of it nor keeps it from being idle.
+// Who names a session of another neither takes a connection of it nor keeps it from being idle, before being let in.
 func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) {
 		guarded(t)(c)
-		c.MaxSessionConnections = 1
+		c.MaxSessionConnections, c.Heartbeat = 1, 10*time.Millisecond
 	})
 	f.Create("mine", "alice")
 	f.Create("s", "bob")
@@ -366,6 +367,18 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 			return of[0] == 0
 		})
 	}
+	counted := func(when string, want ...int) {
+		waittest.Until(t, when, func() bool {
+			_, of := s.subs.Admission.Clients(inspect.Question{Sessions: []string{"nothing", "s"}})
+			return slices.Equal(of, want)
+		})
+	}
+	f.Create("nothing", "alice")
+	counted("a session begins", 1, 0)
+	f.SetMembers("s", "alice")
+	counted("a caller is let in", 1, 2)
+	f.SetMembers("s")
+	counted("and is out again", 1, 0)
 }
 
 func TestGroup_InvalidRequest(t *testing.T) {

@@ -88,11 +88,31 @@ func (a *Admission) Enter(v Visit) (refused string) {
 		a.networks[network]++
 	}
 	a.inside.Add(1) // under the lock: never when close was called before
-	for _, name := range v.Sessions {
-		a.sessions[name]++
-	}
+	a.count(v.Sessions, 1)
 	a.addresses[v.Address]++
 	return ""
+}
+
+// count counts connections of sessions, fewer if n is negative. The caller holds mu.
+func (a *Admission) count(sessions []string, n int) {
+	for _, name := range sessions {
+		if a.sessions[name] += n; a.sessions[name] == 0 {
+			delete(a.sessions, name)
+		}
+	}
+}
+
+// Move has a visit that was let in be one of other sessions from now on, whatever their limit.
+func (a *Admission) Move(v *Visit, to []string) {
+	if slices.Equal(v.Sessions, to) {
+		return
+	}
+	a.note(*v)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.count(v.Sessions, -1)
+	a.count(to, 1)
+	v.Sessions = to
 }
 
 // crowded reports whether a session of a visit has as many as it may have. The caller holds mu.
@@ -126,11 +146,7 @@ func (a *Admission) Leave(v Visit) {
 			delete(a.networks, network)
 		}
 	}
-	for _, name := range v.Sessions {
-		if a.sessions[name]--; a.sessions[name] == 0 {
-			delete(a.sessions, name)
-		}
-	}
+	a.count(v.Sessions, -1)
 	if a.addresses[v.Address]--; a.addresses[v.Address] == 0 {
 		delete(a.addresses, v.Address)
 	}
