@@ -26,7 +26,7 @@ import (
 func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
 	t.Helper()
 	cfg := GroupConfig{
-		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100,
+		Limit: window.Limits{Events: 100, Bytes: 1 << 20}, MaxMembers: 100, StillAuthorized: func(string, string) bool { return true },
 		Frame: func(id string, of *Member, it *window.Item) []byte {
 			if ids != nil {
 				*ids = append(*ids, id)
@@ -205,7 +205,6 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	ps := followLog(t, f, 0)
 	knows(t, ps, "s", "x", "y")
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAuthorized = func(string, string) bool { return true }
 		c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
 		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if name == "s" && life != "" {
@@ -270,7 +269,6 @@ func TestGroup_AdmissionFails(t *testing.T) {
 	outage := errors.New("an outage")
 	var failing error
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAuthorized = func(string, string) bool { return true }
 		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
 				life, _ = ps.Of(name).Life(name)
@@ -307,7 +305,6 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 	comesTo(t, ps, "s", last)
 	open := func(from Start, sessions []string, refused ...string) *Group {
 		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-			c.StillAuthorized = func(string, string) bool { return true }
 			c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 				if slices.Contains(refused, name) {
 					return life, false, nil
@@ -352,7 +349,6 @@ func TestGroup_BecomesMember(t *testing.T) {
 			behind := true
 			open := func(from Start) *Group {
 				return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-					c.StillAuthorized = func(string, string) bool { return true }
 					c.Uses = func(owner string, members []string) bool {
 						return owner == "alice" || slices.Contains(members, "alice")
 					}
@@ -401,7 +397,6 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	admitted := true
 	open := func(from Start) *Group {
 		return openGroup(t, f, ps, from, nil, func(c *GroupConfig) {
-			c.StillAuthorized = func(string, string) bool { return true }
 			c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 				if life == "" && admitted {
 					life, _ = ps.Of(name).Life(name)
@@ -537,19 +532,20 @@ func rollBack(ps *Partitions, session string, common uint64, sessions ...string)
 	p.window.Through(common+uint64(len(sessions)), 0)
 }
 
+// allowed may read all sessions of a log.
+func allowed(f *edgetest.Log) func(*GroupConfig) {
+	return func(c *GroupConfig) {
+		c.Authorize = func(_ context.Context, session, life string) (string, bool, error) {
+			now := f.Life(session)
+			return now, now != "" && (life == "" || life == now), nil
+		}
+		c.Uses = func(string, []string) bool { return true }
+	}
+}
+
 // A client comes with the ID of an edge that is ahead. Sessions that began after its position, or whose name was used
 // again before it, are no gaps. The log is asked for the newest opening and the end of each, or for its newest entry.
 func TestGroup_EdgeIsBehind(t *testing.T) {
-	authorized := func(f *edgetest.Log) func(*GroupConfig) {
-		return func(c *GroupConfig) {
-			c.Authorize = func(_ context.Context, session, life string) (string, bool, error) {
-				now := f.Life(session)
-				return now, now != "" && (life == "" || life == now), nil
-			}
-			c.StillAuthorized = func(string, string) bool { return true }
-			c.Uses = func(string, []string) bool { return true }
-		}
-	}
 	for _, access := range []bool{false, true} {
 		f := edgetest.NewLog(t)
 		asked, err := f.Backend.Conn.SubscribeSync("$JS.API.STREAM.MSG.GET.MCP_0")
@@ -567,7 +563,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		comesTo(t, ps, "s", last)
 		var change func(*GroupConfig)
 		if access {
-			change = authorized(f)
+			change = allowed(f)
 		}
 		g := openGroup(t, f, ps, Start{}, nil, change, "s", "x", "y", "z")
 		readAll(t, g)
@@ -600,15 +596,10 @@ func TestGroup_EndAheadOfTheWindow(t *testing.T) {
 		f.End("s")
 		last := f.PublishTo("x", "a", 1)
 		comesTo(t, ps, "s", last)
-		authorized := func(c *GroupConfig) {
-			c.Authorize = func(_ context.Context, session, _ string) (string, bool, error) { return f.Life(session), true, nil }
-			c.StillAuthorized = func(string, string) bool { return true }
-			c.Uses = func(string, []string) bool { return true }
-		}
-		g := openGroup(t, f, ps, Start{}, nil, authorized, "s"+stream, "x")
+		g := openGroup(t, f, ps, Start{}, nil, allowed(f), "s"+stream, "x")
 		readAll(t, g)
 		id := g.ID()
-		g = openGroup(t, f, p.of, Start{After: id}, nil, authorized, "s"+stream, "x")
+		g = openGroup(t, f, p.of, Start{After: id}, nil, allowed(f), "s"+stream, "x")
 		if got := readAll(t, g); got != "" || g.ID() != id || g.Members()[0].State != MemberClosed {
 			t.Errorf("%q: got %s, the session is %s, and the ID is %s, not %s", stream, got, g.Members()[0].State, g.ID(), id)
 		}

@@ -182,7 +182,6 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	knows(t, ps, "o.1")
 	refused := ""
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAuthorized = func(string, string) bool { return true }
 		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
 			if life == "" {
 				life, _ = ps.Of(name).Life(name)
@@ -316,7 +315,6 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	knows(t, ps, "o.1")
 	var second, third uint64
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
-		c.StillAuthorized = func(string, string) bool { return true }
 		c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
 			if name == "o.2" { // the sessions that begin are known by now
 				f.Create("o.3", "")
@@ -569,7 +567,6 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 				if !tt.uses {
 					return
 				}
-				c.StillAuthorized = func(string, string) bool { return true }
 				c.Uses = func(owner string, _ []string) bool { return owner == "alice" }
 				c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
 					rec, _ := f.Backend.Sessions.Session(name)
@@ -631,7 +628,6 @@ func TestPattern_OthersBelowTheWindow(t *testing.T) {
 			c.Open = func(func(string) bool) ([]string, error) { return nil, nil }
 			c.Uses = func(owner string, _ []string) bool { return owner == who }
 			c.Others = func(name string) bool { _, ok := uses(name); return !ok }
-			c.StillAuthorized = func(string, string) bool { return true }
 			c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
 				rec, ok := uses(name)
 				return rec.Life, ok, nil
