@@ -229,16 +229,14 @@ func (m *Member) found(s Step) {
 		gap.ResumesAt = r.ID(r.ResumesAt(s))
 		m.gaps = append(m.gaps, gap)
 	}
+	newest, known := m.lane.part.window.Session(m.Place.Session)
 	if r.Place.Life != m.life { // it had none yet
-		m.life = r.Place.Life
-		m.opened, _ = m.lane.part.window.BeganAt(m.Place.Session)
+		m.life, m.opened = r.Place.Life, newest.Began
 	}
-	began, _ := m.lane.part.window.BeganAt(m.Place.Session) // before the life, which may change in between
-	life, known := m.lane.part.Life(m.Place.Session)
-	another := known && life != m.life && r.HasEnd() // which a reader below the window does not see
+	another := known && newest.Life != m.life && r.HasEnd() // which a reader below the window does not see
 	_, there := m.newLife()
 	switch {
-	case there || another && began == 0:
+	case there || another && newest.Began == 0:
 		// What follows is the new life's, and where that begins is read next.
 		m.through = m.lane.positionOf(m)
 		if n := len(m.items); n > 0 {
@@ -246,7 +244,7 @@ func (m *Member) found(s Step) {
 		}
 		m.lane.dirty.Store(true)
 	case another:
-		m.through = min(m.through, began-1, r.endAt()) // there may be a life in between
+		m.through = min(m.through, newest.Began-1, r.endAt()) // there may be a life in between
 	}
 }
 

@@ -469,10 +469,9 @@ func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.
 // up to position, when that certainly lies there. Where that is unknown, it is that of a later opening. The log is
 // asked where the window is behind the position, or knows another life.
 func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
-	known, _ := p.Life(session)
-	began, start := p.window.BeganAt(session)
-	if !p.isBehind(position) && (known == life || known == "") && (began > 0 || position+1 >= start) {
-		return began, nil
+	newest, _ := p.window.Session(session)
+	if !p.isBehind(position) && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Stats().Start) {
+		return newest.Began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
 	return of.opened, err

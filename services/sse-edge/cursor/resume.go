@@ -184,7 +184,7 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 // the window's end.
 func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
 	state, err := r.part.look(ctx)
-	if err == nil && r.isGood(id, state) {
+	if verdict, _ := event.Resolve(id, r.tagPlace(), state.Generations); err == nil && verdict == event.Good {
 		state, err = lookUpTo(ctx, state, id.Sequence, r.part.look)
 	}
 	if err != nil {
@@ -216,14 +216,6 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		return event.Unknown, 0, 0, errNoQuorum
 	}
 	return verdict, common, last, nil
-}
-
-// isGood reports whether an ID is good, by the generations of a look.
-func (r *Reader) isGood(id event.ID, state eventlog.State) bool {
-	p := r.tagPlace()
-	p.Origin = state.Origin
-	verdict, _ := event.Resolve(id, p, state.Generations)
-	return verdict == event.Good
 }
 
 func (r *Reader) tagPlace() event.Place {

@@ -23,17 +23,11 @@ type posted struct {
 }
 
 // isResponse reports whether an event is the response to a request: bridges give it the request's ID.
-func isResponse(message []byte) bool {
-	var m struct { // an rpc.Message would hold a copy of the result
-		ID     json.RawMessage `json:"id"`
-		Method *string         `json:"method"`
-	}
-	return rpc.Unmarshal(message, &m) == nil && m.Method == nil && m.ID != nil
-}
+func isResponse(message []byte) bool { return responseID(message) != "" }
 
 // responseID returns [rpc.IDKey] of what a message is the response to; empty for one that is none.
 func responseID(message []byte) string {
-	var m struct {
+	var m struct { // an rpc.Message would hold a copy of the result
 		ID     json.RawMessage `json:"id"`
 		Method *string         `json:"method"`
 	}

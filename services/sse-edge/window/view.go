@@ -233,9 +233,11 @@ func (w *Window) Generations() (origin string, gens []event.Generation) {
 // SessionView is what a window says of a session.
 type SessionView struct {
 	Session string
-	// Life is its newest one, and End the sequence of that one's end; 0 while it is open.
-	Life string
-	End  uint64
+	// Life is its newest one, and End the sequence of that one's end; 0 while it is open. Began is that of its first
+	// opening; 0 when the window does not know it, which then lies before its start: an opening is written again before the
+	// floor of the log passes it.
+	Life       string
+	Began, End uint64
 	// Before is the life before that, and BeforeBegan where it began; empty and 0 when the window does not
 	// know that.
 	Before      string
@@ -249,7 +251,7 @@ type SessionView struct {
 
 // view returns what is known of a name.
 func (w *Window) view(n *lives) SessionView {
-	v := SessionView{Session: n.session, Life: n.life, Before: n.before, BeforeBegan: n.beforeBegan, Owner: n.owner, Members: n.members}
+	v := SessionView{Session: n.session, Life: n.life, Began: n.began, Before: n.before, BeforeBegan: n.beforeBegan, Owner: n.owner, Members: n.members}
 	if flow := n.flows[n.life]; flow != nil {
 		v.End = flow.Closed
 	}
@@ -302,16 +304,4 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 		all = append(all, w.view(n))
 	}
 	return all, w.start, w.end
-}
-
-// BeganAt returns the sequence at which the newest life of a session began, 0 when the window does not
-// know that, and the window's start, before which it then lies: an opening is written again before the
-// floor of the log passes it.
-func (w *Window) BeganAt(session string) (began, start uint64) {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	if n := w.names[session]; n != nil && n.known {
-		began = n.began
-	}
-	return began, w.start
 }
