@@ -48,6 +48,16 @@ type Companion interface {
 	Tick(now time.Time)
 }
 
+// NoCompanion is a companion that does nothing.
+type NoCompanion struct{}
+
+func (NoCompanion) Begun()                 {}
+func (NoCompanion) Ended(bool)             {}
+func (NoCompanion) Told(cursor.Step, int)  {}
+func (NoCompanion) Moved()                 {}
+func (NoCompanion) Due() (never time.Time) { return never }
+func (NoCompanion) Tick(time.Time)         {}
+
 // Beginning is where a connection begins.
 type Beginning struct {
 	Fresh    bool   // the client has no cursor, or none that is worth anything

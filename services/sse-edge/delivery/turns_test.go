@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"testing"
-	"time"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
@@ -33,19 +32,9 @@ func TestRest_Twice(t *testing.T) {
 	}
 }
 
-// noCompanion is a companion that does nothing.
-type noCompanion struct{}
-
-func (noCompanion) Begun()                 {}
-func (noCompanion) Ended(bool)             {}
-func (noCompanion) Told(cursor.Step, int)  {}
-func (noCompanion) Moved()                 {}
-func (noCompanion) Due() (never time.Time) { return never }
-func (noCompanion) Tick(time.Time)         {}
-
 // moves counts how often a stream's cursor was moved to that of another connection.
 type moves struct {
-	noCompanion
+	NoCompanion
 	n int
 }
 

@@ -21,7 +21,7 @@ import (
 
 // leaving is a companion that notes the cursor that its stream leaves to the next connection.
 type leaving struct {
-	noCompanion
+	NoCompanion
 	stream *Stream
 	at     string
 }

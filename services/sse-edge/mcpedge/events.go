@@ -145,7 +145,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	if err != nil {
 		return "", err
 	}
-	form := &eventsForm{st, s, r.ID}
+	form := &eventsForm{Stream: st, service: s, id: r.ID}
 	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	s.metrics.connections.Inc()
@@ -208,6 +208,7 @@ func appendOccurrence(b []byte, r *cursor.Reader, it *window.Item) []byte {
 // the request names, and the response at the end.
 type eventsForm struct {
 	*delivery.Stream
+	delivery.NoCompanion
 	service *Service
 	id      json.RawMessage
 }
@@ -280,14 +281,6 @@ func (f *eventsForm) response() []byte {
 }
 
 func (f *eventsForm) Ended(bool) { f.service.metrics.connections.Dec() }
-
-// The other methods of a companion do nothing.
-
-func (*eventsForm) Begun()                 {}
-func (*eventsForm) Told(cursor.Step, int)  {}
-func (*eventsForm) Moved()                 {}
-func (*eventsForm) Due() (never time.Time) { return never }
-func (*eventsForm) Tick(time.Time)         {}
 
 // servesEvents reports whether the edge itself answers a request.
 func (s *Service) servesEvents(method string) bool {
