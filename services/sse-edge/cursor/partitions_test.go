@@ -28,6 +28,17 @@ func opens(t *testing.T, ps *Partitions, session string, from Start) *Reader {
 	return r
 }
 
+// opensAt opens a reader of a place, until the test ends.
+func opensAt(t *testing.T, ps *Partitions, at window.Place, from Start, limit window.Limits) *Reader {
+	t.Helper()
+	r, err := ps.Open(waittest.Context(t), at, from, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
 // reads expects that a reader's next events, and nothing else, are those from first to last.
 func reads(t *testing.T, r *Reader, first, last uint64) {
 	t.Helper()

@@ -129,11 +129,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	last := f.Publish("a", 5)
 	p, at := s.Of("s"), streamOf("a")
 	waittest.Until(t, "the window has it", func() bool { return p.Stats().End >= last })
-	r, err := p.open(waittest.Context(t), at, Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, p.of, at, Start{}, ten)
 
 	t.Run("in a read of the log", func(t *testing.T) {
 		v := p.window.Read(&r.ChainCursor, r.limit, nil)
@@ -179,11 +175,7 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 	ps := followThrough(t, f, &link)
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
-	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
 	var s Step
 	if err := r.below(waittest.Context(t), p.window.Read(&r.ChainCursor, r.limit, nil), &s); err != nil && !errors.Is(err, errAgain) || len(s.Items) > 0 {
 		t.Errorf("%d cleared events are sent, %v", len(s.Items), err)
@@ -223,11 +215,7 @@ func TestReader_FloorIsAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, asked := range []uint64{0, at[3] + 1} { // the first page, and one that follows it
-		r, err := ps.Of("s").open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Close)
+		r := opensAt(t, ps, streamOf("a"), Start{}, ten)
 		r.Fresh, r.Cursor, r.asked, r.askedFirst, r.doubted = false, at[0], asked, 1, true
 		s, err := r.Next(waittest.Context(t))
 		if err != nil || len(s.Items) != 1 || s.Items[0].Sequence != at[3] {
@@ -249,11 +237,7 @@ func TestReader_AboutBelowTheWindow(t *testing.T) {
 	ps := followLog(t, f, -1)
 	comesTo(t, ps, "s", last)
 	for stream, stored := range map[string]bool{"a": true, "b": false} {
-		r, err := ps.Of("s").open(waittest.Context(t), streamOf(stream), Start{}, ten)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Close)
+		r := opensAt(t, ps, streamOf(stream), Start{}, ten)
 		if exists, oldest := r.About(waittest.Context(t)); exists != stored || (oldest != nil) != stored {
 			t.Errorf("%s: exists is %t, with an oldest event %t", stream, exists, oldest != nil)
 		}
@@ -273,11 +257,7 @@ func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	origin, gens := p.window.Generations()
 	for stream, stored := range map[string]bool{"a": true, "b": false} {
 		tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Stream: stream}.Tag()
-		r, err := p.open(waittest.Context(t), streamOf(stream), Start{After: event.ID{Stream: stream, Tag: tag, Sequence: first}.String()}, ten)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Close)
+		r := opensAt(t, p.of, streamOf(stream), Start{After: event.ID{Stream: stream, Tag: tag, Sequence: first}.String()}, ten)
 		exists, oldest := r.About(waittest.Context(t))
 		if exists != stored || (oldest != nil) != stored || stored && *oldest != r.ID(first) {
 			t.Errorf("%s: exists is %t, with an oldest event %t", stream, exists, oldest != nil)
@@ -578,11 +558,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	}
 	check := func(edge string, ps *Partitions, want event.Generation) {
 		t.Helper()
-		r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{After: had}, window.Limits{Events: 100, Bytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
+		r := opensAt(t, ps, streamOf("a"), Start{After: had}, window.Limits{Events: 100, Bytes: 1 << 20})
 		step, err := r.Next(waittest.Context(t))
 		if err != nil {
 			t.Fatal(err)
@@ -616,11 +592,7 @@ func readThroughRestarts(t *testing.T, restarts int, restart func(*edgetest.Log,
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "s", f.Publish("a", 5))
-	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 100, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, ps, streamOf("a"), Start{}, window.Limits{Events: 100, Bytes: 1 << 20})
 	for run := range restarts + 1 {
 		step, err := r.Next(waittest.Context(t))
 		if err != nil || len(step.Gaps) > 0 || len(step.Items) != 5 {
@@ -763,7 +735,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	all := int64(ps.cfg.LogReads)
 	ps.scans.Take("", all)
 	next := func(stream string) error {
-		r, err := ps.Open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
+		r, err := ps.Open(waittest.Context(t), streamOf(stream), Start{}, ten)
 		if err != nil {
 			return err
 		}
@@ -871,11 +843,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	last := f.Publish("a", 1) // is in the window, and the others are not
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
-	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
 	for _, tt := range []struct {
 		name, request string
 		ask           func(context.Context) error
@@ -919,11 +887,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			t.Errorf("%s: %d tokens are still taken", tt.name, n)
 		}
 	}
-	back, err := p.open(waittest.Context(t), streamOf("a"), Start{After: r.ID(last)}, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer back.Close()
+	back := opensAt(t, p.of, streamOf("a"), Start{After: r.ID(last)}, ten)
 	ps.whole.Take("", wholeAtOnce)
 	if exists, oldest := back.About(waittest.Context(t)); !exists || oldest != nil { // it does not wait
 		t.Errorf("a client that comes back: %t, %v", exists, oldest)
@@ -966,11 +930,7 @@ func TestReader_LastOfRemoved(t *testing.T) {
 // newest returns the newest events of a place, of which no gap may be told.
 func newest(t *testing.T, s *Partitions, stream string, n int) (all []uint64) {
 	t.Helper()
-	r, err := s.Open(waittest.Context(t), streamOf(stream), Start{Last: n}, window.Limits{Events: 100, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, s, streamOf(stream), Start{Last: n}, window.Limits{Events: 100, Bytes: 1 << 20})
 	for {
 		step, err := r.Next(waittest.Context(t))
 		if err != nil || len(step.Gaps) > 0 {
@@ -1008,11 +968,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			last := f.Publish("a", 30)
 			waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
 			p := s.Of("s")
-			r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
+			r := opensAt(t, p.of, streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
 			page := func() (found Step) {
 				v := p.window.Read(&r.ChainCursor, r.limit, nil)
 				v.Inside, v.Start = false, 25
@@ -1045,11 +1001,7 @@ func TestReader_TrimBetweenLookUpsAndLook(t *testing.T) {
 			f.Publish("a", 6)
 			ps := followLog(t, f, -1)
 			p := ps.Of("s")
-			r, err := p.open(waittest.Context(t), streamOf(stream), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
+			r := opensAt(t, p.of, streamOf(stream), Start{}, window.Limits{Events: 2, Bytes: 1 << 20})
 			looks := &p.looks
 			waittest.Until(t, "no look is under way", func() bool {
 				looks.mu.Lock()
@@ -1174,11 +1126,7 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 	tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Life: at.Life, Stream: "a"}.Tag()
 	var readers []*Reader
 	for _, from := range []Start{{}, {Now: true}, {After: event.ID{Stream: "a", Tag: tag, Sequence: last - 1}.String()}} {
-		r, err := p.open(waittest.Context(t), at, from, ten)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(r.Close)
+		r := opensAt(t, p.of, at, from, ten)
 		if readers = append(readers, r); r.Finished() {
 			t.Errorf("after %q the stream is finished", from.After)
 		}
@@ -1207,10 +1155,10 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	soon, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, from := range []Start{{Now: true}, {Last: 2}, {}} {
-		if r, err := p.open(soon, streamOf("a"), from, window.Limits{Events: 10, Bytes: 1 << 20}); !errors.Is(err, errNotReady) {
+		if r, err := p.open(soon, streamOf("a"), from, ten); !errors.Is(err, errNotReady) {
 			t.Errorf("from %+v: the reader is %+v, %v", from, r, err)
 		}
-		if r, err := p.tryOpen(waittest.Context(t), streamOf("a"), from, window.Limits{Events: 10, Bytes: 1 << 20}); !errors.Is(err, errBehind) {
+		if r, err := p.tryOpen(waittest.Context(t), streamOf("a"), from, ten); !errors.Is(err, errBehind) {
 			t.Errorf("from %+v, rolled back a moment ago: the reader is %+v, %v", from, r, err)
 		}
 	}
@@ -1218,7 +1166,7 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 		t.Errorf("a group has the error %v", err)
 	}
 	p.window.Through(last, 0)
-	r, err := p.open(waittest.Context(t), streamOf("a"), Start{Now: true}, window.Limits{Events: 10, Bytes: 1 << 20})
+	r, err := p.open(waittest.Context(t), streamOf("a"), Start{Now: true}, ten)
 	if err != nil || r.Cursor != last {
 		t.Fatalf("from now, the reader is at %+v, %v; not after %d", r, err, last)
 	}
@@ -1276,11 +1224,7 @@ func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 	last := f.PublishTo("x", "a", 3)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", last)
-	r, err := ps.Open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 1, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, ps, streamOf("a"), Start{}, window.Limits{Events: 1, Bytes: 1 << 20})
 	p := ps.Of("s")
 	for n := range 2 {
 		if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Items) != 1 || s.Ended {
@@ -1330,11 +1274,7 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	f.Publish("a", 5)
 	f.Trim("a", eventlog.Trimmed, 3)
 	p := followLog(t, f, 0).Of("s")
-	r, err := p.open(waittest.Context(t), streamOf("a"), Start{}, window.Limits{Events: 10, Bytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
 	v := p.window.Read(&r.ChainCursor, r.limit, nil)
 	v.End--
 	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errAgain) {
@@ -1365,7 +1305,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	tags := NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
 	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
-		r, err := p.open(waittest.Context(t), streamOf("a"), Start{After: id}, window.Limits{Events: 10, Bytes: 1 << 20})
+		r, err := p.open(waittest.Context(t), streamOf("a"), Start{After: id}, ten)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1405,11 +1345,7 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 	}
 	last := f.Publish("b", 1)
 	comesTo(t, ps, "s", last)
-	r, err := ps.Open(waittest.Context(t), window.Place{Session: "s"}, Start{}, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := opensAt(t, ps, window.Place{Session: "s"}, Start{}, ten)
 	gaps, events := 0, 0
 	for r.Cursor < last {
 		s, err := r.Next(waittest.Context(t))
