@@ -147,16 +147,22 @@ func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 		if err != nil || !step.Empty() || wait == 0 {
 			return step, err
 		}
-		select {
-		case <-r.Wait(step):
-		case <-timer.C:
-			return step, nil
-		case <-s.Streams.Draining():
-			return step, nil
-		case <-ctx.Done():
+		if !s.await(ctx, r, step, timer) {
 			return step, ctx.Err()
 		}
 	}
+}
+
+// await waits until there may be something after a step. It reports false when the poll's wait is over.
+func (s *Service) await(ctx context.Context, r *cursor.Reader, step cursor.Step, wait *time.Timer) bool {
+	select {
+	case <-r.Wait(step):
+		return true
+	case <-wait.C:
+	case <-s.Streams.Draining():
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // GoneProblem is the answer to a client that asked for an error instead of a gap.
@@ -209,19 +215,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Reques
 		if v.take(r, found) {
 			return v.page, nil
 		}
-		if !found.Empty() {
-			continue
-		}
-		if len(v.page.Items) > 0 {
-			return v.page, nil
-		}
-		select {
-		case <-r.Wait(found):
-		case <-timer.C:
-			return v.page, nil
-		case <-s.Streams.Draining():
-			return v.page, nil
-		case <-ctx.Done():
+		if found.Empty() && (len(v.page.Items) > 0 || !s.await(ctx, r, found, timer)) {
 			return v.page, nil
 		}
 	}
