@@ -21,31 +21,21 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	if err != nil {
 		return s.sendLater(c)
 	}
-	handedOver := false
-	defer func() {
-		if !handedOver {
-			s.subs.Admission.Leave(by.Visit)
-		}
-	}()
 	r, err := s.subs.Open(by.Client, req, window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes})
-	if problem := web.AsProblem(err); err != nil && problem.Code == web.CodeUnavailable {
+	if err != nil {
+		s.subs.Admission.Leave(by.Visit)
+		if web.AsProblem(err).Code != web.CodeUnavailable {
+			return err
+		}
 		s.subs.SentAway(by, req.At, err)
 		return s.later(c, "unavailable")
 	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if !handedOver {
-			r.Close()
-		}
-	}()
+	st := delivery.NewSSE(s.subs.Streams, r, by, req.Envelope)
 	if r.Finished() {
+		st.Drop()
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st := delivery.NewSSE(s.subs.Streams, r, by, req.Envelope)
 	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
-	handedOver = true
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
 		if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {

@@ -386,6 +386,12 @@ func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
 // before it stores.
 func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON(data) }
 
+// metrics count what the partitions of an edge do.
+type metrics struct {
+	received, missed, rollbacks, logReads, logScans prometheus.Counter
+	skipped                                         *prometheus.CounterVec
+}
+
 // newMetrics registers them. It asks parts at each scrape.
 func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }

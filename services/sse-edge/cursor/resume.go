@@ -193,7 +193,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 	if err := behind(state, a.Origin, a.Gens[len(a.Gens)-1].ID); err != nil {
 		return event.Unknown, 0, 0, err
 	}
-	if !r.bound {
+	if !r.bound && !r.life.found {
 		of, err := r.part.lookUpLife(ctx, r.Place.Session)
 		if err != nil {
 			return event.Unknown, 0, 0, err
