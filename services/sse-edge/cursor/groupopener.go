@@ -266,8 +266,8 @@ func (o *groupOpener) cover() {
 func (o *groupOpener) open(ctx context.Context, i int) error {
 	m := o.members[i]
 	life, ok, from := placeLife, true, Start{Continues: true, At: m.lane.end, NewStream: true}
+	var err error
 	if m.place == nil {
-		var err error
 		if m.of != nil {
 			life, ok, err = m.lane.authorize(ctx, m.Place.Session, "")
 		} else {
@@ -283,16 +283,14 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 		if o.from.Now {
 			from = Start{Continues: true, At: m.lane.end}
 		}
-	}
-	if o.covered[i] {
-		if m.place == nil {
-			of, err := m.lane.part.lifeAt(ctx, m.Place.Session, life, o.at[i])
-			if err != nil {
+		if o.covered[i] {
+			if from.of, err = m.lane.part.lifeAt(ctx, m.Place.Session, life, o.at[i]); err != nil {
 				return err
 			}
-			from.of, life = &of, of.name
+			life = from.of.name
 		}
-		var err error
+	}
+	if o.covered[i] {
 		if from.After, err = o.cursorOf(ctx, i, life); err != nil {
 			return err
 		}

@@ -206,16 +206,16 @@ type life struct {
 // lifeAt returns the life of a session that has a name, or the newest one if name is empty; a session of which the log
 // holds nothing has none. The log is asked where the window does not know, is behind a position, or knows another life:
 // that would count as the later one. Errors are those of the log.
-func (p *Partition) lifeAt(ctx context.Context, session, name string, position uint64) (life, error) {
+func (p *Partition) lifeAt(ctx context.Context, session, name string, position uint64) (*life, error) {
 	known, ok, whole := p.window.LifeOf(session)
 	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !p.isBehind(position) {
-		return life{name: cmp.Or(name, known)}, nil
+		return &life{name: cmp.Or(name, known)}, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
 	if name != "" && of.name != name {
 		of = life{name: name}
 	}
-	return of, err
+	return &of, err
 }
 
 // lookUpLife asks the log.

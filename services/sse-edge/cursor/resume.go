@@ -65,17 +65,16 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 // caller may read, and no other: the window learns it from the log if it knows another one, which
 // would count as the later one. Chains that wait for a session take the first life that becomes known.
 func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
-	of := from.of
+	of, err := from.of, error(nil)
 	if of == nil {
-		asked, err := p.lifeAt(ctx, at.Session, at.Life, 0)
-		if err != nil {
-			return nil, err
-		}
-		of = &asked
+		of, err = p.lifeAt(ctx, at.Session, at.Life, 0)
+	}
+	if err != nil {
+		return nil, err
 	}
 	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: from.of != nil || at.Life != "", limit: limit}
 	a := r.attach(*of)
-	err := errBehind // it was rolled back a moment ago
+	err = errBehind // it was rolled back a moment ago
 	if a.CaughtUp {
 		err = r.start(ctx, from, a)
 	}
