@@ -48,19 +48,24 @@ func TestRelease_Images(t *testing.T) {
 		t.Fatalf("images.txt has %q", pinned)
 	}
 
-	// Where it goes does not change it.
+	// Where it goes does not change it. What a failed push leaves is complete, so that other programs can push it.
+	refusing := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(refusing.Close)
 	elsewhere := r
-	elsewhere.registry, elsewhere.push = "registry.example/other", false
-	if err := elsewhere.write(t.Context(), filepath.Join(dir, "two")); err != nil {
-		t.Fatal(err)
+	elsewhere.registry = strings.TrimPrefix(refusing.URL, "http://") + "/other"
+	if err := elsewhere.write(t.Context(), filepath.Join(dir, "two")); err == nil || !strings.Contains(err.Error(), "push ") {
+		t.Errorf("a push that is refused ends with %v", err)
 	}
-	if got, want := text(t, filepath.Join(dir, "two", "images.txt")), "registry.example/other/credentials:1.2.3@"+digest+"\n"; got != want {
+	if got, want := text(t, filepath.Join(dir, "two", "images.txt")), elsewhere.registry+"/credentials:1.2.3@"+digest+"\n"; got != want {
 		t.Errorf("a second build has %q, want %q", got, want)
 	}
 
 	const archived = "rejoin-credentials_1.2.3.oci.tar"
-	if sums := text(t, filepath.Join(dir, "one", "SHA256SUMS")); !strings.Contains(sums, "  "+archived+"\n") || !strings.Contains(sums, "  images.txt\n") {
-		t.Errorf("the sums are %s", sums)
+	sums := text(t, filepath.Join(dir, "two", "SHA256SUMS"))
+	for _, name := range []string{"rejoin_1.2.3_linux_amd64.tar.gz", archived, "images.txt", "rejoin-client-1.2.3.tgz"} {
+		if !strings.Contains(sums, "  "+name+"\n") {
+			t.Errorf("the sums have no %s:\n%s", name, sums)
+		}
 	}
 	unpackTar(t, strings.NewReader(text(t, filepath.Join(dir, "one", archived))), filepath.Join(dir, "layout"))
 	root, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
@@ -94,27 +99,6 @@ func TestRelease_Images(t *testing.T) {
 	}
 	for i, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64} {
 		checkImage(t, fromRegistry, r.platforms[i], machine)
-	}
-}
-
-// What a failed push leaves is complete, so that other programs can push it.
-func TestRelease_PushFails(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(server.Close)
-	r := release{
-		root: "../..", version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(), platforms: []string{"linux/amd64"}, programs: programs[5:],
-		images: images[4:], registry: strings.TrimPrefix(server.URL, "http://") + "/rejoin", push: true,
-	}
-	dir := t.TempDir()
-	if err := r.write(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "push ") {
-		t.Errorf("it ends with %v", err)
-	}
-	sums := text(t, filepath.Join(dir, "SHA256SUMS"))
-	for _, name := range []string{"rejoin_1.2.3_linux_amd64.tar.gz", "rejoin-credentials_1.2.3.oci.tar", "images.txt", "rejoin-client-1.2.3.tgz"} {
-		if !strings.Contains(sums, "  "+name+"\n") {
-			t.Errorf("the sums have no %s:\n%s", name, sums)
-		}
 	}
 }
 
