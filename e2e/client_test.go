@@ -35,7 +35,7 @@ func (a answer) got(t testing.TB, status int) {
 	}
 }
 
-// do sends a request; headers are name, value, name, value.
+// do sends a request, and reads the answer.
 func do(t testing.TB, method, url, body string, headers ...string) answer {
 	t.Helper()
 	a, err := try(method, url, body, headers...)
@@ -46,14 +46,24 @@ func do(t testing.TB, method, url, body string, headers ...string) answer {
 }
 
 func try(method, url, body string, headers ...string) (answer, error) {
-	req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+	req, err := newRequest(method, url, body, headers...)
 	if err != nil {
 		return answer{}, err
+	}
+	return trySend(client, req)
+}
+
+// newRequest makes a request; headers are name, value, name, value, also of Host.
+func newRequest(method, url, body string, headers ...string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	return trySend(client, req)
+	req.Host = req.Header.Get("Host") // empty: that of the URL
+	return req, nil
 }
 
 func trySend(client *http.Client, req *http.Request) (answer, error) {
@@ -64,15 +74,6 @@ func trySend(client *http.Client, req *http.Request) (answer, error) {
 	defer func() { _ = resp.Body.Close() }()
 	data, err := io.ReadAll(resp.Body)
 	return answer{resp.StatusCode, resp.Header, string(data)}, err
-}
-
-func send(t testing.TB, req *http.Request) answer {
-	t.Helper()
-	a, err := trySend(client, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
 }
 
 func streamPath(session, stream string) string {

@@ -43,16 +43,13 @@ func (p *proc) healthy(session string, over io.Reader) time.Duration {
 
 // runHealthy is the client of healthy. It ends when 200 exchanges are done and stdin is at its end.
 func runHealthy(api, session string) (time.Duration, error) {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
-	own := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: trusting(), ForceAttemptHTTP2: true}, Timeout: waittest.Timeout}
+	own := from(net.IPv4(127, 0, 0, 9))
 	try := func(method, url, body string, status int, has string) error {
 		for began := time.Now(); ; {
-			req, err := http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
+			req, err := newRequest(method, url, body, "Content-Type", jsonType, "Accept", jsonType)
 			if err != nil {
 				return err
 			}
-			req.Header.Set("Content-Type", jsonType)
-			req.Header.Set("Accept", jsonType)
 			a, err := trySend(own, req)
 			// The log may take longer than --ack-timeout: nothing was stored.
 			if err == nil && a.status == http.StatusServiceUnavailable && time.Since(began) < waittest.Timeout {
