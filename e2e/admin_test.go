@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -45,42 +43,6 @@ func (b *browser) shows(id, part string) {
 	b.until(fmt.Sprintf("byID('%s').textContent.includes(%q)", id, part))
 }
 
-// attach connects to a session's flow and returns when a number of its events were read.
-// gone ends the connection, as a cut network does.
-func attach(t *testing.T, from string, events int, headers ...string) (lastID string, gone func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone = func() {
-		cancel()
-		_ = resp.Body.Close()
-	}
-	t.Cleanup(gone)
-	id := ""
-	for lines := bufio.NewScanner(resp.Body); events > 0; {
-		if !lines.Scan() {
-			t.Fatalf("the stream ended: %v", lines.Err())
-		}
-		if value, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
-			id = value
-		} else if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), `"count"`) {
-			lastID = id
-			events--
-		}
-	}
-	return lastID, gone
-}
-
 func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--max-events-per-session=10", "--heartbeat=100ms", "--ack-timeout=9s")
@@ -109,24 +71,27 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("timeline", "Published 5 events")
 	b.shows("timeline", hostile)
 
-	id, cut := attach(t, p.api()+path+"/events", 5, "Accept", "text/event-stream")
+	s := p.subscribe(path+"/events", "")
+	id := s.read(5).cursor
 	b.shows("connections", "live")
 	b.until("byID('connections').children.length == 1 && byID('connections').rows[0].cells[3].textContent == '5'")
 	b.shows("timeline", "5 events so far")
 	b.shows("timeline", "sent to 1 of 1")
 	b.shows("count-clients", "1")
-	cut()
+	s.cut()
 	b.shows("timeline", "the client disconnected · 5 events sent")
 	b.until("byID('connections').children.length == 0")
 
 	for n := 6; n <= 9; n++ {
 		publish(n)
 	}
-	_, cut = attach(t, p.api()+path+"/events", 4, "Accept", "text/event-stream", "Last-Event-ID", id)
+	s = p.subscribe(path+"/events", id)
+	s.read(9)
 	b.shows("timeline", "Resumed")
 	b.shows("connections", "its cursor")
-	cut()
-	_, cut = attach(t, p.api()+path+"/events?after=no-such-place", 9, "Accept", "text/event-stream")
+	s.cut()
+	s = p.subscribe(path+"/events", "no-such-place")
+	s.read(9)
 	b.shows("timeline", "Gap: unknown")
 	b.shows("timeline", "asked for events after no-such-place · resumed after ")
 	newest := script[string](b, `[...byID('timeline').querySelector('.publish').querySelectorAll('.id')].at(-1).textContent`)
@@ -140,12 +105,19 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("gaps", hostile)
 	b.shows("near", "90 % of its events")
 	b.until("byID('count-gaps').textContent == '1' && byID('count-near').textContent == '1'")
+	b.shows("settings", "per session 10 events")
+	b.until("byID('spark-rate').firstElementChild.getAttribute('points') && byID('count-rate').textContent != '–'")
+	b.accessible("the overview")
 	b.press(`[data-testid="gaps"] a`)
 	b.shows("session-title", hostile)
+	b.shows("timeline", "Gap: unknown")
+	b.shows("connections", "live")
+	b.accessible("a session")
 
 	// Nothing is ended before somebody has said so.
 	b.click("close")
 	b.shows("confirm-name", hostile)
+	b.accessible("the question before a close")
 	b.click("confirm-no")
 	b.until("!document.querySelector('dialog')")
 	publish(10)
@@ -161,7 +133,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("ended", "The session is closed and cleared.")
 	b.shows("session-facts", "closed")
 	b.shows("session-bars", "0 of 10 events")
-	cut()
+	s.cut()
 	if a := do(t, http.MethodGet, p.api()+path, ""); !strings.Contains(a.body, `"state":"closed"`) || !strings.Contains(a.body, `"events":0`) {
 		t.Errorf("the session is %s", a.body)
 	}
@@ -326,29 +298,6 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	script[bool](b, "location.hash = '#session=*'; true") // which no session can be named
 	b.shows("session-facts", "There is no session of this name.")
 	b.shows("state", "live")
-}
-
-func TestAdminPage_Accessible(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--max-events-per-session=10")
-	p.publish("full", "s", 1, 9)
-	_, cut := attach(t, p.api()+"/v1/sessions/full/events", 9, "Accept", "text/event-stream")
-	defer cut()
-	attach(t, p.api()+"/v1/sessions/full/events?after=no-such-place", 9, "Accept", "text/event-stream")
-	b := openBrowser(t)
-	b.admin(p.api())
-	b.shows("gaps", "no-such-place")
-	b.shows("near", "90 %")
-	b.shows("settings", "per session 10 events")
-	b.until("byID('spark-rate').firstElementChild.getAttribute('points') && byID('count-rate').textContent != '–'")
-	b.accessible("the overview")
-	script[bool](b, "location.hash = '#session=full'; true")
-	b.shows("timeline", "Gap: unknown")
-	b.shows("connections", "live")
-	b.accessible("a session")
-	b.click("close")
-	b.shows("confirm-name", "full")
-	b.accessible("the question before a close")
 }
 
 // faultyJS has window.faulty answer the requests of a page for which it returns something.

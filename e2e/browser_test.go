@@ -148,39 +148,6 @@ func (b *browser) onOrigin(p *proc) {
 	b.do(chromedp.Navigate(p.api() + "/v1/sessions"))
 }
 
-// listenJS opens an EventSource that writes down what it sees.
-const listenJS = `(() => {
-	window.got = []; window.gaps = 0; window.opened = 0; window.failed = 0; window.closes = 0
-	window.es = new EventSource(%q)
-	es.onmessage = (e) => got.push(JSON.parse(e.data).params.n)
-	es.addEventListener('gap', () => gaps++)
-	es.addEventListener('close', () => closes++)
-	es.onopen = () => opened++
-	es.onerror = () => failed++
-	return true
-})()`
-
-func (b *browser) listen(path string) {
-	b.t.Helper()
-	script[bool](b, fmt.Sprintf(listenJS, path))
-	b.until("opened > 0")
-}
-
-func TestBrowser_StopsAt204OfAClosedStream(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")
-	b := openBrowser(t)
-	b.onOrigin(p)
-	p.publish("end", "s", 1, 2)
-	b.listen(streamPath("end", "s"))
-	b.until("got.length == 2")
-	p.close("/v1/sessions/end/streams/s")
-	b.until("es.readyState == EventSource.CLOSED")
-	if got := script[string](b, "[got.join(' '), closes, gaps, opened].join('/')"); got != "1 2/1/0/1" {
-		t.Errorf("messages, close events, gaps and connections are %s", got)
-	}
-}
-
 // counters of the playground, in the order of its page.
 func (b *browser) counters() string {
 	b.t.Helper()

@@ -557,3 +557,20 @@ func TestDocker_PartitionsReachJanitorAndProxy(t *testing.T) {
 		}
 	}
 }
+
+// listenJS opens an EventSource that writes down what it sees.
+const listenJS = `(() => {
+	window.got = []; window.gaps = 0; window.opened = 0; window.failed = 0
+	window.es = new EventSource(%q)
+	es.onmessage = (e) => got.push(JSON.parse(e.data).params.n)
+	es.addEventListener('gap', () => gaps++)
+	es.onopen = () => opened++
+	es.onerror = () => failed++
+	return true
+})()`
+
+func (b *browser) listen(path string) {
+	b.t.Helper()
+	script[bool](b, fmt.Sprintf(listenJS, path))
+	b.until("opened > 0")
+}
