@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -30,13 +28,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
 	b := openBrowser(t)
-	page := site(t).URL
-	sandbox := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		w.Header().Set("Content-Security-Policy", "sandbox allow-scripts") // its origin is null
-		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>")   // the browser has gone
-	}))
-	t.Cleanup(sandbox.Close)
+	page := site(t, "")
 	const none = `{"sessions":[],"total":0}`
 	if got := p.openSessions(); got != none {
 		t.Fatal(got)
@@ -51,7 +43,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 	for name, url := range map[string]string{
 		"another port": page,
 		"another site": strings.Replace(page, "127.0.0.1", "localhost", 1),
-		"a sandbox":    sandbox.URL,
+		"a sandbox":    site(t, "sandbox allow-scripts"), // its origin is null
 	} {
 		b.do(chromedp.Navigate(url))
 		script[bool](b, send)

@@ -1,14 +1,12 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -98,64 +96,26 @@ func TestJavaScriptClient_SlowOnEventBoundsMemory(t *testing.T) {
 	b.got(messages)
 }
 
-// gate stands before the program as a proxy does.
-type gate struct {
-	*httptest.Server
-	mu     sync.Mutex
-	status int    // what event streams are answered, when it is not 0
-	token  string // what event streams need, when it is not empty
-}
-
-func openGate(t testing.TB, p *proc) *gate {
-	t.Helper()
-	target, err := url.Parse(p.api())
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
-	g := &gate{}
-	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.mu.Lock()
-		status := g.status
-		if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token {
-			status = http.StatusUnauthorized
-		}
-		g.mu.Unlock()
-		if status != 0 && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/events") {
-			w.WriteHeader(status)
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}))
-	t.Cleanup(func() {
-		g.CloseClientConnections()
-		g.Close()
-	})
-	return g
-}
-
-// set changes what event streams are answered, and cuts the connections.
-func (g *gate) set(status int, token string) {
-	g.mu.Lock()
-	g.status, g.token = status, token
-	g.mu.Unlock()
-	g.CloseClientConnections()
-}
-
 func TestJavaScriptClient_ResumesWhereEventSourceGivesUp(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms")
-	g := openGate(t, p)
+	var away atomic.Bool
+	g := newHTTPProxy(t, p.api(), func(*http.Response) error {
+		if away.Load() {
+			return errors.New("the edge is away")
+		}
+		return nil
+	})
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(g.URL + "/v1/sessions"))
 	b.subscribe("revival", "{ maxDelay: 100 }")
 	p.publish("revival", "s", 1, 3)
 	b.got(3)
-	g.set(http.StatusBadGateway, "")
+	away.Store(true)
+	g.CloseClientConnections()
 	b.until("subscription.transport == 'fetch' && states.filter((state) => state == 'connecting').length >= 3")
 	p.publish("revival", "s", 4, 6)
-	g.set(0, "")
+	away.Store(false)
 	b.until("subscription.state == 'live'")
 	p.publish("revival", "s", 7, 8)
 	b.got(8)
@@ -163,25 +123,4 @@ func TestJavaScriptClient_ResumesWhereEventSourceGivesUp(t *testing.T) {
 	p.start()
 	p.publish("revival", "s", 9, 9)
 	b.got(9)
-}
-
-func TestJavaScriptClient_RenewsItsToken(t *testing.T) {
-	t.Parallel()
-	p := startProc(t, "--retry=100ms")
-	g := openGate(t, p)
-	g.set(0, "first")
-	b := openBrowser(t)
-	b.do(chromedp.Navigate(g.URL + "/v1/sessions"))
-	script[bool](b, "window.current = 'first'; window.refusals = 0; true")
-	b.subscribe("token", "{ headers: { 'X-Tenant': 'a' }, token: (refused) => (refused ? (refusals++, current = 'second') : current) }")
-	p.publish("token", "s", 1, 3)
-	b.got(3)
-	g.set(0, "second") // as a token that expires while a laptop sleeps
-	p.publish("token", "s", 4, 5)
-	b.got(5)
-	if got := script[string](b, "refusals + ' ' + subscription.transport"); got != "1 fetch" {
-		t.Errorf("refused tokens, and what makes the connections, are %s", got)
-	}
-	g.set(0, "third") // which the page does not have
-	b.until("ends.join() == 'refused'")
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +17,7 @@ import (
 
 // collector takes traces over OTLP, as OpenTelemetry's own does.
 type collector struct {
-	t   testing.TB
-	url string
+	t testing.TB
 
 	mu    sync.Mutex
 	asked int
@@ -39,10 +37,7 @@ type span struct {
 func newCollector(t *testing.T) *collector {
 	t.Helper()
 	c := &collector{t: t}
-	s := httptest.NewServer(http.HandlerFunc(c.take))
-	t.Cleanup(s.Close)
-	c.url = s.URL
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", s.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", serve(t, c.take).URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
 	return c
 }

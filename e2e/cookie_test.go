@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -13,23 +12,22 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// site serves an empty page of an origin of its own.
-func site(t *testing.T) *httptest.Server {
+// site serves an empty page of an origin of its own, under a policy.
+func site(t *testing.T, policy string) (url string) {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Content-Security-Policy", policy)
 		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>") // the browser has gone
-	}))
-	t.Cleanup(s.Close)
-	return s
+	}).URL
 }
 
 // A page that exchanged its token for a cookie streams with EventSource, which can send no
 // token; pages of origins that are not listed can do neither.
 func TestBrowser_StreamsWithACookie(t *testing.T) {
 	t.Parallel()
-	listed, other := site(t), site(t)
-	p := startGuarded(t, "--cors-origins="+listed.URL)
+	listed, other := site(t, ""), site(t, "")
+	p := startGuarded(t, "--cors-origins="+listed)
 	alice, _ := p.victim("s")
 	b := openBrowser(t)
 	exchange := fmt.Sprintf(`window.answered = 0; window.failed = ''
@@ -38,13 +36,13 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 	open := fmt.Sprintf(`window.data = ''; window.source = new EventSource('%s%s', {withCredentials: true})
 		source.onmessage = (event) => { window.data = event.data }; true`, p.api(), streamPath("s", "main"))
 
-	b.do(chromedp.Navigate(other.URL))
+	b.do(chromedp.Navigate(other))
 	script[bool](b, exchange)
 	b.until("failed")
 	script[bool](b, open)
 	b.until("source.readyState == EventSource.CLOSED") // no cookie, and no reading either
 
-	b.do(chromedp.Navigate(listed.URL))
+	b.do(chromedp.Navigate(listed))
 	script[bool](b, open)
 	b.until("source.readyState == EventSource.CLOSED")
 	script[bool](b, exchange)
@@ -56,7 +54,7 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 	b.until(fmt.Sprintf("data == %q", numbered(1)))
 
 	// The browser has the cookie now, and sends it along for any page of this machine.
-	b.do(chromedp.Navigate(other.URL))
+	b.do(chromedp.Navigate(other))
 	script[bool](b, open)
 	b.until("source.readyState == EventSource.CLOSED")
 	if data := script[string](b, "data"); data != "" {
@@ -71,7 +69,7 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 	})
 	p.unharmed(alice, "s")
 
-	b.do(chromedp.Navigate(listed.URL))
+	b.do(chromedp.Navigate(listed))
 	script[bool](b, fmt.Sprintf(`window.answered = 0
 		fetch('%s/v1/cookie', {method: 'DELETE', credentials: 'include'}).then((answer) => { window.answered = answer.status }); true`, p.api()))
 	b.until("answered == 204")

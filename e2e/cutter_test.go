@@ -4,10 +4,43 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"sync"
 	"testing"
 )
+
+// serve starts an HTTP server, which ends with the test and cuts its connections then.
+func serve(t testing.TB, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// newHTTPProxy starts an HTTP proxy, which ends with the test. In the place of a response that pass returns an
+// error for, and without the server, it answers 502.
+func newHTTPProxy(t testing.TB, target string, pass func(*http.Response) error) *httptest.Server {
+	t.Helper()
+	to, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport:      &http.Transport{DisableKeepAlives: true},
+		FlushInterval:  -1,
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ModifyResponse: pass,
+		ErrorHandler:   func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	return serve(t, proxy.ServeHTTP)
+}
 
 // cutter is a TCP proxy that cuts connections when told so.
 type cutter struct {

@@ -21,9 +21,7 @@ func pages(t *testing.T) *httptest.Server {
 		page := `"tabs.html?` + r.URL.RawQuery + `"`
 		_, _ = w.Write([]byte("<!doctype html><iframe src=" + page + "></iframe><iframe src=" + page + "></iframe>")) // the browser has gone
 	})
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	return s
+	return serve(t, mux.ServeHTTP)
 }
 
 const itemsJS = "[...document.querySelectorAll('li')].map((item) => item.textContent.replace(/.*\"n\":([0-9]+).*/, '$1')).join(' ')"
@@ -115,7 +113,7 @@ func TestExamples_PageWithEmptyMessage(t *testing.T) {
 func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
 	t.Parallel()
 	var streams atomic.Int32
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		switch {
 		case r.Header.Get("Accept") != "text/event-stream":
@@ -126,8 +124,7 @@ func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = io.WriteString(w, "id: main_abcdefg_2\ndata: "+numbered(1)+"\n\nevent: close\ndata: {}\n\n")
 		}
-	}))
-	t.Cleanup(s.Close)
+	})
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(pages(t).URL + "/eventsource.html?base=" + url.QueryEscape(s.URL)))
 	b.says("the end")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,14 +46,12 @@ func newAskServer(t testing.TB) (url string, calls *atomic.Int64) {
 		text := fmt.Sprintf("%s: %v", args.Token, answer.Content["answer"])
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
 	})
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	s := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil).ServeHTTP)
 	t.Cleanup(func() {
 		end() // or a session waits for calls whose client is gone
 		for session := range server.Sessions() {
 			_ = session.Close() // its client is gone
 		}
-		s.CloseClientConnections()
-		s.Close()
 	})
 	return s.URL, calls
 }

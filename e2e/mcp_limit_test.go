@@ -7,10 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,33 +22,17 @@ import (
 type limitProxy struct {
 	*httptest.Server
 
-	mu    sync.Mutex
-	ended int // event streams, cut or not
+	streams atomic.Int64 // that have ended, cut or not
 }
 
 func newLimitProxy(t testing.TB, target string, limit time.Duration) *limitProxy {
 	t.Helper()
-	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &limitProxy{}
-	proxy := &httputil.ReverseProxy{
-		Transport:     &http.Transport{DisableKeepAlives: true},
-		FlushInterval: -1,
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-		ModifyResponse: func(resp *http.Response) error {
-			if resp.Header.Get("Content-Type") == "text/event-stream" {
-				resp.Body = &limitedBody{ReadCloser: resp.Body, proxy: p, limit: limit}
-			}
-			return nil
-		},
-	}
-	p.Server = httptest.NewServer(proxy)
-	t.Cleanup(func() {
-		p.CloseClientConnections()
-		p.Close()
+	p.Server = newHTTPProxy(t, target, func(resp *http.Response) error {
+		if resp.Header.Get("Content-Type") == "text/event-stream" {
+			resp.Body = &limitedBody{ReadCloser: resp.Body, proxy: p, limit: limit}
+		}
+		return nil
 	})
 	return p
 }
@@ -75,17 +57,8 @@ func (b *limitedBody) Close() error {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	b.proxy.mu.Lock()
-	b.proxy.ended++
-	b.proxy.mu.Unlock()
+	b.proxy.streams.Add(1)
 	return b.ReadCloser.Close()
-}
-
-// streams returns how many event streams have ended.
-func (p *limitProxy) streams() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ended
 }
 
 // A proxy cuts every event stream after a second, and the tool needs longer. With --proxy-request-limit
@@ -103,7 +76,7 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 				call := mcpClients[client](t, way.URL+"/mcp", counting{Call: name, Steps: 2})
 				s.server.allow(name, 1)
 				call.waitFor(1)
-				waittest.Until(t, "the client has lost three connections", func() bool { return way.streams() >= 3 })
+				waittest.Until(t, "the client has lost three connections", func() bool { return way.streams.Load() >= 3 })
 				s.server.allow(name, 3)
 				call.finish(name, 2)
 				if n := s.server.runs(name); n != 1 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -50,8 +49,7 @@ func newMCPServerWith(t testing.TB, store mcp.EventStore) *mcpServer {
 	m := &mcpServer{allowed: map[string]int{}, changed: make(chan struct{}), ran: map[string]int{}, sent: map[string]int{}, bridges: map[string]string{}}
 	server := mcp.NewServer(&mcp.Implementation{Name: "count", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "count", Description: "Counts, and reports it."}, m.count)
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{EventStore: store}))
-	m.url = s.URL
+	m.url = serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{EventStore: store}).ServeHTTP).URL
 	t.Cleanup(func() {
 		m.mu.Lock()
 		m.closed = true
@@ -60,8 +58,6 @@ func newMCPServerWith(t testing.TB, store mcp.EventStore) *mcpServer {
 		for session := range server.Sessions() {
 			_ = session.Close() // its client is gone
 		}
-		s.CloseClientConnections()
-		s.Close()
 	})
 	return m
 }

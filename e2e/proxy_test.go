@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -166,19 +165,14 @@ func answersWithoutEdge(t *testing.T, base, ofStream, ofGroup string) {
 
 // The proxy of deploy/ answers event streams as the documented ones do.
 func TestProxy_NoEdge(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	t.Setenv("REJOIN_PROXY_BIND", addr)
-	edge := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), edge), []string{"haproxy", "-db", "-f"})
+	addr, _, _ := startOwnProxy(t, "", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)))
 	answersWithoutEdge(t, "http://"+addr, "main_bjqd8zw_3", "group_0elga750bcqy1p_3.p6lcjym.4_b.0k2c1qd.1")
 }
 
 // A proxy stays in a load balancer while it has any service to reach.
 func TestProxy_ReadyWithAnyService(t *testing.T) {
 	for edges, want := range map[int][2]int{0: {503, 403}, 1: {503, 200}} {
-		addr, health := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-		t.Setenv("REJOIN_PROXY_BIND", addr)
-		startProxy(t, addr, proxy.Local(health, slices.Repeat([]string{"127.0.0.1:1"}, edges)...), []string{"haproxy", "-db", "-f"})
+		_, health, _ := startOwnProxy(t, "", slices.Repeat([]string{"127.0.0.1:1"}, edges)...)
 		for i, path := range []string{"/health", "/ready"} {
 			// Names that cannot be resolved count at first, and the address is bound after the other one.
 			waittest.NoError(t, func() error {
@@ -199,10 +193,7 @@ func TestProxy_ProbesAreNotLogged(t *testing.T) {
 	if err := credentials.MakeCertificates(dir); err != nil {
 		t.Fatal(err)
 	}
-	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	t.Setenv("REJOIN_PROXY_BIND", addr+" ssl crt "+filepath.Join(dir, credentials.ProxyFile))
-	// startProxy probes it.
-	log := startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))), []string{"haproxy", "-db", "-f"})
+	addr, _, log := startOwnProxy(t, " ssl crt "+filepath.Join(dir, credentials.ProxyFile))                                             // which is probed
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // self-signed
 	// What came before the first one is logged by the second one's time.
 	for range 2 {
@@ -218,6 +209,15 @@ func TestProxy_ProbesAreNotLogged(t *testing.T) {
 	if lines := log.tail(20); strings.Contains(lines, "handshake") {
 		t.Errorf("the proxy has logged\n%s", lines)
 	}
+}
+
+// startOwnProxy runs the proxy of deploy/ before edges, and returns where it listens, where its health is asked for,
+// and what it prints. bind is more of how it listens.
+func startOwnProxy(t *testing.T, bind string, edges ...string) (addr, health string, log *procLog) {
+	t.Helper()
+	addr, health = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
+	t.Setenv("REJOIN_PROXY_BIND", addr+bind)
+	return addr, health, startProxy(t, addr, proxy.Local(health, edges...), []string{"haproxy", "-db", "-f"})
 }
 
 // startProxy runs a proxy until the test ends, and returns what it prints.
@@ -267,10 +267,8 @@ func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 // The proxy of deploy/ has room for so many connections; one address must not take all of it.
 func TestAttackConnectionsAtTheProxy(t *testing.T) {
 	const most = 5
-	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	t.Setenv("REJOIN_PROXY_BIND", addr)
 	t.Setenv("REJOIN_PROXY_ADDRESS_CONNECTIONS", fmt.Sprint(most))
-	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))), []string{"haproxy", "-db", "-f"})
+	addr, _, _ := startOwnProxy(t, "")
 	// answered makes a connection, which stays open, and reports whether it is served.
 	answered := func() (net.Conn, bool) {
 		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
@@ -314,21 +312,18 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 // open.
 func startEdgesProxy(t *testing.T, edges int) (addr string) {
 	t.Helper()
-	addr = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	t.Setenv("REJOIN_PROXY_BIND", addr)
 	var addrs []string
 	for i := range edges {
-		edge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		edge := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintln(w, i)
 			if r.Header.Get("Accept") == "text/event-stream" {
 				_ = http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			}
-		}))
-		t.Cleanup(edge.Close)
+		})
 		addrs = append(addrs, strings.TrimPrefix(edge.URL, "http://"))
 	}
-	startProxy(t, addr, proxy.Local(fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), addrs...), []string{"haproxy", "-db", "-f"})
+	addr, _, _ = startOwnProxy(t, "", addrs...)
 	return addr
 }
 

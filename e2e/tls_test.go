@@ -1,25 +1,18 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"flag"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
+	"rejoin/deploy/credentials"
 	"rejoin/shared/waittest"
 )
 
@@ -33,30 +26,12 @@ func trusting() *tls.Config {
 // speakTLS has the edge speak TLS, with a certificate of its own.
 func (p *proc) speakTLS() {
 	p.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	dir := p.t.TempDir()
-	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: cert}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
-		file := filepath.Join(dir, name+".pem")
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			p.t.Fatal(err)
-		}
-		p.args = append(p.args, "--tls-"+name+"="+file)
+	if err := credentials.MakeCertificates(dir); err != nil {
+		p.t.Fatal(err)
 	}
+	file := filepath.Join(dir, credentials.ProxyFile)
+	p.args = append(p.args, "--tls-cert="+file, "--tls-key="+file+".key")
 	p.tls = true
 }
 
