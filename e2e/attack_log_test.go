@@ -213,7 +213,7 @@ func TestAttack_MiddleBlockDamaged(t *testing.T) {
 
 // installation is NATS and a service of each kind, in processes of their own.
 type installation struct {
-	nats         storedNATS
+	nats         *natsProc
 	ingest, edge *program
 }
 
@@ -221,9 +221,10 @@ type installation struct {
 // the test.
 func install(t *testing.T) installation {
 	t.Helper()
-	n := startStoredNATS(t)
-	serviceAt(t, "janitor", n.addr, "--partitions=1", "--interval=50ms")
-	return installation{n, serviceAt(t, "ingest", n.addr), serviceAt(t, "sse-edge", n.addr, "--drain=0s")}
+	n := newNATS(t, "")
+	n.start()
+	startService(t, "janitor", n.flag(), "--partitions=1", "--interval=50ms")
+	return installation{n, startService(t, "ingest", n.flag()), startService(t, "sse-edge", n.flag())}
 }
 
 // attackedStream is a stream s with three events and a subscriber that has received them.
@@ -257,7 +258,7 @@ func TestAttack_IngestPausedWhileStreamCloses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in := install(t)
-			paused := serviceAt(t, "ingest", in.nats.addr)
+			paused := startService(t, "ingest", in.nats.flag())
 			path, s := in.attackedStream(t)
 			publishAt(t, paused.url, path, 1004, 1004) // it knows the stream
 			s.numbers(1004, 1004)
@@ -280,7 +281,7 @@ func TestAttack_IngestLinkStalledWhileStreamCloses(t *testing.T) {
 			t.Parallel()
 			in := install(t)
 			link := newSlowLink(t, in.nats.addr)
-			cutOff := serviceAt(t, "ingest", link.addr())
+			cutOff := startService(t, "ingest", link.flag())
 			path, s := in.attackedStream(t)
 			publishAt(t, cutOff.url, path, 1004, 1004) // it knows the stream
 			s.numbers(1004, 1004)
@@ -308,9 +309,9 @@ func TestAttack_ClosingIngestsClockIsBehind(t *testing.T) {
 	const size = 199
 	slow := builtWithClock(t, "rejoin/services/ingest/cmd/ingest", -30*time.Second)
 	in := install(t)
-	closing := programAt(t, slow, "ingest", in.nats.addr)
+	closing := startProgram(t, slow, "ingest listens", "--ingest-addr=127.0.0.1:0", in.nats.flag())
 	link := newSlowLink(t, in.nats.addr)
-	busy := serviceAt(t, "ingest", link.addr())
+	busy := startService(t, "ingest", link.flag())
 	path, s := in.attackedStream(t)
 	publishAt(t, closing.url, path, 1004, 1004)
 	publishAt(t, busy.url, path, 1005, 1005)
@@ -383,11 +384,12 @@ func (b behind) registryBehind() behind {
 // the events 101 to 110. The edge is behind from the event 4 to the end.
 func useAgain(t *testing.T, names int, way behind) again {
 	t.Helper()
-	n := startStoredNATS(t)
-	serviceAt(t, "janitor", n.addr, "--partitions=1", "--interval=50ms", "--nats-sync-interval=50ms", "--closed-grace=100ms", "--tombstone-ttl=100ms")
-	ingest := serviceAt(t, "ingest", n.addr).url
+	n := newNATS(t, "")
+	n.start()
+	startService(t, "janitor", n.flag(), "--partitions=1", "--interval=50ms", "--nats-sync-interval=50ms", "--closed-grace=100ms", "--tombstone-ttl=100ms")
+	ingest := startService(t, "ingest", n.flag()).url
 	link := newSlowLink(t, n.addr)
-	edge := serviceAt(t, "sse-edge", link.addr(), "--drain=0s")
+	edge := startService(t, "sse-edge", link.flag())
 	w := again{ingest: ingest, edge: edge.at(t), before: map[string]*tap{}, cursor: map[string]string{}, ids: map[string]map[int]string{}}
 	for i := range names {
 		name := fmt.Sprintf("name-%d", i)
@@ -405,13 +407,13 @@ func useAgain(t *testing.T, names int, way behind) again {
 	}
 	closing.Wait()
 	// A name is free when nothing of its session is in the log.
-	rejoinLog(t, "set", "--max-age=1s", "--yes", "--nats-url=nats://"+n.addr)
+	rejoinLog(t, "set", "--max-age=1s", "--yes", n.flag())
 	for _, name := range w.names {
 		waittest.Until(t, name+" is free", func() bool {
 			return do(t, http.MethodPost, ingest+"/v1/sessions", `{"session":"`+name+`"}`, "Content-Type", "application/json").status == http.StatusCreated
 		})
 	}
-	rejoinLog(t, "set", "--max-age=1h", "--nats-url=nats://"+n.addr)
+	rejoinLog(t, "set", "--max-age=1h", n.flag())
 	for _, name := range w.names {
 		w.ids[name] = publishAt(t, ingest, streamPath(name, "s"), 101, 110)
 	}
@@ -510,11 +512,12 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const streams = 20
-			n := startStoredNATS(t)
-			serviceAt(t, "janitor", n.addr, "--partitions=1", "--interval=50ms")
-			ingest := serviceAt(t, "ingest", n.addr).url
+			n := newNATS(t, "")
+			n.start()
+			startService(t, "janitor", n.flag(), "--partitions=1", "--interval=50ms")
+			ingest := startService(t, "ingest", n.flag()).url
 			link := newSlowLink(t, n.addr)
-			edge := serviceAt(t, "sse-edge", link.addr(), "--drain=0s").at(t)
+			edge := startService(t, "sse-edge", link.flag()).at(t)
 			pathOf := func(i int) string { return streamPath(fmt.Sprintf("session-%d", i), "s") }
 			cursors := map[int]string{}
 			for i := range streams {

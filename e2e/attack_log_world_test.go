@@ -23,52 +23,6 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// storedNATS is a NATS server in a process of its own whose store a test can change while
-// the server is stopped.
-type storedNATS struct {
-	*natsProc
-	store string
-}
-
-func startStoredNATS(t *testing.T) storedNATS {
-	t.Helper()
-	n := storedNATS{newNATS(t), filepath.Join(t.TempDir(), "store")}
-	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%s", n.addr, jetStreamIn(n.store))
-	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	return n
-}
-
-// stop ends the server as Ctrl-C does: everything is on the disk then.
-func (n storedNATS) stop() {
-	n.t.Helper()
-	if err := n.cmd.Process.Signal(os.Interrupt); err != nil {
-		n.t.Fatal(err)
-	}
-	_ = n.cmd.Wait() // it exits with 1
-	n.cmd = nil
-}
-
-// serviceAt starts a service that connects to NATS at an address, without access control.
-func serviceAt(t *testing.T, name, natsAddr string, args ...string) *program {
-	t.Helper()
-	return programAt(t, "rejoin/services/"+name+"/cmd/"+name, name, natsAddr, args...)
-}
-
-// programAt is serviceAt for a service that was built in another way.
-func programAt(t *testing.T, pkg, name, natsAddr string, args ...string) *program {
-	t.Helper()
-	s := map[string]struct{ flag, says string }{
-		"ingest":   {"--ingest-addr", "ingest listens"},
-		"sse-edge": {"--edge-addr", "edge open"},
-		"janitor":  {"--janitor-addr", "janitor listens"},
-	}[name]
-	args = append(args, s.flag+"=127.0.0.1:0", "--nats-url=nats://"+natsAddr)
-	return startProgram(t, pkg, s.says, args...)
-}
-
 // pause stops a program with SIGSTOP and waits until it is stopped. resume continues it.
 func (p *program) pause(t *testing.T) {
 	t.Helper()
@@ -440,7 +394,7 @@ func newSlowLink(t *testing.T, target string) *slowLink {
 	return l
 }
 
-func (l *slowLink) addr() string { return l.ln.Addr().String() }
+func (l *slowLink) flag() string { return "--nats-url=nats://" + l.ln.Addr().String() }
 
 func (l *slowLink) change(f func()) {
 	l.mu.Lock()

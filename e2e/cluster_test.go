@@ -5,8 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +22,7 @@ var clusterKills = flag.Int("cluster-kills", 2, "how many NATS servers are kille
 // each subscriber once, though one server of three after the other is killed.
 func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	t.Parallel()
-	const streams, partitions = 8, 4
+	const streams = 8
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
@@ -32,17 +30,16 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	none := "-1"
 	var janitors []*program
 	for range 2 {
-		janitors = append(janitors, startProgram(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", cluster.flag(),
-			fmt.Sprintf("--partitions=%d", partitions), "--replicas=3", "--max-bytes=1073741824",
+		janitors = append(janitors, startService(t, "janitor", cluster.flag(), "--replicas=3", "--max-bytes=1073741824",
 			"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none))
 	}
-	ingest := startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", cluster.flag())
+	ingest := startService(t, "ingest", cluster.flag()).url
 	edges := make([]string, 2)
 	for i := range edges {
-		edges[i] = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", cluster.flag())
+		edges[i] = startService(t, "sse-edge", cluster.flag()).url
 	}
 	cluster.waitCurrent()
-	cluster.waitKnown(partitions)
+	cluster.waitKnown()
 	// A log that was made before all servers answered has begun one.
 	generations := func() (n int) {
 		for _, j := range janitors {
@@ -63,7 +60,7 @@ func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	tr.more(ctx, 500)
 	for range *clusterKills {
 		n := cluster.servers[rnd.IntN(len(cluster.servers))]
-		lives := cluster.lives(partitions)
+		lives := cluster.lives()
 		n.kill()
 		tr.more(ctx, 500)
 		n.start()
@@ -89,20 +86,19 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	c := &natsCluster{t: t}
 	routes := make([]string, 3)
 	for i := range routes {
-		c.servers = append(c.servers, newNATS(t))
-		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", natstest.FreePort(t))
+		routes[i] = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	}
-	for i, n := range c.servers {
-		text := fmt.Sprintf("server_name: n%d\nlisten: %q\nmax_payload: 2MB\n%scluster { name: c, listen: %q, routes: [%s] }\n",
-			i, n.addr, jetStreamIn(filepath.Join(t.TempDir(), "store")), strings.TrimPrefix(routes[i], "nats://"), `"`+strings.Join(routes, `", "`)+`"`)
-		if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, n := range c.servers {
+	for i := range routes {
+		n := newNATS(t, clusterOf(i, routes))
 		n.start()
+		c.servers = append(c.servers, n)
 	}
 	return c
+}
+
+// clusterOf is what the configuration of a server has in a cluster.
+func clusterOf(i int, routes []string) string {
+	return fmt.Sprintf("server_name: n%d\ncluster { name: c, listen: %q, routes: [\"nats://%s\"] }\n", i, routes[i], strings.Join(routes, `", "nats://`))
 }
 
 func (c *natsCluster) urls() string {
@@ -116,7 +112,7 @@ func (c *natsCluster) urls() string {
 func (c *natsCluster) flag() string { return "--nats-url=" + c.urls() }
 
 // lives returns, for each partition, what the janitor has written down of the servers.
-func (c *natsCluster) lives(partitions int) []string {
+func (c *natsCluster) lives() []string {
 	c.t.Helper()
 	nc, err := nats.Connect(c.urls())
 	if err != nil {
@@ -138,10 +134,10 @@ func (c *natsCluster) lives(partitions int) []string {
 }
 
 // waitKnown waits until the janitor has written down all servers in each partition.
-func (c *natsCluster) waitKnown(partitions int) {
+func (c *natsCluster) waitKnown() {
 	c.t.Helper()
 	waittest.Until(c.t, "the janitor has written down all servers", func() bool {
-		for _, known := range c.lives(partitions) {
+		for _, known := range c.lives() {
 			for i := range c.servers {
 				if !strings.Contains(known, fmt.Sprintf(`"n%d":`, i)) {
 					return false
@@ -158,7 +154,7 @@ func (c *natsCluster) waitNoted(before []string) {
 	c.t.Helper()
 	c.waitCurrent()
 	waittest.Until(c.t, "the janitor has written down the server's new life", func() bool {
-		for p, now := range c.lives(len(before)) {
+		for p, now := range c.lives() {
 			if now == before[p] {
 				return false
 			}

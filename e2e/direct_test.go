@@ -52,17 +52,17 @@ func (p *proc) nats(t testing.TB, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// place returns where a stream's events lie in a log of 16 partitions.
+// place returns where a stream's events lie.
 func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 	t.Helper()
-	return event.Subject{Partition: event.Partition(session, 16), Session: session, Life: lifeOf(t, nc, session), Stream: stream}
+	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: lifeOf(t, nc, session), Stream: stream}
 }
 
 // lifeOf returns the life that a session's opening names.
 func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	t.Helper()
 	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	s := event.Subject{Partition: event.Partition(session, 16), Session: session, Kind: event.Open}
+	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
 	log, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition))
 	if err != nil {
 		t.Fatal(err)
@@ -76,13 +76,13 @@ func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 
 func TestDirectPublish(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16", "--ack-timeout=9s")
+	p := startProc(t, "--ack-timeout=9s")
 	for i, name := range []string{"plain", "a/b?c=d%", ".*>=2A", strings.Repeat("~", event.MaxNameLen)} {
 		key := fmt.Sprintf("run-%d", i)
 		path := streamPath(url.PathEscape(name), url.PathEscape("*"))
 		p.create(jsonOf(t, map[string]string{"session": name}))
 		out := p.direct(name, "*", numbered(1)+"\n"+numbered(2)+"\n", "-type=tick", "-key="+key)
-		partition := event.Partition(name, 16)
+		partition := event.Partition(name, partitions)
 		if !regexp.MustCompile(fmt.Sprintf(`^MCP_%d \d+ duplicate=false\nMCP_%d \d+ duplicate=false\n$`, partition, partition)).MatchString(out) {
 			t.Errorf("%q: it printed %q", name, out)
 		}
@@ -124,7 +124,7 @@ func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 // birth, let JetStream refuse what is published after the end.
 func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16")
+	p := startProc(t)
 	p.create(`{"session":"shut"}`)
 	refused := func(session, stream, why string) {
 		t.Helper()
@@ -176,8 +176,8 @@ func TestDirectPublish_AsDocumented(t *testing.T) {
 // Events without a life belong to no session. They are shown as long as there is none.
 func TestDirectPublish_WithoutALife(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16")
-	p.rawNATS(t).publish(stray{subject: fmt.Sprintf("mcp.%d.unopened.=.main", event.Partition("unopened", 16)), data: numbered(1)})
+	p := startProc(t)
+	p.rawNATS(t).publish(stray{subject: fmt.Sprintf("mcp.%d.unopened.=.main", event.Partition("unopened", partitions)), data: numbered(1)})
 	s := p.subscribe(streamPath("unopened", "main"), "")
 	s.connected()
 	s.numbers(1, 1)
@@ -206,7 +206,7 @@ func strays(at event.Subject) map[string][]stray {
 	mine := fmt.Sprintf("mcp.%d.", at.Partition)
 	session := mine + at.Session + "."
 	here := session + life
-	elsewhere := fmt.Sprintf("mcp.%d.%s.", (at.Partition+1)%16, at.Session)
+	elsewhere := fmt.Sprintf("mcp.%d.%s.", (at.Partition+1)%partitions, at.Session)
 	good := numbered(999)
 	all := map[string][]stray{
 		"json": {
@@ -324,8 +324,8 @@ func TestEdge_InvalidLogEntries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProc(t, append(tt.flags, "--partitions=16", "--partition-linger=-1")...) // entries of all partitions are counted
-			at := event.Subject{Partition: event.Partition("odd", 16), Session: "odd", Stream: "s"}
+			p := startProc(t, append(tt.flags, "--partition-linger=-1")...) // entries of all partitions are counted
+			at := event.Subject{Partition: event.Partition("odd", partitions), Session: "odd", Stream: "s"}
 			if tt.opened {
 				p.create(`{"session":"odd"}`)
 				at = place(t, p.nats(t), "odd", "s")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -55,7 +54,7 @@ func speakSecrets(t *testing.T, p *proc) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	straight := event.Subject{Partition: event.Partition("d", 16), Session: "d", Stream: "t"}.String()
+	straight := event.Subject{Partition: event.Partition("d", partitions), Session: "d", Stream: "t"}.String()
 	for _, body := range all {
 		if int64(len(body)) < nc.MaxPayload() {
 			if _, err := nc.Request("mcp.ingest.s.t", []byte(body), waittest.Timeout); err != nil {
@@ -87,7 +86,7 @@ func speakSecrets(t *testing.T, p *proc) {
 // secretive is an MCP server that answers with secrets, and not always with messages.
 func secretive(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var m struct {
 			ID     json.RawMessage
@@ -117,14 +116,12 @@ func secretive(t *testing.T) string {
 			response = "data: {" + secret + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":{\"" + secret + "\":1}}\n\ndata: " + response + "\n\n"
 		}
 		_, _ = io.WriteString(w, response)
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
+	}).URL
 }
 
 func TestProgramLog_HasNoMessages(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16", "--log-level=debug", "--upstream="+secretive(t), "--interval=100ms", "--ack-timeout=9s")
+	p := startProc(t, "--log-level=debug", "--upstream="+secretive(t), "--interval=100ms", "--ack-timeout=9s")
 	speakSecrets(t, p)
 	p.stop()
 	for line := range strings.Lines(p.log.String()) {
@@ -141,7 +138,7 @@ func TestProgramLog_HasNoMessages(t *testing.T) {
 
 func TestProgramLog_HasMessagesWhenEnabled(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16", "--log-level=debug", "--log-bodies", "--ack-timeout=9s")
+	p := startProc(t, "--log-level=debug", "--log-bodies", "--ack-timeout=9s")
 	for body, status := range map[string]int{`{"jsonrpc":"2.0","method":"` + secret + `"}`: http.StatusCreated, `{` + secret: http.StatusBadRequest} {
 		if a := do(t, http.MethodPost, p.api()+streamPath("s", "t"), body, "Content-Type", jsonType); a.status != status {
 			t.Fatalf("%s is answered %d %s", body, a.status, a.body)

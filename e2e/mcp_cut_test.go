@@ -2,12 +2,9 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -33,10 +30,10 @@ type mcpSystem struct {
 
 func startMCP(t *testing.T, bridge ...string) *mcpSystem {
 	t.Helper()
-	s := &mcpSystem{t: t, nats: newNATS(t), server: newMCPServer(t)}
+	s := &mcpSystem{t: t, nats: newNATS(t, ""), server: newMCPServer(t)}
 	s.nats.start()
 	s.way = newCutter(t, s.nats.addr)
-	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag())
+	startService(t, "janitor", s.nats.flag())
 	s.startBridge(bridge...)
 	return s
 }
@@ -44,14 +41,13 @@ func startMCP(t *testing.T, bridge ...string) *mcpSystem {
 func (s *mcpSystem) startBridge(args ...string) {
 	s.t.Helper()
 	args = append([]string{"--nats-url=nats://" + s.way.addr(), "--upstream=" + s.server.url, "--bridge-name=e2e"}, args...)
-	s.bridge = startProgram(s.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", args...)
+	s.bridge = startService(s.t, "bridge", args...)
 }
 
 // edge starts an edge whose clients come back soon; addr has port 0 for any.
 func (s *mcpSystem) edge(t testing.TB, addr string, args ...string) *program {
 	t.Helper()
-	args = append([]string{"--edge-addr=" + addr, "--retry=50ms", "--drain=0s", s.nats.flag()}, args...)
-	return startProgram(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", args...)
+	return startService(t, "sse-edge", append([]string{"--edge-addr=" + addr, "--retry=50ms", s.nats.flag()}, args...)...)
 }
 
 const anyPort = "127.0.0.1:0"
@@ -190,14 +186,10 @@ func callsBucket(ctx context.Context, t testing.TB, urls string) (kv jetstream.K
 // initialize opens a session by hand, of revision 2025-11-25.
 func initialize(t testing.TB, edge string) (session string) {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{
-		"jsonrpc": "2.0", "id": 0, "method": "initialize",
-		"params": map[string]any{"protocolVersion": "2025-11-25", "capabilities": struct{}{}, "clientInfo": map[string]string{"name": "e2e", "version": "1"}},
+	const body = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"e2e","version":"1"}}}`
+	a, _ := inTime(t, "a session is opened", func() answer {
+		return do(t, http.MethodPost, edge+"/mcp", body, "Content-Type", jsonType, "Accept", jsonType+", text/event-stream")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := do(t, http.MethodPost, edge+"/mcp", string(body), "Content-Type", "application/json", "Accept", "application/json, text/event-stream")
 	session = a.header.Get("Mcp-Session-Id")
 	if a.status != http.StatusOK || session == "" {
 		t.Fatalf("initialize is answered %d %s", a.status, a.body)
@@ -220,27 +212,12 @@ type recorded struct {
 
 func newRecorder(t testing.TB, target string) *recorder {
 	t.Helper()
-	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
 	r := &recorder{}
-	r.Server = httptest.NewServer(&httputil.ReverseProxy{
-		Transport:     transport,
-		FlushInterval: -1,
-		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(to) },
-		ModifyResponse: func(resp *http.Response) error {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.all = append(r.all, recorded{resp.Request.Method, resp.Request.Header.Get("Last-Event-ID"), resp.StatusCode})
-			return nil
-		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-	})
-	t.Cleanup(func() {
-		r.CloseClientConnections()
-		r.Close()
+	r.Server = newHTTPProxy(t, target, func(resp *http.Response) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.all = append(r.all, recorded{resp.Request.Method, resp.Request.Header.Get("Last-Event-ID"), resp.StatusCode})
+		return nil
 	})
 	return r
 }

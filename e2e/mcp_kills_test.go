@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +84,7 @@ func (m *mcpServer) asUpstream(bridge string) []string {
 // gate serves what the processes of testdata/stdiocount ask, and returns its URL.
 func (m *mcpServer) gate(t testing.TB) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		call := r.FormValue("call")
 		switch r.URL.Path {
 		case "/begin":
@@ -101,12 +100,7 @@ func (m *mcpServer) gate(t testing.TB) string {
 		case "/step":
 			m.step(call)
 		}
-	}))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	}).URL
 }
 
 // killing is one run: the programs, and the calls through them.
@@ -142,15 +136,12 @@ type killedCluster struct {
 	before []string // what the janitor had written down at the last kill
 }
 
-// killedPartitions is how many partitions the log has.
-const killedPartitions = 4
-
 func (c *killedCluster) kill() {
 	if c.before == nil {
-		c.waitKnown(killedPartitions)
+		c.waitKnown()
 	}
 	c.waitNoted(c.before) // else two are away, or seem to have been
-	c.before = c.lives(killedPartitions)
+	c.before = c.lives()
 	c.away = c.servers[c.rnd.IntN(len(c.servers))]
 	c.away.kill()
 }
@@ -162,16 +153,16 @@ func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	k := &killing{t: t, server: server, resumes: resumes, args: args, rnd: rand.New(rand.NewPCG(seed, 0)), bridges: map[string]*program{}}
-	janitor := []string{"--janitor-addr=127.0.0.1:0"}
+	var janitor []string
 	if *killsOfCluster {
 		k.nats = &killedCluster{natsCluster: newNATSCluster(t), rnd: k.rnd}
-		janitor = append(janitor, fmt.Sprintf("--partitions=%d", killedPartitions), "--replicas=3")
+		janitor = []string{"--replicas=3"}
 	} else {
-		alone := newNATS(t)
+		alone := newNATS(t, "")
 		alone.start()
 		k.nats = alone
 	}
-	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", append(janitor, k.nats.flag())...)
+	startService(t, "janitor", append(janitor, k.nats.flag())...)
 	for _, name := range []string{"a", "b"} {
 		k.startBridge(name)
 	}
@@ -185,13 +176,12 @@ func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string)
 
 func (k *killing) startBridge(name string) {
 	k.t.Helper()
-	args := append(k.args(name), k.nats.flag(), "--bridge-name="+name, "--task-after=300ms", "--log-level=debug")
-	k.bridges[name] = startProgram(k.t, "rejoin/services/bridge/cmd/bridge", "bridge is open", args...)
+	k.bridges[name] = startService(k.t, "bridge", append(k.args(name), k.nats.flag(), "--bridge-name="+name, "--task-after=300ms", "--log-level=debug")...)
 }
 
 func (k *killing) startEdge(addr string) *program {
 	k.t.Helper()
-	return startProgram(k.t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr="+addr, "--retry=50ms", "--drain=0s", k.nats.flag())
+	return startService(k.t, "sse-edge", "--edge-addr="+addr, "--retry=50ms", k.nats.flag())
 }
 
 // run makes some more calls before each kill.
@@ -304,21 +294,12 @@ func (k *killing) wait(ctx context.Context, calls []*killedCall) {
 // open opens a session.
 func (k *killing) open() (session string) {
 	k.t.Helper()
-	post := func(body string) (a answer) {
-		k.t.Helper()
-		a, _ = inTime(k.t, "a session is opened", func() answer {
-			return do(k.t, http.MethodPost, k.url, body, "Content-Type", jsonType, "Accept", jsonType+", text/event-stream",
-				mcprev.HeaderVersion, revisionSessions, "Mcp-Session-Id", session)
-		})
-		return a
-	}
-	a := post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + revisionSessions + `","capabilities":{},"clientInfo":{"name":"kills","version":"1"}}}`)
-	if session = a.header.Get("Mcp-Session-Id"); session == "" {
-		k.t.Fatalf("initialize is answered %d %s", a.status, a.body)
-	}
-	if a := post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); a.status != http.StatusAccepted {
-		k.t.Fatalf("initialized is answered %d %s", a.status, a.body)
-	}
+	session = initialize(k.t, strings.TrimSuffix(k.url, "/mcp"))
+	a, _ := inTime(k.t, "the session has begun", func() answer {
+		return do(k.t, http.MethodPost, k.url, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Content-Type", jsonType, "Accept", jsonType+", text/event-stream",
+			mcprev.HeaderVersion, revisionSessions, "Mcp-Session-Id", session)
+	})
+	a.got(k.t, http.StatusAccepted)
 	return session
 }
 

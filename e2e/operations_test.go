@@ -26,7 +26,7 @@ func operationsBlocks(t *testing.T, language string) []string {
 // What the document says about backups is carried out as it stands there.
 func TestDocument_BackupIsRestored(t *testing.T) {
 	t.Parallel()
-	p := startProc(t, "--partitions=16")
+	p := startProc(t)
 	backup := filepath.Join(t.TempDir(), "backup.tgz")
 	run := func(script string) {
 		t.Helper()

@@ -249,21 +249,32 @@ type services struct {
 
 func startServices(t *testing.T, ingest ...string) services {
 	t.Helper()
-	s := services{nats: newNATS(t)}
+	s := services{nats: newNATS(t, "")}
 	s.nats.start()
 	none := "-1"
-	startService(t, "rejoin/services/janitor/cmd/janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", s.nats.flag(),
-		"--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
-	s.ingest = startService(t, "rejoin/services/ingest/cmd/ingest", "ingest listens", append(ingest, "--ingest-addr=127.0.0.1:0", s.nats.flag())...)
-	s.edge = startService(t, "rejoin/services/sse-edge/cmd/sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", s.nats.flag())
+	startService(t, "janitor", s.nats.flag(), "--max-events-per-stream="+none, "--max-events-per-session="+none, "--max-bytes-per-session="+none)
+	s.ingest = startService(t, "ingest", append(ingest, s.nats.flag())...).url
+	s.edge = startService(t, "sse-edge", s.nats.flag()).url
 	return s
 }
 
-// startService starts a program, which ends with the test, and returns the URL that its
-// log names.
-func startService(t *testing.T, pkg, says string, args ...string) (url string) {
+// startService starts the program of a service. Unless the args say where it listens, it has a port of its own.
+func startService(t testing.TB, name string, args ...string) *program {
 	t.Helper()
-	return startProgram(t, pkg, says, args...).url
+	flag, says := "--"+strings.TrimPrefix(name, "sse-")+"-addr", "bridge is open"
+	for msg, of := range listening {
+		if of == flag {
+			says = msg
+			args = append([]string{flag + "=127.0.0.1:0"}, args...) // the last one of a flag counts
+		}
+	}
+	switch name {
+	case "sse-edge":
+		args = append(args, "--drain=0s")
+	case "janitor":
+		args = append([]string{ofPartitions}, args...)
+	}
+	return startProgram(t, "rejoin/services/"+name+"/cmd/"+name, says, args...)
 }
 
 // program is a program of one service, running.
@@ -324,16 +335,16 @@ type natsProc struct {
 	t      *testing.T
 	addr   string
 	config string
+	store  string // which a test can change while the server is stopped
 	cmd    *exec.Cmd
 }
 
-func newNATS(t *testing.T) *natsProc {
+// newNATS returns a server that is not started yet, with more in its configuration.
+func newNATS(t *testing.T, more string) *natsProc {
 	t.Helper()
-	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(t.TempDir(), "nats.conf")}
-	text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%s", n.addr, jetStreamIn(t.TempDir()))
-	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
+	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(dir, "nats.conf"), store: filepath.Join(dir, "store")}
+	n.configure("max_payload: 2MB\n" + more)
 	t.Cleanup(func() {
 		if n.cmd != nil {
 			n.kill()
@@ -342,10 +353,14 @@ func newNATS(t *testing.T) *natsProc {
 	return n
 }
 
-// jetStreamIn returns the part of a server's configuration that has it store files in a folder. Without a limit
-// it would promise logs no more than three quarters of the disk that is free.
-func jetStreamIn(folder string) string {
-	return fmt.Sprintf("jetstream { store_dir: %q, max_file_store: 16GB }\n", folder)
+// configure writes the server's configuration: where it listens and stores, and more. Without a limit it would
+// promise logs no more than three quarters of the disk that is free.
+func (n *natsProc) configure(more string) {
+	n.t.Helper()
+	text := fmt.Sprintf("%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, n.store)
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 func (n *natsProc) urls() string { return "nats://" + n.addr }
@@ -369,8 +384,13 @@ func (n *natsProc) start() {
 }
 
 // kill ends the server as kill -9 does.
-func (n *natsProc) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait() // it was killed
+func (n *natsProc) kill() { n.end(syscall.SIGKILL) }
+
+// stop ends the server as Ctrl-C does: everything is on the disk then.
+func (n *natsProc) stop() { n.end(syscall.SIGINT) }
+
+func (n *natsProc) end(signal syscall.Signal) {
+	_ = n.cmd.Process.Signal(signal)
+	_ = n.cmd.Wait() // it was killed, or exits with 1
 	n.cmd = nil
 }

@@ -26,13 +26,35 @@ import (
 // privileged is NATS as it is deployed, with a user for each service, and some for others.
 type privileged struct {
 	*natstest.Server
-	dir string // of the keys
+	dir      string // of the keys
+	programs []*program
 }
 
-func startPrivileged(t *testing.T) privileged {
+func startPrivileged(t *testing.T) *privileged {
 	t.Helper()
 	keys := filepath.Join(t.TempDir(), "keys")
-	return privileged{natstest.StartConfig(t, configured(t, keys)), keys}
+	return &privileged{Server: natstest.StartConfig(t, configured(t, keys)), dir: keys}
+}
+
+// service starts a service as its user.
+func (p *privileged) service(t *testing.T, user string, args ...string) *program {
+	t.Helper()
+	started := startService(t, user, append(args, "--nats-url="+p.URL(), "--nats-nkey="+p.seed(user))...)
+	p.programs = append(p.programs, started)
+	return started
+}
+
+// wereAllowed ends programs, and expects that NATS has refused them nothing.
+func wereAllowed(t *testing.T, programs []*program) {
+	t.Helper()
+	for _, p := range programs {
+		p.end(syscall.SIGTERM)
+		for line := range strings.Lines(p.log.String()) {
+			if strings.Contains(strings.ToLower(line), "permissions violation") {
+				t.Errorf("%s: %s", filepath.Base(p.cmd.Path), line)
+			}
+		}
+	}
 }
 
 // configured makes the keys in a folder, and returns NATS's configuration there.
@@ -56,12 +78,12 @@ func configured(t *testing.T, keys string) (file string) {
 	return file
 }
 
-func (p privileged) seed(user string) string {
+func (p *privileged) seed(user string) string {
 	return credentials.Seed(p.dir, user)
 }
 
 // as connects as a service does.
-func (p privileged) as(t *testing.T, user string) *nats.Conn {
+func (p *privileged) as(t *testing.T, user string) *nats.Conn {
 	t.Helper()
 	seed, err := nats.NkeyOptionFromSeed(p.seed(user))
 	if err != nil {
@@ -84,7 +106,7 @@ func inboxOf(user string) string {
 }
 
 // operate runs "rejoin log" as the operator.
-func (p privileged) operate(t *testing.T, args ...string) (printed string) {
+func (p *privileged) operate(t *testing.T, args ...string) (printed string) {
 	t.Helper()
 	return rejoinLog(t, append(args, "--nats-url="+p.URL(), "--nats-nkey="+p.seed("operator"))...)
 }
@@ -291,17 +313,10 @@ func TestPermissions_EachUser(t *testing.T) {
 func TestPrivileges_Services(t *testing.T) {
 	t.Parallel()
 	srv := startPrivileged(t)
-	var programs []*program
-	run := func(user, says string, args ...string) *program {
-		args = append(args, "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(user))
-		p := startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says, args...)
-		programs = append(programs, p)
-		return p
-	}
-	janitor := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms", "--max-events-per-session=20")
-	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", "--ack-timeout=30s")
-	edge := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s")
-	other := run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--interval=50ms", "--nats-sync-interval=50ms")
+	janitor := srv.service(t, "janitor", "--interval=50ms", "--nats-sync-interval=50ms", "--max-events-per-session=20")
+	ingest := srv.service(t, "ingest", "--ack-timeout=30s")
+	edge := srv.service(t, "sse-edge")
+	other := srv.service(t, "janitor", "--interval=50ms", "--nats-sync-interval=50ms")
 
 	publish := func(n int) answer {
 		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
@@ -343,7 +358,7 @@ func TestPrivileges_Services(t *testing.T) {
 		return a.status == http.StatusOK && strings.Contains(a.body, `"events":20`)
 	})
 	// An edge that has nothing in its window reads the log, which says what is removed.
-	late := run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0", "--drain=0s", "--window-backfill=-1")
+	late := srv.service(t, "sse-edge", "--window-backfill=-1")
 	waittest.Until(t, "the edge reports what is trimmed", func() bool {
 		a := do(t, http.MethodGet, late.url+streamPath("work", "main")+"?after="+early, "", "Accept", "application/json")
 		return strings.Contains(a.body, `"reason":"trimmed","certain":true`)
@@ -362,7 +377,7 @@ func TestPrivileges_Services(t *testing.T) {
 	shows(edge, "", `"closed":true`)
 
 	// The floor passes all that was stored, and what has to outlive it is written again.
-	work := event.Subject{Partition: event.Partition("work", 16), Session: "work"}
+	work := event.Subject{Partition: event.Partition("work", partitions), Session: "work"}
 	nc := srv.as(t, "ingest")
 	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	state := func() jetstream.StreamState {
@@ -387,14 +402,7 @@ func TestPrivileges_Services(t *testing.T) {
 	waittest.Until(t, "the other janitor has closed the session", func() bool {
 		return strings.Contains(do(t, http.MethodGet, other.url+"/v1/sessions/work", "").body, `"state":"closed"`)
 	})
-	for _, p := range programs {
-		p.end(syscall.SIGTERM)
-		for line := range strings.Lines(p.log.String()) {
-			if strings.Contains(strings.ToLower(line), "permissions violation") {
-				t.Errorf("%s: %s", filepath.Base(p.cmd.Path), line)
-			}
-		}
-	}
+	wereAllowed(t, srv.programs)
 }
 
 // overNATS publishes a message, again while the log does not answer ingest in time.
@@ -417,13 +425,9 @@ func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 func TestPrivileges_PublishersAndOperators(t *testing.T) {
 	t.Parallel()
 	srv := startPrivileged(t)
-	services := map[string]*program{}
-	for _, s := range []struct{ user, flag, says string }{ // the janitor makes the log
-		{"janitor", "janitor", "janitor listens"}, {"ingest", "ingest", "ingest listens"}, {"sse-edge", "edge", "edge open"},
-	} {
-		services[s.user] = startProgram(t, "rejoin/services/"+s.user+"/cmd/"+s.user, s.says,
-			"--"+s.flag+"-addr=127.0.0.1:0", "--nats-url="+srv.URL(), "--nats-nkey="+srv.seed(s.user))
-	}
+	srv.service(t, "janitor") // makes the log
+	srv.service(t, "ingest")
+	edge := srv.service(t, "sse-edge")
 	overNATS(t, srv.as(t, "publisher"), "mcp.ingest.outside.main", numbered(1))
 
 	direct := srv.as(t, "direct")
@@ -454,7 +458,7 @@ func TestPrivileges_PublishersAndOperators(t *testing.T) {
 		}
 	}
 	waittest.Until(t, "both are shown", func() bool {
-		a := do(t, http.MethodGet, services["sse-edge"].url+"/v1/sessions/outside/events", "", "Accept", "application/json")
+		a := do(t, http.MethodGet, edge.url+"/v1/sessions/outside/events", "", "Accept", "application/json")
 		return strings.Contains(a.body, `"n":1}`) && strings.Contains(a.body, `"n":2}`)
 	})
 

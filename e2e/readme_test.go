@@ -270,7 +270,7 @@ func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
 	}
 	// In braces it can be pasted twice, as into a page that was loaded again.
 	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); {" + blocks[i].text + "; window.source = source }; true"
-	p := startProc(t, "--partitions=16", "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=9s")
+	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	paste := func() {
 		b.do(chromedp.Navigate(p.api() + "/"))
@@ -319,7 +319,7 @@ func TestDocument_ClientSnippetsAfterReload(t *testing.T) {
 			t.Fatalf("%s has no snippet of the client", file)
 		}
 		snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
-		p := startProc(t, "--partitions=16", "--ack-timeout=9s")
+		p := startProc(t, "--ack-timeout=9s")
 		b := openBrowser(t)
 		for range 2 { // the second time as after a reload
 			b.do(chromedp.Navigate(p.api() + "/"))
@@ -340,7 +340,7 @@ func TestDocument_ComponentSnippetDeliversOnce(t *testing.T) {
 	if i < 0 {
 		t.Fatal("the document has no component")
 	}
-	p := startProc(t, "--partitions=16", "--ack-timeout=9s")
+	p := startProc(t, "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.onOrigin(p)
 	p.publish("demo", "s", 1, 3)

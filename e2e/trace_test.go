@@ -36,7 +36,7 @@ type upstream struct {
 func newUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{parents: map[string]string{}}
-	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	u.Server = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var m struct {
 			ID     json.RawMessage
@@ -56,8 +56,7 @@ func newUpstream(t *testing.T) *upstream {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Mcp-Session-Id", "theirs")
 		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"u","version":"1"}}}`, m.ID)
-	}))
-	t.Cleanup(u.Close)
+	})
 	return u
 }
 
@@ -72,7 +71,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	c := newCollector(t)
 	up := newUpstream(t)
 	s := startServices(t, "--ack-timeout=9s")
-	bridge := startProgram(t, "rejoin/services/bridge/cmd/bridge", "bridge is open", s.nats.flag(), "--upstream="+up.URL, "--bridge-name=e2e")
+	bridge := startService(t, "bridge", s.nats.flag(), "--upstream="+up.URL, "--bridge-name=e2e")
 	edge := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.edge, "http://")}}
 	nc, err := nats.Connect("nats://" + s.nats.addr)
 	if err != nil {
@@ -229,7 +228,7 @@ func TestTrace_ContextPassesWithoutExport(t *testing.T) {
 			c := newCollector(t)
 			t.Setenv(env[0], env[1])
 			up := newUpstream(t)
-			p := startProc(t, "--partitions=16", "--upstream="+up.URL, "--ack-timeout=9s")
+			p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
 			parent, _, _ := parentOf(1, "01")
 			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
 			nc := p.nats(t)

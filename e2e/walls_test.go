@@ -60,7 +60,7 @@ func outside(user string) bool { return slices.Contains(credentials.Outside, use
 // walled is NATS as it is deployed, with all services, and an observer in their account who
 // may do everything.
 type walled struct {
-	privileged
+	*privileged
 	t        *testing.T
 	users    []string
 	as       map[string]*nats.Conn
@@ -82,18 +82,14 @@ func startWalled(t *testing.T) *walled {
 		t.Fatal(err)
 	}
 	w := &walled{
-		privileged: privileged{natstest.StartConfig(t, file), keys}, t: t,
+		privileged: &privileged{Server: natstest.StartConfig(t, file), dir: keys}, t: t,
 		users: slices.Concat(credentials.Services, credentials.Outside), as: map[string]*nats.Conn{}, heard: map[string]chan *nats.Msg{},
 	}
-	run := func(user, says string, args ...string) (url string) {
-		args = append(args, "--nats-url="+w.URL(), "--nats-nkey="+w.seed(user))
-		return startProgram(t, "rejoin/services/"+user+"/cmd/"+user, says, args...).url
-	}
 	// The victim in the bucket of the lease must outlive the test.
-	run("janitor", "janitor listens", "--janitor-addr=127.0.0.1:0", "--partitions=1", "--lease=10m")
-	ingest := run("ingest", "ingest listens", "--ingest-addr=127.0.0.1:0", "--ack-timeout=30s")
-	run("sse-edge", "edge open", "--edge-addr=127.0.0.1:0")
-	run("bridge", "bridge is open", "--bridge-name=test", "--upstream="+echoServer(t))
+	w.service(t, "janitor", "--partitions=1", "--lease=10m")
+	ingest := w.service(t, "ingest", "--ack-timeout=30s").url
+	w.service(t, "sse-edge")
+	w.service(t, "bridge", "--bridge-name=test", "--upstream="+echoServer(t))
 	for _, user := range w.users {
 		w.as[user] = w.privileged.as(t, user)
 	}
