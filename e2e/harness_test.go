@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +25,8 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// scratch is a folder for what the tests build, removed at the end of the run.
+// scratch is the folder of the programs that the tests build. They stay there: what has not changed since an
+// earlier run is not linked again.
 var scratch string
 
 func TestMain(m *testing.M) {
@@ -42,15 +45,13 @@ func TestMain(m *testing.M) {
 		err = os.Setenv("NODE_COMPILE_CACHE", compiled)
 	}
 	if err == nil {
-		scratch, err = os.MkdirTemp("", "rejoin-e2e-")
+		scratch, err = filepath.Abs("../bin/e2e" + strings.Join(buildFlags, ""))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	code := leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...)
-	_ = os.RemoveAll(scratch)
-	os.Exit(code)
+	os.Exit(leaktest.Run(m, append(webtest.IgnoreFasthttp(), natstest.IgnoreLeaks()...)...))
 }
 
 // built builds a program once in a test run and returns its path.
@@ -58,19 +59,33 @@ func built(t testing.TB, pkg string) string {
 	t.Helper()
 	builds.Lock()
 	defer builds.Unlock()
-	path := filepath.Join(scratch, filepath.Base(pkg))
-	if _, err := os.Stat(path); err == nil {
-		return path
+	name := programOf(pkg)
+	if !builds.done[name] {
+		together := []string{pkg}
+		if strings.HasSuffix(pkg, "/cmd/"+name) { // ours are linked at once
+			together = nil
+			for _, p := range programs {
+				together = append(together, p.pkg)
+			}
+		}
+		args := slices.Concat([]string{"build", "-buildvcs=false", "-o", scratch + "/"}, buildFlags, together)
+		if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+			t.Fatalf("cannot build %s: %v\n%s", together, err, out)
+		}
+		for _, pkg := range together {
+			builds.done[programOf(pkg)] = true
+		}
 	}
-	args := append([]string{"build", "-o", path}, append(buildFlags, pkg)...)
-	out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("cannot build %s: %v\n%s", pkg, err, out)
-	}
-	return path
+	return filepath.Join(scratch, name)
 }
 
-var builds sync.Mutex
+// programOf returns the name of a package's program.
+func programOf(pkg string) string { return path.Base(strings.TrimSuffix(pkg, "/v2")) }
+
+var builds = struct {
+	sync.Mutex
+	done map[string]bool // by the program's name
+}{done: map[string]bool{}}
 
 const rejoinPackage = "rejoin/standalone/cmd/rejoin"
 
