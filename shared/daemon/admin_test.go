@@ -158,7 +158,7 @@ func TestListen_ErrorNamesTheFlag(t *testing.T) {
 	_, port, err := net.SplitHostPort(taken.Addr().String())
 	must.NoError(t, err)
 
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		addr  string
 		want  string
 		cause error
@@ -167,8 +167,7 @@ func TestListen_ErrorNamesTheFlag(t *testing.T) {
 		"not ours":    {"192.0.2.1:0", "this machine has no address 192.0.2.1; choose another with --edge-addr", syscall.EADDRNOTAVAIL},
 		"no port":     {"localhost", `--edge-addr must be HOST:PORT, not "localhost": address localhost: missing port in address`, nil},
 		"port no one": {"127.0.0.1:http!", `--edge-addr must be HOST:PORT, not "127.0.0.1:http!": lookup tcp/http!: unknown port`, nil},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			ln, err := Listen(tt.addr, "--edge-addr")
 			if err == nil {
@@ -225,5 +224,37 @@ func TestRun_AdminPortIsTaken(t *testing.T) {
 	err = Run(t.Context(), Config{AdminAddr: ln.Addr().String()}, NewEnv(nil))
 	if err == nil || !strings.Contains(err.Error(), "choose another with --admin-addr") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestHealthcheck(t *testing.T) {
+	env := NewEnv(nil)
+	var trouble error
+	env.Health.Add("log", func() error { return trouble })
+	addr := strings.TrimPrefix(startAdmin(t, Config{}, env), "http://")
+	_, port, err := net.SplitHostPort(addr)
+	must.NoError(t, err)
+	run := func(addr string) (int, string) {
+		var cli testCLI
+		a, _, stderr := app(&cli, func(context.Context, Env) error {
+			t.Error("the program runs")
+			return nil
+		}, "--healthcheck")
+		t.Setenv("REJOIN_ADMIN_ADDR", addr)
+		return a.Main(), stderr.String()
+	}
+	for _, asked := range []string{addr, "0.0.0.0:" + port, ":" + port} {
+		if code, said := run(asked); code != ExitOK {
+			t.Errorf("%s: exit code %d: %s", asked, code, said)
+		}
+	}
+	trouble = errors.New("it is not there yet")
+	if code, said := run(addr); code != ExitError || !strings.Contains(said, "it is not there yet") {
+		t.Errorf("exit code %d: %s", code, said)
+	}
+	for _, closed := range []string{"127.0.0.1:1", ""} {
+		if code, said := run(closed); code != ExitError || said == "" {
+			t.Errorf("%q: exit code %d: %s", closed, code, said)
+		}
 	}
 }

@@ -165,7 +165,7 @@ func TestMain_ErrorIsOneLine(t *testing.T) {
 	failing := func(err error) func(context.Context, Env) error {
 		return func(context.Context, Env) error { return err }
 	}
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		run    func(context.Context, Env) error
 		args   []string
 		code   int
@@ -181,8 +181,7 @@ func TestMain_ErrorIsOneLine(t *testing.T) {
 		"no time-out":   {nil, []string{"--stop-timeout=-1s"}, ExitUsage, "ingest: --stop-timeout must not be negative, as -1s is; see ingest --help\n"},
 		"bad time-out":  {nil, []string{"--stop-timeout=soon"}, ExitUsage, "ingest: --stop-timeout: \"soon\" is not a duration (examples: 90m, 24h, 7d); see ingest --help\n"},
 		"nothing wrong": {failing(nil), nil, ExitOK, ""},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, stderr := app(&testCLI{}, tt.run, tt.args...)
 			if code := a.Main(); code != tt.code {
@@ -268,7 +267,7 @@ func TestMain_ProcessSignals(t *testing.T) {
 }
 
 func TestLogger_Format(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		cfg     Config
 		want    string
 		wantErr string
@@ -279,8 +278,7 @@ func TestLogger_Format(t *testing.T) {
 		"quiet":      {Config{LogLevel: "warn"}, "", ""},
 		"bad level":  {Config{LogLevel: "loud"}, "", `--log-level "loud" is none of debug, info, warn and error`},
 		"bad format": {Config{LogFormat: "xml"}, "", `--log-format "xml" is none of auto, text and json`},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			log, err := tt.cfg.Logger(&out)

@@ -194,3 +194,20 @@ func TestCommand_NoConfigFile(t *testing.T) {
 		t.Errorf("%d %s", code, stderr)
 	}
 }
+
+func TestEnvFile_EmptyVariable(t *testing.T) {
+	t.Setenv("REJOIN_SECRET_FILE", "")
+	t.Setenv("REJOIN_KEY_FILE", "/key")
+	var cli struct {
+		Config
+		SecretFile string `type:"path"`
+		KeyFile    string `type:"path"`
+	}
+	a, _, stderr := app(&cli, func(context.Context, Env) error { return nil })
+	if code := a.Main(); code != ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	if cli.SecretFile != "" || cli.KeyFile != "/key" {
+		t.Errorf("the files are %q and %q", cli.SecretFile, cli.KeyFile)
+	}
+}

@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 		return event.ID{Stream: p.Stream, Tag: p.Tag(), Sequence: sequence}
 	}
 	generation := func(g string) func(*event.Place) { return func(p *event.Place) { p.Generation = g } }
-	tests := []struct {
+	for _, tt := range []struct {
 		name   string
 		id     event.ID
 		want   event.Verdict
@@ -72,8 +72,7 @@ func TestResolve(t *testing.T) {
 		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
 		{"the_flow_of_the_session", made(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
 		{"another_log", made(func(p *event.Place) { p.Origin, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, common := event.Resolve(tt.id, place, gens)
 			if got != tt.want || common != tt.common {
@@ -85,7 +84,7 @@ func TestResolve(t *testing.T) {
 
 func TestFork(t *testing.T) {
 	g := func(start uint64, id string) event.Generation { return event.Generation{ID: id, Start: start} }
-	tests := []struct {
+	for _, tt := range []struct {
 		name          string
 		before, after []event.Generation
 		want          uint64
@@ -97,8 +96,7 @@ func TestFork(t *testing.T) {
 		{"one_was_lost", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(1, "a")}, 4},
 		{"the_oldest_fell_off_the_list", []event.Generation{g(1, "a"), g(5, "b")}, []event.Generation{g(5, "b"), g(8, "c")}, 7},
 		{"another_log", []event.Generation{g(1, "a")}, []event.Generation{g(1, "x")}, 0},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := event.Fork(tt.before, tt.after); got != tt.want {
 				t.Errorf("Fork = %d, want %d", got, tt.want)

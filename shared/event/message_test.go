@@ -11,7 +11,7 @@ import (
 )
 
 func TestMessages(t *testing.T) {
-	legal := []string{
+	for _, m := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`,
 		`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{}}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":[1]}`,
@@ -21,8 +21,7 @@ func TestMessages(t *testing.T) {
 		`{"jsonrpc":"2.0","error":{"code":-32600,"message":"","data":{}}}`,
 		" \r\n{ \"jsonrpc\" :\n\"2.0\" , \"method\":\"m\\\"\\u0000\" }\t",
 		`{"jsonrpc":"2.0","method":"m","nested":{"method":1,"id":null}}`,
-	}
-	for _, m := range legal {
+	} {
 		if err := event.CheckMessage([]byte(m)); err != nil {
 			t.Errorf("CheckMessage(%s) = %v, want nil", m, err)
 		}

@@ -7,8 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -224,4 +229,125 @@ func publishOnce(t *testing.T, l *eventlog.Log, n int) uint64 {
 		}
 	}
 	return 0
+}
+
+// A log that was made on one server of a cluster gets replicas on the others, and gives
+// them up again, while events are stored and tailed. Nothing is lost or counted as missed.
+func TestSetLimits_ReplicasUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	l := clustered(t, c, 1)
+	f := follow(t, l, 0, 0)
+	var stored atomic.Pointer[[]uint64]
+	var publishing sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer publishing.Wait()
+	defer stop()
+	publishing.Go(func() {
+		var all []uint64
+		for ctx.Err() == nil {
+			all = append(all, publishOnce(t, l, len(all)))
+		}
+		stored.Store(&all)
+	})
+	for _, n := range []int{3, 1, 3} {
+		settings := l.Settings()
+		settings.Replicas = n
+		// A leader may be elected at any moment.
+		waittest.NoError(t, func() error {
+			err := l.SetLimits(waittest.Context(t), 0, settings)
+			if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return err
+		})
+		var state eventlog.State
+		look := func() (err error) {
+			state, err = l.Look(waittest.Context(t), 0)
+			if err != nil && !errors.Is(err, eventlog.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			return err
+		}
+		waittest.Until(t, "a leader answers", func() bool { return look() == nil })
+		if state.Limits.Replicas != n || l.Settings().Replicas != n {
+			t.Errorf("there are %d replicas, the settings say %d, want %d", state.Limits.Replicas, l.Settings().Replicas, n)
+		}
+		// They were all current when SetLimits returned; while events are stored, one may be
+		// an event behind at any moment.
+		waittest.Until(t, fmt.Sprintf("%d replicas are current", n), func() bool { return look() == nil && state.Current == n })
+		if len(state.Generations) != 1 {
+			t.Errorf("there are %d generations", len(state.Generations))
+		}
+	}
+	stop()
+	publishing.Wait()
+	want := *stored.Load()
+	f.waitLast(t, want[len(want)-1])
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.missed != 0 || len(f.entries) != len(want) {
+		t.Fatalf("the tail has %d of %d events and missed %d", len(f.entries), len(want), f.missed)
+	}
+	for n, e := range f.entries {
+		if e.Sequence != want[n] {
+			t.Fatalf("event %d is at %d, stored at %d", n, e.Sequence, want[n])
+		}
+	}
+	if err := l.SetLimits(waittest.Context(t), 0, func() eventlog.Settings { s := l.Settings(); s.Replicas = 5; return s }()); err == nil {
+		t.Error("five replicas on three servers are accepted")
+	}
+}
+
+// silent is a log with three replicas, of whose requests of one kind some get no answer.
+func silent(t *testing.T, request string) (*eventlog.Log, *natstest.Silence) {
+	t.Helper()
+	srv := natstest.StartCluster(t).Servers[0]
+	silence := natstest.NewSilence(t, srv, request)
+	settings := one()
+	settings.Replicas = 3
+	return create(t, srv, settings, nats.SetCustomDialer(&silence.Link)), silence
+}
+
+// What is asked while a partition changes its leader gets no answer. It is asked again.
+func TestLook_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.INFO.MCP_0 ")
+	silence.Next(2) // the log may look by itself at the same time
+	must.Value(l.Look(waittest.Context(t), 0))(t)
+}
+
+func TestEntries_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.MSG.GET.MCP_0 ")
+	sequence := publish(t, l, "s", "t", 1)
+	silence.Next(1)
+	if last, err := l.Last(waittest.Context(t), event.Subject{Session: "s", Stream: "t"}); err != nil || last != sequence {
+		t.Errorf("the last one is %d, %v", last, err)
+	}
+	silence.Next(1)
+	if e, err := l.At(waittest.Context(t), 0, sequence); err != nil || e.Sequence != sequence {
+		t.Errorf("it is %+v, %v", e, err)
+	}
+}
+
+// The answer to a change of a partition comes from its leader, and is lost with it. The change is made again.
+func TestSetLimits_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.UPDATE.MCP_0 ")
+	settings := l.Settings()
+	settings.MaxBytes = 1 << 30
+	silence.Next(1)
+	must.NoError(t, l.SetLimits(waittest.Context(t), 0, settings))
+	if now := look(t, l).Limits.MaxBytes; now != 1<<30 {
+		t.Errorf("the limit is %d", now)
+	}
+}
+
+func TestSetReplicas_Unanswered(t *testing.T) {
+	t.Parallel()
+	l, silence := silent(t, "STREAM.INFO.KV_B ")
+	must.Value(newJetStream(t, l).CreateKeyValue(waittest.Context(t), jetstream.KeyValueConfig{Bucket: "B"}))(t)
+	silence.Next(1)
+	must.NoError(t, l.SetReplicas(waittest.Context(t), "B", 3))
 }

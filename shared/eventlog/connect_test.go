@@ -1,11 +1,15 @@
 package eventlog_test
 
 import (
+	"errors"
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
@@ -63,4 +67,48 @@ func TestConnect_RepeatedErrors(t *testing.T) {
 	logged(2)
 	nc.Close()
 	logged(2)
+}
+
+// What was asked when the server went is never answered. Found by the property test
+// of e2e: a resume that waited for 5 s, and then told IDs of a time gone by.
+func TestRequest_ConnectionIsLost(t *testing.T) {
+	srv, l := single(t)
+	var asking sync.WaitGroup
+	for range 100 {
+		asking.Go(func() {
+			for {
+				if _, err := l.Look(waittest.Context(t), 0); err != nil {
+					return
+				}
+			}
+		})
+	}
+	srv.Stop()
+	stopped := time.Now()
+	asking.Wait()
+	if took := time.Since(stopped); took > waittest.Timeout/2 {
+		t.Errorf("a request was waited for %s after its connection was lost", took)
+	}
+}
+
+// A cluster that is being formed does not answer; a caller with a longer deadline asks again.
+func TestCreate_NoAnswer(t *testing.T) {
+	t.Parallel()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	must.NoError(t, err)
+	srv.Start()
+	defer srv.Shutdown()
+	nc := must.Value(nats.Connect("", nats.InProcessServer(srv)))(t)
+	defer nc.Close()
+	create := func() error {
+		_, err := eventlog.Create(waittest.Context(t), nc, one(), quiet(t))
+		return err
+	}
+	if err := create(); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("without JetStream: %v", err)
+	}
+	must.Value(nc.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)
+	if err := create(); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Errorf("without an answer: %v", err)
+	}
 }

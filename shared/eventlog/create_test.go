@@ -58,7 +58,7 @@ func TestSettings_Defaults(t *testing.T) {
 
 func TestSettings_Validate(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		change func(*eventlog.Settings)
 		ok     bool
 	}{
@@ -84,8 +84,7 @@ func TestSettings_Validate(t *testing.T) {
 		"largest message":         {func(s *eventlog.Settings) { s.MaxMessageBytes = 31 << 20 }, true},
 		"message far too large":   {func(s *eventlog.Settings) { s.MaxMessageBytes = 31<<20 + 1 }, false},
 		"fewer bytes than spread": {func(s *eventlog.Settings) { s.MaxBytes = 1 }, true},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := eventlog.DefaultSettings()
 			tt.change(&s)
@@ -101,7 +100,7 @@ func TestSettings_Validate(t *testing.T) {
 
 func TestCreate_ForeignStreams(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		there jetstream.StreamConfig
 		want  string
 	}{
@@ -112,8 +111,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 		"another version of a partition":  {jetstream.StreamConfig{Name: "MCP_2", Subjects: []string{"mcp.2.>"}, Metadata: map[string]string{"rejoin.version": "1"}}, `version "1"`},
 		"settings that cannot be read":    {jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.>"}, Metadata: map[string]string{"rejoin.version": eventlog.Version, "rejoin.partitions": "many"}}, `rejoin.partitions is "many"`},
 		"a partition without generations": {jetstream.StreamConfig{Name: "MCP_1", Subjects: []string{"mcp.1.>"}, Metadata: map[string]string{"rejoin.version": eventlog.Version}}, "no rejoin.birth"},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			srv := natstest.Start(t)
 			nc := connect(t, srv)

@@ -216,7 +216,7 @@ func TestLookups(t *testing.T) {
 	first := func(from uint64) func() (uint64, error) {
 		return func() (uint64, error) { return l.First(waittest.Context(t), odd, from) }
 	}
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		look func() (uint64, error)
 		want uint64 // zero: not found
 	}{
@@ -231,8 +231,7 @@ func TestLookups(t *testing.T) {
 		}, 0},
 		"at":        {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 3); return e.Sequence, err }, 3},
 		"at beyond": {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 7); return e.Sequence, err }, 0},
-	}
-	for name, tt := range tests {
+	} {
 		if got, err := tt.look(); got != tt.want || (tt.want == 0) != errors.Is(err, eventlog.ErrNotFound) || tt.want != 0 && err != nil {
 			t.Errorf("%s: %d, %v", name, got, err)
 		}

@@ -24,7 +24,7 @@ func TestEnd(t *testing.T) {
 		stream string
 		clear  bool
 	}
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		steps []step
 		want  []string // behind the opening, the birth of t and its event
 	}{
@@ -38,8 +38,7 @@ func TestEnd(t *testing.T) {
 		"stream cleared later":             {[]step{{"t", false}, {"t", true}}, []string{"=end.t", "=clear.t"}},
 		"stream after its session":         {[]step{{"", false}, {"t", false}}, []string{"=seal", "=end.t", "=end"}},
 		"stream cleared after its session": {[]step{{"", false}, {"t", true}}, []string{"=seal", "=end.t", "=end", "=clear.t"}},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, l := create(t, nc)

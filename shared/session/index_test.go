@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
@@ -91,7 +93,7 @@ func TestIndex_Lost(t *testing.T) {
 func TestIndex_OlderRecord(t *testing.T) {
 	t.Parallel()
 	other := session.New("s", "mallory", nil, time.Now())
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		ended     bool
 		forgotten bool // the opening has aged out
 		shown     func(session.Record) session.Record
@@ -111,8 +113,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			return r
 		}},
 		"closed shown in an earlier life": {ended: true, shown: func(session.Record) session.Record { return other }},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			nc := connect(t, natstest.Start(t))
 			r, l := create(t, nc)
@@ -197,5 +198,79 @@ func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 	end := event.Subject{Partition: l.Partition("s"), Session: "s", Life: made.Life, Kind: event.End}
 	if _, err := l.Last(waittest.Context(t), end); err != nil {
 		t.Errorf("%s: %v", end, err)
+	}
+}
+
+// A service whose NATS user may not write the bucket answers from the log all the same, and
+// corrects its own copy.
+func TestReadOnly_LeavesTheIndex(t *testing.T) {
+	_, r, l := single(t)
+	made := mustCreate(t, r, "s")
+	edge, _ := open(t, l.Conn())
+	edge.ReadOnly()
+	forget(t, l.Conn(), "s")
+	waittest.Until(t, "the copies are empty", func() bool { return len(r.Sessions()) == 0 && len(edge.Sessions()) == 0 })
+	rec, err := edge.Get(waittest.Context(t), "s")
+	if err != nil || rec.Life != made.Life || rec.State != session.Open || rec.Revision != 0 {
+		t.Errorf("it has %+v, %v", rec, err)
+	}
+	if rec, ok := edge.Session("s"); !ok || rec.Life != made.Life {
+		t.Errorf("its copy has %+v", rec)
+	}
+	if other, _ := open(t, l.Conn()); len(other.Sessions()) != 0 {
+		t.Errorf("the index was written: %+v", other.Sessions())
+	}
+	must.Value(r.Get(waittest.Context(t), "s"))(t)
+	waittest.Until(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
+}
+
+// A registry that keeps some partitions has their records alone, those of before until it has the
+// others, and all that is written meanwhile.
+func TestKeep_RecordsOfPartitions(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	nc := connect(t, srv)
+	writer, l := createWith(t, nc, eventlog.Settings{Partitions: 3})
+	r, _ := open(t, connect(t, srv))
+	n := 0
+	write := func() {
+		for range 20 {
+			mustCreate(t, writer, fmt.Sprint("s", n))
+			n++
+		}
+	}
+	write()
+	for _, kept := range [][]bool{{true, false, true}, {false, true, false}, {false, false, false}, {true, true, true}} {
+		copied := make(chan struct{})
+		r.Keep(kept, func() { close(copied) })
+		for p, k := range kept {
+			if !k && r.Has(p) {
+				t.Errorf("it says that it keeps partition %d", p)
+			}
+		}
+		write()
+		waittest.Receive(t, "the copy is complete", copied)
+		waittest.Until(t, "the copy has what is kept", func() bool {
+			for p, k := range kept {
+				if k != r.Has(p) {
+					return false
+				}
+			}
+			found := 0
+			for i := range n {
+				name := fmt.Sprint("s", i)
+				rec, ok := r.Session(name)
+				if ok != kept[l.Partition(name)] || ok && rec.Session != name {
+					return false
+				}
+				if ok {
+					found++
+				}
+			}
+			return found == len(r.Sessions())
+		})
+		if rec, err := r.Get(waittest.Context(t), "s1"); err != nil || rec.Session != "s1" {
+			t.Errorf("Get returns %+v, %v", rec, err)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package session_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,5 +36,49 @@ func TestVisible(t *testing.T) {
 	cancel()
 	if _, err := r.Visible(gone, "hers", ownedBy("bob")); !errors.Is(err, session.ErrUnavailable) {
 		t.Error(err)
+	}
+}
+
+// The time that a 404 takes tells nothing: for another's session as much is asked, and as much is received, as for
+// an unused name, however large its metadata is, and however many members it has.
+func TestAttackSessionGuessingByTime(t *testing.T) {
+	srv, r, _ := single(t)
+	metadata := []byte(`{"a":"` + strings.Repeat("x", 16_000) + `"}`)
+	for name, data := range map[string][]byte{"small1": nil, "large1": metadata, "large2": metadata} {
+		must.Value(r.Create(waittest.Context(t), session.New(name, "alice", data, time.Now())))(t)
+	}
+	mustEnd(t, r, "large2", "")
+	members := make([]string, 100)
+	for i := range members {
+		members[i] = strings.Repeat("x", 100) + fmt.Sprint(i)
+	}
+	must.Value(r.Create(waittest.Context(t), session.New("shared", "alice", nil, time.Now()).WithMembers(members)))(t)
+	mustCreate(t, r, "changed")
+	mustSetMembers(t, r, "changed", members...)
+	nc := connect(t, srv)
+	edge, _ := open(t, nc)
+	edge.ReadOnly()
+	type cost struct{ requests, bytes uint64 }
+	ask := func(name string) cost {
+		least := cost{1 << 62, 1 << 62}
+		for range 10 { // what the connection receives meanwhile for others is not always there
+			before := nc.Stats()
+			if _, err := edge.Visible(waittest.Context(t), name, ownedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
+				t.Fatalf("%s: %v", name, err)
+			}
+			after := nc.Stats()
+			least = cost{min(least.requests, after.OutMsgs-before.OutMsgs), min(least.bytes, after.InBytes-before.InBytes)}
+		}
+		return least
+	}
+	unused := ask("unused")
+	// The seal of an ended session is an entry without a body.
+	for name, more := range map[string]uint64{"small1": 0, "large1": 0, "shared": 0, "changed": 8, "large2": 256} {
+		if got := ask(name); got.requests != unused.requests || more == 0 && got != unused || got.bytes > unused.bytes+more {
+			t.Errorf("%s takes %+v, an unused name %+v", name, got, unused)
+		}
+	}
+	if unused.requests != 2 {
+		t.Errorf("it takes %d requests", unused.requests)
 	}
 }

@@ -30,7 +30,7 @@ func decode(t *testing.T, stream string) []sse.Event {
 
 // The cases are the examples of the standard (HTML, 9.2.6) and its corner cases.
 func TestDecoder_AsABrowser(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		stream string
 		want   []sse.Event
 	}{
@@ -51,8 +51,7 @@ func TestDecoder_AsABrowser(t *testing.T) {
 		"the type of a block is kept":     {"event: gap\ndata: {}\n\n", []sse.Event{{Type: "gap", Data: []byte("{}")}}},
 		"unknown fields are ignored":      {"foo: bar\ndata: a\n\n", []sse.Event{{Type: "message", Data: []byte("a")}}},
 		"only one space behind the colon": {"data:   a\n\n", []sse.Event{{Type: "message", Data: []byte("  a")}}},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, decode(t, tt.stream)); diff != "" {
 				t.Error(diff)

@@ -58,7 +58,7 @@ func standalone(cfg Config) *fiber.App {
 func TestApp_RawPaths(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, standalone(Config{}))
-	tests := []struct{ target, want string }{
+	for _, tt := range []struct{ target, want string }{
 		{"/", "playground"},
 		{"/v1/sessions", "list"},
 		{"/v1/sessions/", "list"},
@@ -113,8 +113,7 @@ func TestApp_RawPaths(t *testing.T) {
 		{"ftp://localhost/v1/sessions", ""},
 		{"v1/sessions", ""},
 		{"*", ""},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.target, func(t *testing.T) {
 			r := do(t, addr, "GET", tt.target, "")
 			if tt.want == "" {
@@ -158,7 +157,7 @@ func TestApp_MethodNotAllowed(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, standalone(Config{}))
 	const events = "/v1/sessions/s/streams/t/events"
-	tests := []struct {
+	for _, tt := range []struct {
 		method, target string
 		status         int
 		allow          string
@@ -180,8 +179,7 @@ func TestApp_MethodNotAllowed(t *testing.T) {
 		{"BREW", "/coffee", 404, ""},
 		{"OPTIONS", "/coffee", 404, ""},
 		{"OPTIONS", "*", 404, ""},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
 			r := do(t, addr, tt.method, tt.target, "Content-Length: 0\r\n")
 			if r.status != tt.status || r.header.Get("Allow") != tt.allow {
@@ -232,7 +230,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 		return c.Send(all)
 	}})
 	addr := serve(t, app)
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		request string
 		want    Code
 	}{
@@ -246,8 +244,7 @@ func TestApp_UnreadableRequests(t *testing.T) {
 		"another coding":         {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
 		"two codings":            {"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", CodeInvalidRequest},
 		"bad length":             {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n", CodeInvalidRequest},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, addr)
 			c.send(t, tt.request)

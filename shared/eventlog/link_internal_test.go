@@ -82,3 +82,11 @@ func TestHold_NoReconnect(t *testing.T) {
 	}
 	release()
 }
+
+// createLog creates a log, which the test closes at its end.
+func createLog(t *testing.T, nc *nats.Conn, settings Settings) *Log {
+	t.Helper()
+	l := must.Value(Create(t.Context(), nc, settings, slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(l.Close)
+	return l
+}

@@ -3,9 +3,12 @@ package eventlog
 import (
 	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"maps"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -93,5 +96,70 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 	defer end()
 	if _, err := l.parts[0].own(ctx); err != nil {
 		t.Errorf("it is still being created: %v", err)
+	}
+}
+
+// A janitor that stands still between reading a configuration and storing it undoes nothing that
+// the next one has written meanwhile.
+func TestChange_HeldUp(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	l := createLog(t, srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20})
+	next := must.Value(Open(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(next.Close)
+	clock, passed := l.now, clocks.Instant{}
+	l.now = func() clocks.Instant {
+		now := clock()
+		return clocks.Instant{Mono: now.Mono + passed.Mono, Wall: now.Wall + passed.Wall}
+	}
+	for name, pause := range map[string]clocks.Instant{
+		"suspended":      {Wall: 2 * lookWithin},
+		"clock set back": {Mono: 2 * lookWithin, Wall: -time.Hour},
+		"held up":        {Mono: 2 * lookWithin, Wall: 2 * lookWithin},
+	} {
+		before, err := next.Look(t.Context(), 0)
+		must.NoError(t, err)
+		passed = clocks.Instant{}
+		err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+			if passed == (clocks.Instant{}) {
+				passed = pause
+				if _, err := next.MakeRoom(t.Context(), 0); err != nil {
+					t.Error(err)
+				}
+			}
+			cfg.Metadata["rejoin.test"] = name
+			return true, nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if state, err := next.Look(t.Context(), 0); err != nil || state.Limits.MaxBytes <= before.Limits.MaxBytes {
+			t.Errorf("%s: %+v, %v", name, state, err)
+		}
+	}
+}
+
+// A server that waits for an election answers with what it holds, and may have heard of the new leader since it
+// was asked. What it holds is not the log's end, nor its beginning.
+func TestState_AnsweredByTheLeaderAlone(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	replicas := []*jetstream.PeerInfo{{Name: "nats-1", Active: time.Millisecond}, {Name: "nats-2", Active: time.Millisecond}}
+	for name, tt := range map[string]struct {
+		cluster *jetstream.ClusterInfo
+		answers bool
+	}{
+		"outside a cluster":               {nil, true},
+		"one replica":                     {&jetstream.ClusterInfo{Name: "c", Leader: "nats-0"}, true},
+		"the leader":                      {&jetstream.ClusterInfo{Name: "c", RaftGroup: "g", Leader: "nats-0", LeaderSince: &since, Replicas: replicas}, true},
+		"without a leader":                {&jetstream.ClusterInfo{Name: "c", RaftGroup: "g", Replicas: replicas}, false},
+		"another one, of a leader's name": {&jetstream.ClusterInfo{Name: "c", RaftGroup: "g", Leader: "nats-2", Replicas: replicas}, false},
+	} {
+		info := &jetstream.StreamInfo{Cluster: tt.cluster, State: jetstream.StreamState{FirstSeq: 1, LastSeq: 9, Msgs: 9}}
+		info.Config.Metadata = map[string]string{metadata.KeyGenerations: "a:1"}
+		state, err := stateOf(info, "ID")
+		if answers := err == nil && state.Last == 9; answers != tt.answers || err != nil && !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: the log ends at %d, %v", name, state.Last, err)
+		}
 	}
 }
