@@ -18,11 +18,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -30,31 +32,38 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
+// create creates a log on a connection that is tried again soon.
+func create(ctx context.Context, cfg backend.Config, log *slog.Logger) (*backend.Backend, error) {
+	return backend.Create(ctx, cfg, "test", eventlog.Settings{Partitions: 4}, log, nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
+}
+
+// opening creates a log in another goroutine, and closes it.
+func opening(ctx context.Context, url string, log *slog.Logger) <-chan error {
+	opened := make(chan error, 1)
+	go func() {
+		b, err := create(ctx, backend.Config{NATSURL: url}, log)
+		if err == nil {
+			b.Close()
+		}
+		opened <- err
+	}()
+	return opened
+}
+
 // A service that starts while NATS restarts neither gives up nor waits for answers
 // that will never come: JetStream's client would wait for those as long as ctx lasts. Found by the
 // property test of e2e.
 func TestCreate_NATSRestarts(t *testing.T) {
 	t.Parallel()
 	srv := natstest.Start(t)
-	cfg := backend.Config{NATSURL: srv.URL()}
 	for n := range 12 {
-		ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-		opened := make(chan error, 1)
-		go func() {
-			b, err := backend.Create(ctx, cfg, "test", eventlog.Settings{Partitions: 4}, slog.New(slog.DiscardHandler),
-				nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-			if err == nil {
-				b.Close()
-			}
-			opened <- err
-		}()
+		opened := opening(waittest.Context(t), srv.URL(), slog.New(slog.DiscardHandler))
 		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // to meet it at another step each time
 		srv.Stop()
 		srv.Start()
 		if err := <-opened; err != nil {
 			t.Fatalf("%d: %v", n, err)
 		}
-		cancel()
 	}
 }
 
@@ -65,46 +74,24 @@ func TestMetrics_Connected(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := backend.Config{NATSURL: srv.URL(), Metrics: registry}
 	srv.Stop()
-	value := func(name string) func() float64 {
-		return func() float64 {
-			families := must.Value(registry.Gather())(t)
-			for _, f := range families {
-				if f.GetName() == name {
-					m := f.GetMetric()[0]
-					return m.GetGauge().GetValue() + m.GetCounter().GetValue()
-				}
-			}
-			return -1
-		}
-	}
-	connected, reconnects := value("rejoin_test_nats_connected"), value("rejoin_test_nats_reconnects_total")
-	wait := func(what string, value func() float64, want float64) {
+	value := func(name string) float64 { return metrictest.Value(t, registry, "rejoin_test_nats_"+name) }
+	wait := func(name string, want float64) {
 		t.Helper()
-		waittest.Value(t, fmt.Sprintf("%s %v", what, want), value, func(got float64) bool { return got == want })
+		waittest.Value(t, fmt.Sprintf("%s %v", name, want), func() float64 { return value(name) }, func(got float64) bool { return got == want })
 	}
-	opened := make(chan *backend.Backend, 1)
-	go func() {
-		b, err := backend.Create(waittest.Context(t), cfg, "test", eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler),
-			nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-		if err != nil {
-			t.Error(err)
-		}
-		opened <- b
-	}()
-	wait("connected", connected, 0)
+	opened := make(chan func(must.TB) *backend.Backend, 1)
+	go func() { opened <- must.Value(create(waittest.Context(t), cfg, slog.New(slog.DiscardHandler))) }()
+	waittest.Until(t, "the metrics are there", func() bool { return must.Value(testutil.GatherAndCount(registry))(t) > 1 })
+	wait("connected", 0)
 	srv.Start()
-	b := <-opened
-	if b == nil {
-		return
-	}
-	defer b.Close()
-	wait("connected", connected, 1)
-	before := reconnects()
+	defer (<-opened)(t).Close()
+	wait("connected", 1)
+	before := value("reconnects_total")
 	srv.Stop()
-	wait("connected", connected, 0)
+	wait("connected", 0)
 	srv.Start()
-	wait("connected", connected, 1)
-	wait("reconnects", reconnects, before+1)
+	wait("connected", 1)
+	wait("reconnects_total", before+1)
 }
 
 // A log whose replicas need more servers than the cluster has is waited for.
@@ -240,15 +227,7 @@ func TestCreate_ServerRefusesForAWhile(t *testing.T) {
 	srv, g := refusable(t)
 	g.refuses.Store(true)
 	var logs waittest.Buffer
-	ctx, opened := waittest.Context(t), make(chan error, 1)
-	go func() {
-		b, err := backend.Create(ctx, backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 1},
-			slog.New(slog.NewTextHandler(&logs, nil)), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-		if err == nil {
-			b.Close()
-		}
-		opened <- err
-	}()
+	opened := opening(waittest.Context(t), srv.URL(), slog.New(slog.NewTextHandler(&logs, nil)))
 	const reason = `msg="waiting for NATS" reason="nats: authorization violation"`
 	waittest.Until(t, "the log has the reason", func() bool { return g.refused.Load() >= 3 && strings.Contains(logs.String(), reason) })
 	g.refuses.Store(false)
@@ -282,12 +261,7 @@ func TestCreate_ServerResetsConnections(t *testing.T) {
 		}
 	}()
 	var logs waittest.Buffer
-	opened := make(chan error, 1)
-	go func() {
-		_, err := backend.Create(ctx, backend.Config{NATSURL: ln.Addr().String()}, "test", eventlog.Settings{Partitions: 1},
-			slog.New(slog.NewTextHandler(&logs, nil)), nats.ReconnectWait(5*time.Millisecond), nats.ReconnectJitter(0, 0))
-		opened <- err
-	}()
+	opened := opening(ctx, ln.Addr().String(), slog.New(slog.NewTextHandler(&logs, nil)))
 	waittest.Until(t, "the log has the reason", func() bool {
 		waittest.Receive(t, "a try", tries)
 		return strings.Contains(logs.String(), "reset by peer")

@@ -60,9 +60,7 @@ func TestFeed_HeadersRideOnMessages(t *testing.T) {
 	host := follow(t, whole, 0, 0)
 	host.waitLast(t, 1)
 	waitRiders(t, headers, feed, 1)
-	for n := 1; n < 100; n++ {
-		publish(t, whole, "s", "t", n)
-	}
+	publishAll(t, whole, "t", 1, 100)
 	f.waitLast(t, 100)
 	if f.again() > 0 || f.missed != 0 {
 		t.Errorf("%d starts, %d missed", len(f.starts), f.missed)

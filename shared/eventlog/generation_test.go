@@ -67,9 +67,7 @@ func TestBeginGeneration_OncePerServerStart(t *testing.T) {
 	}
 	want := first.Generations
 	for life := range 3 {
-		for n := range 5 {
-			publish(t, l, "s", "t", n)
-		}
+		publishAll(t, l, "t", 0, 5)
 		restart(t, srv, l)
 		if !beginOnce(t, l) {
 			t.Fatal("no generation began on a new server")

@@ -38,9 +38,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	srv := natstest.Start(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 2, MaxAge: time.Minute, MaxEventsPerStream: 5, MaxBytes: 1 << 20})
 	other := open(t, srv)
-	for n := range 4 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 4)
 	generations := metadata(t, l, "MCP_0")["rejoin.generations"]
 	to := l.Settings()
 	to.MaxAge, to.MaxEventsPerStream, to.MaxBytes = -1, 3, 2<<20

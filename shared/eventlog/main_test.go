@@ -164,6 +164,15 @@ func publish(t *testing.T, l *eventlog.Log, session, stream string, n int) uint6
 	return mustPublish(t, l, eventlog.Event{Session: session, Stream: stream, Data: numbered(n)}).Sequence
 }
 
+// publishAll stores the messages from one number to the one before another, and returns the last sequence.
+func publishAll(t *testing.T, l *eventlog.Log, stream string, from, to int) (last uint64) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		last = publish(t, l, "s", stream, n)
+	}
+	return last
+}
+
 func numbered(n int) []byte {
 	return fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":[%d]}`, n)
 }

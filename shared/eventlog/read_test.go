@@ -100,9 +100,7 @@ func TestRead_SessionWithoutControlEntries(t *testing.T) {
 
 func TestRead_HeadersOnly(t *testing.T) {
 	_, l := single(t)
-	for n := range 3 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 3)
 	entries, _ := readAll(t, l, eventlog.Query{Session: "s", Stream: "t", After: 1, UpTo: 3, MaxEvents: 10, MaxBytes: 1 << 20, HeadersOnly: true})
 	if len(entries) != 2 {
 		t.Fatalf("%d entries", len(entries))
@@ -116,9 +114,7 @@ func TestRead_HeadersOnly(t *testing.T) {
 
 func TestRead_RemovesItsConsumer(t *testing.T) {
 	_, l := single(t)
-	for n := range 100 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 100)
 	before := streamOf(t, l, "MCP_0").CachedInfo().State.Consumers
 	ended := gone(t)
 	var wg sync.WaitGroup
@@ -162,9 +158,7 @@ func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 	stream := streamOf(t, l, "MCP_0")
 	var last uint64
 	for round := 0; round < 60; round += 4 {
-		for n := range 60 {
-			last = publish(t, l, "s", "t", n)
-		}
+		last = publishAll(t, l, "t", 0, 60)
 		keep := last - 60 + uint64(round) //nolint:gosec // not negative
 		var wg sync.WaitGroup
 		for range 4 {
@@ -197,10 +191,7 @@ func TestRead_ConsumerCountsTooFew(t *testing.T) {
 			data[at[3]] = '0'
 		}
 	}}))
-	var last uint64
-	for n := range 3 {
-		last = publish(t, l, "s", "t", n)
-	}
+	last := publishAll(t, l, "t", 0, 3)
 	page, err := l.Read(waittest.Context(t), eventlog.Query{Session: "s", Stream: "t", UpTo: last, MaxEvents: 10, MaxBytes: 1 << 20})
 	if err != nil || len(page.Entries) != 3 || page.Through != last {
 		t.Errorf("%d entries through %d of %d, %v", len(page.Entries), page.Through, last, err)
@@ -240,9 +231,7 @@ func TestLookups(t *testing.T) {
 
 func TestDelete_Repeated(t *testing.T) {
 	_, l := single(t)
-	for n := range 3 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 3)
 	for _, sequence := range []uint64{2, 2, 1, 1, 1000} {
 		if err := l.Delete(waittest.Context(t), 0, sequence); err != nil {
 			t.Errorf("%d: %v", sequence, err)

@@ -83,9 +83,7 @@ func copyTree(t *testing.T, from, to string) {
 func TestTail_PartitionIsRolledBack(t *testing.T) {
 	srv, l := single(t)
 	eventlogtest.Begin(t, l)
-	for n := range 10 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 10)
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 10)
 
@@ -93,9 +91,7 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 	stop(t, srv, l)
 	copyTree(t, srv.Dir(), older)
 	start(t, srv, l)
-	for n := 10; n < 15; n++ {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 10, 15)
 	f.waitLast(t, 15)
 	f.mu.Lock()
 	before := len(f.starts)
@@ -127,9 +123,7 @@ func TestTail_PartitionIsRecreated(t *testing.T) {
 	srv := natstest.Start(t)
 	creator := create(t, srv, one())
 	l := open(t, srv)
-	for n := range 5 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 5)
 	f := follow(t, l, 0, 0)
 	f.waitLast(t, 5)
 	creator.Close()
@@ -192,9 +186,7 @@ func nextGenerations(t *testing.T, l *eventlog.Log, before eventlog.State, more 
 func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 	srv, l := single(t)
 	eventlogtest.Begin(t, l)
-	for n := range 10 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 10)
 	before := look(t, l)
 	for restart := range 3 { // what was torn once must not be torn for good
 		stop(t, srv, l)
@@ -214,9 +206,7 @@ func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 // A janitor that has just started knows nothing of the partition: it is another one, once.
 func TestCreate_PartitionWithTornMetadata(t *testing.T) {
 	srv, l := single(t)
-	for n := range 10 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 10)
 	before := look(t, l)
 	l.Close()
 	srv.Stop()

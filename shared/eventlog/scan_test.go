@@ -19,9 +19,7 @@ import (
 func TestScan_AllInOrder(t *testing.T) {
 	_, l := single(t)
 	js := newJetStream(t, l)
-	for n := range 600 {
-		publish(t, l, "s", "a", n)
-	}
+	publishAll(t, l, "a", 0, 600)
 	must.NoError(t, l.ClearStream(waittest.Context(t), "s", "", "a"))
 	must.Value(js.Publish(waittest.Context(t), "mcp.0.s.=.no=name", nil))(t)
 	for _, gone := range []uint64{1, 7, 8, 400} {
@@ -60,9 +58,7 @@ func TestScan_AllInOrder(t *testing.T) {
 // While the handler waits, the server's messages wait too, and none is lost.
 func TestScan_SlowHandler(t *testing.T) {
 	_, l := single(t)
-	for n := range 1300 {
-		publish(t, l, "s", "a", n)
-	}
+	publishAll(t, l, "a", 0, 1300)
 	count := 0
 	_, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
 		if count++; count == 1000 {

@@ -134,9 +134,7 @@ func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	if begun.Start != lost || look(t, reader).Generation() != begun {
 		t.Fatalf("the generation is %+v, and %+v for another program; it was to begin at %d", begun, look(t, reader).Generation(), lost)
 	}
-	for n := range 3 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 3)
 	update(t, l, read.Config)
 	publish(t, l, "s", "t", 4)
 	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Life: "i", Stream: "t"}
@@ -174,9 +172,7 @@ func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
 	l := replicated(t, c)
 	before := allServers(t, l)
 	begin(t, l, before)
-	for n := range 3 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 3)
 	stays := l.Conn().ConnectedServerName()
 	others := slices.DeleteFunc(slices.Clone(c.Servers), func(s *natstest.Server) bool { return s.Name() == stays })
 	for _, srv := range others {

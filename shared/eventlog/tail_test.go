@@ -49,9 +49,7 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 
 func TestTail_CountsMissed(t *testing.T) {
 	_, l := single(t)
-	for n := range 20 {
-		publish(t, l, "s", "t", n)
-	}
+	publishAll(t, l, "t", 0, 20)
 	for _, s := range []uint64{1, 2, 5, 6, 7, 12, 19, 20} {
 		must.NoError(t, l.Delete(waittest.Context(t), 0, s))
 	}

@@ -152,11 +152,13 @@ func (w *world) expire(session string) {
 	})
 }
 
-func mustOpen(t *testing.T, s mcp.EventStore, session, stream string) {
+// mustOpen opens a stream, and appends to it.
+func mustOpen(t *testing.T, s mcp.EventStore, session, stream string, all ...string) {
 	t.Helper()
 	if err := s.Open(t.Context(), session, stream); err != nil {
 		t.Error(err)
 	}
+	mustAppend(t, s, session, stream, all...)
 }
 
 func mustAppend(t *testing.T, s mcp.EventStore, session, stream string, all ...string) {

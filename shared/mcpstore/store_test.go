@@ -71,16 +71,14 @@ func TestAfter_Trimmed(t *testing.T) {
 func TestAppend_EverythingExpired(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
-	mustOpen(t, a, "s", "")
-	mustAppend(t, a, "s", "", "0", "1", "2")
+	mustOpen(t, a, "s", "", "0", "1", "2")
 	w.trim("s", standalone, 3)
 	for name, remove := range map[string]func(){
 		"trimmed": func() { w.trim("s", standalone, 1) },
 		"expired": func() { w.expire("s") },
 	} {
 		b := w.store(Config{})
-		mustOpen(t, b, "s", "")
-		mustAppend(t, b, "s", "", "new "+name)
+		mustOpen(t, b, "s", "", "new "+name)
 		for index := -1; index < 5; index++ {
 			wantLost(t, b, "s", "", index, ErrLost)
 			wantLost(t, w.store(Config{}), "s", "", index, ErrLost)
@@ -120,11 +118,9 @@ func TestOpen_InvalidNames(t *testing.T) {
 func TestSessionClosed(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "0")
+	mustOpen(t, a, "s", "req", "0")
 	wantAfter(t, b, "s", "req", -1, "0")
-	mustOpen(t, b, "s", "own")
-	mustAppend(t, b, "s", "own", "0")
+	mustOpen(t, b, "s", "own", "0")
 	for range 2 {
 		must.NoError(t, a.SessionClosed(t.Context(), "s"))
 	}
@@ -155,8 +151,7 @@ func TestAfter_Cleared(t *testing.T) {
 	s := w.store(Config{})
 	for _, cleared := range []string{"req", ""} {
 		name := "s" + cleared
-		mustOpen(t, s, name, "req")
-		mustAppend(t, s, name, "req", "0", "1")
+		mustOpen(t, s, name, "req", "0", "1")
 		w.clear(name, cleared)
 		wantLost(t, s, name, "req", 0, ErrLost)
 		wantAfter(t, s, name, "req", 1)
@@ -169,8 +164,7 @@ func TestAfter_Cleared(t *testing.T) {
 func TestAfter_PartitionIsRecreated(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "0", "1", "2")
+	mustOpen(t, a, "s", "req", "0", "1", "2")
 	js := natstest.JetStream(t, w.creator.Conn)
 	p := w.creator.Log.Partition("s")
 	before, _ := w.creator.Log.State(p)
@@ -201,8 +195,7 @@ func (s *Store) fail(t *testing.T, session, stream, data string) {
 func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
 	w := newWorld(t)
 	a := w.store(Config{})
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "0")
+	mustOpen(t, a, "s", "req", "0")
 	w.server.Stop()
 	a.fail(t, "s", "req", "1")
 	began := time.Now()
@@ -280,8 +273,7 @@ func TestAppend_AnswerIsLost(t *testing.T) {
 func TestAppend_TooLarge(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "0")
+	mustOpen(t, a, "s", "req", "0")
 	huge := bytes.Repeat([]byte("x"), w.creator.Log.Settings().MaxMessageBytes+1)
 	if err := a.Append(t.Context(), "s", "req", huge); !errors.Is(err, eventlog.ErrTooLarge) {
 		t.Fatal(err)
@@ -297,8 +289,7 @@ func TestAppend_TooLarge(t *testing.T) {
 func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "")
-	mustAppend(t, a, "s", "", "0")
+	mustOpen(t, a, "s", "", "0")
 	w.server.Stop()
 	b.fail(t, "s", "", "1")
 	w.start()
@@ -314,10 +305,8 @@ func TestAppend_BeforeTheStreamIsRead(t *testing.T) {
 func TestAppend_TwoWriters(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "")
-	mustAppend(t, a, "s", "", "A0")
-	mustOpen(t, b, "s", "")
-	mustAppend(t, b, "s", "", "B1")
+	mustOpen(t, a, "s", "", "A0")
+	mustOpen(t, b, "s", "", "B1")
 	mustAppend(t, a, "s", "", "A1") // its client has this one as 1
 	for _, s := range []*Store{a, b, w.store(Config{})} {
 		for index := -1; index < 3; index++ {
@@ -329,8 +318,7 @@ func TestAppend_TwoWriters(t *testing.T) {
 func TestAppend_EventsOfOtherPublishers(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
-	mustOpen(t, s, "s", "")
-	mustAppend(t, s, "s", "", "0")
+	mustOpen(t, s, "s", "", "0")
 	for _, index := range []string{"", "nonsense", "1.", "-1.w", "01.w"} {
 		must.Value(w.creator.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: w.life("s"), Stream: standalone, Data: []byte(message(7)), Index: index}))(t)
 	}
@@ -343,8 +331,7 @@ func TestAppend_ForgottenStream(t *testing.T) {
 	s := w.store(Config{MaxStreams: 2})
 	const many = 10
 	for n := range many {
-		mustOpen(t, s, fmt.Sprint("s", n%3), fmt.Sprint(n))
-		mustAppend(t, s, fmt.Sprint("s", n%3), fmt.Sprint(n), "0")
+		mustOpen(t, s, fmt.Sprint("s", n%3), fmt.Sprint(n), "0")
 	}
 	if known := s.streams.all.Len(); known > 2 {
 		t.Errorf("%d streams are remembered", known)
@@ -360,8 +347,7 @@ func TestAppend_LastMessageEndsTheStream(t *testing.T) {
 	s := w.store(Config{})
 	const response = `{"jsonrpc":"2.0","id":1,"result":{}}`
 	for stream, want := range map[string][]bool{"req": {false, false, true}, "": {false, false, false}} {
-		mustOpen(t, s, "s", stream)
-		mustAppend(t, s, "s", stream, "", message(1), response)
+		mustOpen(t, s, "s", stream, "", message(1), response)
 		var got []bool
 		at, _ := placeOf("s", stream)
 		for _, e := range w.entries("s", at.stream) {
@@ -409,12 +395,10 @@ func TestStore_Concurrent(t *testing.T) {
 func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
-	mustOpen(t, a, "s", "")
-	mustAppend(t, a, "s", "", "A0")
+	mustOpen(t, a, "s", "", "A0")
 	wantAfter(t, a, "s", "", -1, "A0")
 	w.expire("s")
-	mustOpen(t, b, "s", "req")
-	mustAppend(t, b, "s", "req", "", "B1")
+	mustOpen(t, b, "s", "req", "", "B1")
 	wantAfter(t, a, "s", "req", 0, "B1")
 }
 
@@ -423,10 +407,8 @@ func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "")
-	mustOpen(t, b, "s", "req")
-	mustAppend(t, b, "s", "req", "B0")
-	mustOpen(t, a, "s", "req")
-	mustAppend(t, a, "s", "req", "A1")
+	mustOpen(t, b, "s", "req", "B0")
+	mustOpen(t, a, "s", "req", "A1")
 	wantAfter(t, b, "s", "req", -1, "B0", "A1")
 	mustOpen(t, b, "s", "req") // and back again
 	mustAppend(t, b, "s", "req", "B2")
@@ -437,8 +419,7 @@ func TestAfter_NewSessionOfAnotherReplica(t *testing.T) {
 func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	w := newWorld(t)
 	s := w.store(Config{})
-	mustOpen(t, s, "s", "req")
-	mustAppend(t, s, "s", "req", "old")
+	mustOpen(t, s, "s", "req", "old")
 	earlier := must.Value(w.creator.Sessions.Get(t.Context(), "s"))(t)
 	must.NoError(t, s.SessionClosed(t.Context(), "s"))
 	ended := must.Value(w.creator.Sessions.Get(t.Context(), "s"))(t)

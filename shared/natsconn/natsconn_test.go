@@ -70,6 +70,13 @@ func TestServer_ClusteredWithoutConnection(t *testing.T) {
 	}
 }
 
+// single begins a parallel test with a server of its own.
+func single(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	t.Parallel()
+	return natstest.JetStream(t, natstest.Start(t).Connect())
+}
+
 // stream makes a JetStream stream of n messages.
 func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 	t.Helper()
@@ -108,9 +115,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 }
 
 func TestReader_Config(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	js := natstest.JetStream(t, srv.Connect())
+	js := single(t)
 	s := stream(t, js, 6)
 	for name, tt := range map[string]struct {
 		cfg   natsconn.ReaderConfig
@@ -136,9 +141,7 @@ func TestReader_Config(t *testing.T) {
 }
 
 func TestReader_ConsumerIsDeleted(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	js := natstest.JetStream(t, srv.Connect())
+	js := single(t)
 	s := stream(t, js, 1)
 	r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1}))(t)
 	must.NoError(t, r.Start(func(*nats.Msg, *nats.MsgMetadata) { t.Error("a message") }))
@@ -164,10 +167,8 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 // What a reader is sent at a time is bounded in bytes, whatever the messages' sizes are; one that is
 // larger comes by itself.
 func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	nc := srv.Connect()
-	js := natstest.JetStream(t, nc)
+	js := single(t)
+	nc := js.Conn()
 	stream(t, js, 0)
 	for i := range 300 {
 		size := 10
@@ -205,9 +206,7 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 
 // A request may end with the last byte that it asks for, of which the server says nothing.
 func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	js := natstest.JetStream(t, srv.Connect())
+	js := single(t)
 	const messages, size, full = 40, 60_000, 2 << 20
 	sizes := make([]int, messages) // of the messages' data
 	for i := range sizes {
@@ -253,9 +252,7 @@ func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 
 // A message of which a client could think that it is the server's own word is handed over as others.
 func TestReader_MessageLikeAStatus(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
-	js := natstest.JetStream(t, srv.Connect())
+	js := single(t)
 	stream(t, js, 0)
 	for _, status := range []string{"100", "408", "409", "503"} {
 		must.Value(js.PublishMsg(t.Context(), &nats.Msg{Subject: "s.1", Header: nats.Header{"Status": {status}}}))(t)

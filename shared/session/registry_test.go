@@ -222,20 +222,14 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 	if _, err := session.OpenRegistry(ended, l, quiet()); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	opened := make(chan error, 1)
+	opened := make(chan func(must.TB) *session.Registry, 1)
 	ctx := waittest.Context(t)
-	go func() {
-		r, err := session.OpenRegistry(ctx, l, quiet())
-		if err == nil {
-			r.Close()
-		}
-		opened <- err
-	}()
+	go func() { opened <- must.Value(session.OpenRegistry(ctx, l, quiet())) }()
 	for range 2 { // again is no error
 		r := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
 		t.Cleanup(r.Close)
 	}
-	must.NoError(t, <-opened)
+	(<-opened)(t).Close()
 }
 
 // The bucket may be away for as long as a cluster has too few servers, and each process tries five
