@@ -35,8 +35,7 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 // What is known of the files of one server says nothing of those of another one, and nothing of
 // those that it has when it leads again: it may have been restarted in between.
 func TestChecked_HoldsForOneLeader(t *testing.T) {
-	t.Parallel()
-	l := replicated(t, natstest.StartCluster(t))
+	_, l := inCluster(t)
 	publishOnce(t, l, 0)
 	// Who asks during an election may get no answer, and one that changes a moment later.
 	until := func(ok func(eventlog.State) bool) (state eventlog.State) {

@@ -23,6 +23,14 @@ import (
 	"rejoin/shared/waittest"
 )
 
+// inCluster begins a parallel test of a log with three replicas.
+func inCluster(t *testing.T) (*natstest.Cluster, *eventlog.Log) {
+	t.Helper()
+	t.Parallel()
+	c := natstest.StartCluster(t)
+	return c, replicated(t, c)
+}
+
 func replicated(t testing.TB, c *natstest.Cluster) *eventlog.Log {
 	t.Helper()
 	return clustered(t, c, 3)
@@ -42,9 +50,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 
 // A server that is left without most of the others answers with what it has, which is not the log's end.
 func TestLook_ClusterWithoutALeader(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	c, l := inCluster(t)
 	publish(t, l, "s", "t", 1)
 	before := look(t, l)
 	for _, srv := range c.Servers {
@@ -72,8 +78,7 @@ func TestLook_ClusterWithoutALeader(t *testing.T) {
 
 // Of a partition that never had an entry, JetStream may list sequence 0, which is none.
 func TestAbsent_ClusterWithoutAnEntry(t *testing.T) {
-	t.Parallel()
-	l := replicated(t, natstest.StartCluster(t))
+	_, l := inCluster(t)
 	if state, absent, err := l.Absent(waittest.Context(t), 0); err != nil || len(absent) > 0 || state.Absent() != 0 {
 		t.Errorf("absent are %v, %d, %v", absent, state.Absent(), err)
 	}
@@ -143,8 +148,7 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 // A consumer lies on any of the servers, which may be behind the leader that has
 // acknowledged an event: a tail and a read that begin then have it nevertheless.
 func TestTailAndRead_ClusterHasAllAcknowledged(t *testing.T) {
-	t.Parallel()
-	l := replicated(t, natstest.StartCluster(t))
+	_, l := inCluster(t)
 	for n := range 300 {
 		last := publishOnce(t, l, n)
 		f := follow(t, l, 0, last-1)

@@ -639,9 +639,7 @@ func check(t *testing.T, rt *rapid.T, l *eventlog.Log, session string, ops []op,
 // In a cluster, events of several publishers to one stream wait together for its fence, and are
 // stored in the order in which they were begun.
 func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	_, l := inCluster(t)
 	const n = 600 / racetest.Slowdown
 	under := make([]*eventlog.Publishing, n)
 	for i := range under {

@@ -151,8 +151,7 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 // In a cluster the server that a page was read from may have moved the floor already, while the leader has not and
 // shows the old one: what is announced counts. The log here is the leader's in that moment.
 func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
-	t.Parallel()
-	l := replicated(t, natstest.StartCluster(t))
+	_, l := inCluster(t)
 	before := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	var last uint64
 	for n := range 3 {

@@ -219,9 +219,7 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 
 // Who gives up while an event waits finds it not stored, then and later.
 func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	c, l := inCluster(t)
 	publish(t, l, "s", "t", 0)
 	c.Servers[1].Stop()
 	c.Servers[2].Stop() // a majority is away

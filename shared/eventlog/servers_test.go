@@ -167,9 +167,7 @@ func allServers(t *testing.T, l *eventlog.Log) cluster.Servers {
 // A client that is connected to the server that was not restarted does not wait. What it stores before the
 // janitor looks may have the sequences of what was lost.
 func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	c, l := inCluster(t)
 	before := allServers(t, l)
 	begin(t, l, before)
 	publishAll(t, l, "t", 0, 3)
@@ -238,9 +236,7 @@ func startAll(c *natstest.Cluster) {
 // What was stored after a copy of all servers' files is lost with it, and its IDs name
 // nothing else.
 func TestClusterRestore_IDsAreNotReused(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	c, l := inCluster(t)
 	compares(t, l)
 	for n := range 10 {
 		publishOnce(t, l, n)
@@ -274,9 +270,7 @@ func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 
 // Who publishes the old way shows that the log takes events.
 func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
-	t.Parallel()
-	c := natstest.StartCluster(t)
-	l := replicated(t, c)
+	c, l := inCluster(t)
 	l.AwaitJanitor(waittest.Timeout) // which comes once the log takes events
 	before := publish(t, l, "s", "t", 1)
 	stopAll(c)
