@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -73,24 +74,11 @@ type dialGuard struct {
 
 	publishing sync.RWMutex // held by who publishes; to dial takes all of it
 	dialing    atomic.Bool  // a dial waits: no publish begins
-	dialed     atomic.Uint64
 }
 
 // errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
 // that who publishes waits for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
-
-// enter returns the number of the newest connection, and keeps the next one from being made
-// until leave is called; it returns 0 when one is being made.
-func (g *dialGuard) enter() (connection uint64) {
-	if g.dialing.Load() {
-		return 0
-	}
-	g.publishing.RLock()
-	return g.dialed.Load() + 1
-}
-
-func (g *dialGuard) leave() { g.publishing.RUnlock() }
 
 // Dial implements [nats.CustomDialer]: it makes a connection unless somebody publishes.
 func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
@@ -98,7 +86,6 @@ func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
 	if !g.publishing.TryLock() {
 		return nil, errPublishing
 	}
-	g.dialed.Add(1)
 	g.dialing.Store(false)
 	g.publishing.Unlock()
 	return g.dial(network, address)
@@ -117,16 +104,17 @@ func guardDials(o *nats.Options) error {
 	return nil
 }
 
-// hold returns the number of the connection to NATS, and keeps it from being made again until
-// release is called; it returns 0 and no release while it is being made. A connection that is
-// not of [Connect] is only numbered.
-func (l *Log) hold() (connection uint64, release func()) {
+// hold waits until a partition is writable, and keeps the connection to NATS from being made again until release is
+// called. Another connection than one of [Connect] is not kept. The error is that of writable.
+func (l *Log) hold(ctx context.Context, p int) (release func(), err error) {
 	g, ok := l.nc.Opts.CustomDialer.(*dialGuard)
-	if !ok {
-		return l.nc.Stats().Reconnects + 1, func() {}
+	for {
+		if err := l.writable(ctx, p); err != nil || !ok {
+			return func() {}, err
+		}
+		if !g.dialing.Load() { // else the connection is lost
+			g.publishing.RLock()
+			return g.publishing.RUnlock, nil
+		}
 	}
-	if connection = g.enter(); connection == 0 {
-		return 0, nil
-	}
-	return connection, g.leave
 }

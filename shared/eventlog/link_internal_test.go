@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // No connection is made during a publish, and no publish begins while one is
@@ -21,28 +22,19 @@ func TestDialGuard(t *testing.T) {
 		_, err := g.Dial("", "")
 		return err
 	}
-	first := g.enter()
-	if first == 0 || g.enter() != first { // two at a time
-		t.Fatalf("it is connection %d", first)
-	}
+	g.publishing.RLock()
+	g.publishing.RLock() // two at a time
 	if err := dial(); !errors.Is(err, errPublishing) || made != 0 {
 		t.Errorf("%v, %d connections", err, made)
 	}
-	if now := g.enter(); now != 0 {
-		t.Errorf("somebody begins on connection %d", now)
+	g.publishing.RUnlock()
+	if err := dial(); !errors.Is(err, errPublishing) || !g.dialing.Load() {
+		t.Errorf("%v; somebody begins", err)
 	}
-	g.leave()
-	if err := dial(); !errors.Is(err, errPublishing) {
-		t.Error(err)
-	}
-	g.leave()
-	if err := dial(); err != nil || made != 1 {
+	g.publishing.RUnlock()
+	if err := dial(); err != nil || made != 1 || g.dialing.Load() {
 		t.Errorf("%v, %d connections", err, made)
 	}
-	if now := g.enter(); now == 0 || now == first {
-		t.Errorf("it is connection %d, and was %d", now, first)
-	}
-	g.leave()
 }
 
 // Who is held up between a look at the connection and the publish finds no other connection
@@ -57,10 +49,14 @@ func TestHold_NoReconnect(t *testing.T) {
 		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	must.NoError(t, err)
 	t.Cleanup(nc.Close)
-	l := &Log{nc: nc}
-	first, release := l.hold()
-	if release == nil {
-		t.Fatal("it is not connected")
+	l, err := Create(t.Context(), nc, Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	release, err := l.hold(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
 	}
 	link.Cut()
 	link.Heal()
@@ -75,12 +71,7 @@ func TestHold_NoReconnect(t *testing.T) {
 		}
 	}
 	release()
-	<-connected
-	next, release := l.hold()
-	if next == first {
-		t.Errorf("it is connection %d again", next)
-	}
-	release()
+	waittest.Receive(t, "there is another connection", connected)
 }
 
 // createLog creates a log, which the test closes at its end.

@@ -92,14 +92,3 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 		}
 	}
 }
-
-// One that was begun by itself and is stored in a batch, since the connection has just left a cluster,
-// does not stay under way.
-func TestSeries_SettledThoughStoredInABatch(t *testing.T) {
-	s := &Series{unanswered: 1}
-	w := &Publishing{queued: &queued{ack: Ack{Sequence: 7}, done: make(chan struct{})}, answered: s.answered}
-	close(w.queued.done)
-	if ack, err := w.Wait(t.Context()); err != nil || ack.Sequence != 7 || s.unanswered != 0 {
-		t.Fatalf("%+v, %v; %d are under way", ack, err, s.unanswered)
-	}
-}
