@@ -45,7 +45,7 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		if meta[metadata.KeyServer] == at.id {
 			return nil, nil
 		}
-		more, err := begunByEntry(ctx, l.stream(p), p, gens)
+		more, err := l.begunByEntry(ctx, l.stream(p), p, gens)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 			return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
 		}
 		// It may come from a server that was alone, and began some with an entry.
-		if more, err = begunByEntry(ctx, l.stream(p), p, gens); err != nil {
+		if more, err = l.begunByEntry(ctx, l.stream(p), p, gens); err != nil {
 			return nil, err
 		}
 		lost, next := known.Compare(names, looks)

@@ -221,8 +221,6 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	number, sent := part.asked, part.sent.Load()
 	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
-	ctx, done := natsconn.While(ctx, l.nc)
-	defer done()
 	stream, info, err := l.info(ctx, p)
 	if err != nil {
 		return err
@@ -237,7 +235,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		compared = state.servers.Knows(at.name, at.id)
 	}
 	if !compared && !l.shows {
-		more, err := begunByEntry(ctx, stream, p, state.Generations)
+		more, err := l.begunByEntry(ctx, stream, p, state.Generations)
 		if err != nil {
 			return err
 		}
@@ -329,7 +327,9 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 // begunByEntry returns the generations that began with an entry of a partition and are not on the list
 // in its metadata. When that is full, an old one may have been merged with another one: only entries
 // that follow it count then.
-func begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+func (l *Log) begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+	ctx, done := natsconn.While(ctx, l.nc)
+	defer done()
 	from := uint64(1)
 	if len(gens) >= event.MaxGenerations {
 		from = gens[len(gens)-1].Start
