@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/shared/eventlog"
@@ -126,11 +125,7 @@ func attempt(ctx context.Context, b *Backend, parts func(context.Context, *Backe
 // away reports whether an error means that NATS did not answer at all, or that its cluster
 // has too few servers yet.
 func away(err error) bool {
-	if natsconn.Passes(err) {
-		return true
-	}
-	var api *jetstream.APIError
-	return (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable)) && !errors.As(err, &api)
+	return natsconn.Passes(err) || natsconn.Code(err) == 0 && (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable))
 }
 
 // Connect opens a connection to NATS, without a log on it: see [eventlog.Connect]. Its

@@ -52,7 +52,5 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 // has one. The client's own errors leave out a Create over a removed key of a bucket with
 // replicas.
 func Conflict(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter with replicas
+	return natsconn.Code(err) == jetstream.JSErrCodeStreamWrongLastSequence || busy(err) // the latter with replicas
 }

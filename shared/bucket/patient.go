@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,6 +53,5 @@ func (p patient) untilNotBusy(ctx context.Context, write func(context.Context) (
 }
 
 func busy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
+	return natsconn.Code(err) == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }

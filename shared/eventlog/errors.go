@@ -56,15 +56,15 @@ var (
 
 // apiError names what JetStream's API answered in this package's errors.
 func apiError(err error) error {
-	var api *jetstream.APIError
+	code := natsconn.Code(err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrConsumerNotFound):
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case errors.As(err, &api) && insufficient(api.ErrorCode):
+	case insufficient(code):
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && !natsconn.Passes(err):
+	case code != 0 && !natsconn.Passes(err):
 		return err
 	default:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -86,17 +86,17 @@ func insufficient(code jetstream.ErrorCode) bool {
 // publishError tells what is known of an event whose publish failed. Only what
 // surely was not stored is said not to be.
 func publishError(err error) error {
-	var api *jetstream.APIError
+	code := natsconn.Code(err)
 	switch {
-	case errors.As(err, &api) && insufficient(api.ErrorCode):
+	case insufficient(code):
 		return fmt.Errorf("%w: %w", ErrFull, err)
-	case errors.As(err, &api) && api.ErrorCode == 10054: // message size exceeds maximum allowed
+	case code == 10054: // message size exceeds maximum allowed
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	case fenced(err):
 		return fmt.Errorf("%w: %w", ErrClosed, err)
-	case errors.As(err, &api) && api.ErrorCode == 10158: // an event of that key is in process, in a cluster
+	case code == 10158: // an event of that key is in process, in a cluster
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
-	case errors.As(err, &api):
+	case code != 0:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
@@ -125,7 +125,4 @@ func fenced(err error) bool {
 
 // fenceBusy reports whether JetStream refused a message that may be sent again at once: it
 // was surely not stored (docs/upstream/0015).
-func fenceBusy(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == errorFenceBusy
-}
+func fenceBusy(err error) bool { return natsconn.Code(err) == errorFenceBusy }

@@ -145,8 +145,8 @@ func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, re
 	for fenceBusy(err) && pause(ctx) {
 		ack, err = l.publishTogether(ctx, all)
 	}
-	if api, refused := errors.AsType[*jetstream.APIError](err); refused || errors.Is(err, nats.ErrMaxPayload) {
-		return false, refused && api.ErrorCode == errorRepeated
+	if code := natsconn.Code(err); code != 0 || errors.Is(err, nats.ErrMaxPayload) {
+		return false, code == errorRepeated
 	}
 	for i, w := range all {
 		if err != nil {

@@ -165,10 +165,11 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 		err = l.bear(ctx, p, e)
 	}
 	if errors.Is(err, ErrClosed) && e.Key != "" {
-		var ack Ack
-		if ack, err = l.storedBefore(ctx, p, e.message(p), err); err == nil {
-			stored = &Publishing{log: l, p: p, queued: &queued{done: ready, ack: ack}}
+		stored = &Publishing{log: l, p: p, queued: &queued{done: make(chan struct{})}}
+		if stored.queued.ack, err = l.storedBefore(ctx, p, e.message(p), err); err != nil {
+			return p, nil, err
 		}
+		close(stored.queued.done)
 	}
 	return p, stored, err
 }
@@ -315,7 +316,7 @@ func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed err
 	if err == nil {
 		return l.ack(p, msg.Subject, ack)
 	}
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == errorRollup {
+	if natsconn.Code(err) == errorRollup {
 		return Ack{}, closed
 	}
 	return Ack{}, fmt.Errorf("%w: it is not known whether the event was stored before its stream ended: %s", ErrUnknown, err.Error())

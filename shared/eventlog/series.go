@@ -62,13 +62,6 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error)
 	return w, nil
 }
 
-// ready is closed.
-var ready = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // send ends when nothing waits.
 func (s *Series) send() {
 	for all := s.next(); all != nil; all = s.next() {

@@ -93,16 +93,20 @@ func (s *Server) Repeat(ctx context.Context, request func(ctx context.Context) e
 	}
 }
 
+// Code returns the code of JetStream's API that an error has; 0 for none.
+func Code(err error) jetstream.ErrorCode {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return api.ErrorCode
+	}
+	return 0
+}
+
 // Passes reports whether an error is JetStream's word that a cluster cannot do now what it
 // can when a leader was elected or a server has come back: no leader (10008, 10009), too
 // few servers for a stream's replicas (10005), a stream or consumer that is offline
 // (10118, 10119); or that there is no JetStream, in all or for the account (10076, 10039), which may be switched on.
 func Passes(err error) bool {
-	var api *jetstream.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	switch api.ErrorCode {
+	switch Code(err) {
 	case 10005, 10008, 10009, 10039, 10076, 10118, 10119:
 		return true
 	default:
