@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/natstest"
 )
 
 func TestPublishError_Sentinels(t *testing.T) {
@@ -89,6 +92,24 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	for _, w := range s.waiting {
 		if _, err := w.queued.wait(ended); err == nil || s.failed == nil || len(s.waiting) > 0 {
 			t.Fatalf("%v; the series: %v, with %d waiting", err, s.failed, len(s.waiting))
+		}
+	}
+}
+
+// The first event of those that cannot be sent has the reason, and the others that they come after it.
+func TestSeries_NotSentForWantOfAConnection(t *testing.T) {
+	t.Parallel()
+	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	l.nc.Close()
+	all := []*Publishing{{queued: &queued{ctx: t.Context()}}, {queued: &queued{ctx: t.Context()}}}
+	l.storeOnOne(all)
+	for i, w := range all {
+		if err := w.queued.err; !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrSeriesFailed) != (i > 0) {
+			t.Errorf("event %d: %v", i, err)
 		}
 	}
 }

@@ -160,11 +160,14 @@ func (l *Log) storeOnOne(all []*Publishing) {
 		return
 	}
 	release, failed := l.hold(all[0].queued.ctx, p)
-	for _, w := range all {
-		if failed != nil {
+	all[0].queued.err = failed
+	for i, w := range all {
+		if failed == nil {
+			if w.future, w.queued.err = l.begin(p, w.queued.event); ends(w.queued.err) {
+				failed = w.queued.err
+			}
+		} else if i > 0 {
 			w.queued.err = notSent(failed)
-		} else if w.future, w.queued.err = l.begin(p, w.queued.event); ends(w.queued.err) {
-			failed = w.queued.err
 		}
 	}
 	release()
