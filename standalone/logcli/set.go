@@ -60,14 +60,6 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		}
 		return nil
 	}
-	if f.MaxAge != nil {
-		if to.MaxAge = time.Duration(*f.MaxAge); to.MaxAge == 0 {
-			return to, errors.New("--max-age must be positive, or -1 for no limit")
-		}
-		if to.MaxAge > 0 {
-			to.MaxAge = to.MaxAge.Truncate(time.Millisecond) // as it is kept
-		}
-	}
 	if f.MaxMessageBytes != nil {
 		if to.MaxMessageBytes = int(*f.MaxMessageBytes); to.MaxMessageBytes < 1 {
 			return to, errors.New("--max-message-bytes must be at least 1")
@@ -79,12 +71,16 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 		}
 	}
 	err := errors.Join(
+		limit("max-age", (*int64)(f.MaxAge), (*int64)(&to.MaxAge)),
 		limit("max-events-per-stream", f.MaxEventsPerStream, &to.MaxEventsPerStream),
 		limit("max-bytes", (*int64)(f.MaxBytes), &to.MaxBytes),
 		limit("max-events-per-session", f.MaxEventsPerSession, &to.MaxEventsPerSession),
 		limit("max-bytes-per-session", (*int64)(f.MaxBytesPerSession), &to.MaxBytesPerSession),
 		limit("max-streams-per-session", f.MaxStreamsPerSession, &to.MaxStreamsPerSession),
 	)
+	if to.MaxAge > 0 {
+		to.MaxAge = to.MaxAge.Truncate(time.Millisecond) // as it is kept
+	}
 	if err == nil {
 		err = to.Validate()
 	}
