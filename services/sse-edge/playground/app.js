@@ -501,7 +501,6 @@ async function readProblem(res) {
     code: body.code ?? `http_${res.status}`,
     detail: body.detail ?? body.title ?? (res.ok ? 'It was answered, but not by Rejoin.' : res.statusText || 'The server gave no reason.'),
     status: res.status,
-    final: final(res.status),
   }
 }
 
@@ -509,20 +508,16 @@ function final(status) {
   return status >= 400 && status < 500 && status !== 408 && status !== 429
 }
 
-// request answers {data} or {problem}; a problem that is not final may pass.
-async function request(method, path, body, headers = {}) {
-  if (body !== undefined) headers = { 'Content-Type': 'application/json', ...headers }
-  if (token()) headers = { Authorization: `Bearer ${token()}`, ...headers }
-  const abort = new AbortController()
-  const timer = setTimeout(() => abort.abort(), 15000)
+// request answers {data} or {problem}.
+async function request(method, path, body) {
+  const headers = body === undefined ? {} : { 'Content-Type': 'application/json' }
+  if (token()) headers.Authorization = `Bearer ${token()}`
   try {
-    const res = await fetch(path, { method, body, headers, signal: abort.signal })
+    const res = await fetch(path, { method, body, headers, signal: AbortSignal.timeout(15000) })
     if (res.status !== 201 && res.status !== 204) return { problem: await readProblem(res) } // any other may be a proxy's
     return { data: parse(await res.text()) }
   } catch {
-    return { problem: { code: 'no_answer', detail: `${method} ${path} got no answer.`, final: false } }
-  } finally {
-    clearTimeout(timer)
+    return { problem: { code: 'no_answer', detail: `${method} ${path} got no answer.` } }
   }
 }
 
@@ -726,8 +721,7 @@ async function createSession() {
   const { data, problem } = await request('POST', '/v1/sessions', JSON.stringify(wanted ? { session: wanted } : {}))
   if (problem) return refused(problem)
   accepted()
-  const made = data.session ?? data.id ?? wanted
-  $('session').value = typeof made === 'string' ? made : wanted
+  $('session').value = data.session ?? wanted
   changed()
   setText($('detail'), `Session ${$('session').value} is created. Connect to it, or publish.`)
 }
