@@ -170,9 +170,7 @@ func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} {
 		f := newFixture(t)
-		if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-			t.Fatal(err)
-		}
+		f.Create("s", "")
 		f.Publish("a", 2)
 		if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", cleared); err != nil {
 			t.Fatal(err)
@@ -202,9 +200,7 @@ func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	f.Publish("a", 2)
 	f.End("s")
 	end, err := f.Backend.Log.Last(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
@@ -239,9 +235,7 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	c, quiet := subscribe(t, url+flowPath), subscribe(t, url+quietPath)
 	c.Next("connect")
 	quiet.Next("connect")
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	last := f.Publish("a", 1)
 	old := c.Messages(1)
 	waittest.Until(t, "the cursor is behind the event", func() bool { return edgetest.SequenceOf(t, quiet.Next("cursor").ID) >= last })
@@ -321,9 +315,7 @@ func TestConnect_NotResumedBeforeGap(t *testing.T) {
 // receives the next session of the name, and a cursor of the first one belongs elsewhere.
 func TestReader_ForgottenSession(t *testing.T) {
 	f := newFixture(t)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	last := f.Publish("a", 3)
 	followed, _ := f.startService(nil)
 	old := cursorAt(t, followed.url(), streamPath, last)

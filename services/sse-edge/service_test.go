@@ -408,9 +408,7 @@ func TestResume_IDBeyondLog(t *testing.T) {
 func TestClose_StreamThen204(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	f.Publish("a", 2)
 	c := subscribe(t, url+streamPath)
 	c.Next("connect")
@@ -519,9 +517,7 @@ func TestConnections_Present(t *testing.T) {
 	s, _ := f.startService(nil)
 	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {
-		if _, err := f.Backend.Sessions.Register(waittest.Context(t), name, ""); err != nil {
-			t.Fatal(err)
-		}
+		f.Create(name, "")
 		waittest.Until(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
 	}
 	c := subscribe(t, url+"/v1/sessions/connected/events")

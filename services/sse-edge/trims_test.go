@@ -204,9 +204,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 // A janitor writes what is to outlive its place in the log again: nothing begins or ends then.
 func TestReader_CopiesChangeNothing(t *testing.T) {
 	f := newFixture(t)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.Publish("a", 1)
 	last := f.Publish("b", 1)

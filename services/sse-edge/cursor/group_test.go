@@ -72,15 +72,22 @@ func openAfter(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids 
 	return openGroup(t, f, ps, Start{After: after}, ids, nil, names...)
 }
 
+// next reads the next step.
+func next(t *testing.T, g *Group) Step {
+	t.Helper()
+	s, err := g.Next(waittest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
 func readAll(t *testing.T, g *Group) string {
 	t.Helper()
 	var b strings.Builder
 	for {
-		s, err := g.Next(waittest.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := next(t, g)
 		for _, gap := range s.Gaps {
 			fmt.Fprintf(&b, "gap:%s:%s ", gap.Session, gap.Reason)
 		}
@@ -104,6 +111,18 @@ func knows(t *testing.T, ps *Partitions, names ...string) {
 	}
 }
 
+// withSessions returns a log with sessions, and its partitions, whose windows have come to these.
+func withSessions(t *testing.T, names ...string) (*edgetest.Log, *Partitions) {
+	t.Helper()
+	f := edgetest.NewLog(t)
+	for _, name := range names {
+		f.Create(name, "")
+	}
+	ps := followLog(t, f, 0)
+	knows(t, ps, names...)
+	return f, ps
+}
+
 // comesTo waits until the window of a session has an entry.
 func comesTo(t *testing.T, ps *Partitions, session string, last uint64) {
 	t.Helper()
@@ -124,11 +143,7 @@ func evict(t *testing.T, f *edgetest.Log) {
 // What the window has of two lives by the time that it is read comes in its order, and nothing of
 // another session overtakes it.
 func TestGroup_TwoLivesInOneRead(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("s", "")
-	f.Create("x", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "s", "x")
+	f, ps := withSessions(t, "s", "x")
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	one := f.Publish("a", 1)
 	two := f.PublishTo("x", "a", 1)
@@ -151,11 +166,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 	for _, names := range [][]string{{"s", "x"}, {"*"}} {
 		for _, evicted := range []bool{false, true} {
 			t.Run(fmt.Sprint(names, evicted), func(t *testing.T) {
-				f := edgetest.NewLog(t)
-				f.Create("s", "")
-				f.Create("x", "")
-				ps := followLog(t, f, 0)
-				knows(t, ps, "s", "x")
+				f, ps := withSessions(t, "s", "x")
 				g := openAfter(t, f, ps, "", nil, names...)
 				readAll(t, g)
 				again := func() {
@@ -236,9 +247,7 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 
 // A client that is cut off behind any event gets no gap because other sessions began since.
 func TestGroup_SessionsBeginInOneRead(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("s", "")
-	ps := followLog(t, f, 0)
+	f, ps := withSessions(t, "s")
 	var ids []string
 	g := openGroup(t, f, ps, Start{}, &ids, nil, "s", "y", "z")
 	f.Publish("a", 1)
@@ -261,11 +270,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 
 // While it is unknown whether the client may read a new life, nothing behind its opening is sent.
 func TestGroup_AdmissionFails(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("s", "")
-	f.Create("x", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "s", "x")
+	f, ps := withSessions(t, "s", "x")
 	outage := errors.New("an outage")
 	var failing error
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
@@ -463,10 +468,7 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: 3})
 	w.Rollback(state, 2, 1, 2)
 	w.Append(eventlog.Entry{Sequence: 3, Time: time.Now(), Valid: true, Data: []byte(`{}`), Subject: event.Subject{Session: "x", Stream: "a", Kind: event.Message}}, 0)
-	s, err := g.Next(waittest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := next(t, g)
 	if len(s.Gaps) == 0 || s.Gaps[0].Reason != ReasonRolledBack || len(s.Items) != 1 || string(s.Items[0].Frame) != "x:3 " {
 		t.Errorf("got the gaps %+v and the events %+v", s.Gaps, s.Items)
 	}
@@ -644,9 +646,7 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	var ids []string
 	g = openAfter(t, f, ps, g.ID(), &ids, "x", "+new")
 	g.cfg.Limit.Events = 1
-	if _, err := g.Next(waittest.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	next(t, g)
 	state, _ := ps.log.State(0)
 	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: last + 1})
 	w.GoOn(state)
@@ -953,10 +953,7 @@ func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint6
 func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 	for name, again := range map[string]bool{"once": false, "again": true} {
 		t.Run(name, func(t *testing.T) {
-			f := edgetest.NewLog(t)
-			f.Create("s", "")
-			ps := followLog(t, f, 0)
-			knows(t, ps, "s")
+			f, ps := withSessions(t, "s")
 			g := openGroup(t, f, ps, Start{}, nil, nil, "s")
 			one := f.Publish("a", 1)
 			f.Reuse("s", "")
@@ -1002,10 +999,7 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 			g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
 			var got strings.Builder
 			for {
-				s, err := g.Next(waittest.Context(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := next(t, g)
 				held := 0
 				for _, m := range g.members {
 					held += m.bytes()
@@ -1074,10 +1068,7 @@ func TestGroup_ReadAhead(t *testing.T) {
 			}, names...)
 			got := map[string]string{}
 			for {
-				s, err := g.Next(waittest.Context(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := next(t, g)
 				for _, it := range s.Items {
 					name, _, _ := strings.Cut(string(it.Frame), ":")
 					got[name] += string(it.Frame)
@@ -1197,10 +1188,7 @@ func TestGroup_LargeEventWithoutMemory(t *testing.T) {
 			}
 			got := map[string]string{}
 			for {
-				s, err := g.Next(waittest.Context(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := next(t, g)
 				for _, it := range s.Items {
 					name, _, _ := strings.Cut(string(it.Frame), ":")
 					got[name] += string(it.Frame)

@@ -101,11 +101,7 @@ func isEnded(ps *Partitions, name string) bool {
 
 // A session whose end lies behind the position is part of it, also when the client knows of the end.
 func TestPattern_EndsBehindThePosition(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	f.Create("o.2", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
+	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
 	g := openGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
 	f.PublishTo("o.2", "a", 2)
@@ -149,11 +145,7 @@ func TestPattern_Fresh(t *testing.T) {
 
 // When a name is used again while the client is away, or is no more, that is a gap of the pattern.
 func TestPattern_OtherLives(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	f.Create("o.2", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
+	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
 	last := f.PublishTo("o.1", "a", 1)
 	comesTo(t, ps, "s", last)
@@ -176,10 +168,7 @@ func TestPattern_OtherLives(t *testing.T) {
 
 // The next life of a name is followed, if the client may read it.
 func TestPattern_NameUsedAgain(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1")
+	f, ps := withSessions(t, "o.1")
 	refused := ""
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.Authorize = func(_ context.Context, name, life string) (string, bool, error) {
@@ -215,11 +204,7 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 // withEndedSession returns a group that has come to the end of session o.1, and follows o.2.
 func withEndedSession(t *testing.T) (f *edgetest.Log, ps *Partitions, g *Group) {
 	t.Helper()
-	f = edgetest.NewLog(t)
-	f.Create("o.1", "")
-	f.Create("o.2", "")
-	ps = followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
+	f, ps = withSessions(t, "o.1", "o.2")
 	g = openAfter(t, f, ps, "", nil, "o.*")
 	f.End("o.1")
 	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
@@ -309,10 +294,7 @@ func TestPattern_BeginsDuringConnect(t *testing.T) {
 
 // A session that begins while a read is under way is not passed over.
 func TestPattern_BeginsDuringRead(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1")
+	f, ps := withSessions(t, "o.1")
 	var second, third uint64
 	g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) {
 		c.Authorize = func(_ context.Context, name, _ string) (string, bool, error) {
@@ -338,11 +320,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 // A session that ends while a client connects is followed, although the registry says that it has ended
 // before the window knows of it.
 func TestPattern_EndsDuringConnect(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	f.Create("o.2", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
+	f, ps := withSessions(t, "o.1", "o.2")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	var first, last uint64
@@ -365,10 +343,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 // A session that the registry does not know yet is followed, also from between its opening and its first
 // event.
 func TestPattern_RegistryIsBehind(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1")
+	f, ps := withSessions(t, "o.1")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	f.Create("o.2", "")
@@ -396,11 +371,7 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 // More open sessions than a connection may follow are refused, at once or when they begin; nothing that
 // follows is sent.
 func TestPattern_TooMany(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	f.Create("o.2", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1", "o.2")
+	f, ps := withSessions(t, "o.1", "o.2")
 	if _, err := tryGroup(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
 		t.Errorf("two of one: %v", err)
 	}
@@ -412,10 +383,7 @@ func TestPattern_TooMany(t *testing.T) {
 	comesTo(t, ps, "s", last)
 	var got []string
 	for ended := false; !ended; {
-		s, err := g.Next(waittest.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := next(t, g)
 		for _, it := range s.Items {
 			got = append(got, string(it.Frame))
 		}
@@ -517,10 +485,7 @@ func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 // Sessions that began and ended while the client was away, and for which there is no room, are a gap of
 // the pattern.
 func TestPattern_LeftOut(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.0", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.0")
+	f, ps := withSessions(t, "o.0")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	var last uint64
@@ -654,10 +619,7 @@ func TestPattern_OthersBelowTheWindow(t *testing.T) {
 
 // A session whose opening lies below the window and whose end in it has ended.
 func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("x", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "x")
+	f, ps := withSessions(t, "x")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	id := g.ID()
@@ -742,10 +704,7 @@ func TestPattern_Added(t *testing.T) {
 
 // An edge that is behind the client's position follows what began before that, when it comes there.
 func TestPattern_EdgeIsBehind(t *testing.T) {
-	f := edgetest.NewLog(t)
-	f.Create("o.1", "")
-	ps := followLog(t, f, 0)
-	knows(t, ps, "o.1")
+	f, ps := withSessions(t, "o.1")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	ahead := g.lanes[0].position + 5 // a birth, an event, an opening, a birth, an event

@@ -364,9 +364,7 @@ func TestEvents_StreamResumes(t *testing.T) {
 	f := newFixture(t)
 	one, stop := f.mcpService(func(c *config) { c.MCP.Events, c.Drain = true, 50*time.Millisecond })
 	two, _ := f.mcpService(withMCPEvents)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	first := f.Publish("a", 2)
 	one.has(t, first)
 	u := eventsAt(t, one.url())

@@ -311,9 +311,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 func TestProxyRequestLimit_Events(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if _, err := f.Backend.Sessions.Register(waittest.Context(t), "s", ""); err != nil {
-		t.Fatal(err)
-	}
+	f.Create("s", "")
 	c := eventsAt(t, f.mcpEdge(func(c *config) { limited(c); withMCPEvents(c) })).stream("")
 	c.notified("active")
 	c.responds()
