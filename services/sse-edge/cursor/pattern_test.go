@@ -1,14 +1,12 @@
 package cursor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,8 +14,6 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/natstest"
-	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -437,31 +433,9 @@ func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("o.1", "")
 	f.PublishTo("o.1", "a", 1)
-	scans := quota.NewPool(8)
-	scans.Take("bob", 5)
-	var reads, counted atomic.Int64
 	filters := event.LivesFilters(0)
-	link := natstest.Link{Before: func(data []byte) {
-		if !bytes.Contains(data, []byte(filters[0])) && !bytes.Contains(data, []byte(filters[1])) {
-			return
-		}
-		reads.Add(1)
-		if scans.Take("mallory", 2) {
-			scans.Give("mallory", 2)
-		} else { // with the one of the read more than a quarter
-			counted.Add(1)
-		}
-	}}
-	ps := followThrough(t, f, &link)
-	ps.scans = scans
+	ps, check := scansOfMallory(t, f, filters[:]...)
 	ctx := WithClient(waittest.Context(t), "mallory")
-	check := func(name string) {
-		if reads.Load() == 0 || counted.Load() != reads.Load() || scans.Used() != 5 {
-			t.Errorf("%s: of %d reads %d were counted; %d places are taken after them", name, reads.Load(), counted.Load(), scans.Used()-5)
-		}
-		reads.Store(0)
-		counted.Store(0)
-	}
 	g, err := ps.OpenGroup(ctx, []Follow{{Session: "o.*", Pattern: true}}, Start{After: "group_00000000000000_0.aaaaaaa.1"}, GroupConfig{
 		Limit: ten, MaxMembers: 10, Frame: func(string, *Member, *window.Item) []byte { return nil },
 	})
