@@ -49,11 +49,7 @@ func TestMCP_Owner(t *testing.T) {
 		},
 		"who may only read": {as(narrow), http.StatusForbidden, `Bearer realm="rejoin", error="insufficient_scope", ` + metadata},
 	} {
-		for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
-			body := ""
-			if method == http.MethodPost {
-				body = toolCall
-			}
+		for method, body := range map[string]string{http.MethodPost: toolCall, http.MethodGet: "", http.MethodDelete: ""} {
 			a := tt.user.read(tt.user.do(method, body))
 			if a.StatusCode != tt.status || a.Header.Get("WWW-Authenticate") != tt.challenge || !strings.Contains(a.Text, `"jsonrpc":"2.0"`) {
 				t.Errorf("%s: %s: %d %q %s", name, method, a.StatusCode, a.Header.Get("WWW-Authenticate"), a.Text)

@@ -35,11 +35,7 @@ func TestAttackMCPFromOtherOrigins(t *testing.T) {
 				"another site, no origin":     {"Sec-Fetch-Site", "cross-site"},
 				"another origin of this site": {"Sec-Fetch-Site", "same-site"},
 			} {
-				for _, method := range []string{http.MethodPost, http.MethodGet, http.MethodDelete} {
-					body := ""
-					if method == http.MethodPost {
-						body = toolCall
-					}
+				for method, body := range map[string]string{http.MethodPost: toolCall, http.MethodGet: "", http.MethodDelete: ""} {
 					if a := u.do(method, body, page...); a.StatusCode != http.StatusForbidden {
 						t.Errorf("%s: %s: %d", name, method, a.StatusCode)
 					}
