@@ -86,10 +86,7 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 // Calls that are answered are no news: an installation may make thousands in a second.
 func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, nil, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	call := b.sent(rpc.Post)[0]
@@ -124,10 +121,7 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			b := f.bridge()
-			f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 500*time.Millisecond }
-			u := join(t, f.mcpEdge(nil), "2025-11-25")
+			b, _, u := newMCPEdge(t, func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 500*time.Millisecond }, nil)
 			u.version = "" // 2025-03-26
 			c := u.follow(u.post(`[{"jsonrpc":"2.0","id":"ü","method":"x"},{"jsonrpc":"2.0","id":2,"method":"x"}]`))
 			b.say(u.session, b.sent(rpc.Post)[0].Stream, false, result(`"ü"`))
@@ -141,9 +135,7 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 
 // A connection that continues a batch does not know which responses the client has.
 func TestMCP_BatchIsResumed(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	u.version = "" // 2025-03-26
 	c := u.follow(u.post(`[{"jsonrpc":"2.0","id":"a","method":"x"},{"jsonrpc":"2.0","id":2,"method":"x"}]`))
 	stream := b.sent(rpc.Post)[0].Stream
@@ -160,16 +152,13 @@ func TestMCP_BatchIsResumed(t *testing.T) {
 // client has connected, which has its response and receives no error. One that lacks the response receives one.
 func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, nil, nil)
 	closing := func(last string) []byte {
 		id, err := event.ParseID(last)
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := window.Place{Session: u.session, Life: f.Life(u.session), Stream: id.Stream}
+		at := window.Place{Session: u.session, Life: b.f.Life(u.session), Stream: id.Stream}
 		r, err := s.subs.Parts.Open(waittest.Context(t), at, cursor.Start{After: last}, window.Limits{Events: 10, Bytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +185,7 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	stream := b.sent(rpc.Post)[1].Stream
 	b.say(u.session, stream, false, progress(1))
 	last = c.says(progress(1))
-	if err := f.Backend.Log.EndStream(waittest.Context(t), u.session, f.Life(u.session), stream); err != nil {
+	if err := b.f.Backend.Log.EndStream(waittest.Context(t), u.session, b.f.Life(u.session), stream); err != nil {
 		t.Fatal(err)
 	}
 	c.fails(`"a"`)

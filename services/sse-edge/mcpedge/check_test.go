@@ -42,11 +42,7 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 }
 
 func TestMCP_NoBridgeForLong(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	f.tune = func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 500*time.Millisecond }
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, func(s *edge) { s.checkEvery, s.unheardFor = 10*time.Millisecond, 500*time.Millisecond }, nil)
 	c := u.follow(u.post(toolCall))
 	id := c.primed()
 	other := u.get("")
@@ -58,8 +54,8 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 		t.Errorf("%v calls were given up", n)
 	}
 	b.listen(rpc.Subject(u.session)) // the bridge is back, and the client asks once more, where a slow check is no failure
-	f.tune = nil
-	u = u.at(f.mcpEdge(nil))
+	b.f.tune = nil
+	u = u.at(b.f.mcpEdge(nil))
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
 	c = u.get(id)
 	c.primed()
@@ -70,10 +66,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 // While an edge waits for a response that is answered as JSON, nobody asks about the call: it waits no
 // longer than until the first question is due.
 func TestMCP_AsksAboutCallThatWaitsForJSON(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	f.tune = func(s *edge) { s.checkEvery = 20 * time.Millisecond }
-	u := join(t, f.mcpEdge(func(c *config) { c.Heartbeat = time.Hour }), "2025-11-25")
+	b, _, u := newMCPEdge(t, func(s *edge) { s.checkEvery = 20 * time.Millisecond }, func(c *config) { c.Heartbeat = time.Hour })
 	list := make(chan *client, 1)
 	go func() { list <- u.follow(u.post(toolList)) }()
 	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
@@ -135,18 +128,14 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 
 // What a bridge has stored before it has gone is sent before the call is given up, however late the window comes to it.
 func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	f.tune = func(s *edge) { s.unheardFor = 0 }
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, func(s *edge) { s.unheardFor = 0 }, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
 	s.attached.mu.Lock()
 	form, _ := s.attached.places[attachKey(placeOf(u.session, stream))].holder.Format.(*streamForm)
 	s.attached.mu.Unlock()
-	release := f.HoldTails()
+	release := b.f.HoldTails()
 	b.say(u.session, stream, true, result(`"a"`))
 	b.leave()
 	ticked, judge := make(chan struct{}), make(chan struct{})

@@ -27,9 +27,18 @@ const (
 // newMCP returns a bridge, and a client that has begun a session at an edge.
 func newMCP(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
 	t.Helper()
+	b, _, u := newMCPEdge(t, nil, change)
+	return b, u
+}
+
+// newMCPEdge is newMCP for those who need the edge, or tune it.
+func newMCPEdge(t *testing.T, tune func(*edge), change func(*config)) (*bridge, *edge, *mcpUser) {
+	t.Helper()
 	f := newFixture(t)
+	f.tune = tune
 	b := f.bridge()
-	return b, join(t, f.mcpEdge(change), "2025-11-25")
+	s, _ := f.mcpService(change)
+	return b, s, join(t, s.url(), "2025-11-25")
 }
 
 func TestMCP_Call(t *testing.T) {
@@ -121,10 +130,7 @@ func TestMCP_Notification(t *testing.T) {
 }
 
 func TestMCP_Listen(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	s, _ := f.mcpService(func(c *config) { c.Heartbeat = 20 * time.Millisecond })
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, nil, func(c *config) { c.Heartbeat = 20 * time.Millisecond })
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	waittest.Until(t, "the edge has it", func() bool { return s.subs.Parts.Of(u.session).Stats().Events == 1 })
 	c := u.get("")
@@ -143,10 +149,7 @@ func TestMCP_Listen(t *testing.T) {
 }
 
 func TestMCP_Delete(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, nil, nil)
 	c := u.get("")
 	c.primed()
 	call := u.follow(u.post(toolCall))
@@ -345,10 +348,7 @@ func TestMCP_ResumeAfterResponse(t *testing.T) {
 func TestMCP_ResumeInEndedSession(t *testing.T) {
 	for name, cleared := range map[string]bool{"closed": false, "cleared": true} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			b := f.bridge()
-			s, _ := f.mcpService(nil)
-			u := join(t, s.url(), "2025-11-25")
+			b, s, u := newMCPEdge(t, nil, nil)
 			c := u.follow(u.post(toolCall))
 			at := c.primed()
 			c.Close()
@@ -357,7 +357,7 @@ func TestMCP_ResumeInEndedSession(t *testing.T) {
 			listening.Close()
 			failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"the MCP server has ended"}}`
 			b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
-			if err := f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared); err != nil {
+			if err := b.f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared); err != nil {
 				t.Fatal(err)
 			}
 			waittest.Until(t, "the edge's copy says so too", func() bool {

@@ -11,17 +11,14 @@ import (
 // A call that cannot have reached a bridge is refused at once, and waits for nothing.
 func TestProtocol_Refused(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	f.bridge()
-	s, _ := f.mcpService(nil)
-	u := join(t, s.url(), "2025-11-25")
+	b, s, u := newMCPEdge(t, nil, nil)
 	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
-	large := head + strings.Repeat("x", f.Backend.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
+	large := head + strings.Repeat("x", b.f.Backend.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
 	u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))).Got(t, http.StatusRequestEntityTooLarge)
-	f.Server.Stop()
+	b.f.Server.Stop()
 	waittest.Until(t, "NATS is away", func() bool { return !s.nc.IsConnected() })
 	if a := u.read(u.post(toolCall)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 		t.Errorf("without NATS: %d %s", a.StatusCode, a.Text)
 	}
-	f.Server.Start()
+	b.f.Server.Start()
 }

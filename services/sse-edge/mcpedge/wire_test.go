@@ -236,15 +236,13 @@ func TestMCP_Gap(t *testing.T) {
 // Whether a call whose next events have expired has lost any of them can never be known: its client receives
 // an error instead of being asked to come again.
 func TestMCP_ExpiredGap(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
 	b.say(u.session, stream, false, progress(1))
-	f.Purge(edgetest.SequenceOf(t, c.says(progress(1))) + 1)
-	c = u.at(f.mcpEdge(nil)).get(first)
+	b.f.Purge(edgetest.SequenceOf(t, c.says(progress(1))) + 1)
+	c = u.at(b.f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
 	c.WantEnd()
@@ -253,23 +251,21 @@ func TestMCP_ExpiredGap(t *testing.T) {
 // While no janitor has checked the log, a client whose call may have lost something comes again.
 func TestMCP_UncheckedGap(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
-	u := join(t, f.mcpEdge(nil), "2025-11-25")
+	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
 	b.say(u.session, stream, true, result(`"a"`))
 	c.says(result(`"a"`))
-	f.Restart()
-	u = u.at(f.mcpEdge(func(c *config) { c.WindowBackfill, c.LedgerPatience = -1, 50*time.Millisecond }))
+	b.f.Restart()
+	u = u.at(b.f.mcpEdge(func(c *config) { c.WindowBackfill, c.LedgerPatience = -1, 50*time.Millisecond }))
 	c = u.get(first)
 	c.primed()
 	if again := c.primed(); again == "" || c.Decoder.Retry() == 0 {
 		t.Errorf("it is asked to come again with the ID %q", again)
 	}
 	c.WantEnd()
-	f.Check(0)
+	b.f.Check(0)
 	c = u.get(first)
 	c.primed()
 	c.says(result(`"a"`))
