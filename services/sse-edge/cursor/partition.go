@@ -233,14 +233,10 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	}
 	defer give()
 	of, _, err := p.log.LifeOf(ctx, name)
-	switch {
-	case err == nil:
-		return life{name: of, found: true}, nil
-	case errors.Is(err, eventlog.ErrNotFound):
+	if errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, nil
-	default:
-		return life{}, err
 	}
+	return life{name: of, found: err == nil}, err
 }
 
 func (p *Partition) askForLook() {

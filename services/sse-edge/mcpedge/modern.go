@@ -111,20 +111,18 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 	}()
 	answer, err := s.ask(st.Request.Ctx, call, s.requestTimeout)
 	switch {
-	case err != nil && errors.Is(err, rpc.ErrNobody) && call.Held:
+	case errors.Is(err, rpc.ErrNobody) && call.Held:
 		return postRefused, refusal.FromMCP(mcp.ErrState, nil)
 	case err != nil:
 		if errors.Is(err, rpc.ErrUnknown) {
 			s.cancel(call, false)
 		}
 		return postRefused, err
+	case answer.Status >= http.StatusBadRequest:
+		return postRefused, s.pass(c, answer, st.Drop)
+	case answer.Status == http.StatusOK:
+		return s.direct(c, st.edited(answer.Data), st.Drop)
 	case answer.Status != http.StatusAccepted:
-		if answer.Status >= http.StatusBadRequest {
-			return postRefused, s.pass(c, answer, st.Drop)
-		}
-		if answer.Status == http.StatusOK {
-			return s.direct(c, st.edited(answer.Data), st.Drop)
-		}
 		return postJSON, s.pass(c, answer, st.Drop)
 	}
 	return s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
@@ -154,13 +152,6 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 		return postRefused, err
 	}
 	req := subscriber.Request{At: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: state.After}}
-	over, err := s.isOver(c, req)
-	switch {
-	case err != nil:
-		return postRefused, err
-	case over:
-		return postRefused, gone
-	}
 	form := &streamForm{
 		modern: true, call: []json.RawMessage{r.ID}, kind: rand.Text(),
 		renamed: &mcp.Request{ID: r.ID, Meta: map[string]json.RawMessage{"progressToken": token}},

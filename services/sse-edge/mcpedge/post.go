@@ -178,6 +178,8 @@ func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string
 		s.subs.Streams.Waits(st.Request.Ctx, "an MCP call waits for the log", st.Reader.Place, err)
 	}
 	switch {
+	case st.renamed != nil && st.Step.Ended && len(st.Step.Gaps)+len(st.Step.Items) == 0: // the client has all of the call
+		return postRefused, refusal.FromMCP(mcp.ErrState, st.renamed.ID)
 	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
 		result, err = postJSON, st.sendResponse(c)
 	case st.Step.Ended:
