@@ -49,10 +49,9 @@ type attachments struct {
 	logger  *slog.Logger
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
-	// claimWithin is how long a client waits for its claim, askWithin how long others wait
-	// for NATS, and cursorWithin for the cursor of a connection at another edge.
-	claimWithin, askWithin, cursorWithin time.Duration
-	beatEvery                            time.Duration // between two signs of life
+	// claimWithin is how long a client waits for its claim, and cursorWithin for the cursor of a connection at another edge.
+	claimWithin, cursorWithin time.Duration
+	beatEvery                 time.Duration // between two signs of life
 
 	mu     sync.Mutex
 	places map[string]*attached // by the record's key
@@ -137,7 +136,7 @@ const (
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, logger: logger, base: base,
-		claimWithin: claimTimeout, askWithin: attachTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
+		claimWithin: claimTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
 		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 		unreleased: map[string]string{},
 	}
@@ -335,9 +334,7 @@ func (a *attachments) awaitCursor(incoming <-chan string) string {
 // is coming. A record that another edge has written for this one meanwhile has another revision. What
 // fails is tried again with the next sign of life.
 func (a *attachments) release(key, where string) {
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
-	err := a.records.change(ctx, key, func(now attachRecord) (attachRecord, bool) {
+	err := a.records.change(a.base, key, func(now attachRecord) (attachRecord, bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		stays := a.places[key] != nil || a.coming[key] > 0
@@ -352,10 +349,8 @@ func (a *attachments) release(key, where string) {
 
 // takeOver makes a record that another edge has released, or left behind, this edge's.
 func (a *attachments) takeOver(key string, revision uint64, where string) {
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
 	r := attachRecord{Edge: a.edge, From: where}
-	now, err := a.records.update(ctx, key, r, revision)
+	now, err := a.records.update(a.base, key, r, revision)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -374,9 +369,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 
 // takeLeft takes over a record that is free, or still the same edge's that has gone.
 func (a *attachments) takeLeft(key string, known attachRecord) {
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
-	r, revision, err := a.records.read(ctx, key)
+	r, revision, err := a.records.read(a.base, key)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound): // NATS has lost or forgotten it
 	case err != nil || !r.Released && (known.Released || r.Edge != known.Edge):
@@ -391,9 +384,7 @@ func (a *attachments) takeLeft(key string, known attachRecord) {
 // record.
 func (a *attachments) sendCursor(key string, cursor func() string, to string, revision uint64) {
 	where := cursor()
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
-	_, _ = a.records.update(ctx, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
+	_, _ = a.records.update(a.base, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
 }
 
 // show takes what a record says now.
@@ -498,9 +489,7 @@ func (a *attachments) tend(now time.Time) {
 }
 
 func (a *attachments) renew(key string, revision uint64) {
-	ctx, cancel := context.WithTimeout(a.base, a.askWithin)
-	defer cancel()
-	now, err := a.records.update(ctx, key, attachRecord{Edge: a.edge}, revision)
+	now, err := a.records.update(a.base, key, attachRecord{Edge: a.edge}, revision)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch at := a.places[key]; {

@@ -117,7 +117,7 @@ func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
 // what is not released or sent stays where it is.
 func claimsForLong(s *edge) {
 	a := s.attached
-	a.claimWithin, a.askWithin, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
+	a.claimWithin, a.records.within, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
 }
 
 // meet waits until edges have heard each other: no cursor is sent before.

@@ -45,6 +45,7 @@ type attachRecord struct {
 // record again within 10 s, and only where there is none.
 type attachRecords struct {
 	js       jetstream.JetStream
+	within   time.Duration // bounds each use
 	replicas int
 	trouble  *logrepeat.Log                     // that the bucket cannot be followed, which is tried again soon
 	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is there
@@ -58,7 +59,7 @@ func newAttachRecords(nc *nats.Conn, replicas int, logger *slog.Logger) (*attach
 	if err != nil {
 		return nil, err
 	}
-	return &attachRecords{js: js, replicas: replicas, trouble: logrepeat.New(logger)}, nil
+	return &attachRecords{js: js, within: attachTimeout, replicas: replicas, trouble: logrepeat.New(logger)}, nil
 }
 
 // open opens the bucket. One that was deleted is created again, if the edge's NATS user may.
@@ -82,6 +83,8 @@ func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstre
 	if kv == nil || !a.connected() {
 		return errNoRecords
 	}
+	ctx, cancel := context.WithTimeout(ctx, a.within)
+	defer cancel()
 	ctx, done := natsconn.While(ctx, a.js.Conn())
 	defer done()
 	return f(ctx, *kv)
@@ -155,8 +158,6 @@ func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, 
 
 // beat gives a sign of life.
 func (a *attachRecords) beat(ctx context.Context, edge string) {
-	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
-	defer cancel()
 	_ = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error { // the next one may succeed
 		_, err := kv.Put(ctx, attachEdges+edge, nil)
 		return err
