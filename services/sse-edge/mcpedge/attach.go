@@ -208,9 +208,7 @@ type claim struct {
 }
 
 // claim makes a stream's record this edge's. The connection must join, or be missed.
-func (a *attachments) claim(at window.Place) claim { return a.claimRecord(attachKey(at)) }
-
-func (a *attachments) claimRecord(key string) claim {
+func (a *attachments) claim(key string) claim {
 	a.mu.Lock()
 	a.coming[key]++ // or who ends meanwhile would release the record
 	a.mu.Unlock()
@@ -467,7 +465,7 @@ func (a *attachments) tend(now time.Time) {
 		case at.holder == nil:
 		case owner != thisEdge:
 			if at.holder.claim.tried {
-				a.work.Go(func() { a.miss(key, a.claimRecord(key)) })
+				a.work.Go(func() { a.miss(key, a.claim(key)) })
 			}
 		case revision == 0 || now.Sub(at.written) > attachRenewal:
 			a.work.Go(func() { a.renew(key, revision) })

@@ -357,7 +357,7 @@ func TestAttach_ReleaseUnused(t *testing.T) {
 	u.attach(one, 1)
 	at := u.standalone()
 	waittest.Until(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
-	claimed := two.attached.claim(at)
+	claimed := two.attached.claim(attachKey(at))
 	one.rests(t, at)
 	two.attached.miss(attachKey(at), claimed)
 	one.holds(t, at, 1)
@@ -368,7 +368,7 @@ func TestAttach_ReleaseUnused(t *testing.T) {
 func TestAttach_OutlivesPrevious(t *testing.T) {
 	u, one, two, before := newMovedMCP(t)
 	key := attachKey(u.standalone())
-	claimed := two.attached.claim(u.standalone()) // its connection has not joined yet
+	claimed := two.attached.claim(key) // its connection has not joined yet
 	before.Close()
 	two.left(t, u.standalone())
 	two.attached.release(key, "")
@@ -390,8 +390,8 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	for _, a := range []*attachments{one, two} {
 		waittest.Until(t, "the records are there", func() bool { return a.records.kv.Load() != nil })
 	}
-	claimed := one.claim(at)
-	later := two.claim(at)
+	claimed := one.claim(key)
+	later := two.claim(key)
 	defer two.miss(key, later)
 	waittest.Until(t, "the edge sees the later claim", func() bool {
 		one.mu.Lock()
@@ -616,7 +616,7 @@ func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	a := newAttachments(t.Context(), &attachRecords{}, slog.New(slog.NewTextHandler(&out, nil)))
 	for range 3 {
-		a.claim(placeOf("s", rpc.Standalone))
+		a.claim("s")
 	}
 	if got := strings.Count(out.String(), "\n"); got != 1 {
 		t.Errorf("%d lines: %s", got, &out)

@@ -78,7 +78,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	}
 	if !form.endsInGap() {
 		form.WaitTurn(req.Start.Now)
-		form.claim = s.attached.claim(req.At)
+		form.claim = s.attached.claim(attachKey(req.At))
 	}
 	return form.start(c)
 }

@@ -41,7 +41,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
 	}
 	if !req.Start.Now {
 		form.WaitTurn(false)
-		form.claim = s.attached.claim(req.At)
+		form.claim = s.attached.claim(attachKey(req.At))
 	}
 	return form.start(c)
 }
