@@ -156,7 +156,8 @@ func conformanceAs(t *testing.T, want checks, lost func(scenario string) bool, u
 	return got
 }
 
-// official is the suite's newest release, and conformance-0.2 the one before the next.
+// official is the suite's newest release, and conformance-0.2 the one before the next. A suite may also be a folder
+// that is laid out as these.
 const official = "@modelcontextprotocol/conformance"
 
 // timestamp is what the suite puts behind a scenario's name.
@@ -165,7 +166,11 @@ const timestamp = "-2006-01-02T15-04-05-000Z"
 func conformance(t *testing.T, url, suite string, args []string) checks {
 	t.Helper()
 	packages, dir := npm(t), t.TempDir()
-	args = append([]string{packages.path(filepath.FromSlash(suite), "dist", "index.js"), "server", "--url", url, "--output-dir", dir}, args...)
+	program := filepath.Join(suite, "dist", "index.js")
+	if !filepath.IsAbs(suite) {
+		program = packages.path(program)
+	}
+	args = append([]string{"--preserve-symlinks-main", program, "server", "--url", url, "--output-dir", dir}, args...)
 	out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && (suite == official || !errors.As(err, &exit)) { // it fails what is not scored, too
 		t.Errorf("the suite ended: %v\n%s", err, out)

@@ -3,25 +3,34 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/waittest"
 )
 
-// taskScenarios are the suite's scenarios for the tasks extension, and how many checks each has: no
-// requirements name them. tasks-status-notifications has none yet.
-var taskScenarios = map[string]int{
-	"tasks-lifecycle":              9,
-	"tasks-capability-negotiation": 5,
-	"tasks-wire-fields":            4,
-	"tasks-request-state-removal":  3,
-	"tasks-mrtr-input":             4,
-	"tasks-request-headers":        5,
-	"tasks-dispatch-and-envelope":  9,
-	"tasks-required-task-error":    3,
-	"tasks-mrtr-composition":       2,
+// taskScenarios are the suite's scenarios for the tasks extension, and how many checks each has, by the policy of
+// the tool failing_job: one wants clients without the extension refused, the others a task, for which they need
+// not wait. tasks-status-notifications has none yet.
+var taskScenarios = map[string]map[string]int{
+	"always": {
+		"tasks-lifecycle":              9,
+		"tasks-capability-negotiation": 5,
+		"tasks-wire-fields":            4,
+		"tasks-request-state-removal":  3,
+		"tasks-mrtr-input":             4,
+		"tasks-request-headers":        5,
+		"tasks-dispatch-and-envelope":  9,
+		"tasks-mrtr-composition":       2,
+	},
+	"required": {"tasks-required-task-error": 3},
 }
 
 // taskFlags are those of a bridge before taskserver. Time decides about test_tool_with_task alone, which
@@ -32,13 +41,18 @@ var taskFlags = []string{
 	"--task-tools=confirm_delete=always", "--task-tools=multi_input=always", "--task-tools=test_tool_with_task=required",
 }
 
-// failingJob returns the policy of failing_job: a scenario wants clients without the extension refused,
-// the others a task, for which they need not wait.
-func failingJob(scenario string) string {
-	if scenario == "tasks-required-task-error" {
-		return "--task-tools=failing_job=required"
+// withScenarios returns the folder of a suite whose requirements name scenarios, which the suite's own do not: one
+// process runs them all, and not one for each.
+func withScenarios(t *testing.T, suite string, scenarios map[string]int) string {
+	t.Helper()
+	packages, dir := npm(t), t.TempDir()
+	names := strings.Join(slices.Collect(maps.Keys(scenarios)), ", ")
+	err := errors.Join(os.Symlink(packages.dir, filepath.Join(dir, "node_modules")), os.Symlink(packages.path(suite, "dist"), filepath.Join(dir, "dist")),
+		os.Mkdir(filepath.Join(dir, "requirements"), 0o700), os.WriteFile(filepath.Join(dir, "requirements", mcprev.Modern+".yaml"), []byte("server: ["+names+"]"), 0o600))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return "--task-tools=failing_job=always"
+	return dir
 }
 
 // Calls at servers that have no tasks become some: every check passes, before servers of either era.
@@ -47,26 +61,18 @@ func TestConformance_Tasks(t *testing.T) {
 	for name, stateless := range map[string]string{"2025-11-25": "-stateless=false", "2026-07-28": "-stateless"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, procs := startTaskServer(t, stateless), map[string]*proc{}
-			passed, all := 0, 0
-			for scenario, n := range taskScenarios {
-				all += n
-				policy := failingJob(scenario)
-				p := procs[policy]
-				if p == nil {
-					p = startProc(t, append([]string{"--upstream=" + server, policy}, taskFlags...)...)
-					procs[policy] = p
-				}
-				got := conformance(t, p.api()+"/mcp", "conformance-0.2", []string{"--spec-version", "2026-07-28", "--force", "--scenario", scenario})
-				for id, check := range got[scenario] {
-					if check.failed > 0 {
-						t.Errorf("%s, %s failed: %s", scenario, id, check.message)
+			server, passed, all := startTaskServer(t, stateless), 0, 0
+			for policy, scenarios := range taskScenarios {
+				p := startProc(t, append([]string{"--upstream=" + server, "--task-tools=failing_job=" + policy}, taskFlags...)...)
+				got := conformance(t, p.api()+"/mcp", withScenarios(t, "conformance-0.2", scenarios), []string{"--requirements", mcprev.Modern})
+				for scenario, n := range scenarios {
+					checks := checks{scenario: got[scenario]}
+					checks.failNowhere(t)
+					if checks.passed() != n {
+						t.Errorf("%s: %d checks passed, not %d", scenario, checks.passed(), n)
 					}
+					passed, all = passed+checks.passed(), all+n
 				}
-				if got.passed() != n {
-					t.Errorf("%s: %d checks passed, not %d", scenario, got.passed(), n)
-				}
-				passed += got.passed()
 			}
 			t.Logf("conformance tasks before a server of %s without tasks: %d of %d checks passed through Rejoin", name, passed, all)
 		})
