@@ -30,13 +30,14 @@ func TestEras(t *testing.T) {
 			t.Parallel()
 			var p *proc
 			var change []string
+			clients := []string{"pinned", "auto", "earlier", "v1"}
 			if kind == "stdio" {
+				clients = []string{"pinned", "v1"} // each has processes of its own
 				p = startProc(t, "--upstream-command="+strings.Join([]string{packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind}, " "))
 			} else {
 				url := startServerMJS(t, packages, kind)
 				p, change = startProc(t, "--upstream="+url), []string{url + "/change"}
 			}
-			clients := []string{"pinned", "auto", "earlier", "v1"}
 			args := append([]string{abs(t, "testdata/mcp/eras.mjs"), packages.dir, p.api() + "/mcp", strings.Join(clients, ",")}, change...)
 			out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
