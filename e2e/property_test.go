@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", scheduleCount(), "random schedules of the property test; default: REJOIN_SCHEDULES, or 16, a quarter of it with the race detector")
+	schedules = flag.Int("schedules", scheduleCount(), "random schedules of the property test; default: REJOIN_SCHEDULES, or 8, a quarter of it with the race detector")
 	seed      = flag.Uint64("seed", 1, "seed of the first schedule, the next one's is one more; 0: from the clock")
 	lanes     = flag.Int("lanes", 8/min(racetest.Slowdown, 2), "schedules of the property test that run at a time")
 	keep      = flag.String("keep", "", "folder for what the services of failed schedules logged")
@@ -27,7 +27,7 @@ func scheduleCount() int {
 	if n, err := strconv.Atoi(os.Getenv("REJOIN_SCHEDULES")); err == nil {
 		return n
 	}
-	return 16 / min(racetest.Slowdown, 4)
+	return 8 / min(racetest.Slowdown, 4)
 }
 
 // TestProperty_EverySubscriberGetsEverythingOnceOrAGap runs random schedules over the real

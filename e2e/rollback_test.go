@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/racetest"
 )
 
-var rollBacks = flag.Int("rollbacks", 8/min(racetest.Slowdown, 4), "random schedules with roll-backs of the log's files")
+var rollBacks = flag.Int("rollbacks", 4/min(racetest.Slowdown, 4), "random schedules with roll-backs of the log's files")
 
 // TestProperty_RollbackIsAGap runs random schedules in which the
 // server is stopped, an older copy of its files put back, and the log written on,
