@@ -62,7 +62,7 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 		time.Sleep(time.Duration(50+rand.IntN(600)) * time.Millisecond) // while generations begin
 		s.nats.kill()
 		s.nats.start()
-		if i%8 == 0 {
+		if tr.permit(behind); i%8 == 0 {
 			tr.more(ctx, behind/10)
 		}
 	}
@@ -79,7 +79,9 @@ type traffic struct {
 	t         *testing.T
 	publisher *rejoin.Publisher
 	stored    atomic.Int64 // messages
-	stop      atomic.Bool
+	allowed   int64
+	allow     chan struct{} // one for each message that is allowed and not published
+	stopped   chan struct{} // closed when no more is published
 
 	writers          []*writer
 	readers          []*reader
@@ -92,7 +94,7 @@ func newTraffic(t *testing.T, cfg rejoin.PublisherConfig) *traffic {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &traffic{t: t, publisher: publisher}
+	return &traffic{t: t, publisher: publisher, allow: make(chan struct{}, 1<<14), stopped: make(chan struct{})}
 }
 
 // write has a writer publish to a stream until end.
@@ -109,17 +111,30 @@ func (tr *traffic) read(ctx context.Context, url, session, stream string) {
 	tr.reading.Go(func() { r.run(ctx) })
 }
 
+// ahead is how many messages are published besides those that a test waits for, so that some are on their way when
+// it kills something. Without a limit, writers would publish for as long as it takes servers to come back.
+const ahead = 1000
+
+// permit has n more messages published, and ahead, and returns how many are stored then.
+func (tr *traffic) permit(n int64) (target int64) {
+	target = tr.stored.Load() + n
+	for ; tr.allowed < target+ahead; tr.allowed++ {
+		tr.allow <- struct{}{}
+	}
+	return target
+}
+
 // more waits until n more messages are stored.
 func (tr *traffic) more(ctx context.Context, n int64) {
 	tr.t.Helper()
-	target := tr.stored.Load() + n
+	target := tr.permit(n)
 	waittest.Until(tr.t, "messages are stored", func() bool { return tr.stored.Load() >= target || ctx.Err() != nil })
 }
 
 // end stops the writers and closes their sessions, which ends what their readers read.
 func (tr *traffic) end(ctx context.Context, ingest string) {
 	tr.t.Helper()
-	tr.stop.Store(true)
+	close(tr.stopped)
 	tr.writing.Wait()
 	if err := tr.publisher.Close(ctx); err != nil {
 		tr.t.Error(err)
@@ -166,6 +181,17 @@ type writer struct {
 	err error
 }
 
+// mayPublish waits until the writer may publish another message, and returns false when it is to end.
+func (w *writer) mayPublish(ctx context.Context) bool {
+	select {
+	case <-w.allow:
+		return true
+	case <-w.stopped:
+	case <-ctx.Done():
+	}
+	return false
+}
+
 func (w *writer) run(ctx context.Context) {
 	results := make(chan *rejoin.Result, unseen)
 	var waiting sync.WaitGroup
@@ -179,7 +205,7 @@ func (w *writer) run(ctx context.Context) {
 			w.stored.Add(1)
 		}
 	})
-	for n := 0; !w.stop.Load(); n++ {
+	for n := 0; w.mayPublish(ctx); n++ {
 		m := rejoin.Message{Session: w.session, Stream: w.stream, Data: []byte(numbered(n))}
 		if n%2 == 0 {
 			m.Key = fmt.Sprintf("key %d", n) // the same on all streams
