@@ -54,8 +54,7 @@ func opening(ctx context.Context, url string, log *slog.Logger) <-chan error {
 // that will never come: JetStream's client would wait for those as long as ctx lasts. Found by the
 // property test of e2e.
 func TestCreate_NATSRestarts(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	for n := range 12 {
 		opened := opening(waittest.Context(t), srv.URL(), slog.New(slog.DiscardHandler))
 		time.Sleep(time.Duration(n) * 2 * time.Millisecond) // to meet it at another step each time
@@ -69,8 +68,7 @@ func TestCreate_NATSRestarts(t *testing.T) {
 
 // A service that waits for NATS says so: without the metric an alert could not tell it from one that does not run.
 func TestMetrics_Connected(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	registry := prometheus.NewRegistry()
 	cfg := backend.Config{NATSURL: srv.URL(), Metrics: registry}
 	srv.Stop()
@@ -109,8 +107,7 @@ func TestCreate_WaitsForEnoughServers(t *testing.T) {
 
 // A log of another layout is no outage, and the error says what to do.
 func TestOpen_LogOfAnotherVersion(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	js := natstest.JetStream(t, srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
 	config := jetstream.StreamConfig{Name: "MCP_0", Subjects: []string{"mcp.0.*.*"}, Metadata: map[string]string{"rejoin.version": "1", "rejoin.partitions": "1", "rejoin.birth": "x"}}
 	must.Value(js.CreateStream(t.Context(), config))(t)
@@ -135,8 +132,7 @@ func (w waits) Run(ctx context.Context) error {
 
 // A service that was left over from an earlier version ends when a later one has converted the log.
 func TestServe_LogIsConverted(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)
 	b := must.Value(backend.Create(t.Context(), cfg, "test", eventlog.Settings{Partitions: 1}, none))(t)
 	defer b.Close()
@@ -276,8 +272,7 @@ func TestCreate_ServerResetsConnections(t *testing.T) {
 }
 
 func TestConnect_InboxHasTheServiceName(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := must.Value(backend.Config{NATSURL: srv.URL()}.Connect("rejoin log", slog.New(slog.DiscardHandler)))(t)
 	defer nc.Close()
 	if got := nc.NewInbox(); !strings.HasPrefix(got, "_INBOX_rejoin=20log.") {

@@ -75,8 +75,7 @@ func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
 }
 
 func TestFollow_ContentsThenChanges(t *testing.T) {
-	t.Parallel()
-	js := connect(t, natstest.Start(t))
+	js := connect(t, natstest.StartParallel(t))
 	kv := create(t, js)
 	put := func(key, value string) {
 		t.Helper()
@@ -119,8 +118,7 @@ func TestFollow_ContentsThenChanges(t *testing.T) {
 // request for messages ends with "b", which is too large for it, and before the next one "a", which was shown, and "b"
 // are written.
 func TestFollow_WholeWithKeysThatChangeMeanwhile(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	kv := create(t, connect(t, srv))
 	put := func(key string, size int) {
 		if _, err := kv.Put(t.Context(), key, make([]byte, size)); err != nil {
@@ -155,8 +153,7 @@ func TestFollow_WholeWithKeysThatChangeMeanwhile(t *testing.T) {
 
 // While something is written all the time, a copy is whole all the same.
 func TestFollow_WholeWhileKeysAreWritten(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	kv := create(t, connect(t, srv))
 	ctx, cancel := context.WithCancel(t.Context())
 	put := func() {
@@ -178,8 +175,7 @@ func TestFollow_WholeWhileKeysAreWritten(t *testing.T) {
 }
 
 func TestFollow_ConnectionIsLost(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	js := connect(t, srv)
 	create(t, js)
 	s := follow(t, js)
@@ -200,8 +196,7 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 
 // A watch that is replaced while it begins is no trouble that is to be reported.
 func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
-	t.Parallel()
-	js := connect(t, natstest.Start(t))
+	js := connect(t, natstest.StartParallel(t))
 	create(t, js)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("replaced")

@@ -17,8 +17,7 @@ import (
 )
 
 func TestOpen_ConcurrentCreators(t *testing.T) {
-	t.Parallel()
-	js := connect(t, natstest.Start(t))
+	js := connect(t, natstest.StartParallel(t))
 	var wg sync.WaitGroup
 	for n := range 8 {
 		wg.Go(func() {
@@ -42,8 +41,7 @@ func TestOpen_ConcurrentCreators(t *testing.T) {
 }
 
 func TestOpen_CannotBeCreated(t *testing.T) {
-	t.Parallel()
-	js := connect(t, natstest.Start(t))
+	js := connect(t, natstest.StartParallel(t))
 	if _, err := bucket.Ensure(t.Context(), js, bucket.Config("B", "", 3)); err == nil {
 		t.Error("one server holds three replicas")
 	}
@@ -53,8 +51,7 @@ func TestOpen_CannotBeCreated(t *testing.T) {
 }
 
 func TestConflict_RefusedRevision(t *testing.T) {
-	t.Parallel()
-	kv := create(t, connect(t, natstest.Start(t)))
+	kv := create(t, connect(t, natstest.StartParallel(t)))
 	must.Value(kv.PutString(t.Context(), "k", "1"))(t)
 	_, created := kv.Create(t.Context(), "k", nil)
 	_, updated := kv.Update(t.Context(), "k", nil, 7)

@@ -17,8 +17,7 @@ import (
 )
 
 func TestCreate_KeepsSettings(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	settings := eventlog.Settings{
 		Partitions: 3, Replicas: 1, MaxAge: 90 * time.Second, MaxEventsPerStream: 77, MaxBytes: 3 << 20,
 		MaxMessageBytes: 1000, MaxEventsPerSession: -1, MaxBytesPerSession: 12345, MaxStreamsPerSession: 7, Compression: true,
@@ -137,8 +136,7 @@ func TestCreate_ForeignStreams(t *testing.T) {
 }
 
 func TestOpen_WaitsForTheLog(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	opened := make(chan func(must.TB) *eventlog.Log, 1)
 	nc, ctx := connect(t, srv), waittest.Context(t)
 	go func() { opened <- must.Value(eventlog.Open(ctx, nc, quiet(t))) }()
@@ -152,8 +150,7 @@ func TestOpen_WaitsForTheLog(t *testing.T) {
 
 // A server that was killed may have lost a partition until a janitor creates it again (docs/upstream/0036).
 func TestOpen_PartitionHasGone(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	created := create(t, srv, eventlog.Settings{Partitions: 2})
 	created.Close()
 	deletePartition(t, srv, created, "MCP_1")
@@ -166,8 +163,7 @@ func TestOpen_PartitionHasGone(t *testing.T) {
 }
 
 func TestOpen_ContextEnds(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := eventlog.Open(ctx, nc, quiet(t)); !errors.Is(err, context.Canceled) {
@@ -176,8 +172,8 @@ func TestOpen_ContextEnds(t *testing.T) {
 }
 
 func TestCreate_DiskIsTooSmall(t *testing.T) {
-	t.Parallel()
-	_, err := eventlog.Create(waittest.Context(t), connect(t, natstest.Start(t)), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet(t))
+	nc := connect(t, natstest.StartParallel(t))
+	_, err := eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 1, MaxBytes: 1 << 50}, quiet(t))
 	if !errors.Is(err, eventlog.ErrFull) || !strings.Contains(err.Error(), "NATS cannot provide 1073741824 MiB for MCP_0: raise its max_file_store") {
 		t.Errorf("got %v", err)
 	}

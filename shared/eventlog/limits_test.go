@@ -34,8 +34,7 @@ func metadata(t *testing.T, l *eventlog.Log, stream string) map[string]string {
 }
 
 func TestSetLimits_ReachEveryService(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 2, MaxAge: time.Minute, MaxEventsPerStream: 5, MaxBytes: 1 << 20})
 	other := open(t, srv)
 	publishAll(t, l, "t", 0, 4)
@@ -166,8 +165,7 @@ func TestMakeRoom_BeyondTwice(t *testing.T) {
 
 // Both read a partition's configuration, change it and write it back.
 func TestSetLimits_DuringBeginGeneration(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
 	to := l.Settings()
 	for life := range 5 {
@@ -195,8 +193,7 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 
 // What a later version has noted of a partition, and of the log, stays.
 func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.Metadata["rejoin.later"] = "7"
@@ -213,8 +210,7 @@ func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
 
 // A program that runs while a later version converts the log stores nothing in what it does not know.
 func TestConverted_StoresNothing(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 2})
+	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 2})
 	mustPublish(t, l, of("s", "t", 1))
 	for _, name := range []string{"MCP_1", "MCP_0"} {
 		cfg := streamOf(t, l, name).CachedInfo().Config

@@ -40,8 +40,7 @@ func TestDialGuard(t *testing.T) {
 // Who is held up between a look at the connection and the publish finds no other connection
 // when it continues: what it sends there would overtake what was lost.
 func TestHold_NoReconnect(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	var link natstest.Link
 	connected, failed := make(chan struct{}, 1), make(chan error, 100)
 	nc, err := Connect(srv.URL(), t.Name(), slog.New(slog.DiscardHandler), nats.SetCustomDialer(&link), nats.ReconnectJitter(0, 0),

@@ -27,8 +27,7 @@ func eachPair(t *testing.T, test func(t *testing.T, l, other *eventlog.Log)) {
 	t.Helper()
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
-		t.Parallel()
-		srv := natstest.Start(t)
+		srv := natstest.StartParallel(t)
 		test(t, create(t, srv, one()), open(t, srv))
 	})
 	t.Run("cluster", func(t *testing.T) {

@@ -106,8 +106,7 @@ func connectTo(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 // single begins a parallel test of a log on a server of its own.
 func single(t *testing.T) (*natstest.Server, *eventlog.Log) {
 	t.Helper()
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	return srv, create(t, srv, one())
 }
 

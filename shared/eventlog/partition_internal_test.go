@@ -23,8 +23,7 @@ import (
 // A janitor that has created a partition again, and then stands still, takes back no generation that the
 // acting one has begun in it meanwhile.
 func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
-	t.Parallel()
-	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
+	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
 	var created map[string]string
 	must.NoError(t, l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 		created = maps.Clone(cfg.Metadata)
@@ -39,8 +38,7 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 
 // A janitor that stands still once reads the metadata again.
 func TestRewriteMetadata_HeldUp(t *testing.T) {
-	t.Parallel()
-	l := createLog(t, natstest.Start(t).Connect(), Settings{Partitions: 1})
+	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
 	_, info, err := l.info(t.Context(), 0)
 	must.NoError(t, err)
 	clock, looks := l.now, 0
@@ -73,8 +71,7 @@ func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 // A server that goes while a partition is created again answers no more: the log does not wait for it, since it
 // looks at no other partition meanwhile.
 func TestCreateAgain_ConnectionLost(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	created, cut := false, make(chan struct{})
 	var link natstest.Link
 	lost := sync.OnceFunc(func() {
@@ -102,8 +99,7 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 // A janitor that stands still between reading a configuration and storing it undoes nothing that
 // the next one has written meanwhile.
 func TestChange_HeldUp(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	l := createLog(t, srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20})
 	next := must.Value(Open(t.Context(), srv.Connect(), slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(next.Close)

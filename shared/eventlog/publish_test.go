@@ -21,8 +21,7 @@ import (
 )
 
 func TestPublish_StoresTheEvent(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
+	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 4})
 	e := eventlog.Event{
 		Session: "session!", Stream: "*", Type: "tick", Data: []byte(" {\"a\" : 1}\n"), Key: "k", Final: true,
 		Trace: tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", State: "a=b"}, Index: "7.w",
@@ -89,8 +88,7 @@ func TestMessageID_NoCollisions(t *testing.T) {
 }
 
 func TestPublish_TooLarge(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	server := int(srv.Connect().MaxPayload())
 	l := create(t, srv, eventlog.Settings{Partitions: 1, MaxMessageBytes: 2 << 20}) // more than the server takes
 	small := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
@@ -133,8 +131,7 @@ func TestPublish_LargestWithAllHeaders(t *testing.T) {
 
 // Openings and trims may be larger than the largest message.
 func TestPublish_ControlEntriesInALogOfSmallMessages(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 1})
+	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 1})
 	metadata := json.RawMessage(`"` + strings.Repeat("m", 16<<10) + `"`)
 	o, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Metadata: metadata})
 	must.NoError(t, err)
@@ -155,8 +152,7 @@ func TestPublish_ControlEntriesInALogOfSmallMessages(t *testing.T) {
 
 // A log that was made when the stream had no room for headers continues as it is.
 func TestPublish_NoRoomForHeaders(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
+	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxMessageBytes: 100})
 	js := newJetStream(t, l)
 	cfg := streamOf(t, l, "MCP_0").CachedInfo().Config
 	cfg.MaxMsgSize = 100

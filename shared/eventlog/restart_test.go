@@ -119,8 +119,7 @@ func TestTail_PartitionIsRolledBack(t *testing.T) {
 }
 
 func TestTail_PartitionIsRecreated(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	creator := create(t, srv, one())
 	l := open(t, srv)
 	publishAll(t, l, "t", 0, 5)

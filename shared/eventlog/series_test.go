@@ -280,8 +280,7 @@ func TestSeries_OrderWhenFull(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			srv := natstest.Start(t)
+			srv := natstest.StartParallel(t)
 			l := create(t, srv, eventlog.Settings{Partitions: 1, MaxBytes: 2 << 20})
 			publish(t, l, "s", "first", 1)
 			fill(t, l, open(t, srv))

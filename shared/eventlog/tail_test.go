@@ -177,8 +177,7 @@ func TestTail_HeadersOnly(t *testing.T) {
 }
 
 func TestTail_InvalidEntries(t *testing.T) {
-	t.Parallel()
-	l := create(t, natstest.Start(t), eventlog.Settings{Partitions: 4})
+	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 4})
 	js := newJetStream(t, l)
 	home := l.Partition("s")
 	away := (home + 1) % 4

@@ -49,8 +49,7 @@ func until(t *testing.T, nc *nats.Conn, q inspect.Question, known int, ok func([
 var long = strings.Repeat(`"\`, 64)
 
 func TestAsk_LargestAnswers(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	q := inspect.Question{About: inspect.Happenings, Sessions: slices.Repeat([]string{long}, inspect.MaxSessions), Limit: inspect.MaxItems}
 	sure, far := false, time.Date(2026, 12, 31, 23, 59, 59, 999999999, time.UTC)
@@ -72,8 +71,7 @@ func TestAsk_LargestAnswers(t *testing.T) {
 
 // An invalid answer alone leaves it unknown what there is; beside a valid one it is left out.
 func TestAsk_InvalidAnswer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc, q := srv.Connect(), inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}
 	for _, data := range []string{"{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`, "{"} {
 		sub, err := srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })

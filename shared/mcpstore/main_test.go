@@ -37,8 +37,7 @@ var quick = []nats.Option{nats.ReconnectWait(10 * time.Millisecond), nats.Reconn
 // newWorld begins a parallel test.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	t.Parallel()
-	w := &world{t: t, server: natstest.Start(t)}
+	w := &world{t: t, server: natstest.StartParallel(t)}
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: w.server.URL()}, "creator",
 		eventlog.Settings{Partitions: 2, MaxAge: -1, MaxEventsPerStream: -1, MaxBytes: -1}, quiet(), quick...)
 	must.NoError(t, err)

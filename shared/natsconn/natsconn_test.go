@@ -21,8 +21,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 func TestContext_ConnectionIsLost(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	lost, doneLost := natsconn.While(t.Context(), nc)
 	defer doneLost()
@@ -73,8 +72,7 @@ func TestServer_ClusteredWithoutConnection(t *testing.T) {
 // single begins a parallel test with a server of its own.
 func single(t *testing.T) jetstream.JetStream {
 	t.Helper()
-	t.Parallel()
-	return natstest.JetStream(t, natstest.Start(t).Connect())
+	return natstest.JetStream(t, natstest.StartParallel(t).Connect())
 }
 
 // stream makes a JetStream stream of n messages.

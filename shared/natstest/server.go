@@ -86,6 +86,13 @@ func Start(t testing.TB) *Server {
 	return StartIn(t, t.TempDir())
 }
 
+// StartParallel starts a server for a test that runs in parallel with others.
+func StartParallel(t *testing.T) *Server {
+	t.Helper()
+	t.Parallel()
+	return Start(t)
+}
+
 // StartIn is Start with the store in dir.
 func StartIn(t testing.TB, dir string) *Server {
 	t.Helper()

@@ -37,8 +37,7 @@ func ask(t *testing.T, nc *nats.Conn, q presence.Question, ok func([]presence.An
 }
 
 func TestAsk_EveryEdge(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	long := strings.Repeat(`"<`, 64)
 	q := presence.Question{Sessions: slices.Repeat([]presence.Session{{Name: long, Within: 1 << 40}}, presence.MaxSessions)}
@@ -64,8 +63,7 @@ func TestAsk_EveryEdge(t *testing.T) {
 
 // An invalid answer may hide a client: that the others have none is no answer then.
 func TestAsk_InvalidAnswer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	serve(t, srv.Connect(), func(presence.Question) presence.Answer { return presence.Answer{Edge: "other"} })
 	ask(t, nc, presence.Question{}, func(answers []presence.Answer, _ error) bool { return len(answers) == 1 })

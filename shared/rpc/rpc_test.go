@@ -24,8 +24,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 func TestCall_ReachesTheBridge(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Start(t).Connect()
+	nc := natstest.StartParallel(t).Connect()
 	for _, c := range []rpc.Call{
 		{Action: rpc.Open, Session: "s!", Owner: "me", Header: http.Header{"X-A": {"1", "zwei \u00fc"}}, Data: []byte("{ }\n")},
 		{Action: rpc.Post, Session: "*.", Stream: `abcdefabcdef-"x"`, Data: []byte("[]")},
@@ -62,8 +61,7 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 
 // An answer to any other subject would be stored in the log, or ask another service.
 func TestCall_ReplyIsNoInbox(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Start(t).Connect()
+	nc := natstest.StartParallel(t).Connect()
 	calls := must.Value(nc.SubscribeSync(rpc.OpenSubject))(t)
 	for _, reply := range []string{"", "mcp.0.s.life.=clear", "$KV.MCP_LEASE.janitor"} {
 		msg := &nats.Msg{Subject: rpc.OpenSubject, Reply: reply, Header: nats.Header{"Rejoin-Call": {`{"action":"open","session":"s"}`}}}
@@ -79,8 +77,7 @@ func TestCall_ReplyIsNoInbox(t *testing.T) {
 }
 
 func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Start(t).Connect()
+	nc := natstest.StartParallel(t).Connect()
 	c := rpc.Call{Action: rpc.Post, Session: "s"}
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
 		t.Errorf("%v, want that there is no listener", err)
@@ -95,8 +92,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 
 // What was never sent is not said to be unknown.
 func TestCall_TooLarge(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	large := rpc.Call{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}
 	if _, err := large.Do(t.Context(), nc); !errors.Is(err, rpc.ErrTooLarge) || errors.Is(err, rpc.ErrUnknown) {

@@ -59,8 +59,7 @@ func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
 }
 
 func TestAsk_AllListeners(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	if names, err := ask(t.Context(), nc, 1); err != nil || len(names) > 0 {
 		t.Errorf("no answer: %v, %v", names, err)
@@ -77,8 +76,7 @@ func TestAsk_AllListeners(t *testing.T) {
 }
 
 func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	end := listen(t, srv.Connect(), "")
 	heard(t, nc, scatter.ErrUnknown)
@@ -93,8 +91,7 @@ func TestAsk_InvalidQuestionOrAnswer(t *testing.T) {
 
 // An answer to any other subject would be stored in the log, or ask another service.
 func TestServe_ReplyIsNoInbox(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
 	heard(t, nc, nil, "one<")
@@ -107,8 +104,7 @@ func TestServe_ReplyIsNoInbox(t *testing.T) {
 }
 
 func TestAsk_WithoutConnectionOrTime(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
 	heard(t, nc, nil, "one<")
@@ -127,8 +123,7 @@ func TestAsk_WithoutConnectionOrTime(t *testing.T) {
 }
 
 func TestAskUntil_EnoughAnswers(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	listen(t, srv.Connect(), "one")
 	listen(t, srv.Connect(), "two")

@@ -73,8 +73,7 @@ func TestEnd(t *testing.T) {
 }
 
 func TestEnd_UnknownSession(t *testing.T) {
-	t.Parallel()
-	r, l := create(t, connect(t, natstest.Start(t)))
+	r, l := create(t, connect(t, natstest.StartParallel(t)))
 	for _, stream := range []string{"", "t"} {
 		if err := r.End(waittest.Context(t), "s", stream, true); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("stream %q: %v", stream, err)
@@ -115,8 +114,7 @@ func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 }
 
 func TestEnd_Concurrent(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	first, l := create(t, nc)
 	second, _ := open(t, nc)
 	third, _ := open(t, nc)
@@ -164,8 +162,7 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 
 // A life that was ended and forgotten, while a publisher that knew it was not connected, takes no event.
 func TestPublish_LifeIsForgotten(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc, away := connect(t, srv), connect(t, srv)
 	r, l := create(t, nc)
 	_, publisher := open(t, away)

@@ -21,8 +21,7 @@ import (
 
 // A bucket that somebody deletes under the running system is made again, and written again.
 func TestIndex_Deleted(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := connect(t, srv)
 	r, _ := create(t, nc)
 	other, _ := open(t, connect(t, srv))
@@ -227,8 +226,7 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 // A registry that keeps some partitions has their records alone, those of before until it has the
 // others, and all that is written meanwhile.
 func TestKeep_RecordsOfPartitions(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := connect(t, srv)
 	writer, l := createWith(t, nc, eventlog.Settings{Partitions: 3})
 	r, _ := open(t, connect(t, srv))

@@ -37,8 +37,7 @@ func connect(t *testing.T, srv *natstest.Server, opts ...nats.Option) *nats.Conn
 // single begins a parallel test of a log of one partition, and its registry, on a server of its own.
 func single(t *testing.T) (*natstest.Server, *session.Registry, *eventlog.Log) {
 	t.Helper()
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r, l := create(t, connect(t, srv))
 	return srv, r, l
 }

@@ -78,8 +78,7 @@ func TestCreate_NameIsTaken(t *testing.T) {
 }
 
 func TestRegister_Concurrent(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	first, _ := create(t, nc)
 	second, _ := open(t, nc)
 	third, _ := open(t, nc)
@@ -194,8 +193,7 @@ func TestSession_CopyNeverGoesBack(t *testing.T) {
 }
 
 func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	create(t, nc)
 	js := natstest.JetStream(t, nc)
 	stream := must.Value(js.Stream(waittest.Context(t), "KV_"+session.Bucket))(t)
@@ -214,8 +212,7 @@ func TestGet_AsksTheLeaderAndNotAReplica(t *testing.T) {
 }
 
 func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	l := newLog(t, nc, one())
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -235,8 +232,7 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 // The bucket may be away for as long as a cluster has too few servers, and each process tries five
 // times a second.
 func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
-	t.Parallel()
-	nc := connect(t, natstest.Start(t))
+	nc := connect(t, natstest.StartParallel(t))
 	l := newLog(t, nc, one())
 	creator := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
 	creator.Close() // else it makes the bucket again
