@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -66,14 +65,13 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 	return nats.Connect(url, append(append(base, opts...), guardDials)...)
 }
 
-// dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection
-// there is and what is published on it: a publisher that is paused in between would publish on the next
-// one, where it overtakes what was lost on this one. It is safe for concurrent use.
+// dialGuard is a dialer that keeps a connection to NATS from being made again while events are published one right
+// after the other: a publisher that is paused in between would publish the rest on the next connection, where it
+// overtakes what was lost on this one. It is safe for concurrent use.
 type dialGuard struct {
 	dial func(network, address string) (net.Conn, error)
 
 	publishing sync.RWMutex // held by who publishes; to dial takes all of it
-	dialing    atomic.Bool  // a dial waits: no publish begins
 }
 
 // errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
@@ -82,12 +80,10 @@ var errPublishing = errors.New("something is being published on the connection b
 
 // Dial implements [nats.CustomDialer]: it makes a connection unless somebody publishes.
 func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
-	g.dialing.Store(true)
 	if !g.publishing.TryLock() {
 		return nil, errPublishing
 	}
-	g.dialing.Store(false)
-	g.publishing.Unlock()
+	g.publishing.Unlock() // until there is a connection, each publish fails
 	return g.dial(network, address)
 }
 
@@ -107,14 +103,10 @@ func guardDials(o *nats.Options) error {
 // hold waits until a partition is writable, and keeps the connection to NATS from being made again until release is
 // called. Another connection than one of [Connect] is not kept. The error is that of writable.
 func (l *Log) hold(ctx context.Context, p int) (release func(), err error) {
-	g, ok := l.nc.Opts.CustomDialer.(*dialGuard)
-	for {
-		if err := l.writable(ctx, p); err != nil || !ok {
-			return func() {}, err
-		}
-		if !g.dialing.Load() { // else the connection is lost
-			g.publishing.RLock()
-			return g.publishing.RUnlock, nil
-		}
+	err = l.writable(ctx, p)
+	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
+		g.publishing.RLock()
+		return g.publishing.RUnlock, err
 	}
+	return func() {}, err
 }
