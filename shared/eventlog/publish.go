@@ -107,7 +107,7 @@ type Publishing struct {
 	log    *Log
 	p      int
 	future jetstream.PubAckFuture
-	queued *queued    // instead of future, when a series or a gather sends it, or it was stored before and is refused now
+	queued *queued    // when a series or a gather sends it, or it was stored before and is refused now; Wait looks at it first
 	span   trace.Span // nil when the event is in no trace
 }
 
