@@ -50,36 +50,34 @@ func ReadSession(c *fiber.Ctx) (Session, error) {
 // ParseSession reads a body. Member names are taken literally and once, which
 // encoding/json does not do with a struct. The result holds no part of body.
 func ParseSession(body []byte) (req Session, err error) {
-	bad := func(detail string) (Session, error) {
-		return Session{}, web.New(web.CodeInvalidBody, detail)
-	}
+	bad := func(detail string) error { return web.New(web.CodeInvalidBody, detail) }
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return Session{}, web.New(web.CodeInvalidJSON, "")
 	}
 	if bytes.TrimSpace(body)[0] != '{' {
-		return bad("The body must be an object.")
+		return Session{}, bad("The body must be an object.")
 	}
 	seen := map[string]bool{}
 	for name, value := range event.Members(body) {
 		var member string
 		if _ = json.Unmarshal(name, &member); seen[member] { // it is valid
-			return bad("The body has a member twice.")
+			return Session{}, bad("The body has a member twice.")
 		}
 		seen[member] = true
 		switch member {
 		case "session":
 			if !readString(value, &req.Name) {
-				return bad("session must be a string.")
+				return Session{}, bad("session must be a string.")
 			}
 			if err := event.CheckSession(req.Name); err != nil {
 				return Session{}, fmt.Errorf("session: %w", err)
 			}
 		case "owner":
 			if !readString(value, &req.Owner) {
-				return bad("owner must be a string.")
+				return Session{}, bad("owner must be a string.")
 			}
 			if err := auth.CheckSubject(req.Owner); err != nil {
-				return bad("owner: " + err.Error() + ".")
+				return Session{}, bad("owner: " + err.Error() + ".")
 			}
 		case "members":
 			if req.Members, err = parseMembers(value); err != nil {
@@ -87,7 +85,7 @@ func ParseSession(body []byte) (req Session, err error) {
 			}
 		case "metadata":
 			if value[0] != '{' {
-				return bad("metadata must be an object.")
+				return Session{}, bad("metadata must be an object.")
 			}
 			if len(value) > MaxMetadata {
 				return Session{}, web.New(web.CodeBodyTooLarge, "metadata may have up to 16 KiB.")
@@ -99,11 +97,11 @@ func ParseSession(body []byte) (req Session, err error) {
 				return Session{}, err
 			}
 			if ofBridge(value) {
-				return bad("The member mcp of metadata belongs to bridges.")
+				return Session{}, bad("The member mcp of metadata belongs to bridges.")
 			}
 			req.Metadata = bytes.Clone(value)
 		default:
-			return bad("The body may have the members session, owner, members and metadata, and no others.")
+			return Session{}, bad("The body may have the members session, owner, members and metadata, and no others.")
 		}
 	}
 	return req, nil
