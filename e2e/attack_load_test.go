@@ -138,8 +138,11 @@ func trickle(conn net.Conn, begin, piece string, over <-chan struct{}) {
 
 func readAnswer(t testing.TB, conn net.Conn) answer {
 	t.Helper()
-	a := webtest.ReadAnswer(t, bufio.NewReader(conn), http.MethodGet)
-	return answer{a.Status, a.Header, a.Text}
+	a, err := whole(http.ReadResponse(bufio.NewReader(conn), nil)) //nolint:bodyclose // whole closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // Beyond the limit new clients get a retry; those who are there notice nothing,

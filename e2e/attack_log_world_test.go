@@ -95,9 +95,7 @@ func aim(t *testing.T, size int, ingest string) *volley {
 		if _, err := fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readWhole(bufio.NewReader(conn)); err != nil {
-			t.Fatal(err)
-		}
+		readAnswer(t, conn)
 	}
 	return v
 }
@@ -112,24 +110,13 @@ func (v *volley) fire(path string) {
 			v.t.Fatal(err)
 		}
 		go func() {
-			a, err := readWhole(bufio.NewReader(conn))
+			a, err := whole(http.ReadResponse(bufio.NewReader(conn), nil)) //nolint:bodyclose // whole closes it
 			if err != nil {
 				a = answer{}
 			}
 			v.answers <- volleyAnswer{i + 1, a}
 		}()
 	}
-}
-
-// readWhole reads an answer.
-func readWhole(r *bufio.Reader) (answer, error) {
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil {
-		return answer{}, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, string(body)}, err
 }
 
 // answered reports whether all are answered.

@@ -67,7 +67,11 @@ func newRequest(method, url, body string, headers ...string) (*http.Request, err
 }
 
 func trySend(client *http.Client, req *http.Request) (answer, error) {
-	resp, err := client.Do(req)
+	return whole(client.Do(req)) //nolint:bodyclose // whole closes it
+}
+
+// whole reads a response.
+func whole(resp *http.Response, err error) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}

@@ -66,8 +66,8 @@ func (p *proc) publishAndWait(session, stream string, from, to int) (id string) 
 	return id
 }
 
-// whole is a response with a length.
-func whole(s string) bool {
+// complete is a response with a length.
+func complete(s string) bool {
 	head, body, ok := strings.Cut(s, "\r\n\r\n")
 	var n int
 	if i := strings.Index(head, "Content-Length: "); ok && i >= 0 {
@@ -163,11 +163,11 @@ func TestTranscripts_Golden(t *testing.T) {
 		},
 		"gap-unknown-as-410": func(_ *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "main", 1, 2)
-			return p.transcript(streamPath(session, "main")+"?on_gap=error", whole, sse, "Last-Event-ID: main_0000000_1")
+			return p.transcript(streamPath(session, "main")+"?on_gap=error", complete, sse, "Last-Event-ID: main_0000000_1")
 		},
 		"gap-unknown-in-a-page": func(_ *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "main", 1, 1)
-			return p.transcript(streamPath(session, "main")+"?after=main_0000000_1", whole, "Accept: application/json")
+			return p.transcript(streamPath(session, "main")+"?after=main_0000000_1", complete, "Accept: application/json")
 		},
 		"close": func(t *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "main", 1, 1)
@@ -186,7 +186,7 @@ func TestTranscripts_Golden(t *testing.T) {
 			waittest.Until(t, "the edge knows of the close", func() bool {
 				return strings.HasSuffix(do(t, http.MethodGet, p.api()+streamPath(session, "main"), "", "Accept", "application/json").body, `"closed":true}`)
 			})
-			return p.transcript(streamPath(session, "main"), whole, sse, "Last-Event-ID: "+id)
+			return p.transcript(streamPath(session, "main"), complete, sse, "Last-Event-ID: "+id)
 		},
 		"session-flow": func(_ *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "a", 1, 1)
@@ -205,16 +205,16 @@ func TestTranscripts_Golden(t *testing.T) {
 		},
 		"page": func(_ *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "main", 1, 3)
-			return p.transcript(streamPath(session, "main")+"?limit=2", whole, "Accept: application/json")
+			return p.transcript(streamPath(session, "main")+"?limit=2", complete, "Accept: application/json")
 		},
 		"page-of-a-session": func(_ *testing.T, p *proc, session string) string {
 			p.publishAndWait(session, "a", 1, 1)
 			p.publishAndWait(session, "b", 1, 1)
-			return p.transcript("/v1/sessions/"+session+"/events", whole, "Accept: application/json")
+			return p.transcript("/v1/sessions/"+session+"/events", complete, "Accept: application/json")
 		},
 		"page-with-nothing": func(_ *testing.T, p *proc, session string) string {
 			id := p.publishAndWait(session, "main", 1, 1)
-			return p.transcript(streamPath(session, "main")+"?after="+id, whole, "Accept: application/json")
+			return p.transcript(streamPath(session, "main")+"?after="+id, complete, "Accept: application/json")
 		},
 	}
 	sessions := apart(t, 64)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,13 +212,7 @@ func startEverythingServer(t *testing.T, eras string) (url string) {
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	cmd := exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras) //nolint:noctx // it is killed by the test's cleanup
 	startServer(t, cmd)
-	waittest.Until(t, "the server listens", func() bool {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	waittest.Until(t, "the server listens", func() bool { return listens(addr) })
 	return "http://" + addr
 }
 

@@ -170,41 +170,45 @@ func (tr *truth) advance(p int) {
 	tr.moved = make(chan struct{})
 }
 
-// get reads a sequence from the log itself; errors that pass are waited out.
-func (tr *truth) get(ctx context.Context, p int, sequence uint64) (*jetstream.RawStreamMsg, error) {
+// patiently asks until there is an answer, which ErrMsgNotFound is as well; other errors are waited out.
+func patiently[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	for {
 		once, cancel := context.WithTimeout(ctx, time.Second)
-		msg, err := tr.streams[p].GetMsg(once, sequence)
+		answer, err := ask(once)
 		cancel()
 		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
-			return msg, err
+			return answer, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+			return answer, fmt.Errorf("%w: %w", ctx.Err(), err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
+// get reads a sequence from the log itself.
+func (tr *truth) get(ctx context.Context, p int, sequence uint64) (*jetstream.RawStreamMsg, error) {
+	return patiently(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return tr.streams[p].GetMsg(ctx, sequence) })
+}
+
+// info asks for a partition's stream.
+func (tr *truth) info(ctx context.Context, p int, with jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return tr.streams[p].Info(ctx, with) })
+}
+
 // fences returns the streams and sessions, by an empty stream, that have an end or a seal in a
-// partition; errors that pass are waited out.
+// partition.
 func (tr *truth) fences(ctx context.Context, p int) map[place]bool {
 	all := map[place]bool{}
-	for ctx.Err() == nil {
-		once, cancel := context.WithTimeout(ctx, time.Second)
-		info, err := tr.streams[p].Info(once, jetstream.WithSubjectFilter(">"))
-		cancel()
-		if err != nil {
-			time.Sleep(10 * time.Millisecond)
-			continue
+	info, err := tr.info(ctx, p, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return all // the world has ended
+	}
+	for subject := range info.State.Subjects {
+		if s, err := event.ParseSubject(subject); err == nil && (s.Kind == event.End || s.Kind == event.Seal) {
+			all[place{s.Session, s.Stream}] = true
 		}
-		for subject := range info.State.Subjects {
-			if s, err := event.ParseSubject(subject); err == nil && (s.Kind == event.End || s.Kind == event.Seal) {
-				all[place{s.Session, s.Stream}] = true
-			}
-		}
-		break
 	}
 	return all
 }
@@ -286,21 +290,13 @@ func (tr *truth) upToNow(ctx context.Context, p int) (uint64, error) {
 	return last, tr.await(ctx, p, last)
 }
 
-// last returns a partition's last sequence; errors that pass are waited out.
+// last returns a partition's last sequence.
 func (tr *truth) last(ctx context.Context, p int) (uint64, error) {
-	for {
-		once, cancel := context.WithTimeout(ctx, time.Second)
-		stream, err := tr.js.Stream(once, partitionName(p))
-		cancel()
-		if err == nil {
-			return stream.CachedInfo().State.LastSeq, nil
-		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(10 * time.Millisecond):
-		}
+	stream, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return tr.js.Stream(ctx, partitionName(p)) })
+	if err != nil {
+		return 0, err
 	}
+	return stream.CachedInfo().State.LastSeq, nil
 }
 
 func (tr *truth) partition(session string) int { return event.Partition(session, tr.partitions) }

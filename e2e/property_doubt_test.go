@@ -66,19 +66,8 @@ func (w *world) doubtful(p int, since time.Time) string {
 // belowFloor reports whether the partition's oldest entry lies behind the one that follows
 // a sequence.
 func (w *world) belowFloor(ctx context.Context, p int, sequence uint64) bool {
-	for {
-		once, cancel := context.WithTimeout(ctx, time.Second)
-		state, err := w.own.Log.Look(once, p)
-		cancel()
-		if err == nil {
-			return sequence+1 < state.First
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	state, err := patiently(ctx, func(ctx context.Context) (eventlog.State, error) { return w.own.Log.Look(ctx, p) })
+	return err == nil && sequence+1 < state.First
 }
 
 // checkDoubt makes sure that a gap is not uncertain without a reason; why is what

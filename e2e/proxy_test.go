@@ -255,11 +255,7 @@ func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 			t.Fatalf("the proxy ended:\n%s", log.tail(20))
 		default:
 		}
-		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
+		return listens(addr)
 	})
 	return log
 }

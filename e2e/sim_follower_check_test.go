@@ -8,32 +8,23 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/event"
 )
 
-// picture returns what a partition holds now; errors that pass are waited out.
+// picture returns what a partition holds now.
 func (tr *truth) picture(ctx context.Context, p int) (picture, error) {
-	for {
-		once, cancel := context.WithTimeout(ctx, time.Second)
-		info, err := tr.streams[p].Info(once, jetstream.WithDeletedDetails(true))
-		cancel()
-		if err == nil {
-			held := picture{info.State.FirstSeq, info.State.LastSeq, map[uint64]bool{}}
-			for _, sequence := range info.State.Deleted {
-				held.deleted[sequence] = true
-			}
-			return held, nil
-		}
-		select {
-		case <-ctx.Done():
-			return picture{}, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(10 * time.Millisecond):
-		}
+	info, err := tr.info(ctx, p, jetstream.WithDeletedDetails(true))
+	if err != nil {
+		return picture{}, err
 	}
+	held := picture{info.State.FirstSeq, info.State.LastSeq, map[uint64]bool{}}
+	for _, sequence := range info.State.Deleted {
+		held.deleted[sequence] = true
+	}
+	return held, nil
 }
 
 // wants reports whether an event is one that the follower asks for, if it follows the session.
