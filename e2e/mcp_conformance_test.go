@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -210,14 +211,28 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 func startEverythingServer(t *testing.T, eras string) (url string) {
 	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	cmd := exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras) //nolint:noctx // it is killed by the test's cleanup
-	startServer(t, cmd)
+	startProcess(t, exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras)) //nolint:noctx // it is killed by the test's cleanup
 	waittest.Until(t, "the server listens", func() bool { return listens(addr) })
 	return "http://" + addr
 }
 
-// startServer starts an MCP server, which ends with the test.
-func startServer(t *testing.T, cmd *exec.Cmd) {
+// startServer starts an MCP server that prints its URL, and returns that.
+func startServer(t *testing.T, program string, args ...string) (url string) {
+	t.Helper()
+	cmd := exec.Command(program, args...) //nolint:noctx // it is killed by the test's cleanup
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	startProcess(t, cmd)
+	if url, err = bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(url)
+}
+
+// startProcess starts an MCP server, which ends with the test.
+func startProcess(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	log := &procLog{}
 	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, log

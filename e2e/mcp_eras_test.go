@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -35,7 +33,7 @@ func TestEras(t *testing.T) {
 				clients = []string{"pinned", "v1"} // each has processes of its own
 				p = startProc(t, "--upstream-command="+strings.Join([]string{packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind}, " "))
 			} else {
-				url := startServerMJS(t, packages, kind)
+				url := startServer(t, packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind)
 				p, change = startProc(t, "--upstream="+url), []string{url + "/change"}
 			}
 			args := append([]string{abs(t, "testdata/mcp/eras.mjs"), packages.dir, p.api() + "/mcp", strings.Join(clients, ",")}, change...)
@@ -61,22 +59,6 @@ func TestEras(t *testing.T) {
 			}
 		})
 	}
-}
-
-// startServerMJS starts an MCP server of the TypeScript SDKs. It ends with the test.
-func startServerMJS(t *testing.T, packages npmPackages, kind string) (url string) {
-	t.Helper()
-	cmd := exec.Command(packages.node(), abs(t, "testdata/mcp/server.mjs"), packages.dir, kind) //nolint:noctx // it is killed by the test's cleanup
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	startServer(t, cmd)
-	port, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("http://127.0.0.1:%s", strings.TrimSpace(port))
 }
 
 func abs(t *testing.T, path string) string {

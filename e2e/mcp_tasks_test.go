@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,7 +59,7 @@ func TestConformance_Tasks(t *testing.T) {
 	for name, stateless := range map[string]string{"2025-11-25": "-stateless=false", "2026-07-28": "-stateless"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, passed, all := startTaskServer(t, stateless), 0, 0
+			server, passed, all := startServer(t, built(t, "rejoin/e2e/taskserver"), stateless), 0, 0
 			for policy, scenarios := range taskScenarios {
 				p := startProc(t, append([]string{"--upstream=" + server, "--task-tools=failing_job=" + policy}, taskFlags...)...)
 				got := conformance(t, p.api()+"/mcp", withScenarios(t, "conformance-0.2", scenarios), []string{"--requirements", mcprev.Modern})
@@ -77,22 +75,6 @@ func TestConformance_Tasks(t *testing.T) {
 			t.Logf("conformance tasks before a server of %s without tasks: %d of %d checks passed through Rejoin", name, passed, all)
 		})
 	}
-}
-
-// startTaskServer starts a server of the suite's tools for tasks. It ends with the test.
-func startTaskServer(t *testing.T, eras string) (url string) {
-	t.Helper()
-	cmd := exec.Command(built(t, "rejoin/e2e/taskserver"), eras) //nolint:noctx // it is killed by the test's cleanup
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	startServer(t, cmd)
-	url, err = bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(url)
 }
 
 // The client of the extension's own package waits for a task while its connections are cut, also in the

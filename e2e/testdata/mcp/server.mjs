@@ -2,7 +2,7 @@
 //   node server.mjs <node_modules> <kind>
 // The kinds are modern (revision 2026-07-28 alone), both (also the earlier ones, without sessions),
 // sessions (the earlier ones), standalone (likewise, and it asks on the client's GET) and stdio.
-// Over HTTP it prints its port, and a POST to /change tells all clients that the tools have changed.
+// Over HTTP it prints its URL, and a POST to /change tells all clients that the tools have changed.
 import http from 'node:http';
 import { createRequire } from 'node:module';
 import { randomUUID } from 'node:crypto';
@@ -115,5 +115,5 @@ if (kind === 'stdio') {
     change();
     res.end();
   });
-  server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+  server.listen(0, '127.0.0.1', () => console.log(`http://127.0.0.1:${server.address().port}`));
 }
