@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // makeTarget runs a target of the repository's Makefile.
@@ -18,9 +20,7 @@ func makeTarget(t *testing.T, args ...string) {
 	cmd.Dir = ".."
 	// As root in the clone of another user, where git refuses to answer.
 	git := t.TempDir()
-	if err := os.WriteFile(filepath.Join(git, "git"), []byte("#!/bin/sh\nexit 128\n"), 0o700); err != nil { //nolint:gosec // to be run
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(git, "git"), []byte("#!/bin/sh\nexit 128\n"), 0o700)) //nolint:gosec // to be run
 	cmd.Env = append(os.Environ(), "PATH="+git+":"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -79,14 +79,9 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 func TestMake_VersionIsTheTagOfThePrograms(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Value(filepath.Abs(".."))(t)
 	text := "include " + filepath.Join(root, "Makefile") + "\nversion: ; @echo '$(VERSION)'\n"
-	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "Makefile"), []byte(text), 0o600))
 	script := `git init -q && git -c user.name=Ann -c user.email=ann@rejoin.example commit -q --allow-empty -m begin
 		for tag in v0.1.0 shared/v0.1.0 shared/mcpstore/v0.1.0; do git tag $tag; done; make -s version`
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
@@ -100,17 +95,12 @@ func TestMake_VersionIsTheTagOfThePrograms(t *testing.T) {
 func TestMake_ToolsOfAFolderWithASpace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a clone")
-	text, err := os.ReadFile(filepath.Join("..", "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile(filepath.Join("..", "Makefile")))(t)
 	// It installs nothing, and prints where it would.
 	const fakeGo = "#!/bin/sh\n[ \"$1\" != install ] || echo \"$GOBIN\"\n"
 	for name, data := range map[string]string{"Makefile": string(text), "bin/go": fakeGo} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(data), 0o700)); err != nil { //nolint:gosec // to be run
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(data), 0o700))) //nolint:gosec // to be run
 	}
 	cmd := exec.CommandContext(t.Context(), "make", "-s", "nfpm")
 	cmd.Dir = dir

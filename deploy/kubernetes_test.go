@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rejoin/deploy/credentials"
+	"rejoin/shared/must"
 )
 
 // workload is a Deployment or a StatefulSet.
@@ -45,28 +46,18 @@ func readManifests(t *testing.T) manifests {
 		copyTo(t, name, filepath.Join(dir, name))
 	}
 	keys := filepath.Join(dir, "keys")
-	if err := errors.Join(credentials.MakeCertificates(keys), credentials.Make(keys), credentials.Share(keys, credentials.SecretFile, "secret")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(credentials.MakeCertificates(keys), credentials.Make(keys), credentials.Share(keys, credentials.SecretFile, "secret")))
 	file := filepath.Join(dir, "kustomization.yaml")
 	text := read(t, file)
 	with := strings.Replace(text, "# - kubernetes/bridge.yaml", "- kubernetes/bridge.yaml", 1)
 	if with == text {
 		t.Fatal("the bridge is not in the kustomization")
 	}
-	if err := os.WriteFile(file, []byte(with), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(with), 0o600))
+	resources := must.Value(krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir))(t)
 	m := manifests{configs: map[string]map[string]string{}}
 	for _, r := range resources.Resources() {
-		data, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Value(r.AsYAML())(t)
 		strict := func(object any) {
 			if err := yaml.UnmarshalStrict(data, object); err != nil {
 				t.Errorf("%s %s: %v", r.GetKind(), r.GetName(), err)
@@ -320,15 +311,10 @@ func TestKubernetes_NATSConfigurationIsValid(t *testing.T) {
 		}
 		for key, text := range data {
 			text = strings.ReplaceAll(text, "/etc/nats/", dir+"/")
-			if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, key), []byte(text), 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, key), []byte(text), 0o600)))
 		}
 	}
-	options, err := server.ProcessConfigFile(filepath.Join(dir, "cluster.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	options := must.Value(server.ProcessConfigFile(filepath.Join(dir, "cluster.conf")))(t)
 	var hosts []string
 	for _, route := range options.Routes {
 		hosts = append(hosts, route.Hostname())
@@ -418,9 +404,6 @@ func copyTo(t *testing.T, from, to string) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile(file))(t)
 	return string(data)
 }

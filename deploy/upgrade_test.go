@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // An upgrade of a cluster ends at the first container that does not become healthy.
@@ -22,10 +24,8 @@ func TestReadme_UpgradeEndsAtAFailure(t *testing.T) {
 	dir := t.TempDir()
 	asked := filepath.Join(dir, "asked")
 	docker := "#!/bin/sh\necho \"$*\" >>" + asked + "\n! expr \"$*\" : '.*nats-1' >/dev/null\n"
-	if err := os.WriteFile(filepath.Join(dir, "docker"), []byte(docker), 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", block) //nolint:gosec // of the document
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(docker), 0o700)) //nolint:gosec // a program
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", block)                       //nolint:gosec // of the document
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -45,10 +45,7 @@ func TestProxy_ConnectionsFitIntoMemory(t *testing.T) {
 		if found == nil {
 			t.Fatalf("%s has no %s", file, pattern)
 		}
-		n, err := strconv.Atoi(found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Value(strconv.Atoi(found[1]))(t)
 		return n
 	}
 	most := number("proxy/haproxy.cfg", `fd-hard-limit (\d+)`) / 2

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -30,9 +31,7 @@ func (p *proc) dialH2(window uint32, take func(http2.Frame)) *h2 {
 	config.NextProtos = []string{http2.NextProtoTLS}
 	conn := p.dialTLS(config)
 	a := &h2{p.t, conn, http2.NewFramer(conn, conn), 1}
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Value(io.WriteString(conn, http2.ClientPreface))(p.t)
 	a.send(func() error {
 		return a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -168,12 +169,8 @@ func TestAttackLogInjection(t *testing.T) {
 			msg := nats.NewMsg("mcp.ingest." + strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged) + ".t")
 			msg.Header = nats.Header{"Event-Type": {line}}
 			msg.Data = []byte(forged)
-			if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
-				t.Fatal(err)
-			}
-			if err := nc.Publish("mcp.0."+strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged)+".=.t", []byte(forged)); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(nc.RequestMsg(msg, waittest.Timeout))(t)
+			must.NoError(t, nc.Publish("mcp.0."+strings.NewReplacer(" ", "", "\r", "", "\n", "", ".", "").Replace(forged)+".=.t", []byte(forged)))
 			p.stop() // so that everything has been logged
 
 			if !strings.Contains(p.log.String(), "forged") {
@@ -213,10 +210,7 @@ func checkLogLine(t *testing.T, format, line string) {
 
 func jsonOf(t *testing.T, v any) string {
 	t.Helper()
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(json.Marshal(v))(t)
 	return string(b)
 }
 
@@ -284,10 +278,7 @@ func files(t *testing.T, parent string) string {
 	t.Helper()
 	var names []string
 	for _, dir := range []string{parent, filepath.Join(parent, "data")} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := must.Value(os.ReadDir(dir))(t)
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}

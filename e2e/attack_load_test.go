@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -41,10 +42,7 @@ func (p *proc) metric(name string) float64 {
 	p.t.Helper()
 	for line := range strings.Lines(do(p.t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body) {
 		if text, ok := strings.CutPrefix(line, name+" "); ok {
-			value, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			value := must.Value(strconv.ParseFloat(strings.TrimSpace(text), 64))(p.t)
 			return value
 		}
 	}
@@ -138,10 +136,7 @@ func trickle(conn net.Conn, begin, piece string, over <-chan struct{}) {
 
 func readAnswer(t testing.TB, conn net.Conn) answer {
 	t.Helper()
-	a, err := whole(http.ReadResponse(bufio.NewReader(conn), nil)) //nolint:bodyclose // whole closes it
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Value(whole(http.ReadResponse(bufio.NewReader(conn), nil)))(t) //nolint:bodyclose // whole closes it
 	return a
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -38,9 +39,7 @@ func TestAttack_RegistryOlderThanLog(t *testing.T) {
 		"torn":       func(t *testing.T, folder, _ string) { truncateNewest(t, folder, 50) },
 		"emptied":    func(t *testing.T, folder, _ string) { truncateNewest(t, folder, 0) },
 		"lost": func(t *testing.T, folder, _ string) {
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.RemoveAll(folder))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,9 +83,7 @@ func TestAttack_TrimLost(t *testing.T) {
 		"alone": {func(t *testing.T, p *proc) {
 			// A slow machine has one for some of the events, and another for the rest.
 			for _, trim := range p.trims() {
-				if err := p.partition0().SecureDeleteMsg(t.Context(), trim); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, p.partition0().SecureDeleteMsg(t.Context(), trim))
 			}
 			p.stop()
 		}, &procGap{Reason: "damaged"}},
@@ -127,16 +124,10 @@ func TestAttack_TrimLost(t *testing.T) {
 // partition0 is the only partition of a log, as its NATS server has it.
 func (p *proc) partition0() jetstream.Stream {
 	p.t.Helper()
-	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect("nats://" + p.addrs["--nats-addr"]))(p.t)
 	p.t.Cleanup(nc.Close)
 	js := natstest.JetStream(p.t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
-	stream, err := js.Stream(p.t.Context(), "MCP_0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(p.t.Context(), "MCP_0"))(p.t)
 	return stream
 }
 

@@ -20,15 +20,14 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
 // pause stops a program with SIGSTOP and waits until it is stopped. resume continues it.
 func (p *program) pause(t *testing.T) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	waittest.Until(t, "the process is stopped", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && bytes.Contains(stat, []byte(") T "))
@@ -37,9 +36,7 @@ func (p *program) pause(t *testing.T) {
 
 func (p *program) resume(t *testing.T) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
 // at returns what a test needs of an edge to subscribe there.
@@ -85,16 +82,11 @@ func aim(t *testing.T, size int, ingest string) *volley {
 	t.Helper()
 	v := &volley{t: t, host: strings.TrimPrefix(ingest, "http://"), answers: make(chan volleyAnswer, size)}
 	for range size {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", v.host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Value(new(net.Dialer).DialContext(t.Context(), "tcp", v.host))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
 		v.conns = append(v.conns, conn)
-		if _, err := fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host))(t)
 		readAnswer(t, conn)
 	}
 	return v
@@ -106,9 +98,7 @@ func (v *volley) fire(path string) {
 	for i, conn := range v.conns {
 		body := attackMessage(i + 1)
 		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, v.host, len(body), body); err != nil {
-			v.t.Fatal(err)
-		}
+		must.Value(fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, v.host, len(body), body))(v.t)
 		go func() {
 			a, err := whole(http.ReadResponse(bufio.NewReader(conn), nil)) //nolint:bodyclose // whole closes it
 			if err != nil {
@@ -169,9 +159,7 @@ func (s *tap) read(last int) transcript {
 			}
 		case "gap":
 			var g procGap
-			if err := json.Unmarshal(e.Data, &g); err != nil {
-				s.t.Fatal(err)
-			}
+			must.NoError(s.t, json.Unmarshal(e.Data, &g))
 			got.gaps = append(got.gaps, g)
 		case "close":
 			got.closed = true
@@ -233,16 +221,13 @@ func (got transcript) missing(stored map[int]string) (numbers []int) {
 // folderOf returns a stream's folder within a store.
 func folderOf(t *testing.T, store, stream string) (folder string, ok bool) {
 	t.Helper()
-	err := filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
+	must.NoError(t, filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() == stream {
 			folder = path
 			return fs.SkipAll
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return folder, folder != ""
 }
 
@@ -259,15 +244,9 @@ func mustFolder(t *testing.T, store, stream string) string {
 // blocksOf returns the paths of a stream's blocks, oldest first.
 func blocksOf(t *testing.T, folder string) (paths []string) {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(folder, "msgs", "*.blk"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths = must.Value(filepath.Glob(filepath.Join(folder, "msgs", "*.blk")))(t)
 	number := func(path string) int {
-		n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Value(strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk")))(t)
 		return n
 	}
 	slices.SortFunc(paths, func(a, b string) int { return number(a) - number(b) })
@@ -278,9 +257,7 @@ func blocksOf(t *testing.T, folder string) (paths []string) {
 // at all. The server then reads the blocks.
 func removeIndex(t *testing.T, folder string) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(folder, "msgs", "index.db")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(filepath.Join(folder, "msgs", "index.db")))
 }
 
 // truncateNewest truncates the newest block of a stream, as a power cut does.
@@ -309,17 +286,13 @@ func truncate(t *testing.T, path string, percent int64) {
 // putBack makes a folder what its copy is.
 func putBack(t *testing.T, folder, backup string) {
 	t.Helper()
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.RemoveAll(folder))
 	copyFolder(t, folder, backup)
 }
 
 func copyFolder(t *testing.T, to, from string) {
 	t.Helper()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.CopyFS(to, os.DirFS(from)))
 }
 
 // slowLink is a TCP proxy to a NATS server that can stand still without closing anything,
@@ -358,10 +331,7 @@ type lateFrame struct {
 // newSlowLink starts a proxy, which ends with the test.
 func newSlowLink(t *testing.T, target string) *slowLink {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	l := &slowLink{target: target, ln: ln, conns: map[net.Conn]bool{}, stalled: map[direction]bool{}}
 	l.changed = sync.NewCond(&l.mu)
 	l.pumps.Go(func() {
@@ -560,15 +530,9 @@ func builtWithClock(t *testing.T, pkg string, by time.Duration) (name string) {
 	builds.Lock()
 	defer builds.Unlock()
 	name = fmt.Sprintf("%s%+ds", filepath.Base(pkg), int64(by/time.Second))
-	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Value(exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output())(t)
 	file := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := must.Value(os.ReadFile(file))(t)
 	const read = "sec, nsec, mono := runtimeNow()\n"
 	if bytes.Count(source, []byte(read)) != 1 {
 		t.Fatalf("%s does not read the clock as expected", file)
@@ -576,14 +540,9 @@ func builtWithClock(t *testing.T, pkg string, by time.Duration) (name string) {
 	changed := strings.Replace(string(source), read, read+fmt.Sprintf("\tsec += %d\n", int64(by/time.Second)), 1)
 	dir := t.TempDir()
 	replacement, overlay := filepath.Join(dir, "time.go"), filepath.Join(dir, "overlay.json")
-	paths, err := json.Marshal(map[string]map[string]string{"Replace": {file: replacement}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Value(json.Marshal(map[string]map[string]string{"Replace": {file: replacement}}))(t)
 	for name, data := range map[string][]byte{replacement: []byte(changed), overlay: paths} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(name, data, 0o600))
 	}
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-overlay="+overlay, "-o", filepath.Join(scratch, name), pkg).CombinedOutput() //nolint:gosec // our own program
 	if err != nil {

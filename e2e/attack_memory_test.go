@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -24,26 +25,17 @@ const mostAbove = 256 << 20
 // memory returns a number of the program's /proc/PID/status, in bytes.
 func (p *proc) memory(name string) int64 {
 	p.t.Helper()
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/status"))(p.t)
 	_, rest, _ := strings.Cut(string(text), "\n"+name+":")
 	kilobytes, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, err := strconv.ParseInt(kilobytes, 10, 64)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	n := must.Value(strconv.ParseInt(kilobytes, 10, 64))(p.t)
 	return n << 10
 }
 
 // descriptors returns how many files and sockets the program has open.
 func (p *proc) descriptors() int {
 	p.t.Helper()
-	all, err := os.ReadDir("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/fd")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	all := must.Value(os.ReadDir("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/fd"))(p.t)
 	return len(all)
 }
 
@@ -208,9 +200,7 @@ func TestAttackAbandonedPolls(t *testing.T) {
 	before := p.descriptors()
 	for range 500 {
 		conn := p.dial("--edge-addr")
-		if _, err := io.WriteString(conn, "GET "+streamPath("polled", "other")+"?wait=60 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\nx"); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(io.WriteString(conn, "GET "+streamPath("polled", "other")+"?wait=60 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\nx"))(t)
 		_ = conn.Close()
 	}
 	began := time.Now()

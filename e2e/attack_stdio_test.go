@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // spyServer is an MCP server that tells of itself, in its answer to initialize, what it found
@@ -27,25 +29,17 @@ func TestAttackStdioServerReadsItsBridge(t *testing.T) {
 	dir := t.TempDir()
 	server, secret := filepath.Join(dir, "server.sh"), filepath.Join(dir, "secret")
 	for name, text := range map[string]string{server: spyServer, secret: "secret-of-a-descriptor"} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	t.Setenv("SECRET", "secret-of-the-environment")
 	t.Setenv("WANTED", "given-by-name")
-	inherited, err := os.Open(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	inherited := must.Value(os.Open(secret))(t)
 	defer func() { _ = inherited.Close() }()
 	p := newProc(t, filepath.Join(dir, "data"), "--upstream-command=sh "+server, "--upstream-env=WANTED")
 	p.prepare = func(cmd *exec.Cmd) {
 		cmd.ExtraFiles = []*os.File{inherited}
 		if os.Geteuid() == 0 { // with capabilities root reads any memory
-			setpriv, err := exec.LookPath("setpriv")
-			if err != nil {
-				t.Fatal(err)
-			}
+			setpriv := must.Value(exec.LookPath("setpriv"))(t)
 			cmd.Path, cmd.Args = setpriv, append([]string{setpriv, "--bounding-set=-all"}, cmd.Args...)
 		}
 	}

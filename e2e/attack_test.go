@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/web/webtest"
 )
 
@@ -84,10 +85,7 @@ func TestAttackForgedToken(t *testing.T) {
 		if change != nil {
 			change(&token)
 		}
-		text, err := token.Sign([]byte(secret))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(token.Sign([]byte(secret)))(t)
 		return text
 	}
 	good := signed(authtest.Secret, nil)
@@ -127,10 +125,7 @@ func TestAttackSessionGuessing(t *testing.T) {
 	seen := func(a answer) string {
 		h := maps.Clone(a.header)
 		h.Del("Date")
-		text, err := json.Marshal(h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(json.Marshal(h))(t)
 		return string(text) + a.body
 	}
 	there, nothing := attempts("s"), attempts("x")

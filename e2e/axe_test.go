@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"rejoin/shared/must"
 )
 
 // looks are those in which each page is checked.
@@ -30,10 +31,7 @@ func (b *browser) look(theme string, width, height int64) {
 // accessible checks the page as it is, in all looks, with axe.
 func (b *browser) accessible(what string) {
 	b.t.Helper()
-	axe, err := os.ReadFile(installed(b.t, "axe").path("axe-core", "axe.min.js"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	axe := must.Value(os.ReadFile(installed(b.t, "axe").path("axe-core", "axe.min.js")))(b.t)
 	script[bool](b, string(axe)+"; true")
 	for _, look := range looks {
 		b.look(look.theme, look.width, look.height)

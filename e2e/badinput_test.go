@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 const jsonType = "application/json"
@@ -88,18 +90,12 @@ func TestBadInput_StoresNothing(t *testing.T) {
 			if headers == nil && c.body != "" || c.method == "POST" && headers == nil {
 				headers = []string{"Content-Type", jsonType}
 			}
-			req, err := newRequest(c.method, p.api(), c.body, headers...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := must.Value(newRequest(c.method, p.api(), c.body, headers...))(t)
 			// Go's own parser of URLs would change or refuse some.
 			if req.URL.Opaque = c.path; strings.HasPrefix(c.path, "//") {
 				req.URL.Opaque = p.api() + c.path
 			}
-			a, err := trySend(client, req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := must.Value(trySend(client, req))(t)
 			a.got(t, c.status)
 			if a.status == 405 && !strings.Contains(a.header.Get("Allow"), "OPTIONS") {
 				t.Errorf("Allow is %q", a.header.Get("Allow"))

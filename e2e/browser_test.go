@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -78,9 +79,7 @@ func openBrowser(t testing.TB, more ...chromedp.ExecAllocatorOption) *browser {
 		}
 	})
 	// The tab lives as long as the context of the first call.
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
 	return &browser{t: t, ctx: ctx}
 }
 
@@ -119,9 +118,7 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, waittest.Timeout)
 	defer cancel()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		b.t.Fatal(err)
-	}
+	must.NoError(b.t, chromedp.Do(ctx, steps...))
 }
 
 // script evaluates JavaScript.
@@ -378,13 +375,8 @@ func TestPlayground_CopyAsCurl(t *testing.T) {
 	b.click("publish")
 	b.shows("detail", "1 published since the cut")
 	read := command("read")
-	out, err := read.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := read.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Value(read.StdoutPipe())(t)
+	must.NoError(t, read.Start())
 	first := ""
 	for lines := bufio.NewScanner(out); !strings.Contains(first, `["`) && !strings.Contains(first, `"text"`) && lines.Scan(); {
 		first = lines.Text()

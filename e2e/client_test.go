@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -38,10 +39,7 @@ func (a answer) got(t testing.TB, status int) {
 // do sends a request, and reads the answer.
 func do(t testing.TB, method, url, body string, headers ...string) answer {
 	t.Helper()
-	a, err := try(method, url, body, headers...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Value(try(method, url, body, headers...))(t)
 	return a
 }
 
@@ -182,10 +180,7 @@ type tap struct {
 // subscribe connects; lastID may be empty.
 func (p *proc) subscribe(path, lastID string) *tap {
 	p.t.Helper()
-	s, err := p.tryTap(path, lastID)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	s := must.Value(p.tryTap(path, lastID))(p.t)
 	if s.resp.StatusCode != http.StatusOK {
 		p.t.Fatalf("%s after %q: %s", path, lastID, s.resp.Status)
 	}
@@ -271,9 +266,7 @@ type procGap struct {
 func (s *tap) gap() procGap {
 	s.t.Helper()
 	var g procGap
-	if err := json.Unmarshal(s.next("gap").Data, &g); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, json.Unmarshal(s.next("gap").Data, &g))
 	return g
 }
 
@@ -283,8 +276,6 @@ func (s *tap) connected() (resumed bool) {
 	var c struct {
 		Resumed bool `json:"resumed"`
 	}
-	if err := json.Unmarshal(s.next("connect").Data, &c); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, json.Unmarshal(s.next("connect").Data, &c))
 	return c.Resumed
 }

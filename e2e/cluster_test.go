@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -114,10 +115,7 @@ func (c *natsCluster) flag() string { return "--nats-url=" + c.urls() }
 // lives returns, for each partition, what the janitor has written down of the servers.
 func (c *natsCluster) lives() []string {
 	c.t.Helper()
-	nc, err := nats.Connect(c.urls())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(c.urls()))(c.t)
 	defer nc.Close()
 	js := natstest.JetStream(c.t, nc)
 	lives := make([]string, partitions)
@@ -166,10 +164,7 @@ func (c *natsCluster) waitNoted(before []string) {
 // waitCurrent waits until all streams have a leader and all their replicas.
 func (c *natsCluster) waitCurrent() {
 	c.t.Helper()
-	nc, err := nats.Connect(c.urls())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(c.urls()))(c.t)
 	defer nc.Close()
 	waittest.Until(c.t, "the cluster is current", func() bool { return natstest.Behind(c.t.Context(), nc) == nil })
 }

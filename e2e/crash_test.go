@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -45,10 +46,7 @@ func sequenceOf(t testing.TB, id string) uint64 {
 	if id == "" {
 		return 0
 	}
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Value(event.ParseID(id))(t)
 	return parsed.Sequence
 }
 
@@ -92,10 +90,7 @@ func TestResume_QuietStreamWhoseEventsExpired(t *testing.T) {
 // wait for 3 s only. earlier is an event ID of the stream, of the generation that the log had before.
 func (p *proc) begun(path, earlier string) {
 	p.t.Helper()
-	before, err := event.ParseID(earlier)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	before := must.Value(event.ParseID(earlier))(p.t)
 	waittest.Until(p.t, "the generation is begun", func() bool {
 		var page struct{ Cursor string }
 		a, err := try(http.MethodGet, p.api()+path+"?from=now", "", "Accept", "application/json")

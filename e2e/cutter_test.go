@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // serve starts an HTTP server, which ends with the test and cuts its connections then.
@@ -28,10 +30,7 @@ func serve(t testing.TB, handler http.HandlerFunc) *httptest.Server {
 // error for, and without the server, it answers 502.
 func newHTTPProxy(t testing.TB, target string, pass func(*http.Response) error) *httptest.Server {
 	t.Helper()
-	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := must.Value(url.Parse(target))(t)
 	proxy := &httputil.ReverseProxy{
 		Transport:      &http.Transport{DisableKeepAlives: true},
 		FlushInterval:  -1,
@@ -62,10 +61,7 @@ type cutter struct {
 // newCutter starts a proxy, which ends with the test.
 func newCutter(t testing.TB, targets ...string) *cutter {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	c := &cutter{ln: ln, targets: targets, conns: map[net.Conn]bool{}, left: -1}
 	c.handling.Go(func() {
 		for {

@@ -20,6 +20,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -44,10 +45,7 @@ func (p *proc) nats(t testing.TB, opts ...nats.Option) *nats.Conn {
 	if key, err := nats.NkeyOptionFromSeed(filepath.Join(p.data, "nats.nk")); err == nil {
 		opts = append(opts, key)
 	}
-	nc, err := nats.Connect("nats://"+p.addrs["--nats-addr"], opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect("nats://"+p.addrs["--nats-addr"], opts...))(t)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -63,10 +61,7 @@ func lifeOf(t testing.TB, nc *nats.Conn, session string) string {
 	t.Helper()
 	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	s := event.Subject{Partition: event.Partition(session, partitions), Session: session, Kind: event.Open}
-	log, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Value(js.Stream(t.Context(), fmt.Sprintf("MCP_%d", s.Partition)))(t)
 	opening, err := log.GetLastMsgForSubject(t.Context(), s.String())
 	if err != nil {
 		t.Fatalf("the opening of the session %s: %v", session, err)
@@ -109,14 +104,8 @@ func TestDirectPublish(t *testing.T) {
 func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 	t.Helper()
 	js := natstest.JetStream(t, p.nats(t))
-	stream, err := js.Stream(t.Context(), fmt.Sprint("MCP_", s.Partition))
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(s.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(t.Context(), fmt.Sprint("MCP_", s.Partition)))(t)
+	info := must.Value(stream.Info(t.Context(), jetstream.WithSubjectFilter(s.String())))(t)
 	return info.State.Subjects[s.String()]
 }
 
@@ -158,10 +147,7 @@ func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 
 // What the document says of other languages is what is computed here.
 func TestDirectPublish_AsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/publishing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile("../docs/publishing.md"))(t)
 	for _, want := range []string{
 		fmt.Sprintf("`demo` is in %d and `a/b` in %d", event.Partition("demo", 16), event.Partition("a/b", 16)),
 		"`" + eventlog.MessageID("demo", "f5kq2vznf3hc", "main", "k", 0) + "`",
@@ -295,9 +281,7 @@ func (p *proc) rawNATS(t *testing.T) rawNATS {
 
 func (r rawNATS) write(text string) {
 	r.t.Helper()
-	if _, err := io.WriteString(r.conn, text); err != nil {
-		r.t.Fatal(err)
-	}
+	must.Value(io.WriteString(r.conn, text))(r.t)
 }
 
 func (r rawNATS) publish(s stray) {
@@ -403,14 +387,10 @@ func (p *proc) endWith(t *testing.T, subject string, n int) {
 	last := nats.NewMsg(subject)
 	last.Header.Set("Rejoin-Final", "1")
 	last.Data = []byte(numbered(n + 1))
-	if _, err := nc.RequestMsg(last, waittest.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(nc.RequestMsg(last, waittest.Timeout))(t)
 	id := s.numbers(n+1, n+1)
 	s.next("close")
-	if _, err := nc.Request(subject, []byte(numbered(n+2)), waittest.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(nc.Request(subject, []byte(numbered(n+2)), waittest.Timeout))(t)
 	waittest.Until(t, "what came behind the end is shown", func() bool {
 		a := do(t, http.MethodGet, p.api()+streamPath("odd", "s")+"?after="+id, "", "Accept", jsonType)
 		return a.status == http.StatusOK && strings.Contains(a.body, numbered(n+2)) && strings.Contains(a.body, `"closed":false`)

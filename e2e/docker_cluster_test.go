@@ -20,6 +20,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -54,10 +55,7 @@ func (d *deployment) trust() *tls.Config {
 	d.t.Helper()
 	file := filepath.Join(d.t.TempDir(), "tls.pem")
 	d.compose("cp", "proxy:/run/tls/tls.pem", file)
-	certificate, err := os.ReadFile(file)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	certificate := must.Value(os.ReadFile(file))(d.t)
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(certificate) {
 		d.t.Fatalf("%s is no certificate", certificate)
@@ -112,16 +110,10 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		// A cluster that is slow at the moment says 503, and it is tried again.
 		waittest.Until(t, fmt.Sprintf("message %d is stored", n), func() bool {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n))))(t)
 			req.Header.Set("Content-Type", "application/json")
 			req.Header.Set("Idempotency-Key", fmt.Sprint(n))
-			resp, err := c.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must.Value(c.Do(req))(t)
 			_ = resp.Body.Close()
 			if resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusCreated {
 				t.Fatal(resp.Status)
@@ -169,24 +161,15 @@ func (d *deployment) sticks(t *testing.T) {
 		if i%2 == 0 {
 			path = "/v1/sessions/sticky/events"
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, d.url+path, http.NoBody))(t)
 		req.Header.Set("Accept", "text/event-stream")
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Value(c.Do(req))(t)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 	}
 	waittest.Until(t, "two edges have all", func() bool {
 		sum, without := 0, 0
 		for _, each := range d.connections() {
-			n, err := strconv.Atoi(each)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Value(strconv.Atoi(each))(t)
 			if sum += n; n == 0 {
 				without++
 			}
@@ -256,8 +239,6 @@ func (d *deployment) wasAllowed(t *testing.T) {
 func (b *browser) newTab() *browser {
 	b.t.Helper()
 	ctx, _ := chromedp.NewContext(b.ctx) // ended with b's
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil {
-		b.t.Fatal(err)
-	}
+	must.NoError(b.t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
 	return &browser{t: b.t, ctx: ctx}
 }

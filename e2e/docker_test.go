@@ -27,6 +27,7 @@ import (
 
 	"rejoin/shared/auth"
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -47,10 +48,7 @@ const upWithin = 60 * time.Second
 
 func deploy(t *testing.T, file, project string) *deployment {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	addr := ln.Addr().(*net.TCPAddr) //nolint:errcheck,forcetypeassert // it listens on TCP
 	_ = ln.Close()                   // the port is the proxy's from now on
 	d := &deployment{t: t, file: "deploy/" + file, project: project, dir: t.TempDir(), addr: addr.String(), url: "http://" + addr.String()}
@@ -169,9 +167,7 @@ func (d *deployment) isHardened(t *testing.T) {
 	holders := map[string][]string{} // of each volume
 	for _, service := range append([]string{"credentials"}, deployed...) {
 		var infos []containerInfo
-		if err := json.Unmarshal([]byte(d.run("docker", "inspect", d.container(service))), &infos); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(d.run("docker", "inspect", d.container(service))), &infos))
 		c := infos[0]
 		h := c.HostConfig
 		if c.Config.User != "65532:65532" || !h.ReadonlyRootfs || h.Privileged || len(h.CapAdd) > 0 || !slices.Contains(h.CapDrop, "ALL") ||
@@ -266,15 +262,9 @@ func (d *deployment) noticesWhoGoes(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url+streamPath("leaving", "main"), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, d.url+streamPath("leaving", "main"), http.NoBody))(t)
 	req.Header.Set("Accept", "text/event-stream")
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Value(client.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
 	waittest.Until(t, "the edge has a connection", func() bool { return connections() == "1" })
 	leave()
@@ -309,10 +299,7 @@ func (d *deployment) standsAttacks(t *testing.T) {
 	attack := func(service, port string, n int, head string, body func() io.Reader) {
 		ip := strings.TrimSpace(d.run("docker", "inspect", `--format={{(index .NetworkSettings.Networks "`+d.project+`_http").IPAddress}}`, d.container(service)))
 		for range n {
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(ip, port))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Value((&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(ip, port)))(t)
 			t.Cleanup(func() { _ = conn.Close() })
 			_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
 			all.Go(func() {
@@ -398,10 +385,7 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 	b.listen(streamPath("restarts", "main"))
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	publisher, err := rejoin.NewPublisher(rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	publisher := must.Value(rejoin.NewPublisher(rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second}))(t)
 	var last atomic.Int64 // the newest message that is stored
 	published := make(chan error, 1)
 	publishing, stop := context.WithCancel(ctx)
@@ -485,18 +469,13 @@ func receiveNumbered(ctx context.Context, url string, got *atomic.Int64) error {
 func (d *deployment) letsIn(t *testing.T) {
 	const secret = "a secret that is not much of one, but long enough"
 	env := "REJOIN_AUTH=jwt\nREJOIN_INSECURE=false\nREJOIN_JWT_AUDIENCE=e2e\nREJOIN_JWT_SECRET=" + strconv.Quote(secret) + "\n"
-	if err := os.WriteFile(filepath.Join(d.dir, "deploy", ".env"), []byte(env), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(d.dir, "deploy", ".env"), []byte(env), 0o600))
 	d.up()
 	d.isReached()
-	token, err := auth.Token{
+	token := must.Value(auth.Token{
 		Subject: "somebody", Audience: "e2e", Issued: time.Now(), Expires: time.Now().Add(time.Hour),
 		Publish: []auth.Pattern{"mine*"}, Subscribe: []auth.Pattern{"mine*"},
-	}.Sign([]byte(secret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Sign([]byte(secret)))(t)
 	bearer := []string{"Authorization", "Bearer " + token, "Content-Type", "application/json"}
 	for _, tt := range []struct {
 		method, path, body string

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // markdown lists all documents of the repository.
@@ -20,10 +22,7 @@ func markdown(t *testing.T) []string {
 // repositoryFiles lists files of the repository whose names match a pattern.
 func repositoryFiles(t *testing.T, pattern string) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", pattern).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Value(exec.CommandContext(t.Context(), "git", "-C", "..", "ls-files", "-z", "--cached", "--others", "--exclude-standard", pattern).Output())(t)
 	files := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	if len(files) < 20 {
 		t.Fatalf("there are only %q", files)
@@ -56,10 +55,7 @@ func TestDocument_LinksExist(t *testing.T) {
 	t.Parallel()
 	links := 0
 	for _, file := range markdown(t) {
-		text, err := os.ReadFile(filepath.Join("..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(os.ReadFile(filepath.Join("..", file)))(t)
 		for _, m := range linkPattern.FindAllSubmatch(code.ReplaceAll(text, nil), -1) {
 			target := string(m[1])
 			if strings.Contains(target, "://") {
@@ -78,10 +74,7 @@ func TestDocument_LinksExist(t *testing.T) {
 			if anchor == "" {
 				continue
 			}
-			there, err := os.ReadFile(to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			there := must.Value(os.ReadFile(to))(t)
 			if !anchors(string(there))[anchor] {
 				t.Errorf("%s links to %s, which has no such heading", file, target)
 			}
@@ -97,10 +90,7 @@ func TestDocument_NamedTestsExist(t *testing.T) {
 	t.Parallel()
 	var tests []string // without Test, in their order
 	for _, file := range repositoryFiles(t, "*_test.go") {
-		source, err := os.ReadFile(filepath.Join("..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := must.Value(os.ReadFile(filepath.Join("..", file)))(t)
 		for _, m := range testFunc.FindAllSubmatch(source, -1) {
 			tests = append(tests, string(m[1]))
 		}
@@ -112,10 +102,7 @@ func TestDocument_NamedTestsExist(t *testing.T) {
 	}
 	named := 0
 	for _, file := range markdown(t) {
-		text, err := os.ReadFile(filepath.Join("..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(os.ReadFile(filepath.Join("..", file)))(t)
 		var names []string
 		for _, m := range namedTest.FindAllSubmatch(text, -1) {
 			names = append(names, string(m[1]))
@@ -169,13 +156,8 @@ func TestDocument_CommandsAreBash(t *testing.T) {
 func buildElsewhere(t *testing.T, program, page string) []byte {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	shared, err := filepath.Abs("../shared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
+	shared := must.Value(filepath.Abs("../shared"))(t)
 	_, blocks := document(t, page)
 	commands := ""
 	for _, b := range blocks {
@@ -192,10 +174,7 @@ func buildElsewhere(t *testing.T, program, page string) []byte {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mod := must.Value(os.ReadFile(filepath.Join(dir, "go.mod")))(t)
 	return mod
 }
 
@@ -213,10 +192,7 @@ func TestDocument_EventStoreFromAnotherRepository(t *testing.T) {
 
 func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	t.Parallel()
-	program, err := os.ReadFile("../examples/go/publish/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Value(os.ReadFile("../examples/go/publish/main.go"))(t)
 	mod := buildElsewhere(t, string(program), "../docs/publishing.md")
 	// The document says that it brings one along.
 	if n := bytes.Count(mod, []byte("// indirect")); n != 1 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) {

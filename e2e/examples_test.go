@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -82,9 +83,7 @@ func (p *proc) example(program string, args ...string) *run {
 		t.Fatal(err)
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.error
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.cmd.Start())
 	go func() {
 		_ = r.cmd.Wait() // how it ended is in ProcessState
 		close(r.done)
@@ -163,10 +162,7 @@ var numberPattern = regexp.MustCompile(`"n":\s*(\d+)`)
 func numbersIn(t testing.TB, text string) (numbers []int) {
 	t.Helper()
 	for _, m := range numberPattern.FindAllStringSubmatch(text, -1) {
-		n, err := strconv.Atoi(m[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Value(strconv.Atoi(m[1]))(t)
 		numbers = append(numbers, n)
 	}
 	return numbers
@@ -188,9 +184,7 @@ func TestExamples_Publishing(t *testing.T) {
 				args := append(slices.Clone(e.args), "demo", stream)
 				if e.file {
 					file := filepath.Join(t.TempDir(), "lines")
-					if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, os.WriteFile(file, []byte(lines), 0o600))
 					args = append(args, file)
 				}
 				if key = strings.ReplaceAll(e.key, "%", key); strings.HasPrefix(key, "-") {
@@ -313,9 +307,7 @@ func TestExamples_Usage(t *testing.T) {
 func TestExamples_LastStatusIs408(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
-	if err := os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf 408\n"), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf 408\n"), 0o700)) //nolint:gosec // it is a program
 	cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish.sh", "demo", "main")
 	cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
@@ -356,9 +348,7 @@ func TestExamples_ManyEndInTime(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
 	curl := "#!/bin/sh\necho \"$@\" >>'" + tools + "/requests'\nprintf 400\n"
-	if err := os.WriteFile(filepath.Join(tools, "curl"), []byte(curl), 0o700); err != nil { //nolint:gosec // it is a program
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(tools, "curl"), []byte(curl), 0o700)) //nolint:gosec // it is a program
 	for seconds, most := range map[int]int{0: 115, 50: 65} {
 		cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish-many.sh", "demo", "main", "/dev/null")
 		cmd.Env = append(os.Environ(), "SECONDS="+strconv.Itoa(seconds), "PATH="+tools+":"+os.Getenv("PATH"))
@@ -380,10 +370,7 @@ func TestExamples_ManyEndInTime(t *testing.T) {
 // failed attempt is reported before.
 func TestExamples_Suspend(t *testing.T) {
 	t.Parallel()
-	examples, err := filepath.Abs("../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	examples := must.Value(filepath.Abs("../examples"))(t)
 	python := `
 import sys, time
 sys.path.insert(0, sys.argv[1] + "/python")
@@ -421,9 +408,7 @@ await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(file, []byte(run[1]), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile(file, []byte(run[1]), 0o600))
 			cmd := exec.CommandContext(t.Context(), run[0], file, examples) //nolint:gosec // from here
 			cmd.Env = append(os.Environ(), "NODE_NO_WARNINGS=1", "PYTHONDONTWRITEBYTECODE=1")
 			if out, err := cmd.CombinedOutput(); err != nil || string(out) != run[2] {
@@ -438,13 +423,8 @@ func TestExamples_NATSMissing(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
 	for _, name := range []string{"bash", "od", "tr", "sleep"} {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
-		}
+		path := must.Value(exec.LookPath(name))(t)
+		must.NoError(t, os.Symlink(path, filepath.Join(tools, name)))
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(tools, "bash"), "../examples/nats/publish.sh", "demo", "main")
 	cmd.Env = []string{"PATH=" + tools}
@@ -499,9 +479,7 @@ func TestExamples_Subscribing(t *testing.T) {
 				t.Errorf("it says %s", r.errors())
 			}
 
-			if err := os.WriteFile(file, []byte("main_0000000_1"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile(file, []byte("main_0000000_1"), 0o600))
 			r = follow()
 			r.until(7)
 			p.close("/v1/sessions/demo/streams/main")
@@ -517,9 +495,7 @@ func TestExamples_Subscribing(t *testing.T) {
 			if code := r.end(); code != 0 || r.text()+r.errors() != "" {
 				t.Errorf("behind the end it says %d %s%s", code, r.text(), r.errors())
 			}
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Remove(file))
 			p.stop()
 			p.args = append(p.args, "--auth=jwt", "--jwt-secret-file="+secretFile(t), "--jwt-audience=e2e")
 			p.start()
@@ -616,9 +592,7 @@ func TestExamples_PublishInterrupted(t *testing.T) {
 			r := p.example("rejoin/examples/go/publish", "demo", "main")
 			r.write("[1]\n")
 			<-asked
-			if err := r.cmd.Process.Signal(sent); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, r.cmd.Process.Signal(sent))
 			if code := r.end(); code != 1 || !strings.Contains(r.errors(), "it may be stored or not") || strings.Contains(r.errors(), "not stored:") {
 				t.Errorf("exit code %d\n%s", code, r.errors())
 			}
@@ -629,8 +603,6 @@ func TestExamples_PublishInterrupted(t *testing.T) {
 func secretFile(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "jwt.secret")
-	if err := os.WriteFile(file, bytes.Repeat([]byte("secret "), 10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("secret "), 10), 0o600))
 	return file
 }

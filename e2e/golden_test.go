@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -48,10 +49,7 @@ func (p *proc) transcript(path string, enough func(string) bool, headers ...stri
 // word, and the edge hears of it a moment later.
 func (p *proc) arrived(session, id string) {
 	p.t.Helper()
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	parsed := must.Value(event.ParseID(id))(p.t)
 	waittest.Until(p.t, "the edge has "+id, func() bool {
 		a := do(p.t, http.MethodGet, p.api()+"/v1/sessions/"+session+"/events", "", "Accept", "application/json")
 		cursor, err := event.ParseID(stringIn(p.t, a.body, "cursor"))
@@ -108,18 +106,11 @@ func golden(t *testing.T, name, got string) {
 	file := filepath.Join("testdata", name+".golden")
 	got = normal(got)
 	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll("testdata", 0o755))
+		must.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Value(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("%s differs\ngot:\n%s\nwant:\n%s", file, got, want)
 	}

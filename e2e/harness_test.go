@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -169,9 +170,7 @@ func (p *proc) start() {
 	p.checkRaces()
 	p.log = &procLog{}
 	p.cmd.Stderr = p.log
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must.NoError(p.t, p.cmd.Start())
 	p.done = make(chan struct{})
 	go func() {
 		_ = p.cmd.Wait() // how it ended is in ProcessState
@@ -226,9 +225,7 @@ func (p *proc) kill() {
 // stop ends the program as Ctrl-C does, and expects exit code 0.
 func (p *proc) stop() {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		p.t.Fatal(err)
-	}
+	must.NoError(p.t, p.cmd.Process.Signal(os.Interrupt))
 	waittest.Receive(p.t, "the program stops", p.done)
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("the program stopped with exit code %d\n%s", code, p.log.tail(20))

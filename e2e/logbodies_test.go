@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -49,17 +50,12 @@ func speakSecrets(t *testing.T, p *proc) {
 	}
 	do(t, http.MethodPost, path, "["+good+","+good+"]", "Content-Type", "application/vnd.rejoin.messages+json")
 
-	nc, err := nats.Connect("nats://" + p.addrs["--nats-addr"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect("nats://" + p.addrs["--nats-addr"]))(t)
 	defer nc.Close()
 	straight := event.Subject{Partition: event.Partition("d", partitions), Session: "d", Stream: "t"}.String()
 	for _, body := range all {
 		if int64(len(body)) < nc.MaxPayload() {
-			if _, err := nc.Request("mcp.ingest.s.t", []byte(body), waittest.Timeout); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(nc.Request("mcp.ingest.s.t", []byte(body), waittest.Timeout))(t)
 			_, _ = nc.Request(straight, []byte(body), waittest.Timeout) // one is too large
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/waittest"
 )
@@ -113,12 +114,9 @@ func TestMCP_UsersAreAskedAtOnce(t *testing.T) {
 					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": name + " about " + r.Params.Message}}, nil
 				},
 			})
-			session, err := c.Connect(ctx, &mcp.StreamableClientTransport{
+			session := must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{
 				Endpoint: p.api() + "/mcp", HTTPClient: &http.Client{Transport: withToken{token, transport}},
-			}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 			clients = append(clients, client{name, session})
 		}
 	}

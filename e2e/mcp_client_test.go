@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -142,10 +143,7 @@ var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCa
 func typeScript(t testing.TB, sdk, url, tool string, args any, revision ...string) *mcpCall {
 	t.Helper()
 	packages := npm(t)
-	text, err := json.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(json.Marshal(args))(t)
 	c := &mcpCall{t: t}
 	c.run(packages.node(), append([]string{filepath.Join("testdata", "mcp", "client.mjs"), packages.path(sdk), url, tool, string(text)}, revision...)...)
 	return c
@@ -171,17 +169,9 @@ func (c *mcpCall) run(program string, args ...string) {
 	cmd.Env = append(os.Environ(), "HOME="+c.t.TempDir(), "MCP_INSPECTOR_SECRET_STORE=memory")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	in := must.Value(cmd.StdinPipe())(c.t)
+	out := must.Value(cmd.StdoutPipe())(c.t)
+	must.NoError(c.t, cmd.Start())
 	c.ended = make(chan struct{})
 	go func() {
 		defer close(c.ended)
@@ -269,10 +259,7 @@ func connectGoAs(ctx context.Context, t testing.TB, url, revision string, option
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
 	t.Cleanup(transport.CloseIdleConnections)
 	c := mcp.NewClient(&mcp.Implementation{Name: "rejoin-e2e", Version: "1"}, options)
-	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 	return session
 }
 

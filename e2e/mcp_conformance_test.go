@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -175,16 +176,10 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 	if exit := (*exec.ExitError)(nil); err != nil && (suite == official || !errors.As(err, &exit)) { // it fails what is not scored, too
 		t.Errorf("the suite ended: %v\n%s", err, out)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "server-*", "checks.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Value(filepath.Glob(filepath.Join(dir, "server-*", "checks.json")))(t)
 	all := checks{}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Value(os.ReadFile(file))(t)
 		var list []struct{ ID, Status, ErrorMessage string }
 		if err := json.Unmarshal(data, &list); err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -236,9 +231,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	log := &procLog{}
 	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -168,10 +169,7 @@ func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 // closes its connection.
 func callsBucket(ctx context.Context, t testing.TB, urls string) (kv jetstream.KeyValue, done func()) {
 	t.Helper()
-	nc, err := nats.Connect(urls)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(urls))(t)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		nc.Close()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"rejoin/shared/must"
 )
 
 // did is what testdata/mcp/eras.mjs prints.
@@ -63,9 +64,6 @@ func TestEras(t *testing.T) {
 
 func abs(t *testing.T, path string) string {
 	t.Helper()
-	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path = must.Value(filepath.Abs(path))(t)
 	return path
 }

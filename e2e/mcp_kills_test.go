@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -450,15 +451,9 @@ func (k *killing) check(ctx context.Context) {
 
 // logged returns the steps that the log has of each call, with their sequences.
 func (k *killing) logged(ctx context.Context) map[string][]string {
-	nc, err := nats.Connect(k.nats.urls())
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(k.nats.urls()))(k.t)
 	defer nc.Close()
-	l, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler)))(k.t)
 	defer l.Close()
 	logged := map[string][]string{}
 	for p := range l.Settings().Partitions {

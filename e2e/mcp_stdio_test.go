@@ -8,6 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -31,10 +32,7 @@ func TestMCP_StdioServer(t *testing.T) {
 		}
 	}()
 
-	list, err := session.ListTools(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := must.Value(session.ListTools(ctx, nil))(t)
 	if !slices.ContainsFunc(list.Tools, func(tool *mcp.Tool) bool { return tool.Name == "echo" }) {
 		t.Errorf("the tools are %v", list.Tools)
 	}
@@ -42,10 +40,7 @@ func TestMCP_StdioServer(t *testing.T) {
 		t.Helper()
 		params := &mcp.CallToolParams{Name: tool, Arguments: args}
 		params.SetProgressToken("steps")
-		result, err := session.CallTool(ctx, params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Value(session.CallTool(ctx, params))(t)
 		return textOf(result)
 	}
 	if text := call("trigger-long-running-operation", map[string]any{"duration": 0.5, "steps": 5}); !strings.Contains(text, "completed") {

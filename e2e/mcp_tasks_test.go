@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -45,11 +46,8 @@ func withScenarios(t *testing.T, suite string, scenarios map[string]int) string 
 	t.Helper()
 	packages, dir := npm(t), t.TempDir()
 	names := strings.Join(slices.Collect(maps.Keys(scenarios)), ", ")
-	err := errors.Join(os.Symlink(packages.dir, filepath.Join(dir, "node_modules")), os.Symlink(packages.path(suite, "dist"), filepath.Join(dir, "dist")),
-		os.Mkdir(filepath.Join(dir, "requirements"), 0o700), os.WriteFile(filepath.Join(dir, "requirements", mcprev.Modern+".yaml"), []byte("server: ["+names+"]"), 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(os.Symlink(packages.dir, filepath.Join(dir, "node_modules")), os.Symlink(packages.path(suite, "dist"), filepath.Join(dir, "dist")),
+		os.Mkdir(filepath.Join(dir, "requirements"), 0o700), os.WriteFile(filepath.Join(dir, "requirements", mcprev.Modern+".yaml"), []byte("server: ["+names+"]"), 0o600)))
 	return dir
 }
 
@@ -85,10 +83,7 @@ func TestMCP_TaskOutlivesConnectionsAndEdge(t *testing.T) {
 	edge, another := s.edge(t, anyPort), s.edge(t, anyPort)
 	way := newCutter(t, edge.host(), another.host())
 	packages := npm(t)
-	args, err := json.Marshal(counting{Call: "task", Steps: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	args := must.Value(json.Marshal(counting{Call: "task", Steps: 1}))(t)
 	call := &mcpCall{t: t, silent: true}
 	call.run(packages.node(), abs(t, "testdata/mcp/tasks.mjs"), packages.dir, way.mcp(), "count", string(args))
 	asked := func() {

@@ -12,6 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"rejoin/shared/must"
 )
 
 // documented is a row of the table in docs/metrics.md.
@@ -26,10 +27,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 // metricsTable reads the table.
 func metricsTable(t *testing.T) map[string]documented {
 	t.Helper()
-	data, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile("../docs/metrics.md"))(t)
 	table := map[string]documented{}
 	for line := range strings.Lines(string(data)) {
 		if !strings.HasPrefix(line, "| `rejoin_") {
@@ -67,10 +65,7 @@ func TestMetrics_TableIsComplete(t *testing.T) {
 		do(t, http.MethodGet, p.url(flag)+"/nothing", "") // the times of a method come with its first request
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must.Value(parser.TextToMetricFamilies(strings.NewReader(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body)))(t)
 	table := metricsTable(t)
 	for name, family := range families {
 		if !strings.HasPrefix(name, "rejoin_") {

@@ -20,6 +20,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -74,13 +75,8 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 	tr.js = js
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
-	sub, err := nc.Subscribe(republished+">", tr.receive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		t.Fatal(err)
-	}
+	sub := must.Value(nc.Subscribe(republished+">", tr.receive))(t)
+	must.NoError(t, sub.SetPendingLimits(-1, -1))
 	for p := range partitions {
 		stream, err := js.Stream(ctx, partitionName(p))
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // npmPackages is where the packages of a folder of testdata are.
@@ -30,27 +32,16 @@ func installed(t testing.TB, folder string) npmPackages {
 	installing.Lock()
 	defer installing.Unlock()
 	from := filepath.Join("testdata", folder)
-	lock, err := os.ReadFile(filepath.Join(from, "package-lock.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools, err := filepath.Abs("../.tools")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must.Value(os.ReadFile(filepath.Join(from, "package-lock.json")))(t)
+	tools := must.Value(filepath.Abs("../.tools"))(t)
 	dir := filepath.Join(tools, fmt.Sprintf("npm@%x", sha256.Sum256(lock))[:20])
 	packages := npmPackages{filepath.Join(dir, "node_modules")}
 	if _, err := os.Stat(dir); err == nil {
 		return packages
 	}
 	// It gets its name when it is whole.
-	if err := os.MkdirAll(tools, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unfinished, err := os.MkdirTemp(tools, "npm-") //nolint:usetesting // a rename stays on one file system
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(tools, 0o755))
+	unfinished := must.Value(os.MkdirTemp(tools, "npm-"))(t) //nolint:usetesting // a rename stays on one file system
 	defer func() { _ = os.RemoveAll(unfinished) }()
 	for _, name := range []string{"package.json", "package-lock.json"} {
 		data, err := os.ReadFile(filepath.Join(from, name))
@@ -67,9 +58,7 @@ func installed(t testing.TB, folder string) npmPackages {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot install the npm packages: %v\n%s", err, out)
 	}
-	if err := os.Rename(unfinished, dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Rename(unfinished, dir))
 	return packages
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v2"
+	"rejoin/shared/must"
 )
 
 // observability is the folder under test.
@@ -165,10 +166,7 @@ func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 			}
 		}
 	}
-	data, err := os.ReadFile("../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile("../docs/metrics.md"))(t)
 	sections := map[string]bool{}
 	for line := range strings.Lines(string(data)) {
 		if name, ok := strings.CutPrefix(line, "### "); ok {
@@ -236,17 +234,12 @@ type panel struct {
 // The dashboard asks for what there is, every panel says what it shows and in which unit,
 // none lies on another, and no metric of a service is left out.
 func TestObservability_DashboardShowsEveryMetric(t *testing.T) {
-	data, err := os.ReadFile(observability + "grafana/dashboards/rejoin.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile(observability + "grafana/dashboards/rejoin.json"))(t)
 	var dashboard struct {
 		Panels      []panel
 		Annotations struct{ List []struct{ Expr string } }
 	}
-	if err := json.Unmarshal(data, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(data, &dashboard))
 	a := newAsked(t)
 	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*")
 	taken := map[[2]int]string{}

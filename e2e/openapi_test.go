@@ -21,6 +21,7 @@ import (
 	edge "rejoin/services/sse-edge"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/web"
 )
@@ -51,14 +52,8 @@ type response struct {
 
 func readOpenAPI(t *testing.T) *openAPI {
 	t.Helper()
-	text, err := os.ReadFile("../docs/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile("../docs/openapi.yaml"))(t)
+	data := must.Value(yaml.YAMLToJSONStrict(text))(t)
 	var doc struct {
 		Paths      map[string]map[string]json.RawMessage
 		Components struct {
@@ -76,9 +71,7 @@ func readOpenAPI(t *testing.T) *openAPI {
 	}
 	o := &openAPI{t: t, compiler: jsonschema.NewCompiler(), ops: map[string]*operation{}, answered: map[string]bool{}}
 	o.compiler.AssertFormat()
-	if err := o.compiler.AddResource("file:///openapi.json", whole); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, o.compiler.AddResource("file:///openapi.json", whole))
 	for name := range doc.Components.Schemas {
 		if _, err := o.compiler.Compile("file:///openapi.json#/components/schemas/" + name); err != nil {
 			t.Error(err)
@@ -214,10 +207,7 @@ func (o *openAPI) checkEvents(name, body string) {
 // streamed reads an event stream until it has all of some texts, or ends.
 func (p *proc) streamed(t *testing.T, path, authorization string, until ...string) answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.api()+path, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, p.api()+path, http.NoBody))(t)
 	req.Header.Set("Accept", "text/event-stream")
 	req.Header.Set("Authorization", authorization)
 	resp, err := client.Do(req)

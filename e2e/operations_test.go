@@ -7,15 +7,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // operationsBlocks returns the blocks of a language in docs/operations.md.
 func operationsBlocks(t *testing.T, language string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile("../docs/operations.md"))(t)
 	var blocks []string
 	for _, m := range regexp.MustCompile("(?s)\n```"+language+"\n(.*?\n)```\n").FindAllStringSubmatch(string(text), -1) {
 		blocks = append(blocks, m[1])
@@ -80,10 +79,7 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 // A backup that is missing or broken leaves the volume of compose as it is.
 func TestDocument_RestoreOfAVolume(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	document := must.Value(os.ReadFile("../docs/operations.md"))(t)
 	commands := regexp.MustCompile(`busybox sh -c '([^'\n]+)'`).FindAllStringSubmatch(string(document), -1)
 	if len(commands) != 2 || !strings.Contains(commands[0][1], " -czf ") || !strings.Contains(commands[1][1], " -xzf ") {
 		t.Fatalf("the document has these commands: %q", commands)

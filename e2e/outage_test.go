@@ -20,6 +20,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -90,10 +91,7 @@ type traffic struct {
 
 func newTraffic(t *testing.T, cfg rejoin.PublisherConfig) *traffic {
 	t.Helper()
-	publisher, err := rejoin.NewPublisher(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	publisher := must.Value(rejoin.NewPublisher(cfg))(t)
 	return &traffic{t: t, publisher: publisher, allow: make(chan struct{}, 1<<14), stopped: make(chan struct{})}
 }
 
@@ -327,9 +325,7 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	cmd.Env = withoutRejoin(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	p := &program{cmd: cmd, log: log}
 	t.Cleanup(func() {
 		p.kill()
@@ -384,9 +380,7 @@ func newNATS(t *testing.T, more string) *natsProc {
 func (n *natsProc) configure(more string) {
 	n.t.Helper()
 	text := fmt.Sprintf("%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, n.store)
-	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	must.NoError(n.t, os.WriteFile(n.config, []byte(text), 0o600))
 }
 
 func (n *natsProc) urls() string { return "nats://" + n.addr }
@@ -397,9 +391,7 @@ func (n *natsProc) start() {
 	n.t.Helper()
 	n.cmd = exec.Command(built(n.t, "github.com/nats-io/nats-server/v2"), "-c", n.config) //nolint:noctx // it is killed by the test's cleanup
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must.NoError(n.t, n.cmd.Start())
 	waittest.Until(n.t, "NATS listens", func() bool { return listens(n.addr) })
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -173,12 +174,8 @@ func (d *powerDisk) make(file string, size int64) {
 // mount mounts a file until the test ends, or until the caller unmounts it.
 func (d *powerDisk) mount(file, at string) (unmount func()) {
 	d.t.Helper()
-	if err := os.MkdirAll(at, 0o700); err != nil {
-		d.t.Fatal(err)
-	}
-	if err := command("mount", "-o", "loop,noatime", file, at); err != nil { // umount frees the loop device
-		d.t.Fatal(err)
-	}
+	must.NoError(d.t, os.MkdirAll(at, 0o700))
+	must.NoError(d.t, command("mount", "-o", "loop,noatime", file, at)) // umount frees the loop device
 	unmount = sync.OnceFunc(func() {
 		if err := command("umount", at); err != nil {
 			d.t.Error(err)
@@ -193,14 +190,10 @@ func (d *powerDisk) mount(file, at string) (unmount func()) {
 func (d *powerDisk) cut(image string) (before, after time.Time) {
 	d.t.Helper()
 	before = time.Now()
-	if err := command("fsfreeze", "--freeze", d.outer); err != nil {
-		d.t.Fatal(err)
-	}
+	must.NoError(d.t, command("fsfreeze", "--freeze", d.outer))
 	after = time.Now()
 	err := command("cp", "--sparse=always", d.file, image)
-	if err := errors.Join(err, command("fsfreeze", "--unfreeze", d.outer)); err != nil {
-		d.t.Fatal(err)
-	}
+	must.NoError(d.t, errors.Join(err, command("fsfreeze", "--unfreeze", d.outer)))
 	return before, after
 }
 
@@ -503,9 +496,7 @@ func (c *powerCut) cutAndCheck(d *powerDisk, number int) *cutReport {
 	kept := "" // a copy as it was before the program was started on it
 	if *keepImages != "" {
 		kept = filepath.Join(*keepImages, fmt.Sprintf("image%d", number))
-		if err := command("cp", "--sparse=always", image, kept); err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, command("cp", "--sparse=always", image, kept))
 	}
 	unmount := d.mount(image, filepath.Join(dir, "disk"))
 	args := []string{"--interval=1s", "--heartbeat=500ms"}
@@ -554,17 +545,11 @@ func (c *powerCut) cutAndCheck(d *powerDisk, number int) *cutReport {
 // generation than those that are known.
 func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State) {
 	c.t.Helper()
-	nc, err := eventlog.Connect("nats://"+p.addrs["--nats-addr"], "powercut", slog.New(slog.DiscardHandler))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	nc := must.Value(eventlog.Connect("nats://"+p.addrs["--nats-addr"], "powercut", slog.New(slog.DiscardHandler)))(c.t)
 	defer nc.Close()
 	ctx, cancel := context.WithTimeout(c.t.Context(), waittest.Timeout)
 	defer cancel()
-	l, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler)))(c.t)
 	defer l.Close()
 	for part := range cutPartitions {
 		waittest.Until(c.t, fmt.Sprintf("partition %d has a new generation", part), func() bool {

@@ -19,6 +19,7 @@ import (
 	"rejoin/deploy/credentials"
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -60,21 +61,12 @@ func wereAllowed(t *testing.T, programs []*program) {
 // configured makes the keys in a folder, and returns NATS's configuration there.
 func configured(t *testing.T, keys string) (file string) {
 	t.Helper()
-	if err := credentials.Make(keys); err != nil {
-		t.Fatal(err)
-	}
-	conf, err := os.ReadFile("../deploy/nats/nats.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.Make(keys))
+	conf := must.Value(os.ReadFile("../deploy/nats/nats.conf"))(t)
 	// The server finds the public keys beside its configuration file.
 	file = filepath.Join(keys, "nats", "nats.conf")
-	if err := os.WriteFile(file, conf, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(".", filepath.Join(keys, "nats", "keys")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, conf, 0o600))
+	must.NoError(t, os.Symlink(".", filepath.Join(keys, "nats", "keys")))
 	return file
 }
 
@@ -85,10 +77,7 @@ func (p *privileged) seed(user string) string {
 // as connects as a service does.
 func (p *privileged) as(t *testing.T, user string) *nats.Conn {
 	t.Helper()
-	seed, err := nats.NkeyOptionFromSeed(p.seed(user))
-	if err != nil {
-		t.Fatal(err)
-	}
+	seed := must.Value(nats.NkeyOptionFromSeed(p.seed(user)))(t)
 	return p.Connect(seed, nats.Name(user), nats.CustomInboxPrefix(inboxOf(user)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 }
 
@@ -274,15 +263,11 @@ func TestPermissions_EachUser(t *testing.T) {
 			nc := srv.as(t, user)
 			// refused reports whether the server refused what was said of a subject.
 			refused := func(what string) bool {
-				if err := nc.Flush(); err != nil { // its answer comes behind a refusal
-					t.Fatal(err)
-				}
+				must.NoError(t, nc.Flush()) // its answer comes behind a refusal
 				return nc.LastError() != nil && strings.Contains(nc.LastError().Error(), what)
 			}
 			for subject, users := range mayPublish {
-				if err := nc.Publish(subject, nil); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, nc.Publish(subject, nil))
 				got := !refused(fmt.Sprintf("Publish to %q", subject))
 				if want := strings.Contains(users, user[:1]); got != want {
 					t.Errorf("may publish to %s: %t, want %t", subject, got, want)
@@ -290,10 +275,7 @@ func TestPermissions_EachUser(t *testing.T) {
 			}
 			for place, users := range maySubscribe {
 				subject, queue, _ := strings.Cut(place, " ")
-				sub, err := nc.QueueSubscribeSync(subject, queue)
-				if err != nil {
-					t.Fatal(err)
-				}
+				sub := must.Value(nc.QueueSubscribeSync(subject, queue))(t)
 				what := fmt.Sprintf("Subscription to %q", subject)
 				if queue != "" {
 					what += fmt.Sprintf(" using queue %q", queue)
@@ -384,10 +366,7 @@ func TestPrivileges_Services(t *testing.T) {
 	nc := srv.as(t, "ingest")
 	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
 	state := func() jetstream.StreamState {
-		stream, err := js.Stream(t.Context(), fmt.Sprintf("MCP_%d", work.Partition))
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(js.Stream(t.Context(), fmt.Sprintf("MCP_%d", work.Partition)))(t)
 		return stream.CachedInfo().State
 	}
 	stored := state().LastSeq
@@ -398,9 +377,7 @@ func TestPrivileges_Services(t *testing.T) {
 	// An end that its ingest did not live to finish is the janitor's.
 	ingest.end(syscall.SIGKILL)
 	work.Life, work.Kind = lifeOf(t, nc, "work"), event.Seal
-	if _, err := nc.Request(work.String(), nil, waittest.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(nc.Request(work.String(), nil, waittest.Timeout))(t)
 	janitor.end(syscall.SIGTERM) // and gives its lease to the other one
 	waittest.Until(t, "the other janitor has closed the session", func() bool {
 		return strings.Contains(do(t, http.MethodGet, other.url+"/v1/sessions/work", "").body, `"state":"closed"`)
@@ -435,14 +412,8 @@ func TestPrivileges_PublishersAndOperators(t *testing.T) {
 
 	direct := srv.as(t, "direct")
 	js := natstest.JetStream(t, direct, jetstream.WithDefaultTimeout(waittest.Timeout))
-	first, err := js.Stream(t.Context(), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	partitions, err := strconv.Atoi(first.CachedInfo().Config.Metadata["rejoin.partitions"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Value(js.Stream(t.Context(), "MCP_0"))(t)
+	partitions := must.Value(strconv.Atoi(first.CachedInfo().Config.Metadata["rejoin.partitions"]))(t)
 	at := event.Subject{Partition: event.Partition("outside", partitions), Session: "outside"}
 	asked, err := direct.Request("mcp.ingest.outside", nil, waittest.Timeout)
 	if err != nil {

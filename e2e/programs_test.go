@@ -6,24 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // On a system without apt-get, all missing programs are named at once.
 func TestPrograms_NoPackageManager(t *testing.T) {
 	path := t.TempDir()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bash := must.Value(exec.LookPath("bash"))(t)
 	for _, name := range []string{"git", "curl"} {
-		if err := os.WriteFile(filepath.Join(path, name), []byte("#!/bin/false"), 0o700); err != nil { //nolint:gosec // a program
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(path, name), []byte("#!/bin/false"), 0o700)) //nolint:gosec // a program
 	}
-	script, err := filepath.Abs("programs.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := must.Value(filepath.Abs("programs.sh"))(t)
 	cmd := exec.CommandContext(t.Context(), bash, script, "gcc")
 	cmd.Env = []string{"PATH=" + path}
 	out, err := cmd.CombinedOutput()

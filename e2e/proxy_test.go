@@ -25,6 +25,7 @@ import (
 	"rejoin/deploy/proxy"
 	"rejoin/shared/event"
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -190,9 +191,7 @@ func TestProxy_ReadyWithAnyService(t *testing.T) {
 // has what failed.
 func TestProxy_ProbesAreNotLogged(t *testing.T) {
 	dir := t.TempDir()
-	if err := credentials.MakeCertificates(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.MakeCertificates(dir))
 	addr, _, log := startOwnProxy(t, " ssl crt "+filepath.Join(dir, credentials.ProxyFile))                                             // which is probed
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // self-signed
 	// What came before the first one is logged by the second one's time.
@@ -225,18 +224,14 @@ func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	cmd := exec.Command(program[0], append(program[1:], file)...) //nolint:gosec,noctx // ended below
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir)
 	log := &procLog{}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nginx is several processes
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // it is killed
@@ -367,20 +362,14 @@ func TestProxy_EventStreamsAreSpread(t *testing.T) {
 	addr := startEdgesProxy(t, edges)
 	at := map[string]int{}
 	for n := range streams {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/sessions/s%d/events", addr, n%7), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/sessions/s%d/events", addr, n%7), nil))(t)
 		req.Header.Set("Accept", "text/event-stream")
 		resp, err := http.DefaultTransport.RoundTrip(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = resp.Body.Close() })
-		edge, err := bufio.NewReader(resp.Body).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		edge := must.Value(bufio.NewReader(resp.Body).ReadString('\n'))(t)
 		at[edge]++
 	}
 	for edge, n := range at {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
@@ -34,10 +35,7 @@ var fence = regexp.MustCompile("(?ms)^```(\\w+)\n((?:.*?\n)??)```$")
 
 func document(t *testing.T, file string) (string, []block) {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile(file))(t)
 	var blocks []block
 	for _, m := range fence.FindAllSubmatchIndex(data, -1) {
 		blocks = append(blocks, block{string(data[m[2]:m[3]]), string(data[m[4]:m[5]]), m[4], m[5]})
@@ -57,18 +55,10 @@ func openTerminal(t *testing.T, dir string) *terminal {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = dir
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := must.Value(cmd.StdinPipe())(t)
+	stdout := must.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		_ = cmd.Wait() // its exit code is the last command's
@@ -81,9 +71,7 @@ const prompt = "== the next command =="
 // run types commands and returns what they print.
 func (s *terminal) run(commands string) string {
 	s.t.Helper()
-	if _, err := io.WriteString(s.stdin, commands+"\necho '"+prompt+"'\n"); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Value(io.WriteString(s.stdin, commands+"\necho '"+prompt+"'\n"))(s.t)
 	var out strings.Builder
 	for {
 		line, err := s.lines.ReadString('\n')
@@ -142,15 +130,10 @@ func openDocument(t *testing.T, file string) *openedDocument {
 	d := &openedDocument{t: t, file: file, instead: func(string) bool { return false }}
 	d.text, d.blocks = document(t, file)
 	d.p = startProc(t, "--partitions=16", "--ack-timeout=6s") // what is shown is answered at once
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Value(filepath.Abs(".."))(t)
 	dir := filepath.Dir(d.p.data)
 	for _, name := range []string{"examples", "services"} {
-		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)))
 	}
 	built(t, natsPackage)
 	d.shell = openTerminal(t, dir)
@@ -256,9 +239,7 @@ func (d *openedDocument) restarted() {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 }
 
 func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
@@ -424,10 +405,7 @@ func options(t *testing.T, pkg string, args ...string) []option {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = withoutRejoin(os.Environ())
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Value(cmd.Output())(t)
 	var all []option
 	_, list, _ := strings.Cut(string(out), "\nFlags:\n")
 	for line := range strings.Lines(list) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"rejoin/deploy/credentials"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -51,9 +52,7 @@ func (c *privilegedCluster) exchange(files func(store, older string) error, olde
 		n.kill()
 	}
 	for i, n := range c.servers {
-		if err := files(n.store, filepath.Join(older, fmt.Sprint(i))); err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, files(n.store, filepath.Join(older, fmt.Sprint(i))))
 		n.start()
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"rejoin/shared/must"
 )
 
 // lives is the history of a log whose files are copied now and then, and whose
@@ -61,18 +62,14 @@ func (w *world) putBack(rb *rollBack, away time.Duration) {
 	older := int(away) % len(l.copies)
 	l.copies = l.copies[:older+1]
 	rb.copy = l.copies[older]
-	if err := errors.Join(os.RemoveAll(w.nats.Dir()), os.CopyFS(w.nats.Dir(), os.DirFS(rb.copy))); err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, errors.Join(os.RemoveAll(w.nats.Dir()), os.CopyFS(w.nats.Dir(), os.DirFS(rb.copy))))
 	time.Sleep(away) // how long it is away
 	w.nats.Start()
 }
 
 func (w *world) copyTo(what string, n int) string {
 	to := filepath.Join(w.t.TempDir(), what+strconv.Itoa(n))
-	if err := os.CopyFS(to, os.DirFS(w.nats.Dir())); err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, os.CopyFS(to, os.DirFS(w.nats.Dir())))
 	return to
 }
 

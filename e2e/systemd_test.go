@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -16,10 +17,7 @@ import (
 // one does when a setting is wrong.
 func TestSystemd_CrashIsNoWrongSetting(t *testing.T) {
 	t.Parallel()
-	unit, err := os.ReadFile("../deploy/systemd/rejoin.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := must.Value(os.ReadFile("../deploy/systemd/rejoin.service"))(t)
 	var environment, final []string
 	for line := range strings.Lines(string(unit)) {
 		switch name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name {
@@ -32,9 +30,7 @@ func TestSystemd_CrashIsNoWrongSetting(t *testing.T) {
 	p := newProc(t, t.TempDir())
 	p.prepare = func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, environment...) }
 	p.start()
-	if err := p.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.cmd.Process.Signal(syscall.SIGQUIT))
 	waittest.Receive(t, "the program ends", p.done)
 	if code := strconv.Itoa(p.cmd.ProcessState.ExitCode()); len(final) != 1 || slices.Contains(final, code) {
 		t.Errorf("it ends with %s (exit code %s), and systemd starts it again but for %v", p.cmd.ProcessState, code, final)

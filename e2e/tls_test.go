@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"rejoin/deploy/credentials"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -27,9 +28,7 @@ func trusting() *tls.Config {
 func (p *proc) speakTLS() {
 	p.t.Helper()
 	dir := p.t.TempDir()
-	if err := credentials.MakeCertificates(dir); err != nil {
-		p.t.Fatal(err)
-	}
+	must.NoError(p.t, credentials.MakeCertificates(dir))
 	file := filepath.Join(dir, credentials.ProxyFile)
 	p.args = append(p.args, "--tls-cert="+file, "--tls-key="+file+".key")
 	p.tls = true
@@ -50,14 +49,8 @@ func startTLS(t *testing.T, args ...string) *proc {
 func (p *proc) connections() (n int) {
 	p.t.Helper()
 	_, port, _ := strings.Cut(p.addrs["--edge-addr"], ":")
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	number := must.Value(strconv.Atoi(port))(p.t)
+	table := must.Value(os.ReadFile("/proc/net/tcp"))(p.t)
 	for line := range strings.Lines(string(table)) {
 		const established = "01"
 		if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", number)) && f[3] == established {

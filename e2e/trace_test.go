@@ -15,6 +15,7 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -73,10 +74,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	s := startServices(t, "--ack-timeout=9s")
 	bridge := startService(t, "bridge", s.nats.flag(), "--upstream="+up.URL, "--bridge-name=e2e")
 	edge := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.edge, "http://")}}
-	nc, err := nats.Connect("nats://" + s.nats.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect("nats://" + s.nats.addr))(t)
 	defer nc.Close()
 	path := streamPath("s", "t")
 	listener := edge.subscribe(path, "")
@@ -109,9 +107,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 		msg := nats.NewMsg("mcp.ingest.s.t")
 		msg.Header.Set("traceparent", parent)
 		msg.Data = []byte(numbered(2))
-		if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(nc.RequestMsg(msg, waittest.Timeout))(t)
 		listener.numbers(2, 2)
 		request := c.one(t, id, "rejoin-ingest", "process mcp.ingest.", publisher)
 		publish := c.one(t, id, "rejoin-ingest", "publish ", request.id)
@@ -122,9 +118,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 		msg := nats.NewMsg(place(t, nc, "s", "t").String())
 		msg.Header.Set("traceparent", parent)
 		msg.Data = []byte(numbered(3))
-		if _, err := nc.RequestMsg(msg, waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(nc.RequestMsg(msg, waittest.Timeout))(t)
 		listener.numbers(3, 3)
 		c.one(t, id, "rejoin-sse-edge", "deliver ", publisher)
 	})
@@ -178,10 +172,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 			return false
 		})
 		stream, resumed, client := parentOf(8, "01")
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.edge+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.edge+path, nil))(t)
 		for name, value := range map[string]string{"Accept": "text/event-stream", "Last-Event-ID": before.String(), "traceparent": stream} {
 			req.Header.Set(name, value)
 		}
@@ -232,10 +223,7 @@ func TestTrace_ContextPassesWithoutExport(t *testing.T) {
 			parent, _, _ := parentOf(1, "01")
 			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
 			nc := p.nats(t)
-			js, err := nc.JetStream()
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := must.Value(nc.JetStream())(t)
 			at := place(t, nc, "s", "t")
 			msg, err := js.GetLastMsg(fmt.Sprintf("MCP_%d", at.Partition), at.String())
 			if err != nil || msg.Header.Get("traceparent") != parent || msg.Header.Get("tracestate") != "a=b" {

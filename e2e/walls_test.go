@@ -20,6 +20,7 @@ import (
 	"rejoin/deploy/credentials"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -98,10 +99,7 @@ func startWalled(t *testing.T) *walled {
 		t.Fatal(err)
 	}
 	// In each stream lies a message, that of the log a request for other limits.
-	l, err := eventlog.Open(t.Context(), w.observer, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(t.Context(), w.observer, slog.New(slog.DiscardHandler)))(t)
 	defer l.Close()
 	request := struct {
 		Version string `json:"jsonrpc"`
@@ -111,9 +109,7 @@ func startWalled(t *testing.T) *walled {
 	request.To.MaxAge /= 2
 	do(t, http.MethodPost, ingest+streamPath("victim", "main"), jsonOf(t, request), "Content-Type", jsonType).got(t, http.StatusCreated)
 	for _, subject := range []string{"$KV.MCP_LEASE.victim", "$KV.MCP_ATTACH.victim", "$KV.MCP_CALLS.victim"} {
-		if _, err := w.js.Publish(t.Context(), subject, []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(w.js.Publish(t.Context(), subject, []byte("{}")))(t)
 	}
 	return w
 }
@@ -126,13 +122,9 @@ func (w *walled) listen(which func(subject string) bool) {
 			continue
 		}
 		w.heard[subject] = make(chan *nats.Msg, 10_000)
-		if _, err := w.observer.ChanSubscribe(subject, w.heard[subject]); err != nil {
-			w.t.Fatal(err)
-		}
+		must.Value(w.observer.ChanSubscribe(subject, w.heard[subject]))(w.t)
 	}
-	if err := w.observer.Flush(); err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, w.observer.Flush())
 }
 
 func everything(string) bool { return true }
@@ -141,9 +133,7 @@ func everything(string) bool { return true }
 func (w *walled) settle() {
 	w.t.Helper()
 	for _, nc := range w.as {
-		if err := nc.Flush(); err != nil {
-			w.t.Fatal(err)
-		}
+		must.NoError(w.t, nc.Flush())
 	}
 	for _, ask := range []struct{ user, subject, data string }{
 		{"publisher", "mcp.ingest.settle.main", numbered(1)},
@@ -159,9 +149,7 @@ func (w *walled) settle() {
 			return err == nil
 		})
 	}
-	if err := w.observer.Flush(); err != nil {
-		w.t.Fatal(err)
-	}
+	must.NoError(w.t, w.observer.Flush())
 }
 
 // arrived returns what has come to a subject that is no request: answers are not, and
@@ -208,14 +196,8 @@ func (w *walled) contents() map[string]uint64 {
 	w.t.Helper()
 	all := map[string]uint64{}
 	for name := range streams {
-		stream, err := w.js.Stream(w.t.Context(), name)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		info, err := stream.Info(w.t.Context(), jetstream.WithSubjectFilter(">"))
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		stream := must.Value(w.js.Stream(w.t.Context(), name))(w.t)
+		info := must.Value(stream.Info(w.t.Context(), jetstream.WithSubjectFilter(">")))(w.t)
 		for subject, messages := range info.State.Subjects {
 			if !strings.Contains(subject, "settle") && !strings.HasPrefix(subject, "$KV.MCP_ATTACH.=edge.") {
 				all[name+" "+subject] = messages
@@ -241,9 +223,7 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 				if inbox := strings.HasPrefix(reply, "_"); inbox && !outside(user) {
 					continue // that is what they are for
 				}
-				if err := w.as[user].PublishRequest(subject, reply, []byte(numbered(1))); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, w.as[user].PublishRequest(subject, reply, []byte(numbered(1))))
 			}
 		}
 		w.expectNothing(user, "with an answer")
@@ -269,18 +249,12 @@ func TestImports_OnlyWhatIsExported(t *testing.T) {
 	inboxes := map[string]chan *nats.Msg{}
 	for _, user := range credentials.Outside {
 		inboxes[user] = make(chan *nats.Msg, 10_000)
-		if _, err := w.as[user].ChanSubscribe(inboxOf(user)+".x", inboxes[user]); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.as[user].Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(w.as[user].ChanSubscribe(inboxOf(user)+".x", inboxes[user]))(t)
+		must.NoError(t, w.as[user].Flush())
 	}
 	for _, user := range credentials.Outside {
 		for subject := range mayPublish {
-			if err := w.as[user].Publish(subject, []byte(numbered(1))); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, w.as[user].Publish(subject, []byte(numbered(1))))
 		}
 		w.settle()
 		for subject := range mayPublish {
@@ -295,25 +269,19 @@ func TestImports_OnlyWhatIsExported(t *testing.T) {
 	}
 	for _, user := range credentials.Outside {
 		for other := range inboxes {
-			if err := w.observer.Publish(inboxOf(other)+".x", nil); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, w.observer.Publish(inboxOf(other)+".x", nil))
 			if other == user {
 				continue
 			}
 			for subject := range mayPublish {
 				if may(mayPublish, user, subject) && inboxOf(user) != inboxOf(other) {
-					if err := w.as[user].PublishRequest(subject, inboxOf(other)+".x", nil); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, w.as[user].PublishRequest(subject, inboxOf(other)+".x", nil))
 				}
 			}
 		}
 	}
 	// Two have inboxes of the same name.
-	if err := w.as["direct"].PublishRequest("mcp.ingest.session", "_INBOX.x", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, w.as["direct"].PublishRequest("mcp.ingest.session", "_INBOX.x", nil))
 	w.settle()
 	for user, want := range map[string]int{"publisher": 0, "direct": 1, "operator": 0} {
 		if got := len(inboxes[user]); got != want {
@@ -353,9 +321,7 @@ func TestHeaders_ActWithTheirUsersPermissions(t *testing.T) {
 					for i := 0; i < len(headers); i += 2 {
 						msg.Header.Set(headers[i], headers[i+1])
 					}
-					if err := w.as[user].PublishMsg(msg); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, w.as[user].PublishMsg(msg))
 				}
 			}
 		}
@@ -393,9 +359,7 @@ func TestConsumers_DeliveriesAreIgnored(t *testing.T) {
 		}
 		data := jsonOf(t, map[string]any{"stream_name": stream, "config": config})
 		if !may(mayPublish, user, streams[stream]) {
-			if err := w.as[user].Publish(api, []byte(data)); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, w.as[user].Publish(api, []byte(data)))
 			return
 		}
 		answer, err := w.as[user].Request(api, []byte(data), waittest.Timeout)
@@ -403,16 +367,12 @@ func TestConsumers_DeliveriesAreIgnored(t *testing.T) {
 			t.Fatalf("%s creates a consumer of %s: %v", user, stream, err)
 		}
 		var refused struct{ Error *jetstream.APIError }
-		if err := json.Unmarshal(answer.Data, &refused); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal(answer.Data, &refused))
 		if refused.Error != nil && refused.Error.ErrorCode != 10081 { // it would deliver to its own stream
 			t.Errorf("%s creates a consumer of %s for %s: %v", user, stream, target, refused.Error)
 		}
 		if pull {
-			if err := w.as[user].PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+stream+"."+name, target, []byte("10")); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, w.as[user].PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+stream+"."+name, target, []byte("10")))
 		}
 		ctx := waittest.Context(t)
 		for refused.Error == nil && !ofStream(target) { // until it has delivered
@@ -443,10 +403,7 @@ func TestConsumers_DeliveriesAreIgnored(t *testing.T) {
 	}
 	w.settle()
 	for stream := range streams {
-		s, err := w.js.Stream(t.Context(), stream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Value(w.js.Stream(t.Context(), stream))(t)
 		for name := range s.ConsumerNames(t.Context()).Name() {
 			if user, _, ours := strings.Cut(name, "_"); ours && outside(user) {
 				t.Errorf("%s has a consumer of %s that delivers to %s", user, stream, created[name])

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"rejoin/deploy/credentials"
+	"rejoin/shared/must"
 )
 
 // read returns all files below a folder.
@@ -24,28 +25,14 @@ func read(t *testing.T, dir string) map[string]string {
 	all := map[string]string{}
 	files := os.DirFS(dir)
 	for _, pattern := range []string{"*", "*/*", "*/.*"} {
-		names, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := must.Value(filepath.Glob(filepath.Join(dir, pattern)))(t)
 		for _, name := range names {
-			name, err := filepath.Rel(dir, name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := files.Open(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			info, err := f.Stat()
-			if err != nil {
-				t.Fatal(err)
-			}
+			name := must.Value(filepath.Rel(dir, name))(t)
+			f := must.Value(files.Open(name))(t)
+			info := must.Value(f.Stat())(t)
 			if !info.IsDir() {
 				var b bytes.Buffer
-				if _, err := b.ReadFrom(f); err != nil {
-					t.Fatal(err)
-				}
+				must.Value(b.ReadFrom(f))(t)
 				if all[name] = b.String(); info.Mode().Perm() != 0o600 {
 					t.Errorf("%s has mode %s", name, info.Mode())
 				}
@@ -58,9 +45,7 @@ func read(t *testing.T, dir string) map[string]string {
 
 func TestCredentials_KeysAreKept(t *testing.T) {
 	dir := t.TempDir()
-	if err := credentials.Make(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.Make(dir))
 	first := read(t, dir)
 	users := slices.Concat(credentials.Services, credentials.Outside)
 	if len(first) != len(users)+1 {
@@ -71,10 +56,7 @@ func TestCredentials_KeysAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", user, err)
 		}
-		public, err := key.PublicKey()
-		if err != nil {
-			t.Fatal(err)
-		}
+		public := must.Value(key.PublicKey())(t)
 		if line := credentials.Variable(user) + ": " + public + "\n"; !nkeys.IsValidPublicUserKey(public) || !strings.Contains(first[credentials.KeysFile], line) {
 			t.Errorf("the server does not know %s: %s", user, first[credentials.KeysFile])
 		}
@@ -82,13 +64,9 @@ func TestCredentials_KeysAreKept(t *testing.T) {
 
 	// What a crash or a new service leaves to be done is done, and nothing else.
 	for _, name := range []string{credentials.KeysFile, credentials.Seed("", "bridge")} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.Remove(filepath.Join(dir, name)))
 	}
-	if err := credentials.Make(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.Make(dir))
 	for name, text := range read(t, dir) {
 		if isNew := text != first[name]; isNew != (name == credentials.KeysFile || strings.HasPrefix(name, "bridge/")) {
 			t.Errorf("%s is new: %t", name, isNew)
@@ -97,23 +75,13 @@ func TestCredentials_KeysAreKept(t *testing.T) {
 }
 
 func TestCredentials_InvalidSeedIsKept(t *testing.T) {
-	account, err := nkeys.CreateAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := account.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := must.Value(nkeys.CreateAccount())(t)
+	other := must.Value(account.Seed())(t)
 	for _, text := range []string{"", "SUA", string(other)} {
 		dir := t.TempDir()
 		file := credentials.Seed(dir, "janitor")
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		if err := credentials.Make(dir); err == nil || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -129,9 +97,7 @@ func TestCredentials_InvalidSeedIsKept(t *testing.T) {
 func TestCredentials_TokenKey(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{"one secret", "another", "", ""} {
-		if err := credentials.Share(dir, credentials.SecretFile, text); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, credentials.Share(dir, credentials.SecretFile, text))
 		got := read(t, dir)
 		for _, user := range credentials.Services {
 			want := text
@@ -152,16 +118,12 @@ func TestCredentials_TokenKey(t *testing.T) {
 func TestCredentials_TokenKeyOnAFullDisk(t *testing.T) {
 	if dir := os.Getenv("FULL_DISK"); dir != "" {
 		signal.Ignore(syscall.SIGXFSZ)
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{}))
 		_ = credentials.Share(dir, credentials.SecretFile, "another")
 		return
 	}
 	dir := t.TempDir()
-	if err := credentials.Share(dir, credentials.SecretFile, "one secret"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.Share(dir, credentials.SecretFile, "one secret"))
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestCredentials_TokenKeyOnAFullDisk$") //nolint:gosec // this test
 	cmd.Env = append(os.Environ(), "FULL_DISK="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -177,9 +139,7 @@ func TestCredentials_TokenKeyOnAFullDisk(t *testing.T) {
 
 func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 	dir := t.TempDir()
-	if err := credentials.MakeCertificates(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, credentials.MakeCertificates(dir))
 	first := read(t, dir)
 	for file, names := range map[string][]string{credentials.RouteFile: credentials.RouteNames, credentials.ProxyFile: credentials.ProxyNames} {
 		pair, err := tls.X509KeyPair([]byte(first[file]), []byte(first[file+".key"]))
@@ -202,12 +162,8 @@ func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 	}
 
 	// What a crash left half done is made again.
-	if err := os.Remove(filepath.Join(dir, credentials.RouteFile)); err != nil {
-		t.Fatal(err)
-	}
-	if err := credentials.MakeCertificates(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(filepath.Join(dir, credentials.RouteFile)))
+	must.NoError(t, credentials.MakeCertificates(dir))
 	again := read(t, dir)
 	if again[credentials.ProxyFile] != first[credentials.ProxyFile] || again[credentials.ProxyFile+".key"] != first[credentials.ProxyFile+".key"] {
 		t.Error("the proxy's certificate was replaced")

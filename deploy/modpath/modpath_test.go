@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 const (
@@ -43,9 +45,7 @@ func main() {
 func TestModpath_BuildsAndIsFetchedElsewhere(t *testing.T) {
 	t.Parallel()
 	root := copyTree(t, "../..")
-	if _, err := rewrite(root, newPath, newVersion); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(rewrite(root, newPath, newVersion))(t)
 	// Every import of every module exists, those of tests too.
 	if out := run(t, root, nil, "go", "list", "-e", "-test", "-deps", "-f", "{{with .Error}}{{.}}{{end}}", "work"); out != "" {
 		t.Errorf("imports of the copy:\n%s", out)
@@ -66,9 +66,7 @@ func TestModpath_BuildsAndIsFetchedElsewhere(t *testing.T) {
 	publish(t, proxy, root, "shared")
 	publish(t, proxy, root, "shared/mcpstore")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	cache := strings.TrimSpace(run(t, dir, nil, "go", "env", "GOMODCACHE"))
 	usual := strings.TrimSpace(run(t, dir, nil, "go", "env", "GOPROXY"))
 	env := []string{
@@ -118,19 +116,13 @@ func TestModpath_Interrupted(t *testing.T) {
 		"standalone/proxy.go": fmt.Sprintf(imports, "main"),
 	} {
 		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(data), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(data), 0o600)))
 	}
 	if _, err := rewrite(root, newPath, ""); err == nil {
 		t.Fatal("a file that is no Go is rewritten")
 	}
-	if err := os.WriteFile(broken, []byte(fmt.Sprintf(imports, "shared")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rewrite(root, newPath, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(broken, []byte(fmt.Sprintf(imports, "shared")), 0o600))
+	must.Value(rewrite(root, newPath, ""))(t)
 	for _, name := range files(t, root) {
 		if data, err := os.ReadFile(filepath.Join(root, name)); err != nil || !bytes.Contains(data, []byte(newPath)) {
 			t.Errorf("%s has %s, %v", name, data, err)
@@ -149,10 +141,7 @@ func TestModpath_InvalidArguments(t *testing.T) {
 
 func files(t *testing.T, root string) []string {
 	t.Helper()
-	names, err := tree(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must.Value(tree(root))(t)
 	return names
 }
 
@@ -161,18 +150,10 @@ func copyTree(t *testing.T, from string) string {
 	t.Helper()
 	to := t.TempDir()
 	for _, name := range files(t, from) {
-		info, err := os.Stat(filepath.Join(from, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(filepath.Join(from, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Value(os.Stat(filepath.Join(from, name)))(t)
+		data := must.Value(os.ReadFile(filepath.Join(from, name)))(t)
 		file := filepath.Join(to, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, data, info.Mode().Perm())); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, data, info.Mode().Perm())))
 	}
 	return to
 }
@@ -189,36 +170,19 @@ func publish(t *testing.T, proxy, root, module string) {
 		if slices.ContainsFunc(nested, func(mod string) bool { return strings.HasPrefix(name, filepath.Dir(mod)+"/") }) {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := z.Create(newPath + "/" + module + "@" + newVersion + "/" + filepath.ToSlash(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write(data); err != nil {
-			t.Fatal(err)
-		}
+		data := must.Value(os.ReadFile(filepath.Join(dir, name)))(t)
+		w := must.Value(z.Create(newPath + "/" + module + "@" + newVersion + "/" + filepath.ToSlash(name)))(t)
+		must.Value(w.Write(data))(t)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, z.Close())
+	mod := must.Value(os.ReadFile(filepath.Join(dir, "go.mod")))(t)
 	versions := filepath.Join(proxy, newPath, module, "@v")
-	if err := os.MkdirAll(versions, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(versions, 0o700))
 	for name, data := range map[string][]byte{
 		"list": []byte(newVersion + "\n"), newVersion + ".mod": mod, newVersion + ".zip": b.Bytes(),
 		newVersion + ".info": []byte(`{"Version":"` + newVersion + `","Time":"2026-01-01T00:00:00Z"}`),
 	} {
-		if err := os.WriteFile(filepath.Join(versions, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(versions, name), data, 0o600))
 	}
 }
 

@@ -13,25 +13,22 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rejoin/shared/must"
 )
 
 func TestRelease_DebianPackage(t *testing.T) {
 	t.Parallel()
 	tools := exec.CommandContext(t.Context(), "make", "-s", "nfpm")
 	tools.Dir = filepath.Join("..", "..")
-	nfpm, err := tools.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nfpm := must.Value(tools.Output())(t)
 	r := release{
 		root: filepath.Join("..", ".."), version: "v1.2.3-rc.1", time: time.Unix(1_700_000_000, 0).UTC(),
 		nfpm: strings.TrimSpace(string(nfpm)), maintainer: "Ann <ann@rejoin.example>", url: "https://example.org/you/rejoin",
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "built")
-	if err := r.build(t.Context(), programs[0], program, "linux", runtime.GOARCH); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.build(t.Context(), programs[0], program, "linux", runtime.GOARCH))
 	data, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
@@ -117,9 +114,7 @@ func TestDebian_ServiceState(t *testing.T) {
 			root := t.TempDir()
 			link := filepath.Join(root, enabledLink)
 			for _, folder := range []string{filepath.Dir(link), filepath.Join(root, "run", "systemd", "system")} {
-				if err := os.MkdirAll(folder, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.MkdirAll(folder, 0o700))
 			}
 			scripts := map[string]string{"systemctl": strings.ReplaceAll(fakeSystemctl, "ROOT", root)}
 			for _, name := range []string{"postinst", "prerm", "postrm"} {
@@ -127,9 +122,7 @@ func TestDebian_ServiceState(t *testing.T) {
 				scripts[name] = regexp.MustCompile(` /(run|var|etc)/`).ReplaceAllString(script, " "+root+"/$1/")
 			}
 			for name, script := range scripts {
-				if err := os.WriteFile(filepath.Join(root, name), []byte(script), 0o700); err != nil { //nolint:gosec // to be run
-					t.Fatal(err)
-				}
+				must.NoError(t, os.WriteFile(filepath.Join(root, name), []byte(script), 0o700)) //nolint:gosec // to be run
 			}
 			for _, step := range c.steps {
 				cmd := exec.CommandContext(t.Context(), "sh", "-c", step) //nolint:gosec // of the table
@@ -161,10 +154,7 @@ func checkUnit(t *testing.T, root string) {
 	words := strings.Fields(strings.ReplaceAll(start[1], "/var/lib/rejoin", filepath.Join(t.TempDir(), "rejoin")))
 	program := filepath.Join(root, words[0])
 
-	help, err := exec.CommandContext(t.Context(), program, "serve", "--help").Output() //nolint:gosec // just built
-	if err != nil {
-		t.Fatal(err)
-	}
+	help := must.Value(exec.CommandContext(t.Context(), program, "serve", "--help").Output())(t) //nolint:gosec // just built
 	for _, name := range regexp.MustCompile(`REJOIN_[A-Z_]+`).FindAllString(text(t, root+"/etc/default/rejoin"), -1) {
 		if !bytes.Contains(help, []byte("$"+name+")")) {
 			t.Errorf("/etc/default/rejoin has %s, which is no variable of the program", name)
@@ -174,9 +164,7 @@ func checkUnit(t *testing.T, root string) {
 	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
 		// It looks for the program in the system's folders.
 		local := filepath.Join(t.TempDir(), "rejoin.service")
-		if err := os.WriteFile(local, []byte(strings.ReplaceAll(unit, words[0], program)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(local, []byte(strings.ReplaceAll(unit, words[0], program)), 0o600))
 		if out, err := exec.CommandContext(t.Context(), analyze, "verify", local).CombinedOutput(); err != nil || len(out) > 0 { //nolint:gosec // of the system
 			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 		}
@@ -192,14 +180,9 @@ func checkUnit(t *testing.T, root string) {
 	for _, of := range []string{"ADMIN", "EDGE", "INGEST", "JANITOR", "NATS"} {
 		cmd.Env = append(cmd.Env, "REJOIN_"+of+"_ADDR=127.0.0.1:0")
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout := must.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	var log []string
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		log = append(log, lines.Text())
@@ -226,10 +209,7 @@ func unpackDebian(t *testing.T, deb []byte, dir string) string {
 	}
 	for len(rest) >= headerSize {
 		name := strings.TrimRight(string(rest[:16]), " /")
-		size, err := strconv.Atoi(strings.TrimSpace(string(rest[48:58])))
-		if err != nil {
-			t.Fatal(err)
-		}
+		size := must.Value(strconv.Atoi(strings.TrimSpace(string(rest[48:58]))))(t)
 		member := rest[headerSize : headerSize+size]
 		rest = rest[headerSize+size+size%2:]
 		switch name {
@@ -244,9 +224,6 @@ func unpackDebian(t *testing.T, deb []byte, dir string) string {
 
 func text(t *testing.T, file string) string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(os.ReadFile(file))(t)
 	return string(data)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"rejoin/shared/must"
 )
 
 func TestRelease_Images(t *testing.T) {
@@ -39,9 +40,7 @@ func TestRelease_Images(t *testing.T) {
 		images: images[4:], registry: strings.TrimPrefix(server.URL, "http://") + "/rejoin", push: true,
 	}
 	dir := t.TempDir()
-	if err := r.write(t.Context(), filepath.Join(dir, "one")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.write(t.Context(), filepath.Join(dir, "one")))
 	pinned := text(t, filepath.Join(dir, "one", "images.txt"))
 	tag, digest, _ := strings.Cut(strings.TrimSuffix(pinned, "\n"), "@")
 	if tag != r.registry+"/credentials:1.2.3" {
@@ -68,30 +67,15 @@ func TestRelease_Images(t *testing.T) {
 		}
 	}
 	unpackTar(t, strings.NewReader(text(t, filepath.Join(dir, "one", archived))), filepath.Join(dir, "layout"))
-	root, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := root.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must.Value(layout.ImageIndexFromPath(filepath.Join(dir, "layout")))(t)
+	m := must.Value(root.IndexManifest())(t)
 	if len(m.Manifests) != 1 || m.Manifests[0].Digest.String() != digest ||
 		m.Manifests[0].Annotations["io.containerd.image.name"] != tag || m.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "1.2.3" {
 		t.Fatalf("the layout has %+v", m.Manifests)
 	}
-	fromArchive, err := root.ImageIndex(m.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := name.NewDigest(r.registry + "/credentials@" + digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fromRegistry, err := remote.Index(ref, remote.WithContext(t.Context()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fromArchive := must.Value(root.ImageIndex(m.Manifests[0].Digest))(t)
+	ref := must.Value(name.NewDigest(r.registry + "/credentials@" + digest))(t)
+	fromRegistry := must.Value(remote.Index(ref, remote.WithContext(t.Context())))(t)
 	for of, index := range map[string]v1.ImageIndex{"archive": fromArchive, "registry": fromRegistry} {
 		if err := validate.Index(index); err != nil {
 			t.Errorf("the index of the %s: %v", of, err)
@@ -112,10 +96,7 @@ func TestRelease_NamesOfLoadedImages(t *testing.T) {
 		"localhost:5000/rejoin":   "localhost:5000/rejoin/ingest:1.2.3",
 	} {
 		r := release{version: "v1.2.3", registry: registry}
-		ref, err := r.tag(images[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		ref := must.Value(r.tag(images[0]))(t)
 		if got := dockerName(ref); got != want {
 			t.Errorf("an image of %s is %q, want %q", registry, got, want)
 		}
@@ -125,22 +106,13 @@ func TestRelease_NamesOfLoadedImages(t *testing.T) {
 // checkImage checks the image of one platform, of the program credentials.
 func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.Machine) {
 	t.Helper()
-	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Value(index.IndexManifest())(t)
 	at := slices.IndexFunc(m.Manifests, func(d v1.Descriptor) bool { return d.Platform.String() == platform })
 	if at < 0 || len(m.Manifests) != 2 || m.Manifests[at].ArtifactType != "" {
 		t.Fatalf("the index has %+v", m.Manifests)
 	}
-	img, err := index.Image(m.Manifests[at].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := must.Value(index.Image(m.Manifests[at].Digest))(t)
+	file := must.Value(img.ConfigFile())(t)
 	config := file.Config
 	if config.User != "65532:65532" || !slices.Equal(config.Entrypoint, []string{"/credentials", "/keys"}) || file.OS+"/"+file.Architecture != platform || file.Created.Unix() != 1_700_000_000 {
 		t.Errorf("%s: the configuration is %+v", platform, file)
@@ -185,10 +157,7 @@ func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.
 	if !x509.NewCertPool().AppendCertsFromPEM(files["etc/ssl/certs/ca-certificates.crt"]) {
 		t.Errorf("%s: there are no CA certificates", platform)
 	}
-	program, err := elf.NewFile(bytes.NewReader(files["credentials"]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Value(elf.NewFile(bytes.NewReader(files["credentials"])))(t)
 	static := !slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 	if program.Machine != machine || !static {
 		t.Errorf("%s: the program is for %s, static: %t", platform, program.Machine, static)

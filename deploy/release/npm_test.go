@@ -8,20 +8,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rejoin/shared/must"
 )
 
 // npm installs the package, and Node imports it.
 func TestRelease_NPMPackage(t *testing.T) {
 	t.Parallel()
 	r := release{root: filepath.Join("..", ".."), version: "v1.2.3", time: time.Unix(1_700_000_000, 0).UTC(), url: "https://example.org/you/rejoin"}
-	data, err := r.npm()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(r.npm())(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "rejoin-client-1.2.3.tgz"), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "rejoin-client-1.2.3.tgz"), data, 0o600))
 	run := func(name string, args ...string) string {
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
@@ -36,19 +33,14 @@ func TestRelease_NPMPackage(t *testing.T) {
 		t.Errorf("it exports %s", got)
 	}
 	installed := filepath.Join(dir, "node_modules", "rejoin-client")
-	text, err := os.ReadFile(filepath.Join(installed, "package.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Value(os.ReadFile(filepath.Join(installed, "package.json")))(t)
 	var p struct {
 		Name, Version, License, Types, Homepage string
 		Repository                              struct{ Type, URL, Directory string }
 		Files                                   []string
 		Exports                                 map[string]map[string]string
 	}
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(text, &p))
 	if p.Name != "rejoin-client" || p.Version != "1.2.3" || p.License != "Apache-2.0" || p.Homepage != r.url || p.Repository.URL != "git+https://example.org/you/rejoin.git" {
 		t.Errorf("package.json has %+v", p)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"rejoin/shared/must"
 )
 
 func TestRelease_ReproducibleAndRuns(t *testing.T) {
@@ -31,13 +32,8 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	var first []byte
 	name := fmt.Sprintf("rejoin_1.2.3_%s_%s", runtime.GOOS, runtime.GOARCH)
 	for _, out := range []string{"one", "two"} {
-		if err := r.write(t.Context(), filepath.Join(dir, out)); err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(filepath.Join(dir, out, name+".tar.gz"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.write(t.Context(), filepath.Join(dir, out)))
+		data := must.Value(os.ReadFile(filepath.Join(dir, out, name+".tar.gz")))(t)
 		sums, err := os.ReadFile(filepath.Join(dir, out, "SHA256SUMS"))
 		if want := fmt.Sprintf("%x  %s.tar.gz\n", sha256.Sum256(data), name); err != nil || !strings.HasPrefix(string(sums), want) || !strings.HasSuffix(string(sums), "  rejoin-client-1.2.3.tgz\n") {
 			t.Errorf("the sums are %s, %v, want %s", sums, err, want)
@@ -73,9 +69,7 @@ func TestRelease_ReproducibleAndRuns(t *testing.T) {
 	}
 
 	bom := new(cdx.BOM)
-	if err := cdx.NewBOMDecoder(bytes.NewReader(files[name+"/sbom/bridge.cdx.json"]), cdx.BOMFileFormatJSON).Decode(bom); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cdx.NewBOMDecoder(bytes.NewReader(files[name+"/sbom/bridge.cdx.json"]), cdx.BOMFileFormatJSON).Decode(bom))
 	sum := fmt.Sprintf("%x", sha256.Sum256(files[name+"/bridge"]))
 	if self := bom.Metadata.Component; self.Version != "v1.2.3" || (*self.Hashes)[0].Value != sum {
 		t.Errorf("the SBOM is about %+v", self)
@@ -98,9 +92,7 @@ func TestRelease_NamesNoImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	before := filepath.Join(dir, "SHA256SUMS")
-	if err := os.WriteFile(before, []byte("the release before\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(before, []byte("the release before\n"), 0o600))
 	for _, r := range []release{
 		{version: ""},
 		{version: "v1.2.3+1"},
@@ -123,10 +115,7 @@ func TestRelease_NamesNoImage(t *testing.T) {
 // unpack writes an archive's files below dir, and returns them.
 func unpack(t *testing.T, data []byte, dir string) map[string][]byte {
 	t.Helper()
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Value(gzip.NewReader(bytes.NewReader(data)))(t)
 	return unpackTar(t, z, dir)
 }
 
@@ -147,14 +136,9 @@ func unpackTar(t *testing.T, data io.Reader, dir string) map[string][]byte {
 		if h.Uid != 0 || h.Uname != "" && h.Uname != "root" || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
 			t.Errorf("%s is of %d %q, %s", h.Name, h.Uid, h.Uname, h.ModTime)
 		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(io.ReadAll(r))(t)
 		files[h.Name] = text
-		path := filepath.Join(dir, filepath.FromSlash(h.Name))                                                                     //nolint:gosec // names of our own
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, os.FileMode(h.Mode))); err != nil { //nolint:gosec // small
-			t.Fatal(err)
-		}
+		path := filepath.Join(dir, filepath.FromSlash(h.Name))                                                              //nolint:gosec // names of our own
+		must.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, os.FileMode(h.Mode)))) //nolint:gosec // small
 	}
 }
