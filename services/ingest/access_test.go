@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -27,10 +28,7 @@ import (
 // guardedConfig is a configuration with access control.
 func guardedConfig(t *testing.T) ingest.Config {
 	t.Helper()
-	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := must.Value(web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil)))(t)
 	cfg := testConfig()
 	cfg.Access = access
 	return cfg
@@ -123,9 +121,7 @@ func TestAccess_Grants(t *testing.T) {
 			t.Errorf("create %s: %d %s", name, a.status, a.body)
 		}
 	}
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("two", "alice", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("two", "alice", nil, time.Now())))(t)
 	for _, name := range []string{"two", "nothing", "*"} { // what there is makes no difference
 		for _, request := range [][2]string{
 			{http.MethodPost, "/v1/sessions/" + name + "/streams/t/events"},
@@ -163,9 +159,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())))(t)
 	now := time.Now()
 	token := authtest.Token(t, "alice", func(token *auth.Token) { // good for a moment of the leeway
 		token.Publish = []auth.Pattern{auth.All}
@@ -173,9 +167,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 	})
 	lines, body := io.Pipe()
 	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	req.Header.Set("Authorization", "Bearer "+token)
 	go func() {
@@ -187,9 +179,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 		_, _ = fmt.Fprintf(body, "%s\n%s\n", ping("2"), ping("3"))
 	}()
 	resp, err := in.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	a := read(t, resp)
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":1`) || !strings.Contains(string(a.body), `"code":"unauthorized"`) {
@@ -203,9 +193,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 func TestBatch_Owner(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())))(t)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
 	two := []byte("[" + string(ping("1")) + "," + string(ping("2")) + "]")
 	for _, query := range []string{"", "?results=each"} {
@@ -225,9 +213,7 @@ func TestBatch_Owner(t *testing.T) {
 func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, guardedConfig(t))
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("s", "alice", nil, time.Now())))(t)
 	if m := request(t, s.b.Conn, "mcp.ingest.s.t", ping("1")); !strings.Contains(string(m.Data), `"duplicate":false`) {
 		t.Errorf("%s %v", m.Data, m.Header)
 	}

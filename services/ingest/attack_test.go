@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -26,19 +27,12 @@ func TestAttackArraysOnNATS(t *testing.T) {
 	array := []byte("[" + strings.Join(messages, ",") + "]")
 	const arrays = 3
 	inbox := attacker.NewRespInbox()
-	answers, err := attacker.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must.Value(attacker.SubscribeSync(inbox))(t)
 	for range arrays {
-		if err := attacker.PublishMsg(&nats.Msg{Subject: "mcp.ingest.greedy.t", Reply: inbox, Header: nats.Header{"Content-Type": {asMessages}}, Data: array}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, attacker.PublishMsg(&nats.Msg{Subject: "mcp.ingest.greedy.t", Reply: inbox, Header: nats.Header{"Content-Type": {asMessages}}, Data: array}))
 	}
-	if err := attacker.FlushWithContext(waittest.Context(t)); err != nil { // from here on they come before all others
-		t.Fatal(err)
-	}
-	waited := arrays // that were answered before the first of the others
+	must.NoError(t, attacker.FlushWithContext(waittest.Context(t))) // from here on they come before all others
+	waited := arrays                                                // that were answered before the first of the others
 	for i := range 20 {
 		reply := request(t, healthy, "mcp.ingest.modest"+strconv.Itoa(i)+".t", ping("1"))
 		if reply.Header.Get(micro.ErrorHeader) != "" {
@@ -59,10 +53,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 // expectArray takes the next answer to an array, of which all is stored.
 func expectArray(t *testing.T, answers *nats.Subscription, n int) {
 	t.Helper()
-	msg, err := answers.NextMsgWithContext(waittest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	msg := must.Value(answers.NextMsgWithContext(waittest.Context(t)))(t)
 	var sum batchAnswer
 	if err := json.Unmarshal(msg.Data, &sum); err != nil || sum.Accepted != n || sum.Stopped != nil {
 		t.Errorf("an array is answered %v %.300s, %v", msg.Header, msg.Data, err)

@@ -12,6 +12,7 @@ import (
 
 	"rejoin/services/ingest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -27,12 +28,8 @@ func TestPublish_BadInput(t *testing.T) {
 	)
 	var zipped bytes.Buffer
 	w := gzip.NewWriter(&zipped)
-	if _, err := w.Write(ping("1")); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(w.Write(ping("1")))(t)
+	must.NoError(t, w.Close())
 	long := strings.Repeat("x", 129)
 	good := string(ping("1"))
 	big := func(size int) string { return `{"jsonrpc":"2.0","method":"` + strings.Repeat("m", size) + `"}` }
@@ -167,9 +164,7 @@ func TestPublish_BadInput(t *testing.T) {
 	t.Run("larger than any body", func(t *testing.T) {
 		conn := webtest.Dial(t, in.Addr().String(), "POST "+events+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+asJSON+"\r\nContent-Length: 100000000\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		read(t, resp).expect(t, 413, "body_too_large")
 	})
@@ -192,9 +187,7 @@ func TestPublish_OnlyJSONRPC(t *testing.T) {
 	everywhere.Messages = ingest.MessagesJSONRPC
 	strict, in := s.start(t, everywhere), s.start(t, testConfig())
 	in.send(t, http.MethodPost, "/v1/sessions", []byte(`{"session":"asks","metadata":{"messages":"jsonrpc"}}`), "Content-Type", asJSON).got(t, http.StatusCreated)
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("bridged", "", json.RawMessage(`{"mcp":{"bridge":"b"}}`), time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("bridged", "", json.RawMessage(`{"mcp":{"bridge":"b"}}`), time.Now())))(t)
 	for name, body := range map[string]string{
 		"a string":           `"ping"`,
 		"null":               `null`,

@@ -16,6 +16,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -193,10 +194,7 @@ func TestBatch_LogIsDown(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	body, w := io.Pipe()
-	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath, body))(t)
 	req.Header.Set("Content-Type", asNDJSON)
 	answered := make(chan answer, 1)
 	go func() {
@@ -247,9 +245,7 @@ func TestBatch_ResultsInOrder(t *testing.T) {
 	lines := bufio.NewScanner(strings.NewReader(in.eachResult(t, batchPath, body)))
 	for i := 0; lines.Scan(); i++ {
 		var line eachLine
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal(lines.Bytes(), &line))
 		switch {
 		case line.Index == nil:
 			codes = append(codes, fmt.Sprint("accepted ", *line.Accepted))
@@ -280,16 +276,10 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	in := s.start(t, testConfig())
 	const n = 40_000
 	conn := webtest.Dial(t, in.Addr().String(), "")
-	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil { //nolint:errcheck,forcetypeassert // it is one
-		t.Fatal(err)
-	}
+	must.NoError(t, conn.(*net.TCPConn).SetReadBuffer(64<<10)) //nolint:errcheck,forcetypeassert // it is one
 	line := append(ping("0"), '\n')
-	if _, err := fmt.Fprintf(conn, "POST /v1/sessions/s/streams/%s/events?results=each HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", strings.Repeat("t", event.MaxNameLen), asNDJSON, n*len(line)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write(bytes.Repeat(line, n)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(fmt.Fprintf(conn, "POST /v1/sessions/s/streams/%s/events?results=each HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", strings.Repeat("t", event.MaxNameLen), asNDJSON, n*len(line)))(t)
+	must.Value(conn.Write(bytes.Repeat(line, n)))(t)
 	lines := strings.Split(strings.TrimSpace(webtest.ReadAnswer(t, bufio.NewReader(conn), http.MethodPost).Text), "\n")
 	var sum batchAnswer
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &sum); err != nil || len(lines) != n+1 || sum.Accepted != n {

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -103,9 +104,7 @@ func onNATS(data string, headers ...string) func(*testing.T, *system, *instance,
 			Status int
 			Code   string
 		}
-		if err := json.Unmarshal(reply.Data, &p); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, json.Unmarshal(reply.Data, &p))
 		return p.Status, p.Code
 	}
 }
@@ -128,9 +127,7 @@ func TestPublish_RefusedAfterEndWhileCopyIsOld(t *testing.T) {
 	in.freeze()
 	for _, name := range names {
 		for session, stream := range map[string]string{name: "t", name + "2": ""} {
-			if err := s.b.Sessions.End(waittest.Context(t), session, stream, false); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, s.b.Sessions.End(waittest.Context(t), session, stream, false))
 		}
 	}
 	before := len(s.entries(t))
@@ -161,9 +158,7 @@ func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
 	in := s.start(t, testConfig())
 	in.post(t, "s", "t", ping("1")).stored(t, false)
 	in.freeze()
-	if err := s.b.Sessions.End(waittest.Context(t), "s", "t", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), "s", "t", false))
 	sum := in.postBatchEach(t, batchPath, string(ping("2"))+"\n"+string(ping("3")))
 	if sum.Accepted+sum.Refused+sum.Unknown != 0 || sum.Stopped == nil || sum.Stopped.Index != 0 || sum.Stopped.Code != "stream_closed" {
 		t.Errorf("%+v", sum)
@@ -209,16 +204,9 @@ func TestPublish_RepeatAfterEnd(t *testing.T) {
 func (s *system) openAgain(t *testing.T, name, owner string) session.Record {
 	t.Helper()
 	ctx := waittest.Context(t)
-	if err := s.b.Sessions.End(ctx, name, "", false); err != nil {
-		t.Fatal(err)
-	}
-	rec, err := s.b.Sessions.Get(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(eventlogtest.Forget(ctx, s.b.Log, name), s.b.Sessions.Remove(ctx, rec)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(ctx, name, "", false))
+	rec := must.Value(s.b.Sessions.Get(ctx, name))(t)
+	must.NoError(t, errors.Join(eventlogtest.Forget(ctx, s.b.Log, name), s.b.Sessions.Remove(ctx, rec)))
 	now, err := s.b.Sessions.Create(ctx, session.New(name, owner, nil, rec.Created))
 	if err != nil || now.Life == rec.Life {
 		t.Fatalf("%+v, %v", now, err)
@@ -287,10 +275,7 @@ func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
 		knew.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
 	}
 	knew.freeze()
-	rec, err := s.b.Sessions.Get(waittest.Context(t), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), "s"))(t)
 	for range 2 { // it may be repeated
 		in.close(t, "s").got(t, http.StatusNoContent)
 	}
@@ -358,23 +343,15 @@ func TestClose_NoMessageAfterEnd(t *testing.T) {
 			running.Wait()
 			closing.Wait()
 
-			rec, err := s.b.Sessions.Get(waittest.Context(t), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rec := must.Value(s.b.Sessions.Get(waittest.Context(t), name))(t)
 			end, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			last, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
 			if err != nil || last > end {
 				t.Fatalf("message %d after the end %d, %v", last, end, err)
 			}
 			for _, text := range ids {
-				id, err := event.ParseID(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				id := must.Value(event.ParseID(text))(t)
 				if e, err := s.b.Log.At(waittest.Context(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > end {
 					t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
 				}

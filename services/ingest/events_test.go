@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
@@ -23,7 +24,7 @@ func TestPublish_ByteForByte(t *testing.T) {
 	in := s.start(t, testConfig())
 	js := natstest.JetStream(t, s.b.Conn)
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		session, stream string // percent-encoded
 		body            string
 		headers         []string
@@ -52,33 +53,20 @@ func TestPublish_ByteForByte(t *testing.T) {
 		"key":               {"s", "t", string(ping("1")), []string{"Idempotency-Key", "a key ~!"}, "message", ""},
 		"longest key":       {"s", "t", string(ping("1")), []string{"Idempotency-Key", strings.Repeat("k", 256)}, "message", ""},
 		"encoding identity": {"s", "t", string(ping("1")), []string{"Content-Encoding", "identity"}, "message", ""},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			a := in.post(t, tt.session, tt.stream, []byte(tt.body), tt.headers...)
 			a.stored(t, false)
-			id, err := event.ParseID(a.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			id := must.Value(event.ParseID(a.ID))(t)
 			unescape := strings.NewReplacer("%2F", "/", "%2A", "*")
 			session, stream := unescape.Replace(tt.session), unescape.Replace(tt.stream)
 			p := s.b.Log.Partition(session)
-			e, err := s.b.Log.At(waittest.Context(t), p, id.Sequence)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Value(s.b.Log.At(waittest.Context(t), p, id.Sequence))(t)
 			if !bytes.Equal(e.Data, []byte(tt.body)) || e.Type != tt.typ || e.Final || !e.Valid || e.Subject != (event.Subject{Partition: p, Session: session, Life: e.Subject.Life, Stream: stream}) {
 				t.Errorf("stored as %+v", e)
 			}
-			rec, err := s.b.Sessions.Get(waittest.Context(t), session)
-			if err != nil {
-				t.Fatal(err)
-			}
-			state, err := s.b.Log.Look(waittest.Context(t), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rec := must.Value(s.b.Sessions.Get(waittest.Context(t), session))(t)
+			state := must.Value(s.b.Log.Look(waittest.Context(t), p))(t)
 			place := event.Place{Origin: state.Origin, Session: session, Life: rec.Life, Stream: stream}
 			if verdict, _ := event.Resolve(id, place, state.Generations); verdict != event.Good || rec.Life == "" || rec.Life != e.Subject.Life {
 				t.Errorf("the id %s has verdict %d", a.ID, verdict)
@@ -86,10 +74,7 @@ func TestPublish_ByteForByte(t *testing.T) {
 			if place.Life = "another"; tagged(place, state) == id.Tag {
 				t.Error("the id does not depend on the life")
 			}
-			partition, err := js.Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", p))
-			if err != nil {
-				t.Fatal(err)
-			}
+			partition := must.Value(js.Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", p)))(t)
 			raw, err := partition.GetMsg(waittest.Context(t), id.Sequence)
 			if err != nil || raw.Header.Get("traceparent") != tt.trace || raw.Header.Get("Nats-Msg-Size") != "" {
 				t.Errorf("headers %v, %v", raw.Header, err)
@@ -172,9 +157,7 @@ func TestRoutes_OnAnotherApplication(t *testing.T) {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/sessions/s/streams/t/events", strings.NewReader(body))
 		req.Header.Set("Content-Type", asJSON)
 		resp, err := app.Test(req, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != want {
 			t.Errorf("%d bytes: %d, want %d", size, resp.StatusCode, want)

@@ -11,6 +11,7 @@ import (
 	"rejoin/services/ingest/problem"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -46,10 +47,7 @@ func TestRefuse_FromAnyGoroutine(t *testing.T) {
 	nc := natstest.Start(t).Connect()
 	s := &Service{backend: &backend.Backend{Conn: nc}}
 	inbox := nc.NewRespInbox()
-	answers, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must.Value(nc.SubscribeSync(inbox))(t)
 	s.refuse(handlersOwn{t: t, reply: inbox}, session.ErrClosed)
 	s.respondJSON(handlersOwn{t: t, reply: inbox}, 1)
 	for _, want := range []string{string(web.CodeSessionClosed), ""} {

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
@@ -155,9 +156,7 @@ func TestStop_WaitingBatch(t *testing.T) {
 		answers <- in.send(t, http.MethodPost, eventsOf("s", "t"), []byte(strings.Repeat(string(ping("1"))+"\n", 1000)), "Content-Type", asNDJSON)
 	}()
 	waittest.Until(t, "it waits", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") >= 10 })
-	if err := in.stop(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, in.stop())
 	var sum batchAnswer
 	a := <-answers
 	if err := json.Unmarshal(a.body, &sum); err != nil || sum.Stopped == nil || sum.Stopped.Code != "unavailable" || sum.Stopped.Index != sum.Accepted {
@@ -256,10 +255,7 @@ func TestOpenStreams_FailedMessagesDoNotCount(t *testing.T) {
 // forwarded is a configuration for which requests come from the address in X-Forwarded-For.
 func forwarded(t *testing.T) ingest.Config {
 	t.Helper()
-	clients, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
 	cfg := testConfig()
 	cfg.Clients = clients
 	return cfg

@@ -25,6 +25,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/metric/metrictest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -86,9 +87,7 @@ func newSystem(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
 	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	return &system{srv: srv, b: b}
 }
@@ -120,14 +119,9 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 		env.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	}
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
-	service, err := ingest.New(cfg, b, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := must.Value(ingest.New(cfg, b, env))(t)
 	in := &instance{Service: service, b: b, env: env, url: "http://" + service.Addr().String(), http: newClient(t), due: make(chan struct{})}
 	service.LimitBy(in.limit)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -139,10 +133,8 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 			t.Errorf("Run: %v", err)
 		}
 	})
-	in.send(t, http.MethodGet, "/", nil)                          // answered when it serves
-	if err := b.Conn.FlushTimeout(waittest.Timeout); err != nil { // and is known to NATS
-		t.Fatal(err)
-	}
+	in.send(t, http.MethodGet, "/", nil)                   // answered when it serves
+	must.NoError(t, b.Conn.FlushTimeout(waittest.Timeout)) // and is known to NATS
 	return in
 }
 
@@ -174,10 +166,7 @@ type answer struct {
 // send makes a request; headers are pairs of names and values.
 func (in *instance) send(t *testing.T, method, path string, body []byte, headers ...string) answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), method, in.url+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(context.Background(), method, in.url+path, bytes.NewReader(body)))(t)
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i] == "Host" {
 			req.Host = headers[i+1]
@@ -277,18 +266,13 @@ func (a answer) stored(t *testing.T, duplicate bool) {
 func (s *system) entries(t *testing.T) (all []eventlog.Entry) {
 	t.Helper()
 	for p := range s.b.Log.Settings().Partitions {
-		state, err := s.b.Log.Look(waittest.Context(t), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Value(s.b.Log.Look(waittest.Context(t), p))(t)
 		for n := uint64(1); n <= state.Last; n++ {
 			e, err := s.b.Log.At(waittest.Context(t), p, n)
 			if errors.Is(err, eventlog.ErrNotFound) {
 				continue // removed
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			all = append(all, e)
 		}
 	}
@@ -307,10 +291,7 @@ func (s *system) awaitEntries(t *testing.T, n uint64) {
 // last returns the sequence of the newest entry of partition 0.
 func (s *system) last(t *testing.T) uint64 {
 	t.Helper()
-	state, err := s.b.Log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(s.b.Log.Look(waittest.Context(t), 0))(t)
 	return state.Last
 }
 

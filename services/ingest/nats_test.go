@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -44,10 +45,7 @@ func TestNATS_SessionAfterARestart(t *testing.T) {
 		reply, err := nc.RequestWithContext(waittest.Context(t), "mcp.ingest.s", nil)
 		return err == nil && reply.Header.Get(micro.ErrorHeader) == ""
 	})
-	l, err := eventlog.Open(waittest.Context(t), nc, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(waittest.Context(t), nc, slog.New(slog.DiscardHandler)))(t)
 	defer l.Close()
 	if state, _ := l.State(0); len(state.Generations) != 2 || state.Generation().Start != state.Last {
 		t.Errorf("generations %+v, the newest entry is %d", state.Generations, state.Last)
@@ -88,9 +86,7 @@ func TestNATS_BadRequest(t *testing.T) {
 	nc := s.srv.Connect()
 	in.post(t, "full", "t", ping("0")).stored(t, false)
 	in.post(t, "closed", "t", ping("0")).stored(t, false)
-	if err := s.b.Sessions.End(waittest.Context(t), "closed", "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), "closed", "", false))
 	before := len(s.entries(t))
 
 	const subject = "mcp.ingest.s.t"
@@ -145,17 +141,12 @@ func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
 	in := s.start(t, testConfig())
 	nc := s.srv.Connect()
 	in.post(t, "victim", "t", ping("0")).stored(t, false)
-	rec, err := s.b.Sessions.Get(waittest.Context(t), "victim")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), "victim"))(t)
 	before := len(s.entries(t))
 	life := "mcp.0.victim." + rec.Life
 	for _, reply := range []string{life + ".=clear", life + ".=end.t", life + ".t", "$KV.MCP_SESSIONS.victim", ""} {
 		for _, subject := range []string{"mcp.ingest.s.t", "mcp.ingest.s", "mcp.ingest.victim"} {
-			if err := nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: ping("1")}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: ping("1")}))
 		}
 	}
 	// Those that follow are answered when those before were.
@@ -185,10 +176,7 @@ func TestNATS_Sessions(t *testing.T) {
 	request(t, nc, "mcp.ingest.s=2F1.t", ping("0"))
 	is := func(state session.State) {
 		t.Helper()
-		rec, err := s.b.Sessions.Get(waittest.Context(t), "s/1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		rec := must.Value(s.b.Sessions.Get(waittest.Context(t), "s/1"))(t)
 		var got struct{ Session, Life, State string }
 		reply := request(t, nc, "mcp.ingest.s=2F1", nil)
 		if err := json.Unmarshal(reply.Data, &got); err != nil || got.Session != "s/1" || got.Life != rec.Life || got.State != string(state) {
@@ -196,9 +184,7 @@ func TestNATS_Sessions(t *testing.T) {
 		}
 	}
 	is(session.Open)
-	if err := s.b.Sessions.End(waittest.Context(t), "s/1", "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), "s/1", "", false))
 	is(session.Closed)
 }
 
@@ -208,13 +194,9 @@ func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
 	in := s.start(t, testConfig())
 	nc := s.srv.Connect()
 	replies, err := nc.SubscribeSync(nats.NewInbox())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	in.mu.Lock() // whoever asks the log waits
-	if err := nc.PublishRequest("mcp.ingest.first", replies.Subject, nil); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, nc.PublishRequest("mcp.ingest.first", replies.Subject, nil))
 	_, err = nc.Request("mcp.ingest.s~", nil, waittest.Timeout)
 	in.mu.Unlock()
 	if err != nil {
@@ -231,15 +213,10 @@ func TestNATS_OrderOfAConnection(t *testing.T) {
 	nc := s.srv.Connect()
 	const n = 70 // all can be under way: a session may have three quarters of the places
 	inbox := nc.NewRespInbox()
-	sub, err := nc.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := must.Value(nc.SubscribeSync(inbox))(t)
 	all, want := pings(n)
 	for _, m := range all {
-		if err := nc.PublishRequest("mcp.ingest.s.t", inbox, []byte(m)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, nc.PublishRequest("mcp.ingest.s.t", inbox, []byte(m)))
 	}
 	for range n {
 		msg, err := sub.NextMsgWithContext(waittest.Context(t))
@@ -258,9 +235,7 @@ func TestNATS_Discovery(t *testing.T) {
 	nc := s.srv.Connect()
 	var info micro.Info
 	reply := request(t, nc, "$SRV.INFO.ingest", nil)
-	if err := json.Unmarshal(reply.Data, &info); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(reply.Data, &info))
 	var found []string
 	for _, e := range info.Endpoints {
 		found = append(found, e.Name+" "+e.Subject+" "+e.QueueGroup)
@@ -268,9 +243,7 @@ func TestNATS_Discovery(t *testing.T) {
 	if diff := cmp.Diff([]string{"publish mcp.ingest.*.* ingest", "session mcp.ingest.* ingest"}, found); diff != "" {
 		t.Error(diff)
 	}
-	if err := in.stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, in.stop())
 	// A request that was on its way may still be answered.
 	if msg, err := nc.RequestWithContext(waittest.Context(t), "mcp.ingest.s.t", ping("0")); err == nil && msg.Header.Get(micro.ErrorHeader) != "unavailable" {
 		t.Errorf("it answers %s though it has stopped", msg.Data)

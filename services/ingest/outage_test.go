@@ -10,6 +10,7 @@ import (
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -17,10 +18,7 @@ import (
 func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 	t.Helper()
 	js := natstest.JetStream(t, s.b.Conn)
-	stream, err := js.Stream(waittest.Context(t), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(waittest.Context(t), "MCP_0"))(t)
 	cfg := stream.CachedInfo().Config
 	for k := range cfg.Metadata {
 		if k[0] == '_' {
@@ -28,9 +26,7 @@ func (s *system) change(t *testing.T, change func(*jetstream.StreamConfig)) {
 		}
 	}
 	change(&cfg)
-	if _, err := js.UpdateStream(waittest.Context(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
 }
 
 func (in *instance) ready() bool { return in.env.Health.Readiness().Ready }

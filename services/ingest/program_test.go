@@ -15,6 +15,7 @@ import (
 	"rejoin/services/ingest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/web/webtest"
 )
 
@@ -97,9 +98,7 @@ func TestConfig_Invalid(t *testing.T) {
 			t.Errorf("%s: New takes it", flag)
 		}
 	}
-	if err := testConfig().Validate(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, testConfig().Validate())
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
 	cfg := testConfig()

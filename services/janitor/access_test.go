@@ -9,6 +9,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -16,16 +17,11 @@ import (
 )
 
 func TestAccess_Admins(t *testing.T) {
-	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	access := must.Value(web.NewAccess(web.AccessConfig{Config: authtest.Config(t)}, daemon.NewEnv(nil)))(t)
 	cfg := quick()
 	cfg.Access = access
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("s", "alice", nil, midday)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), session.New("s", "alice", nil, midday)))(t)
 	owner := authtest.Of(t, "alice", "*")
 	admin := authtest.Token(t, "root", func(token *auth.Token) { token.Admin = true })
 	for _, tt := range []struct {

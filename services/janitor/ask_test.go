@@ -19,6 +19,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -71,10 +72,7 @@ func startSharing(t *testing.T, settings eventlog.Settings, prepare ...func(*Ser
 func (s *sharing) caughtUp(t *testing.T, sessions int) {
 	t.Helper()
 	for p := range 4 {
-		state, err := s.all[0].b.Log.Look(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Value(s.all[0].b.Log.Look(t.Context(), p))(t)
 		for _, r := range s.all {
 			r.followed(t, eventlog.Ack{Partition: p, Sequence: state.Last})
 		}
@@ -107,9 +105,7 @@ func (s *sharing) fill(t *testing.T) (names []string) {
 		name := fmt.Sprint("s", i, "<>")
 		names = append(names, name)
 		if i%6 > 0 {
-			if _, err := r.b.Sessions.Create(t.Context(), session.New(name, "", json.RawMessage(`{"k":"<&>"}`), midday.Add(time.Duration(i%5)*time.Minute))); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(r.b.Sessions.Create(t.Context(), session.New(name, "", json.RawMessage(`{"k":"<&>"}`), midday.Add(time.Duration(i%5)*time.Minute))))(t)
 			created++
 		}
 		if i%6 != 1 {
@@ -162,9 +158,7 @@ func TestSharing_SameAnswersAsOneJanitor(t *testing.T) {
 				for {
 					var list sessionList
 					body := s.same(t, http.MethodGet, fmt.Sprintf("/v1/sessions?limit=%d%s%s", limit, query, after))
-					if err := json.Unmarshal([]byte(body), &list); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, json.Unmarshal([]byte(body), &list))
 					for _, one := range list.Sessions {
 						seen = append(seen, one.Session)
 					}
@@ -194,9 +188,7 @@ func TestSharing_SameAnswersAsOneJanitor(t *testing.T) {
 			answers := make([]limitList, 4)
 			s.held.Store(&atOne)
 			for i := range answers {
-				if err := json.Unmarshal([]byte(s.ok(t, max(i-1, 0), http.MethodGet, "/v1/limits"+query)), &answers[i]); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, json.Unmarshal([]byte(s.ok(t, max(i-1, 0), http.MethodGet, "/v1/limits"+query)), &answers[i]))
 				s.held.Store(&shares)
 			}
 			for i, want := range []int{4, 2, 2, 0} {
@@ -237,9 +229,7 @@ func TestSharing_SameAnswersAsOneJanitor(t *testing.T) {
 			}
 		}
 		var gaps gapList
-		if err := json.Unmarshal([]byte(s.same(t, http.MethodGet, "/v1/gaps")), &gaps); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(s.same(t, http.MethodGet, "/v1/gaps")), &gaps))
 		for _, g := range gaps.Gaps {
 			if (g.CursorID != "") != (g.Cursor > 0) {
 				t.Errorf("%+v", g)
@@ -254,15 +244,11 @@ func TestSharing_SweepOfAllPartitions(t *testing.T) {
 	s := startSharing(t, eventlog.Settings{MaxEventsPerSession: 2})
 	s.fill(t)
 	var dry dryAnswer
-	if err := json.Unmarshal([]byte(s.same(t, http.MethodPost, "/v1/sweep?dry_run=true")), &dry); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal([]byte(s.same(t, http.MethodPost, "/v1/sweep?dry_run=true")), &dry))
 	removed := map[ledger.Reason]int{}
 	for i := 2; !maps.Equal(removed, dry.WouldRemove); i-- { // one that holds nothing first; a sweep may have been cut short
 		var one sweepAnswer
-		if err := json.Unmarshal([]byte(s.ok(t, max(i, 0), http.MethodPost, "/v1/sweep")), &one); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(s.ok(t, max(i, 0), http.MethodPost, "/v1/sweep")), &one))
 		add(removed, one.Removed)
 		if i < -10 {
 			t.Fatalf("removed were %v, want %v", removed, dry.WouldRemove)
@@ -327,8 +313,7 @@ func TestSharing_JanitorsComeAndGo(t *testing.T) {
 
 // A janitor that loses a partition while it answers has no answer for it: its ledger may be empty.
 func TestAnswer_PartitionLostMeanwhile(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, idle())
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1}, idle())
 	r.publish(t, "s", "a", 3)
 	w := newSweeper(r.cfg, r.b, r.deleter, r.logger)
 	s := &Service{cfg: r.cfg, backend: r.b, logger: r.logger, partitions: r.partitions, leases: r.leases, sweeper: w, acting: r.actingFor}

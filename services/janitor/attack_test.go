@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -32,9 +33,7 @@ func keep(t *testing.T, srv *natstest.Server, stream string) kept {
 	t.Helper()
 	s := kept{t, filepath.Join(srv.Dir(), "jetstream", "$G", "streams", stream), filepath.Join(t.TempDir(), "kept")}
 	srv.Stop()
-	if err := os.CopyFS(s.to, os.DirFS(s.from)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.CopyFS(s.to, os.DirFS(s.from)))
 	srv.Start()
 	return s
 }
@@ -43,9 +42,7 @@ func keep(t *testing.T, srv *natstest.Server, stream string) kept {
 func (s kept) restore(srv *natstest.Server) {
 	s.t.Helper()
 	srv.Stop()
-	if err := errors.Join(os.RemoveAll(s.from), os.CopyFS(s.from, os.DirFS(s.to))); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, errors.Join(os.RemoveAll(s.from), os.CopyFS(s.from, os.DirFS(s.to))))
 	srv.Start()
 }
 
@@ -58,8 +55,7 @@ func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 // A server that has lost its newest events gives their sequences to others, before there
 // is a generation that says so when somebody publishes straight to it.
 func TestTrim_SequencesUsedAgain(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
+	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, settings, idle(), deletesNothing)
 	r.publish(t, "s", "a", 3)
@@ -77,9 +73,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	var direct []string // as many as the ledger has seen go, and more
 	for i := range 10 {
 		direct = append(direct, fmt.Sprint("direct", i))
-		if _, err := js.Publish(t.Context(), event.Subject{Session: direct[i], Stream: "a"}.String(), []byte(`{"jsonrpc":"2.0","method":"n"}`)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.Publish(t.Context(), event.Subject{Session: direct[i], Stream: "a"}.String(), []byte(`{"jsonrpc":"2.0","method":"n"}`)))(t)
 	}
 	r.actsAnew(t, term)
 	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }) // one that began, and came to its end
@@ -117,8 +111,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 // A name may have been given again while the janitor was away, and its copy of the
 // registry still says that the session was closed long ago.
 func TestRegistry_OldRecord(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
 	cfg := idle()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 0, 0
@@ -140,25 +133,13 @@ func TestRegistry_OldRecord(t *testing.T) {
 	srv.Start()
 	r.actsAnew(t, term)
 	others, err := backend.Open(t.Context(), backend.Config{NATSURL: srv.URL()}, "others", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer others.Close()
-	rec, err := others.Sessions.Get(t.Context(), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := others.Sessions.Remove(t.Context(), rec); err != nil {
-		t.Fatal(err)
-	}
-	again, err := others.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(others.Sessions.Get(t.Context(), "s"))(t)
+	must.NoError(t, others.Sessions.Remove(t.Context(), rec))
+	again := must.Value(others.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now())))(t)
 	ack, err := others.Log.Publish(t.Context(), eventlog.Event{Session: "s", Life: again.Life, Stream: "a", Data: []byte(`{}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	r.followed(t, ack)
 	if copied, _ := r.b.Sessions.Session("s"); copied.Life != old.Life || copied.State != session.Closed {
 		t.Fatalf("the copy is not old: %+v", copied)
@@ -169,9 +150,7 @@ func TestRegistry_OldRecord(t *testing.T) {
 	network.lose("")
 	waittest.Until(t, "the copy is new", func() bool { return r.life("s") == again.Life })
 	r.everything(t)
-	if err := wantSequences(r.stored(t, "s", "a"), []uint64{ack.Sequence}); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, "s", "a"), []uint64{ack.Sequence}))
 }
 
 // Somebody sets the janitor's clock: what goes after a while goes earlier or later, and nothing
@@ -209,8 +188,7 @@ func TestClock_Jumps(t *testing.T) {
 
 // A restarted server reads its blocks again, and one of them may be damaged.
 func TestFollow_MissingEvents(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle())
 	quiet := r.publish(t, "s", "quiet", 2)
@@ -221,13 +199,8 @@ func TestFollow_MissingEvents(t *testing.T) {
 	srv.Stop()
 	srv.Start()
 	js := natstest.JetStream(t, srv.Connect())
-	stream, err := js.Stream(t.Context(), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.DeleteMsg(t.Context(), quiet[1]); err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(t.Context(), "MCP_0"))(t)
+	must.NoError(t, stream.DeleteMsg(t.Context(), quiet[1]))
 	network.lose("")
 	r.actsAnew(t, term)
 	waittest.NoError(t, func() error {
@@ -250,19 +223,11 @@ func TestSession_NameUsedAgain(t *testing.T) {
 	cfg.ClosedGrace = 0
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, cfg)
 	js := natstest.JetStream(t, r.b.Conn)
-	kv, err := js.KeyValue(t.Context(), session.Bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(js.KeyValue(t.Context(), session.Bucket))(t)
 	before := r.create(t, "s")
 	r.publish(t, "s", "a", 2)
-	o, err := r.b.Log.Opening(t.Context(), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(r.b.Log.Delete(t.Context(), 0, o.Sequence), kv.Delete(t.Context(), event.Token("s"))); err != nil {
-		t.Fatal(err)
-	}
+	o := must.Value(r.b.Log.Opening(t.Context(), "s"))(t)
+	must.NoError(t, errors.Join(r.b.Log.Delete(t.Context(), 0, o.Sequence), kv.Delete(t.Context(), event.Token("s"))))
 	again := r.create(t, "s")
 	late := eventlog.Event{Session: "s", Life: before.Life, Stream: "a", Data: []byte(`{}`)}
 	waittest.NoError(t, func() error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -33,18 +34,13 @@ func tear(t *testing.T, srv *natstest.Server) {
 	if err == nil { // as a power cut leaves it: the server reads the blocks
 		err = os.Remove(filepath.Join(messages, "index.db"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 }
 
 // lead has a server of a cluster lead partition 0, and returns what its files lack.
 func (r *running) lead(t *testing.T, name string) (absent []uint64) {
 	t.Helper()
-	request, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": name}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must.Value(json.Marshal(map[string]any{"placement": map[string]string{"preferred": name}}))(t)
 	waittest.NoError(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // who is asked during an election may not answer
 		defer cancel()
@@ -86,16 +82,11 @@ func TestChecked_DamagedReplicaLeads(t *testing.T) {
 	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3, MaxBytes: 120_000}, idle()) // blocks of 32 KB
 	for range 80 {
 		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "t", Data: fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		r.followed(t, ack)
 	}
 	js := natstest.JetStream(t, r.b.Conn)
-	stream, err := js.Stream(t.Context(), "MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(t.Context(), "MCP_0"))(t)
 	replicas := stream.CachedInfo().Cluster.Replicas
 	whole, damaged := replicas[0].Name, c.Named(replicas[1].Name)
 	r.wantChecked(t, stream.CachedInfo().Cluster.Leader, 0)

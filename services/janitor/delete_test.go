@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -33,9 +34,7 @@ func TestDelete_OtherPartitionFails(t *testing.T) {
 	if err := r.deleter.round(); !errors.Is(err, eventlog.ErrUnavailable) || tries != 1 {
 		t.Errorf("partition 0 was tried %d times: %v", tries, err)
 	}
-	if err := wantSequences(r.stored(t, name, "a"), all[batchSize+1:]); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, name, "a"), all[batchSize+1:]))
 }
 
 func TestDelete_LeavesTimeForPublishers(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -60,9 +61,7 @@ func TestTrim_BetweenSweeps(t *testing.T) {
 				}
 				return wantSequences(left, all[len(all)-len(left):])
 			})
-			if err := wantSequences(r.stored(t, "within", ""), within); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, wantSequences(r.stored(t, "within", ""), within))
 			if strings.Contains(r.log.String(), "msg=swept") {
 				t.Error("there is a line for what was trimmed between the sweeps")
 			}
@@ -79,17 +78,13 @@ func BenchmarkPlan(b *testing.B) {
 	const sessions, each = 10_000, 10
 	env := daemon.NewEnv(nil)
 	back, err := backend.Create(b.Context(), backend.Config{NATSURL: natstest.Start(b).URL()}, "janitor", eventlog.Settings{Partitions: 1, MaxEventsPerSession: 10_000}, env.Log)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.NoError(b, err)
 	defer back.Close()
 	l := ledger.New()
 	for i := range sessions * each {
 		at := event.Subject{Session: fmt.Sprint("session-", i%sessions), Stream: "main"}
 		if i < sessions {
-			if _, err := back.Sessions.Register(b.Context(), at.Session, ""); err != nil {
-				b.Fatal(err)
-			}
+			must.Value(back.Sessions.Register(b.Context(), at.Session, ""))(b)
 		}
 		l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.Through + 1, Time: midday, Size: 512}, midday)
 	}

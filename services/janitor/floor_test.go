@@ -10,6 +10,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -104,8 +105,7 @@ func TestTrim_Age(t *testing.T) {
 }
 
 func TestPartition_Full(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxBytes: 128 << 10, MaxAge: -1}, quick())
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxBytes: 128 << 10, MaxAge: -1}, quick())
 	r.opened(t, "quiet", 2)
 	r.create(t, "busy")
 	published := 0
@@ -115,10 +115,7 @@ func TestPartition_Full(t *testing.T) {
 			_, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Life: r.life("busy"), Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
 			return err
 		}, eventlog.ErrFull)
-		state, err := r.b.Log.Look(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 		first = state.First
 	}
 	if life := r.life("quiet"); life == "" {
@@ -150,17 +147,12 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if !errors.Is(err, eventlog.ErrFull) {
 		t.Fatal(err)
 	}
-	if _, err := r.b.Log.MakeRoom(t.Context(), 0); err != nil { // publishers took it: it holds twice its share
-		t.Fatal(err)
-	}
+	must.Value(r.b.Log.MakeRoom(t.Context(), 0))(t) // publishers took it: it holds twice its share
 	for err = nil; err == nil; {
 		_, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
 	}
 	limit := func() int64 {
-		state, err := r.b.Log.Look(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 		return state.Limits.MaxBytes
 	}
 	r.followed(t, eventlog.Ack{Sequence: func() uint64 { s, _ := r.b.Log.Look(t.Context(), 0); return s.Last }()})
@@ -210,9 +202,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	r.followed(t, last)
 	clock.ahead.Store(int64(2 * time.Hour))
 	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
-	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.sweeper.moveFloor(r.term(t), r.partitions[0]))
 	if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.First != last.Sequence+1 {
 		t.Errorf("the log begins at %d, want %d, %v", state.First, last.Sequence+1, err)
 	}
@@ -221,19 +211,11 @@ func TestPartition_FullOfExpired(t *testing.T) {
 // Since when a partition has other limits than it should was seen in another term, and may be the room
 // of a change that somebody makes now: it is watched again.
 func TestFloor_RoomOfAnotherTerm(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 20}, idle())
-	if _, err := r.b.Log.MakeRoom(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
-	roomy, err := r.b.Log.Look(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 20}, idle())
+	must.Value(r.b.Log.MakeRoom(t.Context(), 0))(t)
+	roomy := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 	r.sweeper.floors[0].other = midday
-	if err := r.sweeper.moveFloor(r.term(t), r.partitions[0]); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.sweeper.moveFloor(r.term(t), r.partitions[0]))
 	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Limits != roomy.Limits {
 		t.Errorf("the limits are %+v, want %+v, %v", now.Limits, roomy.Limits, err)
 	}
@@ -249,9 +231,7 @@ func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 	for p := range 2 {
 		r.sweepNow(t)
 		if p == 0 { // as a change that is at partition 1 first
-			if err := r.b.Log.SetLimits(t.Context(), 1, to); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, r.b.Log.SetLimits(t.Context(), 1, to))
 		}
 		r.sweepNow(t)
 		clock.ahead.Add(int64(limitsKept))
@@ -259,21 +239,16 @@ func TestFloor_LimitsFollowTheSettings(t *testing.T) {
 		if state, _ := r.b.Log.State(1); state.Limits != r.b.Log.Settings().Limits() {
 			t.Errorf("partition 1 has the limits %+v, want %+v", state.Limits, r.b.Log.Settings().Limits())
 		}
-		if err := r.b.Log.SetLimits(t.Context(), 0, to); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.b.Log.SetLimits(t.Context(), 0, to))
 	}
 }
 
 // The limit of a change that was cut off is the one that refuses events.
 func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 2, MaxBytes: 1 << 20, MaxAge: -1}, idle())
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 2, MaxBytes: 1 << 20, MaxAge: -1}, idle())
 	to := r.b.Log.Settings()
 	to.MaxBytes = 256 << 10
-	if err := r.b.Log.SetLimits(t.Context(), 1, to); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.b.Log.SetLimits(t.Context(), 1, to))
 	name := "s"
 	for r.b.Log.Partition(name) != 1 {
 		name += "s"
@@ -293,21 +268,16 @@ func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
 	if state, err := r.b.Log.Look(t.Context(), 1); err != nil || state.First == 1 {
 		t.Errorf("nothing of the full partition is removed: %+v, %v", state, err)
 	}
-	if _, err := publish(); err != nil {
-		t.Error(err)
-	}
+	must.Value(publish())(t)
 }
 
 // The other partitions are not swept meanwhile.
 func TestFloor_RoomTakesOneBatchOfDeletes(t *testing.T) {
-	t.Parallel()
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 1}, idle(), deletesNothing)
+	r := beginAt(t, natstest.StartParallel(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 1}, idle(), deletesNothing)
 	r.publish(t, "s", "a", batchSize+10)
 	r.sweepNow(t)
 	p := r.partitions[0]
-	if err := r.sweeper.makeRoom(r.term(t), p); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.sweeper.makeRoom(r.term(t), p))
 	if left := toDelete(r.partitions)[eventlog.Trimmed]; left != 9 {
 		t.Errorf("%d entries are left to be deleted, want 9", left)
 	}

@@ -10,6 +10,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -63,9 +64,7 @@ func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 func (r *running) loseIndex(t *testing.T) {
 	t.Helper()
 	js := natstest.JetStream(t, r.b.Conn)
-	if err := js.DeleteKeyValue(t.Context(), session.Bucket); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteKeyValue(t.Context(), session.Bucket))
 	waittest.NoError(t, func() error {
 		_, err := js.KeyValue(t.Context(), session.Bucket)
 		return err
@@ -75,8 +74,7 @@ func (r *running) loseIndex(t *testing.T) {
 // Without a maximum age and a limit of bytes no floor moves, and the name of a closed session is
 // free once the session is forgotten, also for an index that is built from the log.
 func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxBytes: -1}
+	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxBytes: -1}
 	r := begin(t, srv, settings, forgetful())
 	first, last := r.used(t, "s")
 	r.forgotten(t, "s")
@@ -105,10 +103,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 			return nil
 		})
 	}
-	state, err := r.b.Log.Look(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 	at := event.Place{Origin: state.Origin, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
 	cursor := event.ID{Stream: "a", Tag: at.Tag(), Sequence: last}
 	at.Life = third.Life

@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/metric/metrictest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -72,17 +73,9 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	settings.Partitions = cmp.Or(settings.Partitions, 2)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url, Now: wall.now}, "janitor", settings, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(cfg, b, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	index, err := session.OpenRegistry(t.Context(), b.Log, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	s := must.Value(New(cfg, b, env))(t)
+	index := must.Value(session.OpenRegistry(t.Context(), b.Log, env.Log))(t)
 	for _, f := range prepare {
 		f(s)
 	}
@@ -128,9 +121,7 @@ func onlySweeps(s *Service) {
 // announce stores what the policy says of a partition, and waits until the ledger has it.
 func (r *running) announce(t *testing.T, p int) {
 	t.Helper()
-	if err := r.sweeper.announce(r.leases.Acting(p).Ctx, r.partitions[p], nil, map[ledger.Reason]int{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.sweeper.announce(r.leases.Acting(p).Ctx, r.partitions[p], nil, map[ledger.Reason]int{}))
 	r.partitions[p].CaughtUp(t.Context())
 }
 
@@ -153,9 +144,7 @@ func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 
 	var all []uint64
 	for i := range n {
 		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: r.life(session), Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"i":%06d}}`, i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		all = append(all, ack.Sequence)
 		r.followed(t, ack)
 	}
@@ -195,37 +184,24 @@ func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) ui
 	if kind == event.Clear {
 		do = r.b.Log.ClearStream
 	}
-	if err := do(t.Context(), session, life, stream); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, do(t.Context(), session, life, stream))
 	seq, err := r.b.Log.Last(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return seq
 }
 
 // create opens a session.
 func (r *running) create(t *testing.T, name string) session.Record {
 	t.Helper()
-	rec, err := r.b.Sessions.Create(t.Context(), session.New(name, "", nil, time.Now()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rec
+	return must.Value(r.b.Sessions.Create(t.Context(), session.New(name, "", nil, time.Now())))(t)
 }
 
 // end ends a session, or a stream of it, and waits for the ledger to follow.
 func (r *running) end(t *testing.T, name, stream string) {
 	t.Helper()
-	if err := r.b.Sessions.End(t.Context(), name, stream, false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.b.Sessions.End(t.Context(), name, stream, false))
 	p := r.b.Log.Partition(name)
-	state, err := r.b.Log.Look(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(r.b.Log.Look(t.Context(), p))(t)
 	r.followed(t, eventlog.Ack{Partition: p, Sequence: state.Last})
 }
 
@@ -285,9 +261,7 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		all = append(all, seq)
 	}
 	return all
@@ -394,9 +368,7 @@ func none(rec session.Record) bool { return rec.Session == "" }
 func (r *running) recreate(t *testing.T) (old eventlog.State) {
 	t.Helper()
 	old, _ = r.b.Log.State(0)
-	if err := natstest.JetStream(t, r.b.Conn).DeleteStream(t.Context(), "MCP_0"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, natstest.JetStream(t, r.b.Conn).DeleteStream(t.Context(), "MCP_0"))
 	waittest.NoError(t, func() error {
 		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Origin == old.Origin {
 			return fmt.Errorf("the partition is not back: %w", err)

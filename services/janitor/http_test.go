@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -49,16 +50,11 @@ func do(t *testing.T, method, addr, path string, into any) (status int, body str
 func TestHTTP_NewSession(t *testing.T) {
 	srv := natstest.Start(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
-	others, err := session.OpenRegistry(t.Context(), r.b.Log, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	others := must.Value(session.OpenRegistry(t.Context(), r.b.Log, slog.New(slog.DiscardHandler)))(t)
 	defer others.Close()
 	for i := range 100 { // the janitor's copy follows within a millisecond or so
 		name := fmt.Sprint("s", i)
-		if _, err := others.Create(t.Context(), session.New(name, "", nil, midday)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(others.Create(t.Context(), session.New(name, "", nil, midday)))(t)
 		if status, body := get(t, r.Addr().String(), "/v1/sessions/"+name, nil); status != http.StatusOK {
 			t.Fatalf("%s is %d %s", name, status, body)
 		}
@@ -68,9 +64,7 @@ func TestHTTP_NewSession(t *testing.T) {
 func TestHTTP(t *testing.T) {
 	cfg := quick()
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, cfg)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("empty", "someone", json.RawMessage(`{"k":1}`), midday)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), session.New("empty", "someone", json.RawMessage(`{"k":1}`), midday)))(t)
 	for _, name := range []string{"log/1", "log2"} {
 		r.create(t, name)
 		a := r.publish(t, name, "a", 2)
@@ -171,10 +165,7 @@ func activity(t *testing.T, r *running, name string) int64 {
 // idOf returns the event ID of a sequence as an edge gives it out.
 func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 	t.Helper()
-	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(r.b.Log.Look(t.Context(), r.b.Log.Partition(name)))(t)
 	at := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
@@ -241,9 +232,7 @@ func TestSweep_OnRequest(t *testing.T) {
 		if status != http.StatusOK || !reflect.DeepEqual(got, want) {
 			t.Fatalf("%d %s, want %+v", status, body, want)
 		}
-		if err := wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)))
 	}
 	var got sweepAnswer
 	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
@@ -253,9 +242,7 @@ func TestSweep_OnRequest(t *testing.T) {
 	}
 	r.wantTrimmed(t, "s", "a", a[4], eventlog.Trimmed)
 	r.wantTrimmed(t, "s", "b", 0, "")
-	if err := wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)); err != nil { // it is not on disk for long enough
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, "s", ""), slices.Concat(a, b))) // it is not on disk for long enough
 	for path, want := range map[string]int{
 		"POST /v1/sweep?dry_run=1": 400, "POST /v1/sweep?dry_run=": 400, "POST /v1/sweep?dry_run=true&dry_run=true": 400,
 		"GET /v1/sweep": 405, "DELETE /v1/sweep?dry_run=true": 405, "POST /v1/sweep/now": 404,
@@ -309,14 +296,9 @@ func TestReady_WaitsForLedger(t *testing.T) {
 	srv := natstest.Start(t)
 	env := daemon.NewEnv(nil)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", eventlog.Settings{Partitions: 1}, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer b.Close()
-	s, err := New(quick(), b, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(New(quick(), b, env))(t)
 	defer func() { _ = s.ln.Close() }()
 	refused := func(want string) {
 		t.Helper()

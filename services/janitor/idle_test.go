@@ -13,6 +13,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	who "rejoin/shared/presence"
 	"rejoin/shared/scatter/scattertest"
@@ -310,9 +311,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 	r.create(t, "visited")
 	r.create(t, "written")
 	r.publish(t, "written", "t", 1)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("earlier", "", nil, began)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), session.New("earlier", "", nil, began)))(t)
 	r.create(t, "empty")
 	clock.ahead.Store(int64(unusedFor))
 	r.copies(t, "empty", func(rec session.Record) bool { return rec.State == session.Closed })
@@ -325,8 +324,7 @@ func TestIdle_UnusedSession(t *testing.T) {
 }
 
 func TestIdle_ClosedThenRemoved(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	cfg := quick()
 	cfg.IdleAfter, cfg.ClosedGrace, cfg.TombstoneTTL = flagtype.Duration(idleFor), 300*time.Millisecond, 600*time.Millisecond
 	var clock aheadClock
@@ -340,9 +338,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	}
 	r.publish(t, "busy", "t", 1)
 	patient := session.New("patient", "", json.RawMessage(`{"retention":{"idleAfter":-1}}`), time.Now())
-	if _, err := r.b.Sessions.Create(t.Context(), patient); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), patient))(t)
 	clock.ahead.Store(int64(idleFor))
 	r.counts(t, 2, "registry_records_total", "closed")
 	clock.awaitRound(t)
@@ -371,26 +367,16 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	closeIdle := func(rec session.Record) error {
 		return r.registrar.fulfil(r.term(t), ledger.Duty{Task: ledger.CloseIdle, Record: rec})
 	}
-	if _, err := r.b.Sessions.SetMetadata(t.Context(), "s", rec.Life, json.RawMessage(`{"retention":{"idleAfter":"24h"}}`)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.SetMetadata(t.Context(), "s", rec.Life, json.RawMessage(`{"retention":{"idleAfter":"24h"}}`)))(t)
 	now := waitFor(1)
-	state, err := r.b.Log.Look(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 	r.followed(t, eventlog.Ack{Sequence: state.Last})
 	if err := closeIdle(rec); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("the record of before: %v", err)
 	}
-	o, err := r.b.Log.Opening(t.Context(), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must.Value(r.b.Log.Opening(t.Context(), "s"))(t)
 	o.Changes++
-	if o, err = r.b.Log.ChangeOpening(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	o = must.Value(r.b.Log.ChangeOpening(t.Context(), o))(t)
 	r.followed(t, eventlog.Ack{Sequence: o.Sequence})
 	if err := closeIdle(now); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("a record that is behind the log: %v", err)
@@ -400,10 +386,7 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	if err := closeIdle(written); !errors.Is(err, session.ErrConflict) {
 		t.Errorf("it was published to: %v", err)
 	}
-	opened, err := r.b.Log.Opening(t.Context(), "lagging")
-	if err != nil {
-		t.Fatal(err)
-	}
+	opened := must.Value(r.b.Log.Opening(t.Context(), "lagging"))(t)
 	var had uint64
 	r.partitions[0].With(func(l *ledger.Ledger) { had, l.Through = l.Through, opened.Sequence-1 })
 	if err := closeIdle(lagging); !errors.Is(err, session.ErrConflict) {

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -167,9 +168,7 @@ func fillForAll(t *testing.T, r *running) everything {
 	}
 	r.publish(t, "dying", "a", 1)
 	seal := event.Subject{Session: "dying", Life: r.life("dying"), Kind: event.Seal}
-	if _, err := r.b.Conn.RequestMsg(nats.NewMsg(seal.String()), waittest.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Conn.RequestMsg(nats.NewMsg(seal.String()), waittest.Timeout))(t)
 	all.cleared = r.publish(t, "cleared", "a", 3)
 	all.clear = r.mark(t, event.Clear, "cleared", "")
 	all.after = r.publish(t, "cleared", "a", 1)

@@ -13,6 +13,7 @@ import (
 	"rejoin/services/janitor/lease"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -55,9 +56,7 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 		t.Helper()
 		announce(t, r)
 		for range batches {
-			if _, err := r.deleter.batch(r.term(t), r.partitions[0]); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(r.deleter.batch(r.term(t), r.partitions[0]))(t)
 		}
 	}
 	for name, do := range map[string]func(t *testing.T, r *running){
@@ -69,9 +68,7 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10) })
 			state, _ := r.b.Log.State(0)
 			for _, seq := range todo {
-				if err := r.deleter.delete(r.term(t), r.partitions[0], state.Created, seq); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, r.deleter.delete(r.term(t), r.partitions[0], state.Created, seq))
 			}
 		},
 		"after the first batch": func(t *testing.T, r *running) { remove(t, r, 1) },
@@ -91,9 +88,7 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 			waittest.NoError(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[n-keep:]) })
 			second.wantTrimmed(t, "s", "a", all[n-keep-1], eventlog.Trimmed)
 			second.wantTrimmed(t, "other", "a", 0, "")
-			if err := wantSequences(second.stored(t, "other", "a"), other); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, wantSequences(second.stored(t, "other", "a"), other))
 			second.wantCounts(t)
 			if log := second.log.String(); strings.Contains(log, "starts again") || strings.Contains(log, "nothing explains") {
 				t.Error("the ledger started again, or is not the log")
@@ -109,8 +104,7 @@ func deletesNothing(s *Service) {
 }
 
 func TestLease_PausedJanitorStepsDown(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
+	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
 	cfg := idle()
 	first := beginAt(t, slow.url, settings, cfg, deletesNothing)
@@ -156,16 +150,10 @@ func TestLease_AfterSleep(t *testing.T) {
 	if more, err := r.deleter.batch(term.Ctx, p); err == nil || !more {
 		t.Errorf("everything was deleted, %v", err)
 	}
-	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, "s", "a"), all))
 	r.actsAnew(t, term) // no other janitor wants it
-	if err := r.deleter.all(r.term(t), p); err != nil {
-		t.Fatal(err)
-	}
-	if err := wantSequences(r.stored(t, "s", "a"), all[3:]); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, r.deleter.all(r.term(t), p))
+	must.NoError(t, wantSequences(r.stored(t, "s", "a"), all[3:]))
 	r.wantTrimmed(t, "s", "a", all[2], eventlog.Trimmed)
 }
 
@@ -183,8 +171,7 @@ func believing(t *testing.T) func(*Service) {
 }
 
 func TestLease_TwoActAtOnce(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
+	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 50, MaxEventsPerStream: 20}
 	cfg := idle()
 	first := begin(t, srv, settings, cfg, onlySweeps)
 	second := begin(t, srv, settings, cfg, onlySweeps, believing(t))
@@ -231,8 +218,7 @@ func TestLease_TwoActAtOnce(t *testing.T) {
 }
 
 func TestLease_AfterServerRestart(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	for range 3 {
 		state, _ := r.b.Log.State(0)
@@ -270,8 +256,7 @@ func TestLease_AfterKill(t *testing.T) {
 }
 
 func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
-	t.Parallel()
-	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, idle(), deletesNothing)
+	r := beginAt(t, natstest.StartParallel(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, idle(), deletesNothing)
 	r.publish(t, "s", "a", 5)
 	term, p := r.leases.Acting(0), r.partitions[0]
 	r.announce(t, 0)
@@ -279,9 +264,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	var all []uint64
 	for range 5 {
 		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		all = append(all, ack.Sequence)
 	}
 	if err := r.deleter.delete(term.Ctx, p, old.Created, all[0]); !errors.Is(err, follow.ErrMoved) {
@@ -290,9 +273,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, follow.ErrMoved) {
 		t.Error(err)
 	}
-	if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, "s", "a"), all))
 	r.wantTrimmed(t, "s", "a", 0, "")
 	r.wantCounts(t)
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -52,10 +53,7 @@ func (n *network) pass(sent []byte) []byte {
 
 func newNetwork(t *testing.T, srv *natstest.Server) *network {
 	t.Helper()
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	n := &network{url: "nats://" + ln.Addr().String()}
 	var wg sync.WaitGroup
 	to := strings.TrimPrefix(srv.URL(), "nats://")

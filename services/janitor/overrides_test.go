@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -16,9 +17,7 @@ import (
 func (r *running) register(t *testing.T, name, retention string) {
 	t.Helper()
 	rec := session.New(name, "", json.RawMessage(`{"retention":`+retention+`}`), time.Now())
-	if _, err := r.b.Sessions.Create(t.Context(), rec); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), rec))(t)
 }
 
 func TestTrim_OldestOpenStreams(t *testing.T) {
@@ -29,9 +28,7 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 	r.register(t, "one", `{"maxStreams":1}`)
 	r.register(t, "many", `{"maxStreams":-1}`)
 	finish := func(name, stream string) {
-		if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: stream, Data: []byte(`{}`), Final: true}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: stream, Data: []byte(`{}`), Final: true}))(t)
 	}
 	last := uint64(0)
 	for _, name := range []string{"plain", "one", "many"} {
@@ -62,9 +59,7 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 	}
 	gone := r.publish(t, "plain", "open-0", 1)
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "plain", "open-2"), nil) })
-	if err := wantSequences(r.stored(t, "plain", "open-0"), gone); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, wantSequences(r.stored(t, "plain", "open-0"), gone))
 	r.wantTrimmed(t, "plain", "open-2", last, eventlog.Trimmed)
 	r.counts(t, 4+6+2+2, "trimmed_events_total", "session_streams")
 }
@@ -78,9 +73,8 @@ func TestTrim_RecordsNotCopied(t *testing.T) {
 	var copied *session.Registry
 	prepare := func(s *Service) {
 		var err error
-		if copied, err = session.OpenRegistry(t.Context(), s.backend.Log, s.logger, session.ByPartition()); err != nil {
-			t.Fatal(err)
-		}
+		copied, err = session.OpenRegistry(t.Context(), s.backend.Log, s.logger, session.ByPartition())
+		must.NoError(t, err)
 		t.Cleanup(copied.Close)
 		s.sweeper.sessions = copied
 	}
@@ -118,9 +112,7 @@ func TestTrim_FinishedStreamsFirst(t *testing.T) {
 		r.publish(t, name, "open", 3)
 		r.publish(t, name, "finished", 2)
 		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: "finished", Data: []byte(`{}`), Final: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		r.followed(t, ack)
 	}
 	r.sweeper.cleared()

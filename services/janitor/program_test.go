@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -21,18 +22,14 @@ func parse(t *testing.T, args ...string) (ProgramConfig, error) {
 	t.Helper()
 	var cfg ProgramConfig
 	parser, err := kong.New(&cfg, kong.Vars{"admin_addr": "127.0.0.1:0", "version": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, err = parser.Parse(args)
 	return cfg, err
 }
 
 func TestFlags(t *testing.T) {
 	cfg, err := parse(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if cfg.Janitor.Interval != 5*time.Second || cfg.Janitor.JanitorAddr != "127.0.0.1:8082" || cfg.Janitor.Validate() != nil {
 		t.Errorf("the defaults are %+v", cfg.Janitor)
 	}
@@ -40,9 +37,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("the settings are %+v", got)
 	}
 	cfg, err = parse(t, "--max-age=-1", "--no-compression", "--partitions=3", "--max-bytes=-1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if got, want := cfg.Log.Settings(), (eventlog.Settings{MaxAge: -1, Partitions: 3, MaxBytes: -1}); got != want {
 		t.Errorf("the settings are %+v", got)
 	}
@@ -76,9 +71,7 @@ func TestProgram_ExistingLogKeepsSettings(t *testing.T) {
 func TestProgram_Flags(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg, err := parse(t, "--nats-url="+srv.URL(), "--janitor-addr=127.0.0.1:0", "--partitions=1", "--admin-addr=127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	env := daemon.NewEnv(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -90,7 +83,5 @@ func TestProgram_Flags(t *testing.T) {
 		return nil
 	})
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, <-ended)
 }

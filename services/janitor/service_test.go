@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -46,9 +47,7 @@ func TestTrim_LimitsExactly(t *testing.T) {
 			quiet := r.publish(t, "other", "a", 3)
 			waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", ""), all[len(all)-test.keep:]) })
 			r.counts(t, float64(len(all)-test.keep), "trimmed_events_total", string(test.reason))
-			if err := wantSequences(r.stored(t, "other", ""), quiet); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, wantSequences(r.stored(t, "other", ""), quiet))
 			gone := all[:len(all)-test.keep]
 			for i, stream := range []string{"a", "b"} {
 				last := gone[len(gone)-1]
@@ -109,8 +108,7 @@ func TestReady_PartitionGotMeanwhile(t *testing.T) {
 }
 
 func TestLedger_AfterServerRestart(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{MaxEventsPerSession: 5}, quick())
 	before := r.publish(t, "s", "a", 8)
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), before[3:]) })
@@ -155,13 +153,10 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 // An entry that belongs nowhere is left to the floor: a delete would leave a hole that nothing
 // explains.
 func TestLedger_StrayEntry(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{MaxAge: 500 * time.Millisecond}, quick())
 	wrong := 1 - r.b.Log.Partition("s")
 	for _, subject := range []string{fmt.Sprintf("mcp.%d.s.=.a", wrong), "mcp.0.a=zz.=.b"} {
-		if _, err := r.b.Conn.RequestMsg(nats.NewMsg(subject), waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.b.Conn.RequestMsg(nats.NewMsg(subject), waittest.Timeout))(t)
 	}
 	for p := range 2 {
 		waittest.NoError(t, func() error {
@@ -184,39 +179,25 @@ func TestRegistry_Duties(t *testing.T) {
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: -1}, cfg, impatient)
 	// The index is lost.
 	js := natstest.JetStream(t, r.b.Conn)
-	kv, err := js.KeyValue(t.Context(), session.Bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(js.KeyValue(t.Context(), session.Bucket))(t)
 	lost := r.create(t, "lost")
-	if err := kv.Delete(t.Context(), event.Token("lost")); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, kv.Delete(t.Context(), event.Token("lost")))
 	r.copies(t, "lost", func(rec session.Record) bool {
 		return rec.Life == lost.Life && rec.State == session.Open && rec.Revision != lost.Revision
 	})
 
 	// The index is older than the last change of members.
 	older := r.create(t, "shared")
-	data, err := json.Marshal(older)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.b.Sessions.SetMembers(t.Context(), "shared", []string{"bob"}, func(session.Record) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.Put(t.Context(), event.Token("shared"), data); err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(json.Marshal(older))(t)
+	must.Value(r.b.Sessions.SetMembers(t.Context(), "shared", []string{"bob"}, func(session.Record) error { return nil }))(t)
+	must.Value(kv.Put(t.Context(), event.Token("shared"), data))(t)
 	r.copies(t, "shared", func(rec session.Record) bool { return slices.Equal(rec.Members, []string{"bob"}) })
 
 	// Somebody ends a session and dies after the seal.
 	dying := r.create(t, "dying")
 	r.publish(t, "dying", "a", 3)
 	seal := event.Subject{Partition: r.b.Log.Partition("dying"), Session: "dying", Life: dying.Life, Kind: event.Seal}
-	if _, err := js.Publish(t.Context(), seal.String(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(js.Publish(t.Context(), seal.String(), nil))(t)
 	waittest.Until(t, "a close is finished", func() bool { // 2 if the next round has not heard of the close
 		return r.metric(t, "registry_records_total", "finished") > 0
 	})
@@ -259,10 +240,7 @@ func TestRegistry_PartitionUnavailable(t *testing.T) {
 	for _, prefix := range []string{"one", "two"} { // somebody ends them and dies after the seal
 		for p, name := range inPartitions(r.b.Log, prefix) {
 			seal := event.Subject{Partition: p, Session: name, Life: r.create(t, name).Life, Kind: event.Seal}
-			ack, err := js.Publish(t.Context(), seal.String(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ack := must.Value(js.Publish(t.Context(), seal.String(), nil))(t)
 			r.followed(t, eventlog.Ack{Partition: p, Sequence: ack.Sequence})
 			names = append(names, name)
 		}
@@ -315,10 +293,7 @@ func TestRegistry_TombstoneWithLaterEvents(t *testing.T) {
 	})
 	late := event.Subject{Session: "late", Life: r.life("late"), Stream: "a"}
 	js := natstest.JetStream(t, r.b.Conn)
-	ack, err := js.Publish(t.Context(), late.String(), []byte(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ack := must.Value(js.Publish(t.Context(), late.String(), []byte(`{}`)))(t)
 	r.followed(t, eventlog.Ack{Sequence: ack.Sequence})
 	r.registrar.doAll(r.term(t), todo)
 	r.copies(t, "empty", none)

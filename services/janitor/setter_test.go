@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/logset"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -49,8 +50,7 @@ func perStream(n int64) func(*eventlog.Settings) {
 }
 
 func TestLimits_ChangeAtNextSweep(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	settings := eventlog.Settings{Partitions: 1, MaxEventsPerStream: 4}
 	cfg := idle()
 	r := begin(t, srv, settings, cfg)
@@ -98,25 +98,18 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 
 // A limit that another janitor has raised holds at once: what is announced cannot be taken back.
 func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 40}, idle())
 	name := inPartitions(r.b.Log, "s")[1]
 	r.publish(t, name, "a", 41) // less than an eighth more
 	other, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "other", eventlog.Settings{}, r.env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer other.Close()
 	for range 5 { // the log is looked at every two seconds besides
 		to := other.Log.Settings()
 		to.MaxEventsPerStream++
-		if err := other.Log.SetLimits(t.Context(), 0, to); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.sweeper.announce(r.term(t), r.partitions[1], nil, map[ledger.Reason]int{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, other.Log.SetLimits(t.Context(), 0, to))
+		must.NoError(t, r.sweeper.announce(r.term(t), r.partitions[1], nil, map[ledger.Reason]int{}))
 		r.wantTrimmed(t, name, "a", 0, "")
 	}
 }
@@ -124,16 +117,13 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 // Partition 0, which has the limits, has no leader. The others are trimmed by those seen last, and in
 // the rest of the sweep it is not asked again.
 func TestLimits_NotKnown(t *testing.T) {
-	t.Parallel()
-	network := newNetwork(t, natstest.Start(t))
+	network := newNetwork(t, natstest.StartParallel(t))
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 1}, idle(), onlySweeps)
 	r.publish(t, inPartitions(r.b.Log, "s")[1], "a", 3)
 	term, p, removed := r.leases.Acting(1).Ctx, r.partitions[1], map[ledger.Reason]int{}
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	for range 2 {
-		if err := errors.Join(r.sweeper.announce(term, p, nil, removed), r.sweeper.moveFloor(term, p)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(r.sweeper.announce(term, p, nil, removed), r.sweeper.moveFloor(term, p)))
 		p.CaughtUp(term)
 	}
 	if removed[ledger.StreamEvents] != 2 || !r.sweeper.unanswered {
@@ -188,8 +178,7 @@ func TestLimits_Invalid(t *testing.T) {
 
 // An asker of another version may know more settings, or fewer: what it does not name stays as it is.
 func TestLimits_AskerOfAnotherVersion(t *testing.T) {
-	t.Parallel()
-	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1}, quick())
+	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1}, quick())
 	from := r.b.Log.Settings()
 	to := from
 	to.MaxAge = 2 * time.Hour
@@ -198,17 +187,12 @@ func TestLimits_AskerOfAnotherVersion(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(data, &members)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		return members
 	}
 	answer := func(from, to map[string]any) (says logset.Reply) {
 		waittest.NoError(t, func() error { // the setter is there
-			data, err := json.Marshal(map[string]any{"Partition": 0, "From": from, "To": to})
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Value(json.Marshal(map[string]any{"Partition": 0, "From": from, "To": to}))(t)
 			msg, err := r.b.Conn.Request(logset.Subject(0), data, waittest.Timeout)
 			if err != nil {
 				return err
@@ -239,16 +223,12 @@ func TestLimits_AskerOfAnotherVersion(t *testing.T) {
 // A janitor that loses its lease in the middle of a change says so to all who ask, and the next
 // one can be asked the same again, whether the change was made or not.
 func TestLimits_StepsDownMeanwhile(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle(), func(s *Service) { s.setter.nc = srv.Connect() })
 	const lost = "$JS.API.STREAM.UPDATE"
 	asker := srv.Connect()
-	changing, err := asker.SubscribeSync(strings.Repeat("x", len(lost)) + ".>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	changing := must.Value(asker.SubscribeSync(strings.Repeat("x", len(lost)) + ".>"))(t)
 	from := r.b.Log.Settings()
 	to := from
 	to.MaxAge = 2 * time.Hour
@@ -262,9 +242,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	network.lose(lost)
 	answers := make(chan error, 2)
 	go func() { answers <- ask() }()
-	if _, err := changing.NextMsg(waittest.Timeout); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(changing.NextMsg(waittest.Timeout))(t)
 	go func() { answers <- ask() }()
 	waittest.NoError(t, func() error {
 		if n := r.setter.nc.Stats().InMsgs; n < 3 {

@@ -6,6 +6,7 @@ import (
 
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -57,8 +58,7 @@ func inPartitions(log *eventlog.Log, prefix string) []string {
 // Janitors that come and go share the partitions, and each keeps its own ledgers only. One that has
 // a partition trims it.
 func TestShares_JanitorsComeAndGo(t *testing.T) {
-	t.Parallel()
-	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 5, MaxEventsPerSession: 3}
+	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 5, MaxEventsPerSession: 3}
 	cfg := short(quick())
 	all := []*running{begin(t, srv, settings, cfg)}
 	wantShares(t, all, 5)
@@ -72,9 +72,7 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 			var events []uint64
 			for i := range 5 {
 				ack, err := all[0].b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"i":%d}`, i)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				events = append(events, ack.Sequence)
 			}
 			waittest.NoError(t, func() error { return wantSequences(all[0].stored(t, name, stream), events[2:]) })

@@ -10,6 +10,7 @@ import (
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -44,9 +45,7 @@ func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 	r.sweepNow(t)
 	for _, later := range []time.Duration{0, 2*time.Hour - time.Minute} {
 		clock.ahead.Store(int64(later))
-		if err := r.deleter.round(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.deleter.round())
 		if err := wantSequences(r.stored(t, "s", "a"), all); err != nil {
 			t.Errorf("%s later: %v", later, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/session"
@@ -43,8 +44,7 @@ func seen[T any](t *testing.T, r *running, path string, ok func(T) bool) (got T)
 }
 
 func TestConnections_OfAllEdges(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	a := r.publish(t, "s", "a", 3)
 	r.publish(t, "s", "b", 2)
@@ -94,13 +94,10 @@ func TestConnections_OfAllEdges(t *testing.T) {
 }
 
 func TestTimeline_EventsAndChanges(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	r.publish(t, "s", "a", 2)
-	if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "b", Type: "<b>", Data: []byte("{}"), Final: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "b", Type: "<b>", Data: []byte("{}"), Final: true}))(t)
 	r.publish(t, "other", "a", 1)
 	r.mark(t, event.End, "s", "a")
 	last := r.publish(t, "s", "c", 1)[0]
@@ -169,8 +166,7 @@ func TestTimeline_LastMarker(t *testing.T) {
 }
 
 func TestGaps_OfAllEdges(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{}, quick())
 	if none := seen(t, r, "/v1/gaps", func(gapList) bool { return true }); !none.Since.IsZero() || none.Gaps == nil {
 		t.Errorf("without edges: %+v", none)
@@ -197,9 +193,7 @@ func TestList_CloseToALimit(t *testing.T) {
 	cfg := quick()
 	cfg.Interval, cfg.MaxEventsOverride = time.Hour, 1000
 	r := begin(t, natstest.Start(t), eventlog.Settings{MaxEventsPerSession: 10, MaxBytesPerSession: 100 * messageBytes, MaxStreamsPerSession: 2, MaxEventsPerStream: 50, MaxAge: time.Hour}, cfg, onlySweeps)
-	if _, err := r.b.Sessions.Create(t.Context(), session.New("roomy", "", json.RawMessage(`{"retention":{"maxEvents":100}}`), time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(r.b.Sessions.Create(t.Context(), session.New("roomy", "", json.RawMessage(`{"retention":{"maxEvents":100}}`), time.Now())))(t)
 	r.publish(t, "far", "a", 7)
 	r.publish(t, "near", "a", 8)
 	r.publish(t, "roomy", "a", 12)

@@ -18,7 +18,7 @@ import (
 
 func TestOf_EachError(t *testing.T) {
 	secret := errors.New("10.0.0.7: secret")
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		err    error
 		status int
 		code   web.Code
@@ -54,8 +54,7 @@ func TestOf_EachError(t *testing.T) {
 		"a problem":            {web.New(web.CodeInvalidParameter, "x"), 400, web.CodeInvalidParameter},
 		"a problem, wrapped":   {fmt.Errorf("x: %w", web.New(web.CodeInvalidHeader, "x")), 400, web.CodeInvalidHeader},
 		"unavailable, and why": {errors.Join(eventlog.ErrUnavailable, context.DeadlineExceeded), 503, web.CodeUnavailable},
-	}
-	for name, tt := range tests {
+	} {
 		err := fmt.Errorf("%w", tt.err)
 		if tt.status >= 404 {
 			err = fmt.Errorf("%w: %w", tt.err, secret)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 )
 
@@ -108,9 +109,7 @@ func TestLimit_Look(t *testing.T) {
 	o := w.streams(maxAsked + 1)
 	s := session.Record{Session: "s"}
 	for i := range maxAsked + 1 {
-		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(o.Enter(s, strconv.Itoa(i), noon))(t)
 	}
 	var asked atomic.Int64
 	all := make(chan struct{})
@@ -125,9 +124,7 @@ func TestLimit_Look(t *testing.T) {
 	}
 
 	for i := range askedAtOnce {
-		if _, err := o.Enter(s, strconv.Itoa(i), noon); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(o.Enter(s, strconv.Itoa(i), noon))(t)
 	}
 	slow := errors.New("slow")
 	for name, tt := range map[string]struct {
@@ -155,9 +152,7 @@ func TestLimit_Unlimited(t *testing.T) {
 	w := world{}
 	o := w.streams(-1)
 	for i := range 1000 {
-		if _, err := o.Enter(session.Record{Session: "s"}, strconv.Itoa(i), noon); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(o.Enter(session.Record{Session: "s"}, strconv.Itoa(i), noon))(t)
 	}
 	if len(o.recent) != 0 {
 		t.Error("it remembers what it does not need")
@@ -217,13 +212,9 @@ func TestLimit_LargeSession(t *testing.T) {
 	const most = maxHeld + 10
 	o := w.streams(most)
 	small, large := session.Record{Session: "small"}, session.Record{Session: "large"}
-	if _, err := o.Enter(small, "a", noon); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(o.Enter(small, "a", noon))(t)
 	for i := range most {
-		if _, err := o.Enter(large, strconv.Itoa(i), noon); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(o.Enter(large, strconv.Itoa(i), noon))(t)
 	}
 	if _, err := o.Enter(large, "one more", noon); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more: %v", err)
@@ -266,8 +257,6 @@ func BenchmarkAKnownStream(b *testing.B) {
 	rec := session.Record{Session: "s"}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := o.Enter(rec, "t", noon); err != nil {
-			b.Fatal(err)
-		}
+		must.Value(o.Enter(rec, "t", noon))(b)
 	}
 }

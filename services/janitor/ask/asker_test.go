@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/janitor/ledger"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter/scattertest"
 	"rejoin/shared/waittest"
@@ -69,8 +70,7 @@ func wantLacking(t *testing.T, a *Asker, want string) {
 }
 
 func TestAsk_EachJanitorForItsOwn(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	one, _ := janitor(t, srv.Connect(), "one", holds(0, 1))
 	none, _ := janitor(t, srv.Connect(), "none", holds())
 	_, end := janitor(t, srv.Connect(), "two", holds(2, 3))
@@ -85,8 +85,7 @@ func TestAsk_EachJanitorForItsOwn(t *testing.T) {
 
 // Two hold a partition for a moment when a lease changes hands.
 func TestAsk_PartitionsOfTwoCountOnce(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	one, _ := janitor(t, srv.Connect(), "one", holds(0, 1, 2))
 	janitor(t, srv.Connect(), "two", holds(1, 2, 3))
 	janitor(t, srv.Connect(), "three", holds(0, 1, 2, 3))
@@ -111,26 +110,16 @@ func TestAsk_PartitionsOfTwoCountOnce(t *testing.T) {
 
 // Without a connection a janitor answers for what it holds.
 func TestAsk_HoldsAllAsksNobody(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
 	watcher := srv.Connect()
-	asked, err := watcher.SubscribeSync("mcp.janitor.>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := watcher.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	asked := must.Value(watcher.SubscribeSync("mcp.janitor.>"))(t)
+	must.NoError(t, watcher.Flush())
 	a, _ := janitor(t, nc, "one", holds(all...))
 	some, _ := janitor(t, nc, "two", holds(0))
 	wantSum(t, a, 15, 1)
-	if err := nc.Flush(); err != nil { // a question would be on its way to the watcher
-		t.Fatal(err)
-	}
-	if err := watcher.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, nc.Flush()) // a question would be on its way to the watcher
+	must.NoError(t, watcher.Flush())
 	if n, _, err := asked.Pending(); n != 0 || err != nil {
 		t.Errorf("%d questions, %v", n, err)
 	}
@@ -163,19 +152,13 @@ func TestAsk_SilentOrInvalidJanitor(t *testing.T) {
 			srv := natstest.Start(t)
 			other := srv.Connect()
 			hold := func(m *nats.Msg) { _ = m.Respond([]byte(`{"janitor":"other","complete":[2,3]}`)) }
-			if _, err := other.Subscribe(Subject, hold); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := other.Subscribe(subjectOf("other"), func(m *nats.Msg) {
+			must.Value(other.Subscribe(Subject, hold))(t)
+			must.Value(other.Subscribe(subjectOf("other"), func(m *nats.Msg) {
 				if answer != nil {
 					_ = other.PublishMsg(answer(m))
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if err := other.Flush(); err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
+			must.NoError(t, other.Flush())
 			a, _ := janitor(t, srv.Connect(), "one", holds(0, 1))
 			a.within = 100 * time.Millisecond
 			wantLacking(t, a, "No janitor answers for partitions 2 and 3.")
@@ -188,8 +171,7 @@ func TestAsk_SilentOrInvalidJanitor(t *testing.T) {
 }
 
 func TestAsk_AnswerInParts(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	a, _ := janitor(t, srv.Connect(), "none", holds())
 	const size = 1000
 	janitor(t, srv.Connect(), "one", holds(all...))
@@ -201,8 +183,7 @@ func TestAsk_AnswerInParts(t *testing.T) {
 }
 
 func TestAsk_AnswerTooLarge(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	a, _ := janitor(t, srv.Connect(), "none", holds())
 	janitor(t, srv.Connect(), "one", holds(all...), func(a *Asker) { a.bytes = 2000 })
 	q := Question{About: Infos, Sessions: []string{"s", "s"}, Limit: 1000}
@@ -213,8 +194,7 @@ func TestAsk_AnswerTooLarge(t *testing.T) {
 }
 
 func TestAsk_AnswersTogetherTooLarge(t *testing.T) {
-	t.Parallel()
-	srv := natstest.Start(t)
+	srv := natstest.StartParallel(t)
 	a, _ := janitor(t, srv.Connect(), "none", holds())
 	janitor(t, srv.Connect(), "one", holds(0, 1))
 	janitor(t, srv.Connect(), "two", holds(2, 3))
@@ -232,8 +212,7 @@ func TestAsk_AnswersTogetherTooLarge(t *testing.T) {
 }
 
 func TestAsk_TooManyAtOnce(t *testing.T) {
-	t.Parallel()
-	a, _ := janitor(t, natstest.Start(t).Connect(), "one", holds(0))
+	a, _ := janitor(t, natstest.StartParallel(t).Connect(), "one", holds(0))
 	for range maxAsking {
 		a.asking <- struct{}{}
 	}
@@ -245,8 +224,7 @@ func TestAsk_TooManyAtOnce(t *testing.T) {
 // A janitor answers neither what is no question nor to what is no inbox, and begins no more sweeps
 // than it may.
 func TestServe_Questions(t *testing.T) {
-	t.Parallel()
-	nc := natstest.Start(t).Connect()
+	nc := natstest.StartParallel(t).Connect()
 	begun, release := make(chan struct{}), make(chan struct{})
 	a := New(nc, "one", func() Holding { return holds(all...) }, func(_ context.Context, q Question) Answer {
 		if q.About == Sweep {
@@ -277,14 +255,9 @@ func TestServe_Questions(t *testing.T) {
 	if got := sweep(); got.Swept != NotBegun {
 		t.Errorf("one too many: %+v", got)
 	}
-	elsewhere, err := nc.SubscribeSync("mcp.0.>")
-	if err != nil {
-		t.Fatal(err)
-	}
+	elsewhere := must.Value(nc.SubscribeSync("mcp.0.>"))(t)
 	for _, data := range []string{"", "{", "{}", `{"about":"limits","partitions":[0]}`} {
-		if err := nc.PublishRequest(subjectOf("one"), "mcp.0.s.life.=clear", []byte(data)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, nc.PublishRequest(subjectOf("one"), "mcp.0.s.life.=clear", []byte(data)))
 	}
 	for range 2 * maxAnswering { // those before are done by then
 		wantSum(t, b, 0, 1)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 )
 
 func TestParse_Invalid(t *testing.T) {
@@ -41,10 +42,7 @@ func FuzzParse(f *testing.F) {
 		if len(q.Partitions) == 0 || slices.Min(q.Partitions) < 0 || len(q.Sessions) > MaxRows || q.Limit < 0 || q.Limit > MaxRows || len(q.Cursors) > inspect.MaxItems || q.About == Rows && q.List == nil {
 			t.Fatalf("%+v is taken", q)
 		}
-		again, err := json.Marshal(q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Value(json.Marshal(q))(t)
 		if _, err := Parse(again); err != nil {
 			t.Fatalf("%s: %v", again, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"rejoin/services/janitor/ledger"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -22,9 +23,7 @@ import (
 func create(t *testing.T) *eventlog.Log {
 	t.Helper()
 	l, err := eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(l.Close)
 	eventlogtest.Begin(t, l)
 	return l
@@ -41,9 +40,7 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 				t.Helper()
 				for range n {
 					ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, err)
 					last = ack.Sequence
 				}
 			}
@@ -68,15 +65,11 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 
 			if lost {
 				for _, sequence := range []uint64{last - 1, last} {
-					if err := l.Delete(waittest.Context(t), 0, sequence); err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, l.Delete(waittest.Context(t), 0, sequence))
 				}
 			}
 			eventlogtest.AddGeneration(t, l, last-1)
-			if _, err := l.Look(waittest.Context(t), 0); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(l.Look(waittest.Context(t), 0))(t)
 			waittest.Until(t, "the ledger has heard of the generation", func() (heard bool) {
 				p.With(func(l *ledger.Ledger) { heard = l.HeardOf("next") })
 				return heard
@@ -100,26 +93,19 @@ func TestPartition_CheckedWhenAllIsRead(t *testing.T) {
 	ctx, p := waittest.Context(t), New(0, l, nil, slog.New(slog.DiscardHandler))
 	look := func() eventlog.State {
 		t.Helper()
-		state, err := l.Look(ctx, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return state
+		return must.Value(l.Look(ctx, 0))(t)
 	}
 	publish := func() eventlog.Entry {
 		t.Helper()
 		ack, err := l.Publish(ctx, eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
 		e, atErr := l.At(ctx, 0, ack.Sequence)
-		if err = errors.Join(err, atErr); err != nil {
-			t.Fatal(err)
-		}
+		err = errors.Join(err, atErr)
+		must.NoError(t, err)
 		return e
 	}
 	begin := func() {
 		t.Helper()
-		if _, err := p.start(ctx, look()); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(p.start(ctx, look()))(t)
 	}
 	first := publish()
 	begin()
@@ -144,20 +130,12 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	var l *eventlog.Log
 	var holder *natstest.Server
 	for _, srv := range c.Servers[:2] { // one of them does not hold the partition
-		nc, err := nats.Connect(srv.URL(), nats.IgnoreDiscoveredServers())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Value(nats.Connect(srv.URL(), nats.IgnoreDiscoveredServers()))(t)
 		t.Cleanup(nc.Close)
 		log, err := eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		t.Cleanup(log.Close)
-		stream, err := natstest.JetStream(t, nc).Stream(t.Context(), "MCP_0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(natstest.JetStream(t, nc).Stream(t.Context(), "MCP_0"))(t)
 		if holder = c.Named(stream.CachedInfo().Cluster.Leader); holder != srv {
 			l = log
 			break
@@ -191,18 +169,14 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	publish(3)
 	older := filepath.Join(t.TempDir(), "older")
 	holder.Stop()
-	if err := os.CopyFS(older, os.DirFS(holder.Dir())); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.CopyFS(older, os.DirFS(holder.Dir())))
 	holder.Start()
 	lost := publish(3)
 	follows(lost)
 	before := 0
 	p.With(func(l *ledger.Ledger) { before = l.Epoch })
 	holder.Stop()
-	if err := errors.Join(os.RemoveAll(holder.Dir()), os.Rename(older, holder.Dir())); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(os.RemoveAll(holder.Dir()), os.Rename(older, holder.Dir())))
 	holder.Start()
 	last := publish(5)
 	if last <= lost {

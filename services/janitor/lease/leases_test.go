@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -40,10 +41,7 @@ func (c deafConn) Read(p []byte) (int, error) {
 
 // compete starts a janitor that competes for partitions until the test ends.
 func compete(t *testing.T, nc *nats.Conn, length time.Duration, partitions int) *Leases {
-	s, err := New(length, nc, partitions, 1, time.Now, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(New(length, nc, partitions, 1, time.Now, slog.New(slog.DiscardHandler)))(t)
 	s.sharing.returning = time.Hour
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -70,8 +68,7 @@ func holds(s *Leases, n int) func() bool {
 }
 
 func TestLeases_DoWithoutTerm(t *testing.T) {
-	t.Parallel()
-	srv, failed := natstest.Start(t), errors.New("failed")
+	srv, failed := natstest.StartParallel(t), errors.New("failed")
 	first := compete(t, srv.Connect(), time.Minute, 1)
 	waittest.Until(t, "the first one acts", holds(first, 1))
 	second := compete(t, srv.Connect(), time.Minute, 1)
@@ -86,11 +83,7 @@ func TestLeases_DoWithoutTerm(t *testing.T) {
 
 // What a janitor has heard of its own lease before the term begins is not another one's.
 func TestHolders_HeardBeforeTheTerm(t *testing.T) {
-	t.Parallel()
-	s, err := New(time.Minute, natstest.Start(t).Connect(), 2, 1, time.Now, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(New(time.Minute, natstest.StartParallel(t).Connect(), 2, 1, time.Now, slog.New(slog.DiscardHandler)))(t)
 	s.sharing.held(0, s.id, s.now())
 	s.sharing.held(1, "another", s.now())
 	if own, vacant := s.Holders(); len(own) != 0 || vacant != 1 {
@@ -153,13 +146,8 @@ func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 	js := natstest.JetStream(t, srv.Connect())
 	for range 2 {
 		waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
-		stream, err := js.Stream(t.Context(), "KV_"+Bucket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := js.DeleteStream(t.Context(), "KV_"+Bucket); err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(js.Stream(t.Context(), "KV_"+Bucket))(t)
+		must.NoError(t, js.DeleteStream(t.Context(), "KV_"+Bucket))
 		kept := make([][]bool, len(all))
 		for i, s := range all {
 			waittest.Until(t, "it has lost its leases, and has heard of no other janitor for a lease", func() bool {
@@ -170,9 +158,7 @@ func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 				return len(s.mine()) == 0 && len(s.sharing.peers) == 0
 			})
 		}
-		if _, err := js.CreateStream(t.Context(), stream.CachedInfo().Config); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.CreateStream(t.Context(), stream.CachedInfo().Config))(t)
 		for p := range partitions {
 			for i, s := range all {
 				if kept[i][p] {
