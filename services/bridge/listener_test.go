@@ -79,9 +79,7 @@ func TestListen_Tasks(t *testing.T) {
 func TestListen_TaskIsEnded(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	defer close(release)
-	s.start(t, taskConfig(slow(newEarlier(t), release, outcome).URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	_, c := s.task(t, taskConfig(slow(newEarlier(t), release, outcome).URL))
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
 	s.do(t, l)
 	s.listenedTo(t, l, 2)
@@ -177,9 +175,7 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	})
 	gone := taskConfig(up.URL)
 	gone.BridgeName = "gone"
-	first := s.start(t, gone)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	first, c := s.task(t, gone)
 	s.start(t, taskConfig(up.URL), func(second *Service) {
 		second.host.Times.Gone = 3 * time.Millisecond
 		second.host.Times.After = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }

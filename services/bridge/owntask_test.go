@@ -415,9 +415,7 @@ func TestRequiredTask_Cancelled(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, make(chan struct{}))
 	cfg := testConfig(up.URL)
 	cfg.TaskTools = []string{"x=always"}
-	s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	_, c := s.task(t, cfg)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.acknowledged(t, c, mcp.MethodCancelTask, "")
 	s.becomes(t, c.Session, mcp.TaskCancelled)

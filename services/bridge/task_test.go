@@ -31,10 +31,10 @@ import (
 // tasks is a client's _meta that takes a task for a response.
 const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
 
-// taskConfig has calls become tasks after a moment.
-func taskConfig(server string) config.Config {
+// taskConfig has calls become tasks after a moment, and those of tools as they say.
+func taskConfig(server string, tools ...string) config.Config {
 	cfg := testConfig(server)
-	cfg.TaskAfter = flagtype.Duration(10 * time.Millisecond)
+	cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(10*time.Millisecond), tools
 	return cfg
 }
 
@@ -83,6 +83,14 @@ func (s *system) created(t testing.TB, c rpc.Call) (is mcp.Task) {
 		t.Fatal("the client has heard of a task that is not in the log")
 	}
 	return r.Result.Task
+}
+
+// task runs a bridge, and returns a call that it makes a task.
+func (s *system) task(t testing.TB, cfg config.Config) (in *instance, c rpc.Call) {
+	t.Helper()
+	in, c = s.start(t, cfg), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
+	s.created(t, c)
+	return in, c
 }
 
 // about makes a request about a call's task.
@@ -168,8 +176,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		slow(up, release, outcome)
 		close(release)
-		cfg := taskConfig(up.URL)
-		cfg.TaskTools = []string{"never=never", "required=required", "always=always"}
+		cfg := taskConfig(up.URL, "never=never", "required=required", "always=always")
 		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
 		s.start(t, cfg)
 		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
@@ -239,11 +246,7 @@ func asking(t testing.TB) *server {
 
 func TestTask_ModernServerAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), asking(t)
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
-	s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
-	s.created(t, c)
+	_, c := s.task(t, taskConfig(up.URL, "x=always"))
 	seen := map[string]bool{}
 	for round := range 2 {
 		is := s.becomes(t, c.Session, mcp.TaskInputRequired)
@@ -288,8 +291,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 		}
 		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required"}}`, m.ID))
 	})
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
+	cfg := taskConfig(up.URL, "x=always")
 	b := s.start(t, cfg)
 	pauses := make(chan time.Duration, 10)
 	b.host.Times.After = func(d time.Duration) <-chan time.Time {
@@ -308,11 +310,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 
 func TestTask_EarlierServerAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), asker(t)
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
-	s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
-	s.created(t, c)
+	_, c := s.task(t, taskConfig(up.URL, "x=always"))
 	for round := range 2 {
 		var is mcp.StoredTask
 		waittest.Until(t, "the client is asked", func() bool {
@@ -425,43 +423,32 @@ func TestTask_NoInput(t *testing.T) {
 		s := newSystem(t, eventlog.Settings{})
 		cfg := taskConfig(up.URL)
 		cfg.TaskTools, cfg.InputWait = []string{"x=always"}, 50*time.Millisecond
-		s.start(t, cfg)
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
-		s.created(t, c)
+		_, c := s.task(t, cfg)
 		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != stateless.NoInput {
 			t.Errorf("%s: the state is %+v", name, is)
 		}
 	}
 }
 
-// The result of a task is more than an event may have: its client receives an error.
-func TestTask_ResultIsTooLarge(t *testing.T) {
-	for name, up := range servers(t) {
-		s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
-		release := make(chan struct{})
-		slow(up, release, `"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 8000)+`"}]}`)
-		s.start(t, taskConfig(up.URL))
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-		s.created(t, c)
-		close(release)
-		if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") {
-			t.Errorf("%s: the state is %+v", name, is)
-		}
-	}
-}
-
-// The result of a task may have any number of elements (docs/adr/0040): its state is read all the same.
-func TestTask_ResultHasManyElements(t *testing.T) {
-	for name, up := range servers(t) {
-		s := newSystem(t, eventlog.Settings{})
-		release := make(chan struct{})
-		slow(up, release, `"result":{"content":[{"type":"text","text":"done"}`+strings.Repeat(`,{}`, 20_000)+`]}`)
-		s.start(t, taskConfig(up.URL))
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-		s.created(t, c)
-		close(release)
-		if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), `"text":"done"`) {
-			t.Errorf("%s: the result is %.100s", name, is.Result)
+// The result of a task may have any number of elements (docs/adr/0040): its state is read all the same. Where it is
+// more than an event may have, the client receives an error.
+func TestTask_LargeResult(t *testing.T) {
+	for _, tt := range []struct {
+		content string
+		status  mcp.Status
+		want    string
+	}{
+		{`"` + strings.Repeat("x", 200_000) + `"}`, mcp.TaskFailed, "max-message-bytes"},
+		{`"done"}` + strings.Repeat(`,{}`, 20_000), mcp.TaskCompleted, `"text":"done"`},
+	} {
+		for name, up := range servers(t) {
+			s, release := newSystem(t, eventlog.Settings{MaxMessageBytes: 100_000}), make(chan struct{})
+			slow(up, release, `"result":{"content":[{"type":"text","text":`+tt.content+`]}`)
+			_, c := s.task(t, taskConfig(up.URL))
+			close(release)
+			if is := s.becomes(t, c.Session, tt.status); !strings.Contains(string(is.Error)+string(is.Result), tt.want) {
+				t.Errorf("%s: the state is %.200v", name, is)
+			}
 		}
 	}
 }
@@ -485,9 +472,7 @@ func TestTask_QuestionIsTooLarge(t *testing.T) {
 			})
 			cfg := taskConfig(up.URL)
 			cfg.TaskTools, cfg.InputWait = []string{"x=always"}, time.Hour
-			s.start(t, cfg)
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			s.created(t, c)
+			_, c := s.task(t, cfg)
 			if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") || is.TTL == nil || is.Requests != nil {
 				t.Errorf("the state is %+v", is)
 			}
@@ -509,9 +494,7 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 			slow(up, release, outcome)
-			b := s.start(t, taskConfig(up.URL))
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			s.created(t, c)
+			b, c := s.task(t, taskConfig(up.URL))
 			before := b.metric(t, "publish_retries_total")
 			s.srv.Stop()
 			close(release)
@@ -544,9 +527,7 @@ func TestTask_TakenOver(t *testing.T) {
 			if !eventIDs {
 				up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) { w.stream(); <-r.Context().Done() })
 			}
-			first := s.start(t, taskConfig(up.URL))
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			s.created(t, c)
+			first, c := s.task(t, taskConfig(up.URL))
 			waittest.Until(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
 			if eventIDs {
 				up.step <- struct{}{}
@@ -583,9 +564,7 @@ func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	slow(up, nil, outcome)
 	cfg := taskConfig(up.URL)
-	first := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	first, c := s.task(t, cfg)
 	first.stop()
 	// As if the bridge had died before it wrote the call down.
 	if err := s.records(t).KV.Purge(waittest.Context(t), records.Key(c.Session, c.Stream)); err != nil {
@@ -721,11 +700,8 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
-	first := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	cfg := taskConfig(up.URL, "x=always")
+	first, c := s.task(t, cfg)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.hasEventID(t, c)
 	const answer = `,"inputResponses":{"q1":{"action":"accept"}}`
@@ -769,11 +745,8 @@ func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 		ask(w, "2", "two")
 		<-r.Context().Done()
 	})
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
-	first := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	cfg := taskConfig(up.URL, "x=always")
+	first, c := s.task(t, cfg)
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.hasEventID(t, c)
 	first.stop()
@@ -826,11 +799,8 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	cfg := taskConfig(up.URL)
-	cfg.TaskTools = []string{"x=always"}
-	first := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	cfg := taskConfig(up.URL, "x=always")
+	first, c := s.task(t, cfg)
 	asked := map[string]bool{}
 	answer := func() {
 		for key := range s.becomes(t, c.Session, mcp.TaskInputRequired).Requests {
@@ -856,9 +826,7 @@ func TestTask_Refreshed(t *testing.T) {
 	up := slow(newModern(t), release, outcome)
 	cfg := taskConfig(up.URL)
 	cfg.AckTimeout = waittest.Timeout // of the look, which is not tried again
-	b := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.created(t, c)
+	b, c := s.task(t, cfg)
 	work, now := b.table.Session(c.Session), time.Now()
 	refresh := func(after time.Duration, want int) {
 		t.Helper()
