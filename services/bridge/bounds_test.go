@@ -24,8 +24,7 @@ import (
 
 // A question that is nested so deep that no result could hold it is not asked, and ends no bridge.
 func TestTranslated_QuestionIsTooDeep(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newEarlier(t))
 	refused := make(chan rpc.Message, 1)
 	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
 		if m.ID != nil { // else it is the question whether the server is there
@@ -55,8 +54,7 @@ func TestTranslated_QuestionIsTooDeep(t *testing.T) {
 // the answer, and no edge could cancel it.
 func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newEarlier(t))
 	asked := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		s.srv.Stop()
@@ -96,8 +94,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 
 // What the log keeps with each call is bounded: it is in the memory of every service.
 func TestStateless_LongServerInfo(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newEarlier(t))
 	icon := strings.Repeat("x", 50_000)
 	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.Header().Set("Mcp-Session-Id", uuid.NewString())
@@ -120,8 +117,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 }
 
 func TestModernServer_LongInstructions(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	text := strings.Repeat("x", 50_000)
 	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"` + text + `"}}`)
@@ -173,8 +169,7 @@ func TestListen_TooMuch(t *testing.T) {
 
 // The edge has compared the first of each header field, so the server gets no other.
 func TestStateless_FieldTwice(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	headers := make(chan http.Header, 1)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		headers <- r.Header

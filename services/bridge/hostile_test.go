@@ -163,8 +163,7 @@ var withoutID = map[string]string{
 
 // A response on the server's own stream is none to the call of a client without sessions.
 func TestListen_Response(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newEarlier(t))
 	taken := make(chan struct{})
 	up.onGet(func(w *writing, r *http.Request) {
 		w.stream()
@@ -231,8 +230,7 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 func TestStateless_ErrorWithoutID(t *testing.T) {
 	for name, parseError := range withoutID {
 		for era, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-			s := newSystem(t, eventlog.Settings{})
-			in := s.start(t, testConfig(up.URL))
+			s, _, in := bridged(t, up)
 			up.handle("tools/list", func(w *writing, _ *http.Request, _ rpc.Message) { w.json(parseError) })
 			want := `{"error":{"code":-32700,"message":"Parse error"},"id":7,"jsonrpc":"2.0"}`
 			if a := s.do(t, statelessCall(t, "7", "tools/list", "", "")); string(a.Data) != want {

@@ -38,8 +38,7 @@ func TestListen_ServerMessages(t *testing.T) {
 }
 
 func TestInitialize_ResponseStream(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
+	s, _, in := bridged(t, newServer(t))
 	stream := newStream(t, "0")
 	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
 	wantStatus(t, a, http.StatusOK)
@@ -50,8 +49,7 @@ func TestInitialize_ResponseStream(t *testing.T) {
 }
 
 func TestSession_RegisteredUntilDeleted(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newServer(t))
 	name := s.open(t)
 	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
 	if err != nil || !strings.Contains(string(rec.Metadata), `"bridge":"test","upstream":"up-`) || !strings.Contains(string(rec.Metadata), `"protocolVersion":"2025-11-25"`) {

@@ -186,10 +186,17 @@ func (s *system) ready(t testing.TB) string {
 // begun is a bridge before a server, with a session that is ready.
 func begun(t *testing.T) (s *system, up *server, in *instance, name string) {
 	t.Helper()
-	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
-	in = s.start(t, testConfig(up.URL))
+	s, up, in = bridged(t, newServer(t))
 	name = s.ready(t)
 	return s, up, in, name
+}
+
+// bridged is a bridge before a server.
+func bridged(t testing.TB, before *server) (s *system, up *server, in *instance) {
+	t.Helper()
+	s = newSystem(t, eventlog.Settings{})
+	in = s.start(t, testConfig(before.URL))
+	return s, before, in
 }
 
 // end ends a session.

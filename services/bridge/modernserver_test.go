@@ -39,9 +39,7 @@ func (s *system) begin(t testing.TB) string {
 }
 
 func TestModernServer_Call(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	var header http.Header
 	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","ttlMs":1,"cacheScope":"public","tools":[{"name":"caf\u00e9","inputSchema":{"type":"object","properties":{"place":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}}}]}}`)
@@ -104,9 +102,7 @@ func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage
 // What the server asks goes to the client on the stream of its request, and the request is made
 // again with the answers.
 func TestModernServer_ServerAsks(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newModern(t))
 	requiresInput(up)
 	name := s.begin(t)
 	stream := newStream(t, "1")
@@ -130,8 +126,7 @@ func TestModernServer_ServerAsks(t *testing.T) {
 
 // A request that the server has begun is not refused later in a way that has the client make it again.
 func TestModernServer_RefusesTheSecondRound(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	up.handle("work", func(w *writing, _ *http.Request, m rpc.Message) {
 		if m.Param("requestState") == nil {
 			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1"}}`)
@@ -148,8 +143,7 @@ func TestModernServer_RefusesTheSecondRound(t *testing.T) {
 
 // What is no request counts in a batch with requests too, which revision 2025-03-26 has.
 func TestModernServer_Batch(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	requiresInput(up)
 	name, stream, batch := s.begin(t), newStream(t, "1"), newStream(t, "2", "3")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
@@ -165,8 +159,7 @@ func TestModernServer_Batch(t *testing.T) {
 
 // A 404 of a server that has no sessions does not say that the client's session has ended.
 func TestModernServer_NotFound(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	name := s.begin(t)
 	body := ""
 	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -187,8 +180,7 @@ func TestModernServer_NotFound(t *testing.T) {
 
 // What cannot be read before the response is counted, and does not decide how the client is answered.
 func TestModernServer_Unreadable(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newModern(t))
 	up.handle("lost", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", "rubbish")
@@ -204,8 +196,7 @@ func TestModernServer_Unreadable(t *testing.T) {
 // A server that has no sessions learns that a request is cancelled by the end of its connection, also while it
 // reports progress all the time.
 func TestModernServer_Cancelled(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newModern(t))
 	gone := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		defer close(gone)
@@ -350,8 +341,7 @@ func (s *system) updated(t testing.TB, name, uri string, n int) {
 // A resource may change before the server has the subscription that the client has the answer to. What it
 // subscribed to before has not been missed.
 func TestModernServer_NewSubscription(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), withSubscriptions(t)
-	s.start(t, testConfig(up.URL))
+	s, _, _ := bridged(t, withSubscriptions(t))
 	name := s.ready(t)
 	for _, uri := range []string{"file:///a", "file:///b"} {
 		s.set(t, name, "1", "resources/subscribe", `{"uri":"`+uri+`"}`)
@@ -363,9 +353,7 @@ func TestModernServer_NewSubscription(t *testing.T) {
 // Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
 // the client receives one notification for each subscription.
 func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := withSubscriptions(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, withSubscriptions(t))
 	name := s.ready(t)
 	for n, uri := range []string{"file:///a", "file:///b", "file:///a"} {
 		method := "resources/subscribe"

@@ -117,8 +117,7 @@ func TestOwnTask_ManyListenedTo(t *testing.T) {
 
 // Without access control there is one principal, whose tasks are not noted.
 func TestOwnTask_WithoutAccessControl(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
-	s.start(t, testConfig(up.URL))
+	s, _, _ := bridged(t, withTasks(t))
 	s.do(t, owned(t, "", mcp.MethodCallTool, `"name":"42"`))
 	for _, id := range []string{"42", "from before"} {
 		if a := s.do(t, owned(t, "", mcp.MethodGetTask, fmt.Sprintf(`"taskId":%q`, id))); !strings.Contains(string(a.Data), `"served"`) {
@@ -276,8 +275,7 @@ func TestOwnTask_LongList(t *testing.T) {
 // The answer that names a task does not wait for longer than a moment until it is stored whose the task
 // is, and the bridge that gave it knows.
 func TestOwnTask_NoteCannotBeStored(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
-	in := s.start(t, testConfig(up.URL))
+	s, _, in := bridged(t, withTasks(t))
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
 	r := s.records(t)
 	if err := r.JS.DeleteKeyValue(waittest.Context(t), rpc.CallsBucket); err != nil {

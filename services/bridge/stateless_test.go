@@ -101,9 +101,7 @@ func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
 
 // Errors have the status that the revision wants, whatever that of the server.
 func TestStateless_Error(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newEarlier(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newEarlier(t))
 	up.handle(mcp.MethodRead, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32002,"message":"none","data":{"uri":"x:"}}}`)
 	})
@@ -126,9 +124,7 @@ func TestStateless_Error(t *testing.T) {
 // A call that has reached the server, and whose session cannot be stored, is not refused with 503: a client that
 // repeats it would have it done twice.
 func TestStateless_CallThatCannotBeStored(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", note(1))
@@ -177,9 +173,7 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 
 // What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
 func TestStateless_Discover(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
 	a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", ""))
 	if !strings.Contains(string(a.Data), `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(string(a.Data), `"name":"s"`) {
 		t.Errorf("%d %s", a.Status, a.Data)
@@ -230,8 +224,7 @@ func TestEra_InitializeRefused(t *testing.T) {
 // A call with more than a response has a session of its own in the log, which ends with it.
 func TestStateless_CallWithProgress(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		s.start(t, testConfig(up.URL))
+		s, _, _ := bridged(t, up)
 		var header http.Header
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			header = r.Header
@@ -266,8 +259,7 @@ func TestStateless_CallWithProgress(t *testing.T) {
 // of its task.
 func TestStateless_PostToItsSession(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		s.start(t, testConfig(up.URL))
+		s, _, _ := bridged(t, up)
 		release := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()
@@ -369,8 +361,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 // A quick result that NATS does not carry is an error for its request.
 func TestStateless_ResultIsTooLarge(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		s.start(t, testConfig(up.URL))
+		s, _, _ := bridged(t, up)
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 9<<20) + `"}]}}`)
 		})
@@ -385,8 +376,7 @@ func TestStateless_ResultIsTooLarge(t *testing.T) {
 // server is notified.
 func TestStateless_ClientGoes(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		s.start(t, testConfig(up.URL))
+		s, _, _ := bridged(t, up)
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -418,9 +408,7 @@ func looks(h *sessions.Session, d time.Duration) {
 // makes the call again, or an edge asks about it.
 func TestStateless_ClientMayComeBack(t *testing.T) {
 	for _, end := range []string{"grace", "again", "asked"} {
-		s := newSystem(t, eventlog.Settings{})
-		up := newModern(t)
-		in := s.start(t, testConfig(up.URL))
+		s, up, in := bridged(t, newModern(t))
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -468,8 +456,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 
 // An edge may notice late that a connection is dead, of a client that has come back at another edge meanwhile.
 func TestStateless_OldConnectionEndsLate(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, newModern(t))
 	gone := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -508,9 +495,7 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 
 // A client that answers a question is there, however long it took.
 func TestStateless_ClientAnswersLate(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := asker(t)
-	in := s.start(t, testConfig(up.URL))
+	s, up, in := bridged(t, asker(t))
 	in.host.Times.Answer = 0
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -620,9 +605,7 @@ func repeated(t testing.TB, c rpc.Call, id string, r required, answer string) rp
 }
 
 func TestTranslated_ServerAsks(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := asker(t)
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, asker(t))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
 	first, _ := s.ask(t, c)
 	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
@@ -812,8 +795,7 @@ func progresses(up *server) (sent *string) {
 // A call of a client without sessions continues at the next bridge, where the server lets it.
 func TestStateless_TakenOver(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		in := s.start(t, testConfig(up.URL))
+		s, _, in := bridged(t, up)
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 		if name == "slow" { // the log has the session before there is one at the server
 			in.host.Times.Answer = 0

@@ -6,14 +6,12 @@ import (
 
 	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
 // A session outlives the bridge that stops: a 404 would have its client begin another one.
 func TestPost_WhileTheBridgeStops(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
+	s, _, in := bridged(t, newServer(t))
 	ended, h := in.table.Session(s.ready(t)), in.table.Session(s.ready(t))
 	request := func(h *sessions.Session) rpc.Call {
 		return rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}

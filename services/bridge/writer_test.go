@@ -113,8 +113,7 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 }
 
 func TestPublish_SessionEnds(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
+	s, _, in := bridged(t, newServer(t))
 	h := in.table.Session(s.ready(t))
 	s.srv.Stop()
 	put := make(chan error, 1)
