@@ -64,9 +64,7 @@ func create(t *testing.T, js jetstream.JetStream) jetstream.KeyValue {
 	t.Helper()
 	cfg := bucket.Config("B", "", 1)
 	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL = true, true, time.Hour
-	kv, err := bucket.Ensure(t.Context(), js, cfg)
-	must.NoError(t, err)
-	return kv
+	return must.Value(bucket.Ensure(t.Context(), js, cfg))(t)
 }
 
 func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {

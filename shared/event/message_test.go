@@ -32,7 +32,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("CheckMessage(%q) = %v, want ErrInvalidJSON", m, err)
 		}
 	}
-	notRPC := []string{
+	for _, m := range []string{
 		`[]`, `1`, `"x"`, `null`, `{}`,
 		`{"method":"m"}`,
 		`{"jsonrpc":"1.0","method":"m"}`,
@@ -56,8 +56,7 @@ func TestMessages(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"a","method":"b"}`,
 		`{"jsonrpc":"2.0","method":"a","\u006dethod":"b"}`,
 		`[{"jsonrpc":"2.0","method":"m"}]`,
-	}
-	for _, m := range notRPC {
+	} {
 		if err := event.CheckMessage([]byte(m)); !errors.Is(err, event.ErrInvalidMessage) {
 			t.Errorf("CheckMessage(%s) = %v, want ErrInvalidMessage", m, err)
 		}

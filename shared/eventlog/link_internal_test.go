@@ -47,15 +47,8 @@ func TestHold_NoReconnect(t *testing.T) {
 		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	must.NoError(t, err)
 	t.Cleanup(nc.Close)
-	l, err := Create(t.Context(), nc, Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	release, err := l.hold(t.Context(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := createLog(t, nc, Settings{Partitions: 1})
+	release := must.Value(l.hold(t.Context(), 0))(t)
 	link.Cut()
 	link.Heal()
 	for range 3 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -98,12 +97,7 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 
 // The first event of those that cannot be sent has the reason, and the others that they come after it.
 func TestSeries_NotSentForWantOfAConnection(t *testing.T) {
-	t.Parallel()
-	l, err := Create(t.Context(), natstest.Start(t).Connect(), Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
+	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
 	l.nc.Close()
 	all := []*Publishing{{queued: &queued{ctx: t.Context()}}, {queued: &queued{ctx: t.Context()}}}
 	l.storeOnOne(all)
