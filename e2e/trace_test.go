@@ -208,39 +208,32 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	bridge.end(syscall.SIGTERM)
 }
 
-// Without traces nothing is exported, and the publisher's trace context continues as it is.
+// Without traces nothing is exported, and the publisher's trace context continues as it is. TestTraces_OffByDefault
+// has all settings that disable them.
 func TestTrace_ContextPassesWithoutExport(t *testing.T) {
-	for name, env := range map[string][2]string{
-		"disabled":    {"OTEL_SDK_DISABLED", "true"},
-		"no exporter": {"OTEL_TRACES_EXPORTER", "none"},
-		"no endpoint": {"OTEL_EXPORTER_OTLP_ENDPOINT", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCollector(t)
-			t.Setenv(env[0], env[1])
-			up := newUpstream(t)
-			p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
-			parent, _, _ := parentOf(1, "01")
-			do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
-			nc := p.nats(t)
-			js := must.Value(nc.JetStream())(t)
-			at := place(t, nc, "s", "t")
-			msg, err := js.GetLastMsg(fmt.Sprintf("MCP_%d", at.Partition), at.String())
-			if err != nil || msg.Header.Get("traceparent") != parent || msg.Header.Get("tracestate") != "a=b" {
-				t.Errorf("the event has %v, %v", msg, err)
-			}
-			session := initialize(t, p.api())
-			do(t, http.MethodPost, p.api()+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, "Content-Type", jsonType,
-				"Accept", "application/json, text/event-stream", "Mcp-Session-Id", session, "Mcp-Protocol-Version", "2025-11-25", "traceparent", parent)
-			if got := up.parent("tools/call"); got != parent {
-				t.Errorf("the MCP server got %q", got)
-			}
-			p.stop()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if c.asked > 0 {
-				t.Errorf("there were %d exports: %v", c.asked, c.spans)
-			}
-		})
+	c := newCollector(t)
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	up := newUpstream(t)
+	p := startProc(t, "--upstream="+up.URL, "--ack-timeout=9s")
+	parent, _, _ := parentOf(1, "01")
+	do(t, http.MethodPost, p.api()+streamPath("s", "t"), numbered(1), "Content-Type", jsonType, "traceparent", parent, "tracestate", "a=b")
+	nc := p.nats(t)
+	js := must.Value(nc.JetStream())(t)
+	at := place(t, nc, "s", "t")
+	msg, err := js.GetLastMsg(fmt.Sprintf("MCP_%d", at.Partition), at.String())
+	if err != nil || msg.Header.Get("traceparent") != parent || msg.Header.Get("tracestate") != "a=b" {
+		t.Errorf("the event has %v, %v", msg, err)
+	}
+	session := initialize(t, p.api())
+	do(t, http.MethodPost, p.api()+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, "Content-Type", jsonType,
+		"Accept", "application/json, text/event-stream", "Mcp-Session-Id", session, "Mcp-Protocol-Version", "2025-11-25", "traceparent", parent)
+	if got := up.parent("tools/call"); got != parent {
+		t.Errorf("the MCP server got %q", got)
+	}
+	p.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asked > 0 {
+		t.Errorf("there were %d exports: %v", c.asked, c.spans)
 	}
 }
