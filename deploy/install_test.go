@@ -38,12 +38,11 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(out), "rejoin v1.2.3 ") {
 		t.Errorf("the version is %q, %v", out, err)
 	}
-	files := map[string]string{
+	for name, want := range map[string]string{
 		"share/bash-completion/completions/rejoin":    "complete -o default",
 		"share/zsh/site-functions/_rejoin":            "#compdef rejoin",
 		"share/fish/vendor_completions.d/rejoin.fish": "complete -c rejoin",
-	}
-	for name, want := range files {
+	} {
 		if text, err := os.ReadFile(filepath.Join(prefix, name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s has no %q: %v", name, want, err)
 		}
@@ -66,9 +65,7 @@ func TestInstall_PrefixAndDestdir(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, err)
 	installed, err := filepath.Glob(filepath.Join(prefix, "bin", "*"))
 	if want := []string{program}; err != nil || !slices.Equal(installed, want) {
 		t.Errorf("it installs %v, want %v", installed, want)

@@ -389,17 +389,13 @@ func hasPort(c corev1.Container, port intstr.IntOrString) bool {
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
 	info, err := os.Stat(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if info.IsDir() {
 		err = os.CopyFS(to, os.DirFS(from))
 	} else {
 		err = os.WriteFile(to, []byte(read(t, from)), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 }
 
 func read(t *testing.T, file string) string {

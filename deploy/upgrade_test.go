@@ -45,8 +45,7 @@ func TestProxy_ConnectionsFitIntoMemory(t *testing.T) {
 		if found == nil {
 			t.Fatalf("%s has no %s", file, pattern)
 		}
-		n := must.Value(strconv.Atoi(found[1]))(t)
-		return n
+		return must.Value(strconv.Atoi(found[1]))(t)
 	}
 	most := number("proxy/haproxy.cfg", `fd-hard-limit (\d+)`) / 2
 	if each := number("proxy/haproxy.cfg", `presetenv REJOIN_PROXY_ADDRESS_CONNECTIONS (\d+)`); each >= most {

@@ -38,14 +38,13 @@ func TestAccess_TokenOnEveryAddress(t *testing.T) {
 	t.Parallel()
 	r := start(t, filepath.Join(t.TempDir(), "data"), guarded(t)...)
 	api := "http://" + r.addrs["--edge-addr"]
-	routes := map[string][][2]string{
+	for flag, all := range map[string][][2]string{
 		"--ingest-addr": {
 			{"POST", "/v1/sessions"}, {"POST", eventPath}, {"PUT", "/v1/sessions/s/members"}, {"DELETE", "/v1/sessions/s"}, {"DELETE", "/v1/sessions/s/streams/st"},
 		},
 		"--janitor-addr": {{"GET", "/v1/sessions"}, {"GET", "/v1/sessions/s"}},
 		"--edge-addr":    {{"GET", eventPath}, {"GET", "/v1/sessions/s/events"}, {"POST", "/v1/cookie"}},
-	}
-	for flag, all := range routes {
+	} {
 		for _, route := range all {
 			for _, url := range []string{"http://" + r.addrs[flag], api} {
 				if status, body := request(t, route[0], url+route[1], ""); status != http.StatusUnauthorized {

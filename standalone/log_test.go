@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -57,15 +58,10 @@ func TestLogCommand_RunningProgram(t *testing.T) {
 // firstBlock returns what a stream begins with.
 func firstBlock(t *testing.T, url string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	req.Header.Set("Accept", "text/event-stream")
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	buf := make([]byte, 4096)
 	n, err := resp.Body.Read(buf)

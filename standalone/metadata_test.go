@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -51,9 +52,7 @@ func TestKill_BetweenFilesOfMetadata(t *testing.T) {
 				err = os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour))
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 	}
 	r = start(t, data)
 	if next := events(r, "?after="+before.Cursor); len(next.Events) != 0 || next.Gap != nil {
@@ -73,17 +72,11 @@ func TestMendStream_DamagedMetadata(t *testing.T) {
 		"of another stream": `{"name":"T"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.MkdirAll(filepath.Dir(meta), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.MkdirAll(filepath.Dir(meta), 0o700))
 			now := time.Now()
 			for _, file := range []struct{ name, text string }{{meta, text}, {sum, "0123456789abcdef"}} {
-				if err := os.WriteFile(file.name, []byte(file.text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Chtimes(file.name, now, now); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, os.WriteFile(file.name, []byte(file.text), 0o600))
+				must.NoError(t, os.Chtimes(file.name, now, now))
 			}
 			if mended, err := mendStream(meta); mended || err != nil {
 				t.Errorf("mended %t, %v", mended, err)
@@ -99,20 +92,12 @@ func TestMendStream_DamagedMetadata(t *testing.T) {
 func TestMendStream_ChecksumAsAWhole(t *testing.T) {
 	dir := t.TempDir()
 	meta, sum, before := filepath.Join(dir, "S", "meta.inf"), filepath.Join(dir, "S", "meta.sum"), filepath.Join(dir, "before")
-	if err := os.MkdirAll(filepath.Dir(meta), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.MkdirAll(filepath.Dir(meta), 0o700))
 	for file, text := range map[string]string{meta: `{"name":"S"}`, sum: "0123456789abcdef"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
-	if err := os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(sum, before); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chtimes(sum, time.Time{}, time.Now().Add(-time.Hour)))
+	must.NoError(t, os.Link(sum, before))
 	if mended, err := mendStream(meta); !mended || err != nil {
 		t.Errorf("mended %t, %v", mended, err)
 	}
@@ -130,18 +115,10 @@ func TestMendMetadata_FolderWithBrackets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &folder{path: filepath.Join(t.TempDir(), name)}
 			stream := filepath.Join(f.path, "jetstream", "$G", "streams", "S")
-			if err := os.MkdirAll(stream, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(stream, "meta.inf"), []byte(`{"name":"S"}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := mendMetadata(f, slog.New(slog.DiscardHandler)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := os.Stat(filepath.Join(stream, "meta.sum")); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, os.MkdirAll(stream, 0o700))
+			must.NoError(t, os.WriteFile(filepath.Join(stream, "meta.inf"), []byte(`{"name":"S"}`), 0o600))
+			must.NoError(t, mendMetadata(f, slog.New(slog.DiscardHandler)))
+			must.Value(os.Stat(filepath.Join(stream, "meta.sum")))(t)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -48,14 +49,8 @@ func TestNATS_AccessControl(t *testing.T) {
 		if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
 			t.Fatalf("the key is %v, %v", info, err)
 		}
-		option, err := nats.NkeyOptionFromSeed(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		nc, err := nats.Connect(addr, option, nats.Timeout(waittest.Timeout))
-		if err != nil {
-			t.Fatal(err)
-		}
+		option := must.Value(nats.NkeyOptionFromSeed(key))(t)
+		nc := must.Value(nats.Connect(addr, option, nats.Timeout(waittest.Timeout)))(t)
 		nc.Close()
 		out, err := exec.CommandContext(t.Context(), binary, "log", "show", "--nats-url=nats://"+addr, "--nats-nkey="+key).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "partitions") {

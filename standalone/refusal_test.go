@@ -17,6 +17,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -76,10 +77,7 @@ func TestRefusal_PortIsTaken(t *testing.T) {
 	request(t, http.MethodPost, "http://"+r.addrs["--edge-addr"]+eventPath, message)
 	r.stop()
 	before := files(t, data)
-	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	for _, flag := range addrFlags {
@@ -93,9 +91,7 @@ func TestRefusal_PortIsTaken(t *testing.T) {
 			t.Errorf("%s: a log was made", flag)
 		}
 	}
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, taken.Close())
 	if got := refuses(t, data, "--edge-addr=127.0.0.1:"+port, "--ingest-addr=localhost:"+port); !strings.Contains(got, "--ingest-addr") {
 		t.Errorf("of two flags with one port it said %q", got)
 	}
@@ -112,9 +108,7 @@ func TestRefusal_FilesOfTLS(t *testing.T) {
 		t.Errorf("it said %q", got)
 	}
 	file := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	if got := refuses(t, data, "--tls-cert="+file, "--tls-key="+file, "--max-bytes=100MB"); !strings.Contains(got, "--tls-cert") {
 		t.Errorf("it said %q", got)
 	}
@@ -129,12 +123,8 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	write(file, "x")
 	write(filepath.Join(dir, "foreign", "thesis.txt"), "x")
@@ -143,7 +133,7 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 	write(filepath.Join(dir, "newer", "VERSION"), "4\n")
 	write(filepath.Join(dir, "newer", "jetstream", "x"), "x")
 	write(filepath.Join(dir, "damaged", "VERSION"), "")
-	cases := map[string]struct {
+	for name, c := range map[string]struct {
 		data string
 		args []string
 		says string
@@ -157,8 +147,7 @@ func TestRefusal_UnusableDataFolder(t *testing.T) {
 		"of no version":       {dir + "/damaged", nil, `has version ""`},
 		"on a full disk":      {dir + "/full", []string{"--min-free-bytes=" + strconv.Itoa(1<<60)}, "of free space, and --min-free-bytes requires 1048576.0 TiB; free some space, or choose another folder with --data"},
 		"too small for a log": {dir + "/small", []string{"--max-bytes=" + strconv.Itoa(1<<60)}, "does not fit where"},
-	}
-	for name, c := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
 			state := func() string { return strings.ReplaceAll(files(t, dir), dir+"/small/VERSION 2\n", "") }
 			before := state()
@@ -202,10 +191,7 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 		nc := server.Connect()
 		defer nc.Close()
 		js := natstest.JetStream(t, nc)
-		stream, err := js.Stream(t.Context(), "MCP_0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(js.Stream(t.Context(), "MCP_0"))(t)
 		cfg := stream.CachedInfo().Config
 		cfg.Metadata["rejoin.version"] = version
 		for k := range cfg.Metadata {
@@ -213,9 +199,7 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 				delete(cfg.Metadata, k)
 			}
 		}
-		if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(js.UpdateStream(t.Context(), cfg))(t)
 	}
 	setVersion("1")
 	if got, want := refuses(t, data), "rejoin: "+data+`: the stored log does not match: it has version "1" and this program reads version "3"; use the program that wrote it, or begin another log; --data chooses another folder`; got != want {
@@ -232,25 +216,16 @@ func TestRefusal_LogOfAnotherVersion(t *testing.T) {
 // A process that is being started has a copy of every descriptor until it runs its program.
 func TestFolder_FreeWhileAProcessStarts(t *testing.T) {
 	data := t.TempDir()
-	f, err := openFolder(data, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Value(openFolder(data, 0))(t)
 	if _, err := openFolder(data, 0); !errors.Is(err, ErrInUse) {
 		t.Fatalf("the folder is open twice: %v", err)
 	}
-	held, err := syscall.Dup(int(f.lock.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Value(syscall.Dup(int(f.lock.Fd())))(t)
 	defer func() { _ = syscall.Close(held) }()
 	f.close()
 	if pid, err := os.ReadFile(filepath.Join(data, lockFile)); err != nil || len(pid) > 0 { // it may be another process' by now
 		t.Errorf("the lock file still says %q, %v", pid, err)
 	}
-	again, err := openFolder(data, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must.Value(openFolder(data, 0))(t)
 	again.close()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -24,16 +25,11 @@ func parsed(t *testing.T, args ...string) Config {
 	t.Helper()
 	var cfg Config
 	options := append([]kong.Option{kong.Vars{"version": "test", "admin_addr": "127.0.0.1:0"}}, Options()...)
-	parser, err := kong.New(&cfg, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := must.Value(kong.New(&cfg, options...))(t)
 	for _, flag := range addrFlags {
 		args = append(args, flag+"=127.0.0.1:0")
 	}
-	if _, err := parser.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(parser.Parse(args))(t)
 	return cfg
 }
 
@@ -49,13 +45,8 @@ func TestRun_EndsCleanly(t *testing.T) {
 				cancel()
 			}
 			log := &stopper{at: told, stop: cancel}
-			logger, err := (&daemon.Config{LogFormat: "json"}).Logger(log)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := Run(ctx, parsed(t, "--data="+data), daemon.NewEnv(logger)); err != nil {
-				t.Error(err)
-			}
+			logger := must.Value((&daemon.Config{LogFormat: "json"}).Logger(log))(t)
+			must.NoError(t, Run(ctx, parsed(t, "--data="+data), daemon.NewEnv(logger)))
 		})
 	}
 }
@@ -84,9 +75,7 @@ func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
 		log := &stopper{at: "edge open", stop: cancel}
 		env := daemon.NewEnv(slog.New(slog.NewTextHandler(log, nil)))
 		env.Files = quota.NewPool(files)
-		if err := Run(ctx, parsed(t, "--data="+t.TempDir(), "--partitions=4"), env); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, Run(ctx, parsed(t, "--data="+t.TempDir(), "--partitions=4"), env))
 		if got := env.Files.Used(); got != want {
 			t.Errorf("of %d files %d are the log's, want %d", files, got, want)
 		}

@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -81,9 +82,7 @@ func start(t *testing.T, data string, args ...string) *running {
 	t.Helper()
 	r := &running{t: t, cmd: command(t, data, args...), log: &waittest.Buffer{}, addrs: map[string]string{}, ended: make(chan error, 1), waited: make(chan struct{})}
 	r.cmd.Stderr = r.log
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.cmd.Start())
 	go func() {
 		defer close(r.waited)
 		r.ended <- r.cmd.Wait()
@@ -105,9 +104,7 @@ func start(t *testing.T, data string, args ...string) *running {
 			return false
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addrs["--admin-addr"]+"/readyz", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		resp, err := client.Do(req)
 		if err != nil {
 			return false
@@ -234,23 +231,15 @@ func TestAddresses_WholeAPIAndEachService(t *testing.T) {
 	}
 
 	// Other programs publish on NATS.
-	nc, err := nats.Connect(r.addrs["--nats-addr"], nats.Timeout(30*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(r.addrs["--nats-addr"], nats.Timeout(30*time.Second)))(t)
 	defer nc.Close()
-	log, err := eventlog.Open(t.Context(), nc, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Value(eventlog.Open(t.Context(), nc, slog.New(slog.DiscardHandler)))(t)
 	defer log.Close()
 	opening, err := log.Opening(t.Context(), "s")
 	if err == nil {
 		_, err = log.Publish(t.Context(), eventlog.Event{Session: "s", Life: opening.Life, Stream: "st", Data: []byte(message)})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	waittest.Until(t, "the event of another program is there", func() bool { return events() == 3 })
 
 	// A stream that is open does not hold up the stop for long.
@@ -258,9 +247,7 @@ func TestAddresses_WholeAPIAndEachService(t *testing.T) {
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, url("--edge-addr")+eventPath, nil)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	r.stop()
 	if rest, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(rest), "retry: ") {

@@ -168,7 +168,5 @@ func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 	if again[credentials.ProxyFile] != first[credentials.ProxyFile] || again[credentials.ProxyFile+".key"] != first[credentials.ProxyFile+".key"] {
 		t.Error("the proxy's certificate was replaced")
 	}
-	if _, err := tls.X509KeyPair([]byte(again[credentials.RouteFile]), []byte(again[credentials.RouteFile+".key"])); err != nil {
-		t.Error(err)
-	}
+	must.Value(tls.X509KeyPair([]byte(again[credentials.RouteFile]), []byte(again[credentials.RouteFile+".key"])))(t)
 }

@@ -141,8 +141,7 @@ func TestModpath_InvalidArguments(t *testing.T) {
 
 func files(t *testing.T, root string) []string {
 	t.Helper()
-	names := must.Value(tree(root))(t)
-	return names
+	return must.Value(tree(root))(t)
 }
 
 // copyTree copies a tree, without what is built or fetched, to a folder of the test's.

@@ -30,18 +30,15 @@ func TestRelease_DebianPackage(t *testing.T) {
 	program := filepath.Join(dir, "built")
 	must.NoError(t, r.build(t.Context(), programs[0], program, "linux", runtime.GOARCH))
 	data, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	files := []file{{"rejoin", data, 0o755}}
 	for _, name := range []string{"README.md", "CHANGELOG.md", "LICENSE", "LICENSES-OF-OTHERS", "sbom/rejoin.cdx.json"} {
 		files = append(files, file{name, []byte("the " + name), 0o644})
 	}
 	var debs [2][]byte
 	for i := range debs {
-		if debs[i], err = r.debian(t.Context(), runtime.GOARCH, files); err != nil {
-			t.Fatal(err)
-		}
+		debs[i], err = r.debian(t.Context(), runtime.GOARCH, files)
+		must.NoError(t, err)
 	}
 	if !bytes.Equal(debs[0], debs[1]) {
 		t.Error("a second build has other bytes")

@@ -132,9 +132,7 @@ func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		owner, mode := 0, int64(0o644)
 		if regexp.MustCompile(`^(keys|log)`).MatchString(h.Name) {
 			owner = nonroot
@@ -145,9 +143,8 @@ func checkImage(t *testing.T, index v1.ImageIndex, platform string, machine elf.
 		if h.Uid != owner || h.Gid != owner || h.Mode != mode || h.ModTime.Unix() != 1_700_000_000 {
 			t.Errorf("%s: %s is %d:%d's, %o, %s", platform, h.Name, h.Uid, h.Gid, h.Mode, h.ModTime)
 		}
-		if files[strings.TrimSuffix(h.Name, "/")], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
+		files[strings.TrimSuffix(h.Name, "/")], err = io.ReadAll(r)
+		must.NoError(t, err)
 	}
 	for _, path := range []string{"LICENSE", "LICENSES-OF-OTHERS", "sbom/credentials.cdx.json", "keys/nats", "log-3"} {
 		if _, ok := files[path]; !ok {

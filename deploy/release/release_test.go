@@ -127,9 +127,7 @@ func unpackTar(t *testing.T, data io.Reader, dir string) map[string][]byte {
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if h.Typeflag == tar.TypeDir {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"rejoin/services/bridge/standby"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
@@ -169,16 +170,11 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	}})}
 	in := s.start(t, testConfig(up.URL))
 	js := natstest.JetStream(t, s.b.Conn)
-	bucket, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bucket := must.Value(js.Stream(t.Context(), "KV_"+rpc.CallsBucket))(t)
 	subject += event.Token(in.host.Name)
 	// The bridge looks by itself now and then, and writes the name again once it is purged.
 	key.Store(&subject)
-	if err := bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject)); err != nil { // it has expired
-		t.Fatal(err)
-	}
+	must.NoError(t, bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject))) // it has expired
 	if err := in.name.Check(t.Context()); err == nil {
 		t.Error("the name is this bridge's")
 	}

@@ -17,6 +17,7 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -96,9 +97,7 @@ func TestResponse_ToAnotherRequest(t *testing.T) {
 func TestCheckCalls_AnsweredCall(t *testing.T) {
 	s, _, _, name := begun(t)
 	stream := newStream(t, "1", "2")
-	if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}))(t)
 	s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
 	wantError(t, s.finished(t, name, stream), 2, "2")
 }
@@ -323,9 +322,7 @@ func TestListen_EventIsForgotten(t *testing.T) {
 	noted(1)
 	first.stop()
 	// As if the bridge had died before it wrote down its event ID.
-	if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Stream: rpc.Standalone, Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Stream: rpc.Standalone, Data: []byte(note(1))}))(t)
 	s.start(t, testConfig(up.URL), soon)
 	noted(3)
 }

@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -54,9 +55,7 @@ func (s *system) startProcess(t *testing.T, server string) (process *os.Process,
 	t.Helper()
 	cmd := exec.Command(os.Args[0], bridgeMode, s.srv.URL(), server) //nolint:gosec,noctx // this program, killed below
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, cmd.Start())
 	kill = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

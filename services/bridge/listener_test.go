@@ -10,6 +10,7 @@ import (
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -83,9 +84,7 @@ func TestListen_TaskIsEnded(t *testing.T) {
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
 	s.do(t, l)
 	s.listenedTo(t, l, 2)
-	if err := s.b.Sessions.End(waittest.Context(t), c.Session, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), c.Session, "", false))
 	if all := s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskEnded) {
 		t.Errorf("the last state is %s", all[2])
 	}
@@ -220,10 +219,7 @@ func TestAttackListenersWithoutRoom(t *testing.T) {
 					t.Errorf("a listener is answered %d %s", a.Status, a.Data)
 				}
 			}
-			keys, err := s.records(t).KV.ListKeys(waittest.Context(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			keys := must.Value(s.records(t).KV.ListKeys(waittest.Context(t)))(t)
 			remembered := 0
 			for key := range keys.Keys() {
 				if strings.HasPrefix(key, "=listen") {

@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/metric/metrictest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -64,9 +65,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	srv := natstest.Start(t)
 	settings.Partitions = 2
 	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	return &system{srv: srv, b: b}
 }
@@ -102,13 +101,8 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	t.Helper()
 	env := daemon.NewEnv(s.log)
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	service, err := New(cfg, b, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	service := must.Value(New(cfg, b, env))(t)
 	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
 	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers
 	service.host.Pauses.For = time.Hour          // and no pause is one of the machine's
@@ -223,11 +217,7 @@ func newStream(t testing.TB, ids ...string) string {
 	for _, id := range ids {
 		raw = append(raw, json.RawMessage(id))
 	}
-	stream, err := rpc.NewStream(raw, len(ids) > 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stream
+	return must.Value(rpc.NewStream(raw, len(ids) > 1))(t)
 }
 
 // read returns what the log has of a stream, and whether the last event is final.
@@ -280,10 +270,7 @@ func (s *system) wantState(t testing.TB, name string, want session.State) {
 // lifeOf returns the life of a session.
 func (s *system) lifeOf(t testing.TB, name string) string {
 	t.Helper()
-	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), name))(t)
 	return rec.Life
 }
 

@@ -21,6 +21,7 @@ import (
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -450,7 +451,7 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 func TestSpares_EndedBeforeItsCall(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	script := filepath.Join(t.TempDir(), "server")
-	if err := os.WriteFile(script, []byte(`
+	must.NoError(t, os.WriteFile(script, []byte(`
 while read -r line; do
 	case $line in
 	*'"initialize"'*)
@@ -463,9 +464,7 @@ while read -r line; do
 		fi ;;
 	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"tools":[]}}' ;;
 	esac
-done`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+done`), 0o600))
 	cfg := stdioConfig(t)
 	cfg.UpstreamCommand = "sh " + script
 	in := s.start(t, cfg)
@@ -490,15 +489,13 @@ done`), 0o600); err != nil {
 func TestSpares_UsedOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	script := filepath.Join(t.TempDir(), "server")
-	if err := os.WriteFile(script, []byte(`
+	must.NoError(t, os.WriteFile(script, []byte(`
 while read -r line; do
 	case $line in
 	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
 	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"process":'$$'}}' ;;
 	esac
-done`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+done`), 0o600))
 	cfg := stdioConfig(t)
 	cfg.UpstreamCommand = "sh " + script
 	in := s.start(t, cfg)

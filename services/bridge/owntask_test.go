@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -278,9 +279,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	s, _, in := bridged(t, withTasks(t))
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
 	r := s.records(t)
-	if err := r.JS.DeleteKeyValue(waittest.Context(t), rpc.CallsBucket); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.JS.DeleteKeyValue(waittest.Context(t), rpc.CallsBucket))
 	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"taskId":"42"`) {
 		t.Errorf("the call is answered %d %s", a.Status, a.Data)
 	}

@@ -13,6 +13,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/shared/backend"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -80,16 +81,11 @@ func TestHearing_NATSIsCutOff(t *testing.T) {
 	open := func(url string) *backend.Backend {
 		t.Helper()
 		b, err := backend.Create(ctx, backend.Config{NATSURL: url}, t.Name(), eventlog.Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		t.Cleanup(b.Close)
 		return b
 	}
-	state, err := open(c.URL()).Log.Look(ctx, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(open(c.URL()).Log.Look(ctx, 0))(t)
 	at := slices.IndexFunc(c.Servers, func(s *natstest.Server) bool { return s.Name() != state.Leader })
 	s := &Service{host: &host.Host{Backend: open(c.Servers[at].URL())}}
 	if s.connection(ctx) == 0 {

@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -32,9 +33,7 @@ import (
 // pause stops a process, and returns when it has stopped.
 func pause(t *testing.T, process *os.Process) {
 	t.Helper()
-	if err := process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, process.Signal(syscall.SIGSTOP))
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
 		t.Fatal(status, err)
@@ -76,18 +75,12 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 		answers <- a
 	}()
 	waittest.Until(t, "the request is sent", func() bool { return s.b.Conn.Stats().OutMsgs > before })
-	if err := s.b.Conn.FlushWithContext(waittest.Context(t)); err != nil { // NATS has it, and knows one bridge alone
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Conn.FlushWithContext(waittest.Context(t))) // NATS has it, and knows one bridge alone
 	s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Alive = time.Second })
 	wantError(t, s.finished(t, name, stream), 1, "1")
-	if err := process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, process.Signal(syscall.SIGCONT))
 	wantStatus(t, waittest.Receive(t, "the request is answered", answers), http.StatusServiceUnavailable)
-	if _, err := process.Wait(); err != nil { // it ends by itself
-		t.Fatal(err)
-	}
+	must.Value(process.Wait())(t) // it ends by itself
 	kill()
 	if n := up.posted(`"late"`); n != 0 {
 		t.Error("the server received the request")
@@ -258,10 +251,7 @@ func TestSession_ChangedWithoutTheName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
 			in, session, change := begin(t, s)
-			before, err := s.b.Sessions.Get(waittest.Context(t), session)
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := must.Value(s.b.Sessions.Get(waittest.Context(t), session))(t)
 			lose, looked := in.losesName()
 			lose()
 			go change()

@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/racetest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -131,9 +132,7 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 		<-r.Context().Done()
 	})
 	c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New(c.Session, "", nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New(c.Session, "", nil, time.Now())))(t)
 	if a := s.do(t, c); a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":7`) {
 		t.Errorf("%d %v %s", a.Status, a.Header, a.Data)
 	}
@@ -595,9 +594,7 @@ func repeated(t testing.TB, c rpc.Call, id string, r required, answer string) rp
 		Method string                     `json:"method"`
 		Params map[string]json.RawMessage `json:"params"`
 	}
-	if err := json.Unmarshal(c.Data, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal(c.Data, &m))
 	m.Params["requestState"], m.Params["inputResponses"] = event.MustJSON(r.Result.RequestState), event.MustJSON(answers)
 	c.Session, c.Life, c.Stream, c.Held = state.Session, state.Life, newStream(t, id), true
 	c.Data = translate.Message(map[string]any{"id": json.RawMessage(id), "method": m.Method, "params": m.Params})

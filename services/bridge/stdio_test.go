@@ -31,6 +31,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -352,13 +353,9 @@ func TestProcess_CommandIsNotAServer(t *testing.T) {
 
 func TestRestart_SessionsOfEndedProcesses(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	if _, err := s.b.Sessions.Create(waittest.Context(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("s", "", json.RawMessage(`{"mcp":{"bridge":"test"}}`), time.Now())))(t)
 	stream := newStream(t, "1")
-	if err := s.records(t).Put(waittest.Context(t), records.Key("s", stream), records.Record{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key("s", stream), records.Record{}))
 	s.start(t, stdioConfig(t))
 	wantError(t, s.finished(t, "s", stream), 1, "1")
 	s.wantState(t, "s", session.Closed)
@@ -414,9 +411,7 @@ func FuzzSkimmer(f *testing.F) {
 // M7: an MCP server of another user reads the bridge's files, and has what that may do.
 func TestAttackStdioServerReadsFiles(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(secret, []byte("secret\n"), 0o600))
 	s := newSystem(t, eventlog.Settings{})
 	cfg := testConfig("")
 	cfg.MaxProcesses = 1

@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -131,9 +132,7 @@ func TestRestart_SessionMissingInTheIndex(t *testing.T) {
 	if err == nil {
 		err = index.Delete(waittest.Context(t), event.Token(name))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 
 	other := testConfig(up.URL)
 	other.BridgeName = "other"
@@ -151,24 +150,15 @@ func TestRestart_SessionMissingInTheIndex(t *testing.T) {
 // records opens the bucket of open calls.
 func (s *system) records(t *testing.T) *records.Bucket {
 	t.Helper()
-	r, err := records.Open(waittest.Context(t), s.b, daemon.NewEnv(nil).Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return must.Value(records.Open(waittest.Context(t), s.b, daemon.NewEnv(nil).Log))(t)
 }
 
 func TestRestart_StoresNothingTwice(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
 	name, stream := s.stoppedDuringCall(t, up, 3)
 	// As if the bridge had died before it wrote down the last two.
-	state, err := s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}); err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name)))(t)
+	must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}))
 
 	s.start(t, testConfig(up.URL))
 	for range 3 {
@@ -231,10 +221,7 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 	all := []call.Item{{ID: "e1", Data: []byte(note(1))}, {ID: "e2", Data: []byte(note(2))}, {ID: "e3", Data: []byte(response("1"))}, {ID: "e4", Data: []byte(note(2))}}
 	var first uint64
 	for _, it := range all[:3] {
-		sequence, err := w.Put(waittest.Context(t), it)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sequence := must.Value(w.Put(waittest.Context(t), it))(t)
 		if it.ID == "e1" {
 			first = sequence
 		}
@@ -287,9 +274,7 @@ func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 	c.To = questions{of: c.Session}
 	for _, id := range []string{"e1", "e2"} {
 		c.Session.Asking.Store(false) // the one before is stored
-		if err := c.Take(call.Item{Data: []byte(note(1)), ID: id}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, c.Take(call.Item{Data: []byte(note(1)), ID: id}))
 		c.Moved(id)
 	}
 	if at := c.Stored(); at.ID != "e1" {
@@ -383,9 +368,7 @@ func TestCheckCalls_PartOfABatch(t *testing.T) {
 func TestSession_ClosedElsewhere(t *testing.T) {
 	t.Parallel()
 	s, up, in, name := begun(t)
-	if err := s.b.Sessions.End(waittest.Context(t), name, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), name, "", false))
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 	waittest.Until(t, "it has ended upstream", func() bool { return len(up.ended()) == 1 })
 }
@@ -395,9 +378,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 	first := s.start(t, testConfig(up.URL))
 	ended, open := s.ready(t), s.ready(t)
 	first.stop()
-	if err := s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended)); err != nil { // the index says that it is open
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended))) // the index says that it is open
 	second := s.start(t, testConfig(up.URL))
 	if second.table.Session(ended) != nil || second.table.Session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))
@@ -408,20 +389,10 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
 	t.Parallel()
 	s, _, in, name := begun(t)
-	if err := s.b.Sessions.End(waittest.Context(t), name, "", false); err != nil {
-		t.Fatal(err)
-	}
-	rec, err := s.b.Sessions.Get(waittest.Context(t), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(eventlogtest.Forget(waittest.Context(t), s.b.Log, name), s.b.Sessions.Remove(waittest.Context(t), rec)); err != nil {
-		t.Fatal(err)
-	}
-	next, err := s.b.Sessions.Create(waittest.Context(t), session.New(name, "", nil, rec.Created))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.b.Sessions.End(waittest.Context(t), name, "", false))
+	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), name))(t)
+	must.NoError(t, errors.Join(eventlogtest.Forget(waittest.Context(t), s.b.Log, name), s.b.Sessions.Remove(waittest.Context(t), rec)))
+	next := must.Value(s.b.Sessions.Create(waittest.Context(t), session.New(name, "", nil, rec.Created)))(t)
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
 	if now, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || now.State != session.Open || now.Life != next.Life {
 		t.Errorf("%+v, %v", now, err)
@@ -432,9 +403,7 @@ func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
 func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, _, in, name := begun(t)
 	h := in.table.Session(name)
-	if _, err := call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}))(t)
 	s.end(t, name)
 	for _, stream := range []string{rpc.Standalone, "st"} {
 		if _, err := call.NewWriter(in.host, name, h.Life, stream).Put(t.Context(), call.Item{Data: []byte(note(2))}); !errors.Is(err, call.ErrClosed) {

@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -567,9 +568,7 @@ func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 	first, c := s.task(t, cfg)
 	first.stop()
 	// As if the bridge had died before it wrote the call down.
-	if err := s.records(t).KV.Purge(waittest.Context(t), records.Key(c.Session, c.Stream)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records(t).KV.Purge(waittest.Context(t), records.Key(c.Session, c.Stream)))
 	tried, stopped := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(tried) })
 	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
@@ -642,12 +641,8 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 			up.handle(mcp.MethodCallTool, up.on["long"])
 			c, cfg := s.leftBehind(t, up)
 			data, err := mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
+			must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}))(t)
 			named := func(all []string) {
 				t.Helper()
 				if last := all[len(all)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"resultType":"task"`) || !strings.Contains(last, mcp.TaskID(c.Session)) {
@@ -751,15 +746,10 @@ func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 	s.hasEventID(t, c)
 	first.stop()
 	key, bucket := records.Key(c.Session, c.Stream), s.records(t)
-	all, err := bucket.Load(waittest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Value(bucket.Load(waittest.Context(t)))(t)
 	is := all[key]
 	is.ID = "0"
-	if err := bucket.Put(waittest.Context(t), key, is); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, bucket.Put(waittest.Context(t), key, is))
 	s.start(t, cfg)
 	var asked []string
 	waittest.Until(t, "the client is asked the second question", func() bool {
@@ -837,9 +827,7 @@ func TestTask_Refreshed(t *testing.T) {
 	}
 	refresh(time.Minute, 1)
 	for range 50 {
-		if _, err := s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: "another", Data: []byte(note(1))}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: "another", Data: []byte(note(1))}))(t)
 	}
 	refresh(stateless.TaskCheck-1, 1)
 	refresh(1, 2) // in the oldest part of the log

@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -196,9 +197,7 @@ func TestCancel_NoResponse(t *testing.T) {
 	}
 	check()
 	in.stop()
-	if err := s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{}))
 	in = s.start(t, testConfig(up.URL))
 	waittest.Until(t, "the call is over here too", func() bool { return in.metric(t, "takeovers_total") == 1 && in.metric(t, "calls") == 0 })
 	check()
@@ -287,9 +286,8 @@ func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
 	t.Helper()
 	for i := range done {
 		var err error
-		if done[i], err = in.table.Turn(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		done[i], err = in.table.Turn(t.Context())
+		must.NoError(t, err)
 	}
 	return done
 }

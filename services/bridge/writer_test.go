@@ -14,6 +14,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -21,19 +22,14 @@ import (
 func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	s, _, in, name := begun(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
-	first, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(1))}))(t)
 	// An attempt without an answer, whose key is another one by now, after much that others have stored.
 	for n := range 502 {
 		data := "{}"
 		if n == 501 {
 			data = note(2)
 		}
-		if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(data)}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(data)}))(t)
 	}
 	in.host.Times.Doubt = -1
 	for n := 2; n <= 3; n++ {
@@ -42,9 +38,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 		}
 	}
 	// The same message once more is another one.
-	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(3))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(3))}))(t)
 	all, _ := s.read(t, name, "st")
 	if all = slices.DeleteFunc(all, func(data string) bool { return data == "{}" }); !slices.Equal(all, []string{note(1), note(2), note(3), note(3)}) {
 		t.Errorf("the log has %v", all)
@@ -56,17 +50,13 @@ func TestPublish_UnknownOutcomeAfterSleep(t *testing.T) {
 	s, _, in, name := begun(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
 	// An attempt without an answer, whose key is another one by now.
-	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(1))}))(t)
 	wall := time.Now()
 	in.host.Times.Now = clocks.New(func() time.Time {
 		wall = wall.Add(in.host.Times.Doubt + 1) // since it was read last
 		return wall
 	})
-	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(1))}))(t)
 	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1)}) {
 		t.Errorf("the log has %v", all)
 	}
@@ -88,13 +78,9 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
-	if _, err := w.Put(t.Context(), call.Item{Data: []byte(note(1))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(1))}))(t)
 	// An attempt without an answer, whose key is another one by now.
-	if _, err := s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(2))}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(2))}))(t)
 	in.host.Times.Doubt = -1
 	lost.Store(true)
 	put := make(chan error, 1)
@@ -104,9 +90,7 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 	}()
 	waittest.Until(t, "the message is not stored yet, or stored twice", func() bool { return in.metric(t, "publish_retries_total") > 0 || len(put) > 0 })
 	lost.Store(false)
-	if err := waittest.Receive(t, "the message is stored", put); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, waittest.Receive(t, "the message is stored", put))
 	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2)}) {
 		t.Errorf("the log has %v", all)
 	}

@@ -47,7 +47,7 @@ func kinds(r io.Reader, n int) ([]verdictKind, error) {
 
 func TestAnswer_PartialAnswer(t *testing.T) {
 	is := func(kinds ...verdictKind) []verdictKind { return kinds }
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		answer string
 		want   []verdictKind
 		err    error
@@ -72,8 +72,7 @@ func TestAnswer_PartialAnswer(t *testing.T) {
 		"stopped before it began":  {fmt.Sprintf(lineStopped, 0), is(untried, untried, untried), nil},
 		"stopped, and below zero":  {answerOf(lineStored) + fmt.Sprintf(lineStopped, -5), is(stored, untried, untried), nil},
 		"stopped at what was told": {answerOf(lineStored, lineUnknown) + fmt.Sprintf(lineStopped, 1), is(stored, unknown, untried), nil},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := kinds(iotest.OneByteReader(strings.NewReader(tt.answer)), 3)
 			if diff := cmp.Diff(tt.want, got); diff != "" {

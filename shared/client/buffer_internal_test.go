@@ -6,14 +6,14 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"rejoin/shared/must"
 )
 
 func TestBuffer_FirstInFirstOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBuffer(10, 100)
-		if err := b.take(t.Context(), 60); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, b.take(t.Context(), 60))
 		var order []int
 		for _, size := range []int{80, 30} {
 			go func() {
@@ -40,9 +40,7 @@ func TestBuffer_FirstInFirstOut(t *testing.T) {
 func TestBuffer_WaiterGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBuffer(10, 100)
-		if err := b.take(t.Context(), 60); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, b.take(t.Context(), 60))
 		ctx, cancel := context.WithCancel(t.Context())
 		large, small := make(chan error, 1), make(chan error, 1)
 		go func() { large <- b.take(ctx, 80) }()
@@ -53,9 +51,7 @@ func TestBuffer_WaiterGivesUp(t *testing.T) {
 		if err := <-large; !errors.Is(err, context.Canceled) {
 			t.Errorf("error is %v", err)
 		}
-		if err := <-small; err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, <-small)
 		b.free(2, 100)
 		if b.messages != 10 || b.bytes != 100 {
 			t.Errorf("%d messages and %d bytes are free", b.messages, b.bytes)

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"rejoin/shared/must"
 )
 
 // A token is for the origin of the URL: scheme, host and port.
@@ -33,14 +35,9 @@ func TestEndpoint_TokenStaysAtItsOrigin(t *testing.T) {
 			return resp, nil
 		})
 		e.token = func(context.Context) (string, error) { return "secret", nil }
-		req, err := e.request(t.Context(), http.MethodGet, "/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(e.request(t.Context(), http.MethodGet, "/", nil))(t)
 		resp, err := e.http.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		_ = resp.Body.Close()
 		if len(sent) != 2 || sent[1] != tt.want {
 			t.Errorf("redirected from %s to %s, it sends %q", tt.from, tt.to, sent)
@@ -69,10 +66,7 @@ func TestEndpoint_TokenIsRefused(t *testing.T) {
 			status := map[bool]int{true: http.StatusOK, false: http.StatusUnauthorized}[strings.HasSuffix(sent, "b")]
 			return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
 		})}, 1)
-		req, err := e.request(t.Context(), http.MethodPost, "/", strings.NewReader("body"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(e.request(t.Context(), http.MethodPost, "/", strings.NewReader("body")))(t)
 		resp, err := e.do(req)
 		if sent != want || errors.Is(err, errSilent) != (tokens == "a") || err == nil && (resp.StatusCode == http.StatusOK) != (tokens == "ab") {
 			t.Errorf("of %s: sent %s, %v", tokens, sent, err)

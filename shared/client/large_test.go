@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"rejoin/shared/client"
+	"rejoin/shared/must"
 )
 
 // TestSubscriber_LargestMessage reads the largest message that a log may allow, 31 MiB.
@@ -22,9 +23,7 @@ func TestSubscriber_LargestMessage(t *testing.T) {
 				edge.publish(edgeEvent{"main", strings.Repeat("t", 128), message})
 				n := 0
 				for e, err := range subscriberTo(t, edge, cfg).Events(t.Context()) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, err)
 					if n++; string(e.Message) != message {
 						t.Errorf("a message of %d bytes, want %d", len(e.Message), len(message))
 					}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rejoin/shared/clocks"
+	"rejoin/shared/must"
 )
 
 // roundTrip is a transport that is a function.
@@ -24,9 +25,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func publisherAhead(t *testing.T, transport http.RoundTripper, ahead *atomic.Int64) *Publisher {
 	t.Helper()
 	p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 	return p
 }
@@ -56,9 +55,7 @@ func TestPublisher_SuspendedWithinARepetition(t *testing.T) {
 			if _, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")}); !errors.Is(err, ErrUnknown) {
 				t.Errorf("error is %v", err)
 			}
-			if err := p.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, p.Close(context.Background()))
 		})
 	}
 }
@@ -89,9 +86,7 @@ func TestPublisher_ClockJumps(t *testing.T) {
 				if took := time.Since(begun); !errors.Is(err, ErrUnknown) || !tt.attempts(attempts) || took > 2*time.Minute {
 					t.Errorf("error is %v after %d attempts and %s", err, attempts, took)
 				}
-				if err := p.Close(context.Background()); err != nil {
-					t.Error(err)
-				}
+				must.NoError(t, p.Close(context.Background()))
 			})
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 )
 
 // publisherTo returns a publisher to a server over a network with faults. It is
@@ -21,10 +22,7 @@ func publisherTo(t *testing.T, ingest *fakeIngest, cfg client.PublisherConfig, f
 	t.Helper()
 	n, c := serve(t, ingest, faults...)
 	cfg.URL, cfg.HTTPClient = "http://ingest", c
-	p, err := client.NewPublisher(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(client.NewPublisher(cfg))(t)
 	t.Cleanup(func() {
 		if err := p.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -43,18 +41,12 @@ func message(stream string, n int) client.Message {
 
 func publish(t *testing.T, p *client.Publisher, m client.Message) *client.Result {
 	t.Helper()
-	r, err := p.Publish(t.Context(), m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return must.Value(p.Publish(t.Context(), m))(t)
 }
 
 func flush(t *testing.T, p *client.Publisher) {
 	t.Helper()
-	if err := p.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.Flush(t.Context()))
 }
 
 func outcome(r *client.Result) (client.Stored, error) {
@@ -78,9 +70,7 @@ func TestPublish_StoresTheMessage(t *testing.T) {
 			Session: "a/b?", Stream: "*", Type: "progress \"1\"", Key: `k <"\> 1`,
 			Data: []byte("{\"jsonrpc\":\"2.0\",\r\n\"method\":\"a\\nb\"\n}"),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if want := (client.Stored{ID: "s_0000000_1"}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -107,7 +97,7 @@ func TestPublish_InvalidMessage(t *testing.T) {
 			change(&m)
 			return m
 		}
-		tests := map[string]struct {
+		for name, tt := range map[string]struct {
 			m    client.Message
 			want error
 		}{
@@ -121,8 +111,7 @@ func TestPublish_InvalidMessage(t *testing.T) {
 			"too large": {with(func(m *client.Message) {
 				m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 200))
 			}), client.ErrTooLarge},
-		}
-		for name, tt := range tests {
+		} {
 			if _, err := p.Publish(t.Context(), tt.m); !errors.Is(err, tt.want) {
 				t.Errorf("%s: error is %v, want %v", name, err, tt.want)
 			}
@@ -215,12 +204,8 @@ func TestClose_WaitsForPending(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Status: 502}, {Delay: time.Second}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
 		r := publish(t, p, message("main", 1))
-		if err := p.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := outcome(r); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, p.Close(t.Context()))
+		must.Value(outcome(r))(t)
 		if _, err := p.Publish(t.Context(), message("main", 2)); !errors.Is(err, client.ErrClosed) {
 			t.Errorf("error is %v, want ErrClosed", err)
 		}

@@ -15,13 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/client"
+	"rejoin/shared/must"
 )
 
 // TestPublisher_Retries has one fault before everything is good again. Each must end
 // with three messages stored, once and in order.
 func TestPublisher_Retries(t *testing.T) {
 	head := len("POST " + mainPath + "?results=each HTTP/1.1\r\n")
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		request    ingestFault
 		connection connFault
 	}{
@@ -51,8 +52,7 @@ func TestPublisher_Retries(t *testing.T) {
 		"an answer about another":      {request: ingestFault{Garbage: `{"index":1,"id":"x"}` + "\n"}},
 		"an answer that says nothing":  {request: ingestFault{Garbage: `{"accepted":0,"stopped":null}` + "\n"}},
 		"an answer that ends too soon": {request: ingestFault{Garbage: `{"index":0,"code":"invalid_mess`}},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ingest := &fakeIngest{}
@@ -95,9 +95,7 @@ func TestPublisher_IdleConnectionIsClosed(t *testing.T) {
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
 		start := time.Now()
 		for i := range 2 {
-			if _, err := p.PublishAndWait(t.Context(), message("main", i)); err != nil {
-				t.Error(err)
-			}
+			must.Value(p.PublishAndWait(t.Context(), message("main", i)))(t)
 		}
 		if took := time.Since(start); took != 0 || len(ingest.log()) != 2 {
 			t.Errorf("it took %s, and %d messages are stored", took, len(ingest.log()))
@@ -121,9 +119,7 @@ func TestPublisher_OneMessageIsRefused(t *testing.T) {
 			t.Errorf("it counts as unknown: %v", err)
 		}
 		for _, r := range []*client.Result{first, last} {
-			if _, err := outcome(r); err != nil {
-				t.Error(err)
-			}
+			must.Value(outcome(r))(t)
 		}
 	})
 }
@@ -162,9 +158,7 @@ func TestPublisher_RedirectedToAGet(t *testing.T) {
 	}))
 	defer server.Close()
 	p, err := client.NewPublisher(client.PublisherConfig{URL: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = p.Close(t.Context()) }()
 	_, err = p.PublishAndWait(t.Context(), message("main", 1))
 	if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Detail, "redirected to GET "+server.URL+"/moved"+mainPath) {
@@ -201,9 +195,7 @@ func TestPublisher_UnknownOutcomeBeforeTheKeyExpires(t *testing.T) {
 				ingest.mu.Lock()
 				ingest.faults = nil
 				ingest.mu.Unlock()
-				if _, err := p.PublishAndWait(t.Context(), message("main", 2)); err != nil {
-					t.Error(err)
-				}
+				must.Value(p.PublishAndWait(t.Context(), message("main", 2)))(t)
 			})
 		})
 	}
@@ -232,9 +224,7 @@ func TestPublisher_NotStoredIsRetriedForLonger(t *testing.T) {
 			ingest.faults = append(ingest.faults, ingestFault{Status: 503, Code: "unavailable", RetryAfter: 3})
 		}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
-		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
-			t.Error(err)
-		}
+		must.Value(p.PublishAndWait(t.Context(), message("main", 1)))(t)
 	})
 }
 
@@ -243,9 +233,7 @@ func TestPublisher_RetryAfter(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{Status: 503, Code: "unavailable", RetryAfter: 3}}}
 		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
 		start := time.Now()
-		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
-			t.Error(err)
-		}
+		must.Value(p.PublishAndWait(t.Context(), message("main", 1)))(t)
 		if took := time.Since(start); took < 3*time.Second || took > client.DefaultPublisherMaxRetry {
 			t.Errorf("it took %s", took)
 		}
@@ -280,9 +268,7 @@ func TestPublisher_TokenFails(t *testing.T) {
 			}
 			return "", nil
 		}})
-		if _, err := p.PublishAndWait(t.Context(), message("main", 1)); err != nil {
-			t.Error(err)
-		}
+		must.Value(p.PublishAndWait(t.Context(), message("main", 1)))(t)
 		if seen := ingest.seen(); asked != 3 || len(seen) != 1 || seen[0].auth != "" {
 			t.Errorf("asked %d times, sent %v", asked, seen)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/client"
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 )
 
 // rawEdge answers the first request with any bytes, and every other one with 204.
@@ -42,10 +43,7 @@ func FuzzSubscriber(f *testing.F) {
 		if flow {
 			cfg.Stream = ""
 		}
-		s, err := client.NewSubscriber(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Value(client.NewSubscriber(cfg))(t)
 		var last uint64
 		for e, err := range s.Events(t.Context()) {
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/shared/client"
+	"rejoin/shared/must"
 )
 
 // readPlan is one random life of a stream and its subscriber.
@@ -91,9 +92,7 @@ func (plan readPlan) run(t *testing.T) (failures []string) {
 		cfg.Stream = ""
 	}
 	s, err := client.NewSubscriber(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	last, afterGap := 0, false
 	take := func(e client.Event) {
 		if e.Kind == client.KindGap {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/client"
+	"rejoin/shared/must"
 )
 
 // subscriberTo returns a subscriber to a stream named main, or to what cfg says.
@@ -21,11 +22,7 @@ func subscriberTo(t *testing.T, edge *fakeEdge, cfg client.SubscriberConfig, fau
 	if cfg.Session == "" {
 		cfg.Session, cfg.Stream = "demo", "main"
 	}
-	s, err := client.NewSubscriber(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must.Value(client.NewSubscriber(cfg))(t)
 }
 
 // counts returns n events of the stream main.
@@ -94,9 +91,7 @@ func TestSubscriber_StoredAndNewEvents(t *testing.T) {
 		}()
 		var got []client.Event
 		for e, err := range s.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if s.Cursor() != e.Cursor {
 				t.Errorf("the cursor is %q at %q", s.Cursor(), e.Cursor)
 			}
@@ -123,9 +118,7 @@ func TestSubscriber_SessionNamesStreams(t *testing.T) {
 		s := subscriberTo(t, edge, client.SubscriberConfig{Session: "d/e"})
 		var got []client.Event
 		for e, err := range s.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			got = append(got, e)
 		}
 		want := []client.Event{
@@ -142,7 +135,7 @@ func TestSubscriber_SessionNamesStreams(t *testing.T) {
 }
 
 func TestSubscriber_After(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		cfg  client.SubscriberConfig
 		want []string
 		head edgeHead
@@ -177,8 +170,7 @@ func TestSubscriber_After(t *testing.T) {
 			[]string{"gap unknown", "1", "2", "3", "4"},
 			edgeHead{LastEventID: "main_0000000_9"},
 		},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{}
@@ -221,9 +213,7 @@ func TestSubscriber_Gap(t *testing.T) {
 		var gaps []client.Gap
 		var got []string
 		for e, err := range s.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			got = append(got, short(e))
 			if e.Gap != nil {
 				gaps = append(gaps, *e.Gap)
@@ -296,9 +286,7 @@ func TestSubscriber_OneLoopAtATime(t *testing.T) {
 		edge.publish(counts(1)...)
 		s := subscriberTo(t, edge, client.SubscriberConfig{})
 		for _, err := range s.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if _, err := read(t.Context(), s, -1); !errors.Is(err, client.ErrBusy) {
 				t.Errorf("error is %v, want ErrBusy", err)
 			}
@@ -350,7 +338,5 @@ func TestNewSubscriber_InvalidConfig(t *testing.T) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
-	if _, err := client.NewSubscriber(good); err != nil {
-		t.Error(err)
-	}
+	must.Value(client.NewSubscriber(good))(t)
 }

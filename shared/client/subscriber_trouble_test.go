@@ -15,11 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/shared/client"
+	"rejoin/shared/must"
 )
 
 // TestSubscriber_Retries has one kind of trouble; every event still comes once.
 func TestSubscriber_Retries(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		edge       []edgeFault
 		connection []connFault
 	}{
@@ -36,8 +37,7 @@ func TestSubscriber_Retries(t *testing.T) {
 		"502":                  {edge: []edgeFault{{Status: 502}, {Status: 504}}},
 		"a proxy's 202 or 300": {edge: []edgeFault{{Status: 202}, {Status: 300}}},
 		"forgotten cursors":    {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{faults: tt.edge, closed: true}
@@ -56,7 +56,7 @@ func newTokens() client.TokenFunc {
 
 // TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is there.
 func TestSubscriber_EmptyMessage(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		cfg   client.SubscriberConfig
 		first string // event of the proxy
 		ids   []string
@@ -65,8 +65,7 @@ func TestSubscriber_EmptyMessage(t *testing.T) {
 		"a session": {
 			client.SubscriberConfig{Session: "demo"}, ":\ndata:\n\n", []string{"", "", "*_0000000_2", "*_0000000_2.17"},
 		},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{closed: true, faults: []edgeFault{
@@ -107,7 +106,7 @@ func TestSubscriber_PermanentRefusal(t *testing.T) {
 
 func TestSubscriber_ProtocolViolation(t *testing.T) {
 	id := "id: main_0000000_1\n"
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		fault edgeFault
 		cfg   client.SubscriberConfig
 	}{
@@ -116,8 +115,7 @@ func TestSubscriber_ProtocolViolation(t *testing.T) {
 		"envelope":          {edgeFault{Raw: id + "data: oops\n\n"}, client.SubscriberConfig{Session: "demo"}},
 		"no message inside": {edgeFault{Raw: id + "data: {}\n\n"}, client.SubscriberConfig{Session: "demo"}},
 		"block too large":   {edgeFault{Raw: id + "data: " + strings.Repeat("x", 200) + "\n\n"}, client.SubscriberConfig{MaxEventBytes: 100}},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{faults: []edgeFault{tt.fault}}
@@ -186,9 +184,7 @@ func TestSubscriber_SlowLoopIsAlive(t *testing.T) {
 		edge := &fakeEdge{closed: true}
 		edge.publish(counts(3)...)
 		for _, err := range subscriberTo(t, edge, client.SubscriberConfig{}).Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			time.Sleep(time.Hour)
 		}
 		if got := len(edge.seen()); got != 1 {
@@ -198,7 +194,7 @@ func TestSubscriber_SlowLoopIsAlive(t *testing.T) {
 }
 
 func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		faults      []edgeFault
 		least, most time.Duration
 	}{
@@ -210,8 +206,7 @@ func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 		"the edge's retry at an end":  {[]edgeFault{{EndAfter: 1}}, 3 * time.Second, 4500 * time.Millisecond},
 		"a dead connection":           {[]edgeFault{{StallAfter: 1}}, client.DefaultIdleTimeout, client.DefaultIdleTimeout + 5*time.Second},
 		"its own, without any answer": {[]edgeFault{{Status: 502}}, 3 * time.Second, 4500 * time.Millisecond},
-	}
-	for name, tt := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				edge := &fakeEdge{faults: tt.faults}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/web/webtest"
 )
 
@@ -75,10 +76,7 @@ func TestServe_IsTheDefault(t *testing.T) {
 }
 
 func TestCompletion_EachPlace(t *testing.T) {
-	all, err := places()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Value(places())(t)
 	at := map[string]place{}
 	for _, p := range all {
 		at[p.path] = p

@@ -12,14 +12,13 @@ import (
 	"rejoin/services/janitor"
 	edge "rejoin/services/sse-edge"
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 )
 
 func TestConfigCheck(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rejoin.yaml")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("data: /nonexistent/data\nmax-age: 7d\nforward-header: [Accept-Language, traceparent]\nheartbeat: 20s\n")
 	for _, args := range [][]string{{"config", "check", "--config", file}, {"serve", "config", "check", "--config=" + file}, {"config", "check"}} {
@@ -119,9 +118,7 @@ func TestServe_LimitOfZero(t *testing.T) {
 			if code, _, errs := runs(t, "--"+name+"=0"); code != daemon.ExitUsage || errs != "rejoin: "+want+"; see rejoin serve --help\n" {
 				t.Errorf("%d %q", code, errs)
 			}
-			if err := os.WriteFile("rejoin.yaml", []byte(name+": 0\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.WriteFile("rejoin.yaml", []byte(name+": 0\n"), 0o600))
 			if code, out, _ := runs(t, "config", "check", "--config=rejoin.yaml"); code != daemon.ExitError || !strings.HasSuffix(out, "rejoin.yaml:1: "+want+"\n") {
 				t.Errorf("in a file: %d %q", code, out)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/janitor/lease"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 )
@@ -39,10 +40,7 @@ func TestReplicas_WhilePublishing(t *testing.T) {
 		t.Errorf("%d events are acknowledged, %d are stored, %v", stored, state.Last, err)
 	}
 	for _, name := range []string{"MCP_0", "MCP_1", "KV_" + session.Bucket, "KV_" + lease.Bucket} {
-		stream, err := js.Stream(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Value(js.Stream(t.Context(), name))(t)
 		if info := stream.CachedInfo(); info.Config.Replicas != 3 || len(info.Cluster.Replicas) != 2 {
 			t.Errorf("%s has %d replicas, and %d servers beside its leader", name, info.Config.Replicas, len(info.Cluster.Replicas))
 		}

@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/logset"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
@@ -43,14 +44,9 @@ func begin(t *testing.T, settings eventlog.Settings) *system {
 func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: natsURL}, "janitor", settings, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: natsURL}, "janitor", settings, env.Log))(t)
 	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
@@ -78,10 +74,7 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 // stdin is what a program is given that is not on a terminal.
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	stdin, err := os.Create(filepath.Join(t.TempDir(), "stdin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := must.Value(os.Create(filepath.Join(t.TempDir(), "stdin")))(t)
 	defer func() { _ = stdin.Close() }()
 	var cli CLI
 	var out, errs bytes.Buffer
@@ -104,9 +97,7 @@ func (s *system) want(code int, out, sentence string, args ...string) {
 func (s *system) publish(session string, n int) {
 	s.t.Helper()
 	for range n {
-		if _, err := s.b.Log.Publish(s.t.Context(), eventlog.Event{Session: session, Stream: "t", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
-			s.t.Fatal(err)
-		}
+		must.Value(s.b.Log.Publish(s.t.Context(), eventlog.Event{Session: session, Stream: "t", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}))(s.t)
 	}
 }
 
@@ -118,9 +109,8 @@ func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
 	s.t.Helper()
 	waittest.Until(s.t, "the janitor has removed what is too much", func() bool {
 		var err error
-		if state, err = s.b.Log.Look(s.t.Context(), p); err != nil {
-			s.t.Fatal(err)
-		}
+		state, err = s.b.Log.Look(s.t.Context(), p)
+		must.NoError(s.t, err)
 		return state.Events == entries
 	})
 	return state
@@ -163,9 +153,7 @@ compression              yes
           `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 2  %5d\n", state.Bytes), "", "show")
 	_, out, _ := run(t, "show", "--json", "--nats-url="+s.url)
 	var shown shownLog
-	if err := json.Unmarshal([]byte(out), &shown); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, json.Unmarshal([]byte(out), &shown))
 	if want := (shownPartition{p, 4, 5, 2, state.Bytes, 1, 1, 1, true}); shown.Settings.MaxAgeMilliseconds != 7_200_000 || shown.Partitions[p] != want {
 		t.Errorf("as JSON: %s", out)
 	}
@@ -251,9 +239,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	// A log without a janitor.
 	srv := natstest.Start(t)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 1}, daemon.NewEnv(nil).Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start one, which applies the changes, or wait until one has taken over, and repeat the command to be sure that it is complete", "set", "--max-age=2h")

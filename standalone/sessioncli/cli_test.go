@@ -15,6 +15,7 @@ import (
 
 	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) {
@@ -38,9 +39,7 @@ func runApp(t *testing.T, app func([]string) daemon.App, args ...string) (code i
 func tokenFile(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/standalone/remote"
 )
 
@@ -127,9 +128,7 @@ func TestAPI_Redirect(t *testing.T) {
 	}))
 	defer s.Close()
 	a, done, err := newAPI(remote.Flags{URL: s.URL, TokenFile: tokenFile(t, "secret")}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer done()
 	for method, ok := range map[string]bool{http.MethodGet: true, http.MethodPost: false, http.MethodDelete: false} {
 		if _, err := a.do(t.Context(), method, "/", nil); (err == nil) != ok {
@@ -154,9 +153,7 @@ func TestAPI_Interrupted(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		a, done, err := newAPI(remote.Flags{URL: s.URL}, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if _, err := a.do(ctx, http.MethodDelete, "/", nil); err == nil || errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "interrupted") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -170,9 +167,7 @@ func TestAPI_SilentServerIsReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { <-r.reply }))
 	defer s.Close()
 	a, done, err := newAPI(remote.Flags{URL: s.URL}, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer done()
 	if _, err := a.do(t.Context(), http.MethodGet, "/", nil); err != nil || r.text != s.URL+" has not answered yet; waiting up to 30s\n" {
 		t.Errorf("%v; it says %q", err, r.text)

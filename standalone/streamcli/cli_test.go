@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/client"
 	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/standalone/remote"
 )
@@ -306,22 +307,16 @@ func TestPublish_RefusedUntilUnknown(t *testing.T) {
 		publisher, err := client.NewPublisher(client.PublisherConfig{URL: "http://localhost", OnFailure: server.failed, HTTPClient: &http.Client{Transport: transport(func() *http.Response {
 			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}
 		})}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		result, err := publisher.Publish(t.Context(), client.Message{Session: "s", Stream: "t", Data: []byte("1")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		queue := make(chan pending, 1)
 		queue <- pending{1, result}
 		close(queue)
 		if got := (&PublishCLI{}).collect(t.Context(), publisher, queue, &status, server); got.unknown != 1 || strings.Contains(status.String(), "URL answers") {
 			t.Errorf("%+v, %q", got, status.String())
 		}
-		if err := publisher.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.NoError(t, publisher.Close(t.Context()))
 	})
 }
 
@@ -417,10 +412,7 @@ func TestPublish_Arguments(t *testing.T) {
 func TestTail_Colours(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "xterm")
-	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := must.Value(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	defer func() { _ = device.Close() }()
 	if got := red(device, "gone"); got != "\x1b[31mgone\x1b[0m" {
 		t.Errorf("%q", got)
@@ -467,9 +459,7 @@ func TestPublish_Hints(t *testing.T) {
 	}
 	guarded := serve(t, http.StatusUnauthorized, problem, `{"status":401,"code":"unauthorized","title":"no token"}`)
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
 	for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
 		args = append(args, "--url="+guarded)
 		if _, _, status := run(t, "", args...); !strings.Contains(status, "give a token with --token-file") {

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
@@ -36,10 +37,7 @@ func TestToken_ServerAcceptsIt(t *testing.T) {
 		t.Fatalf("%d %q %q", code, out, errs)
 	}
 	cfg.Issuer = "me"
-	v, err := auth.NewVerifier(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := must.Value(auth.NewVerifier(cfg, nil))(t)
 	got, err := v.Verify(t.Context(), strings.TrimSpace(out))
 	if left := time.Until(got.Expires); err != nil || left > 90*time.Second+auth.Leeway || left < time.Minute {
 		t.Errorf("%v; it is good for %s", err, left)
@@ -56,9 +54,7 @@ func TestToken_ServerAcceptsIt(t *testing.T) {
 func TestToken_InvalidRequest(t *testing.T) {
 	good := []string{"--jwt-secret-file=" + authtest.Config(t).SecretFile, "--jwt-audience=a", "--subject=alice", "--publish=*"}
 	short := filepath.Join(t.TempDir(), "short")
-	if err := os.WriteFile(short, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(short, []byte("x"), 0o600))
 	for name, tt := range map[string]struct {
 		args []string
 		code int

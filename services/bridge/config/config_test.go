@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"rejoin/shared/must"
 )
 
 func parseFlags(t *testing.T, args ...string) (Config, error) {
 	t.Helper()
 	var cfg Config
 	parser, err := kong.New(&cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	_, err = parser.Parse(args)
 	return cfg, err
 }

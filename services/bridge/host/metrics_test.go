@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -16,10 +17,7 @@ func TestMetrics_Answered(t *testing.T) {
 		m.Answered(action, 200)
 	}
 	m.Answered("rubbish", 400)
-	all, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Value(registry.Gather())(t)
 	series := 0
 	for _, family := range all {
 		if family.GetName() != "rejoin_bridge_answers_total" {

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -20,9 +21,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 func TestProcess_EndsAfterFirstResponse(t *testing.T) {
 	const response = `{"jsonrpc":"2.0","id":0,"result":{}}`
 	ours, theirs, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = errors.Join(ours.Close(), theirs.Close()) }()
 	u := &stdio{
 		host: &host.Host{Config: config.Config{OpenTimeout: time.Minute}}, process: &upstream.Process{Stdin: theirs},
@@ -49,10 +48,7 @@ func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 		return c
 	}
 	one := open()
-	m, err := rpc.ParseMessage([]byte(`{"jsonrpc":"2.0","method":"n"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Value(rpc.ParseMessage([]byte(`{"jsonrpc":"2.0","method":"n"}`)))(t)
 	for _, tt := range []struct {
 		calls []*stdioCall
 		want  *stdioCall

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 )
@@ -19,15 +20,10 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 
 func connect(t *testing.T) jetstream.JetStream {
 	t.Helper()
-	nc, err := nats.Connect(natstest.Start(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Value(nats.Connect(natstest.Start(t).URL()))(t)
 	t.Cleanup(nc.Close)
 	js := natstest.JetStream(t, nc)
-	if _, err = bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)))(t)
 	return js
 }
 
@@ -52,9 +48,7 @@ func TestNotes(t *testing.T) {
 	wantOwns(t, there, "alice", "1", false)
 	again := here.Note("alice", "1", time.Minute)
 	for _, w := range []func(context.Context) error{write, again} {
-		if err := w(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, w(t.Context()))
 		wantOwns(t, here, "alice", "1", true)
 	}
 	if here.Unwritten() != 0 {
@@ -73,14 +67,9 @@ func TestNotes(t *testing.T) {
 func TestNotes_TTL(t *testing.T) {
 	js := connect(t)
 	stream, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ttl := func(key string) (string, uint64) {
-		msg, err := stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := must.Value(stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key))(t)
 		return msg.Header.Get(jetstream.MsgTTLHeader), msg.Sequence
 	}
 	n := New(js, time.Hour)
@@ -88,9 +77,7 @@ func TestNotes_TTL(t *testing.T) {
 		ttl  time.Duration
 		want string
 	}{"short": {time.Minute, "1h0m0s"}, "long": {2 * time.Hour, "2h0m0s"}, "longer": {1000 * time.Hour, "24h0m0s"}, "unlimited": {0, "24h0m0s"}} {
-		if err := n.Note("alice", task, tt.ttl)(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, n.Note("alice", task, tt.ttl)(t.Context()))
 		key := keyOf("alice", task)
 		got, before := ttl(key)
 		if got != tt.want {
@@ -100,10 +87,7 @@ func TestNotes_TTL(t *testing.T) {
 		if _, after := ttl(key); after != before {
 			t.Error("a new note is stored again")
 		}
-		whole, err := time.ParseDuration(tt.want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		whole := must.Value(time.ParseDuration(tt.want))(t)
 		n.now = func() time.Time { return time.Now().Add(whole/2 + time.Second) }
 		wantOwns(t, n, "alice", task, true)
 		n.now = time.Now
@@ -112,13 +96,10 @@ func TestNotes_TTL(t *testing.T) {
 		}
 	}
 	brief := New(js, time.Second)
-	if err := brief.Note("alice", "brief", time.Second)(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, brief.Note("alice", "brief", time.Second)(t.Context()))
 	brief.now = func() time.Time { return time.Time{} } // it is not stored again
 	for owns := true; owns; {
-		if owns, err = brief.Owns(t.Context(), "alice", "brief"); err != nil {
-			t.Fatal(err)
-		}
+		owns, err = brief.Owns(t.Context(), "alice", "brief")
+		must.NoError(t, err)
 	}
 }

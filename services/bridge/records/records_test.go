@@ -13,6 +13,7 @@ import (
 
 	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 )
@@ -22,28 +23,15 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 // Each call over half a second leaves a marker, so those stay for a short time.
 func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)))(t)
 	r := &Bucket{JS: js, KV: kv, written: map[string]Record{}}
 	key := Key("s", "c1")
 	for range 2 { // also after one of before
-		if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.remove(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))
+		must.NoError(t, r.remove(t.Context(), key))
 	}
-	stream, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	marker, err := stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(t.Context(), "KV_"+rpc.CallsBucket))(t)
+	marker := must.Value(stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key))(t)
 	ttl, err := time.ParseDuration(marker.Header.Get(jetstream.MsgTTLHeader))
 	if err != nil || ttl > time.Minute {
 		t.Errorf("the marker stays for %s: %v", ttl, err)
@@ -53,14 +41,9 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 // A bridge whose name was taken while it was paused leaves the records to the next one, which continues from them.
 func TestBucket_WrittenWithoutTheName(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)))(t)
 	r, key := &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
-	if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))
 	looks := make(chan error)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -77,9 +60,7 @@ func TestBucket_WrittenWithoutTheName(t *testing.T) {
 	replaced := errors.New("another bridge has the name")
 	looks <- replaced
 	looks <- replaced // the first has written what it does
-	if _, err := kv.Get(t.Context(), key); err != nil {
-		t.Error(err)
-	}
+	must.Value(kv.Get(t.Context(), key))(t)
 	looks <- nil
 	looks <- nil // likewise
 	if _, err := kv.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -92,10 +73,7 @@ func TestBucket_WrittenWithoutTheName(t *testing.T) {
 // Nor does it write when it stops, unless it learns that the name is its own.
 func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)))(t)
 	r, key := &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
 	looks := 0
 	r.WriteAll(func(context.Context) error {
@@ -116,18 +94,11 @@ func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 // what Load returns, and would remove it.
 func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
 	js := natstest.JetStream(t, natstest.Start(t).Connect())
-	kv, err := bucket.Ensure(t.Context(), js, rpc.CallsConfig(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kv := must.Value(bucket.Ensure(t.Context(), js, rpc.CallsConfig(1)))(t)
 	r, key := &Bucket{log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
-	if err := r.Put(t.Context(), key, Record{ID: "7"}); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))
 	for _, other := range []string{"=later.s.c1", "=later", key + ".later"} {
-		if _, err := kv.Put(t.Context(), other, []byte(`{"id":"7"}`)); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(kv.Put(t.Context(), other, []byte(`{"id":"7"}`)))(t)
 	}
 	if all, err := r.Load(t.Context()); err != nil || len(all) != 1 || all[key].ID != "7" {
 		t.Errorf("%v, %v", all, err)

@@ -15,6 +15,7 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/shared/backend"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -30,9 +31,7 @@ func TestTable_HoldsNoSessionThatHasEnded(t *testing.T) {
 	}, make(chan *nats.Msg, 1))
 	h := table.New("s", "l", "", "")
 	table.release(h)
-	if err := table.Hold(h); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, table.Hold(h))
 	if all := table.All(); len(all) > 0 {
 		t.Errorf("it holds %d", len(all))
 	}

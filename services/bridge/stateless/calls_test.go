@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 )
 
@@ -49,9 +50,7 @@ func TestTask_Rule(t *testing.T) {
 	} {
 		part := strings.SplitN(call, " ", 3)
 		r, err := mcp.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, part[0], part[1], part[2]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
 		if got, err := s.ruleOf(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
@@ -61,12 +60,9 @@ func TestTask_Rule(t *testing.T) {
 
 // A bridge that does not answer in time is neither there nor away: what was known of it stays known.
 func TestHasLost_BridgeIsSilent(t *testing.T) {
-	t.Parallel()
-	srv, with := natstest.Start(t), daemon.NewEnv(nil)
+	srv, with := natstest.StartParallel(t), daemon.NewEnv(nil)
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	e := &env{host: host.New(config.Config{MaxCalls: 1, MaxProcesses: 1}, "test", b, with)}
 	e.host.Times.Gone, e.host.Times.Alive = 0, time.Minute
@@ -80,14 +76,9 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	// other answers as a bridge of the name does, or is silent, while ask asks.
 	other := func(answer func(*nats.Msg), want bool) {
 		t.Helper()
-		sub, err := b.Conn.Subscribe(standby.AliveSubject(w.bridge), answer)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sub := must.Value(b.Conn.Subscribe(standby.AliveSubject(w.bridge), answer))(t)
 		ask(want)
-		if err := sub.Unsubscribe(); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, sub.Unsubscribe())
 	}
 	silent := func() {
 		t.Helper()

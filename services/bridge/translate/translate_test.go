@@ -10,6 +10,7 @@ import (
 
 	"rejoin/services/bridge/translate"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -17,19 +18,13 @@ func request(t testing.TB, method, params string) mcp.Request {
 	t.Helper()
 	r, err := mcp.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params +
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"x":{}}},"progressToken":"t","traceparent":"00"}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return r
 }
 
 func message(t testing.TB, text string) rpc.Message {
 	t.Helper()
-	m, err := rpc.ParseMessage([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return must.Value(rpc.ParseMessage([]byte(text)))(t)
 }
 
 func same(t *testing.T, what string, got []byte, want string) {
@@ -66,10 +61,7 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 		{"tools/list", `{}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","ttlMs":0}`},
 		{"tools/list", `{"tools":[{"name":"<&>","execution":{"taskSupport":"required"}}]}`, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","resultType":"complete","tools":[{"name":"<&>"}],"ttlMs":0}`},
 	} {
-		got, err := server.Result(tt.method, json.RawMessage(tt.result))
-		if err != nil {
-			t.Error(err)
-		}
+		got := must.Value(server.Result(tt.method, json.RawMessage(tt.result)))(t)
 		same(t, tt.method, got, tt.want)
 	}
 	for _, result := range []string{`[]`, `null`, `1`, `{"_meta":[]}`} {
@@ -80,15 +72,10 @@ func TestResult_ForClientWithoutSessions(t *testing.T) {
 }
 
 func TestDiscover_OfEarlierServer(t *testing.T) {
-	got, err := server.Discover(false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Value(server.Discover(false))(t)
 	same(t, "the result", got, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","capabilities":{"resources":{"subscribe":false,"listChanged":true},"tools":{"listChanged":true}},"instructions":"do","resultType":"complete",`+
 		`"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"ttlMs":0}`)
-	if _, err := (translate.Server{}).Discover(false); err != nil {
-		t.Error(err)
-	}
+	must.Value((translate.Server{}).Discover(false))(t)
 }
 
 func TestParseServer_Result(t *testing.T) {
@@ -142,10 +129,7 @@ func TestProgress_TokenOfTheClient(t *testing.T) {
 
 func TestListened_WhatWasAskedFor(t *testing.T) {
 	r := request(t, "subscriptions/listen", `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourceSubscriptions":["x:"]},`)
-	f, err := translate.ParseFilter(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Value(translate.ParseFilter(r))(t)
 	honoured := f.Of(server)
 	same(t, "the acknowledgement", translate.Acknowledged(honoured, r.ID),
 		`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}`)

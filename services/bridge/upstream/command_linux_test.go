@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rejoin/shared/must"
 )
 
 // A bridge that may not switch users says so at its start, also when it is root in a container
@@ -58,7 +60,5 @@ func TestWithoutAmbient(t *testing.T) {
 			return err
 		})
 	}()
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, <-got)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"rejoin/shared/must"
 )
 
 func TestCommand_Environment(t *testing.T) {
@@ -18,10 +20,7 @@ func TestCommand_Environment(t *testing.T) {
 		{[]string{"TOKEN", "MISSING", "LANG"}, bridges[2:], []string{"LANG=C", "LC_ALL=C", "LC_TIME=C", "TZ=UTC", "TMPDIR=/t", "TOKEN=1=2"}},
 		{nil, []string{"TOKEN=1"}, []string{}}, // not nil, which os/exec takes for all of its own
 	} {
-		c, err := NewCommand([]string{"x"}, tt.all, tt.more, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Value(NewCommand([]string{"x"}, tt.all, tt.more, ""))(t)
 		if diff := cmp.Diff(tt.want, c.env); diff != "" {
 			t.Error(diff)
 		}
@@ -29,10 +28,7 @@ func TestCommand_Environment(t *testing.T) {
 }
 
 func TestAccount(t *testing.T) {
-	u, err := user.Lookup("daemon")
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Value(user.Lookup("daemon"))(t)
 	for text, want := range map[string]string{
 		u.Username: u.Uid + ":" + u.Gid + " " + u.HomeDir, u.Uid: u.Uid + ":" + u.Gid + " " + u.HomeDir,
 		u.Uid + ":7": u.Uid + ":7 " + u.HomeDir, "7654321:8": "7654321:8 /",

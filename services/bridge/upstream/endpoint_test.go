@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -20,10 +21,7 @@ func TestEndpoint_FilesAreBounded(t *testing.T) {
 	files := quota.NewPool(1)
 	e := NewEndpoint(up.URL, nil, nil, files)
 	defer e.Close()
-	first, err := e.Do(t.Context(), http.MethodGet, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Value(e.Do(t.Context(), http.MethodGet, nil, nil))(t)
 	second, err := e.Do(t.Context(), http.MethodGet, nil, nil)
 	if !errors.Is(err, ErrFiles) {
 		t.Errorf("with all files taken: %v", err)

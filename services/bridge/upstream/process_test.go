@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -13,13 +14,9 @@ import (
 func ended(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-	if err := r.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, r.SetReadDeadline(time.Now()))
 	return r, w
 }
 
@@ -35,18 +32,14 @@ func TestLeftover_ChildThatWritesOn(t *testing.T) {
 		_, err := io.Copy(io.Discard, &Leftover{F: r})
 		over <- err
 	}()
-	if err := waittest.Receive(t, "the reader reaches an end", over); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, waittest.Receive(t, "the reader reaches an end", over))
 }
 
 // A reader that is busy for longer than drainWithin between any two reads receives everything.
 func TestLeftover_BusyReader(t *testing.T) {
 	r, w := ended(t)
 	const all = 20_000
-	if _, err := w.Write(make([]byte, all)); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(w.Write(make([]byte, all)))(t)
 	_ = w.Close()
 	l, n := &Leftover{F: r}, 0
 	for buffer := make([]byte, 4096); ; {
@@ -55,9 +48,7 @@ func TestLeftover_BusyReader(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if err := r.SetReadDeadline(time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, r.SetReadDeadline(time.Now()))
 	}
 	if n != all {
 		t.Errorf("it received %d bytes of %d", n, all)
