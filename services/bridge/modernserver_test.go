@@ -233,7 +233,7 @@ func TestCall_CancelledBeforeItWaits(t *testing.T) {
 		for _, id := range ids[:n] {
 			c.Cancel(rpc.IDKey(id))
 		}
-		ctx, p := c.Wait(t.Context())
+		ctx, p := c.WithIdleTimer(t.Context())
 		if err := context.Cause(ctx); !errors.Is(err, want) {
 			t.Errorf("with %d of 2 requests cancelled it ends with %v", n, err)
 		}

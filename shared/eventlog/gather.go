@@ -85,7 +85,7 @@ func (l *Log) storeGathered(fence event.Subject, g *gather) {
 		var all []*Publishing
 		all, g.waiting = together(dropGivenUp(g.waiting))
 		l.gathers.mu.Unlock()
-		l.storeApart(all)
+		l.storeIndependent(all)
 	}
 }
 
@@ -102,8 +102,8 @@ func dropGivenUp(waiting []*Publishing) (left []*Publishing) {
 	return left
 }
 
-// storeApart stores events of which none depends on another, and sets what became of each.
-func (l *Log) storeApart(all []*Publishing) {
+// storeIndependent stores events of which none depends on another, and sets what became of each.
+func (l *Log) storeIndependent(all []*Publishing) {
 	decided := false
 	if len(all) > 1 {
 		decided, _ = l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)

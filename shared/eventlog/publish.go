@@ -162,7 +162,7 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 		return 0, nil, ErrTooLarge
 	}
 	if err = l.writable(ctx, p); err == nil && e.Life != "" && !e.Sole {
-		err = l.bear(ctx, p, e)
+		err = l.ensureBirth(ctx, p, e)
 	}
 	if errors.Is(err, ErrClosed) && e.Key != "" {
 		stored = &Publishing{log: l, p: p, queued: &queued{done: make(chan struct{})}}
@@ -174,10 +174,10 @@ func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, 
 	return p, stored, err
 }
 
-// bear makes sure that the stream of an event has a birth in the partition as it is known
+// ensureBirth makes sure that the stream of an event has a birth in the partition as it is known
 // now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
 // the session has ended.
-func (l *Log) bear(ctx context.Context, p int, e Event) error {
+func (l *Log) ensureBirth(ctx context.Context, p int, e Event) error {
 	known := &l.parts[p].births
 	birth := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}
 	for {

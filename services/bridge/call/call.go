@@ -298,11 +298,11 @@ func (c *Call) storedAt(sequence uint64) {
 	c.stored = sequence
 }
 
-// Pause stops the time that the upstream may be without a message, since it waits for the client.
-func (c *Call) Pause() { c.waiting((*upstream.IdleTimer).Came) }
+// PauseIdleTimer stops the time that the upstream may be without a message, since it waits for the client.
+func (c *Call) PauseIdleTimer() { c.waiting((*upstream.IdleTimer).Came) }
 
-// Unpause lets the time go on that [Call.Pause] has stopped.
-func (c *Call) Unpause() { c.waiting((*upstream.IdleTimer).Wait) }
+// ResumeIdleTimer lets the time go on that [Call.PauseIdleTimer] has stopped.
+func (c *Call) ResumeIdleTimer() { c.waiting((*upstream.IdleTimer).Wait) }
 
 func (c *Call) waiting(do func(*upstream.IdleTimer)) {
 	c.mu.Lock()
@@ -330,8 +330,8 @@ func (c *Call) Store(it Item) (uint64, error) {
 	return c.out.Put(c.Session.Host.Life, it)
 }
 
-// Wait begins to wait for the upstream, for CallTimeout; see [upstream.NewIdleTimer].
-func (c *Call) Wait(ctx context.Context) (context.Context, *upstream.IdleTimer) {
+// WithIdleTimer returns a context that ends once the upstream was silent for CallTimeout; see [upstream.NewIdleTimer].
+func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.IdleTimer) {
 	timeout := time.Duration(c.Session.Host.Config.CallTimeout)
 	if c.Session.OnDemand {
 		timeout = 0 // the call ends with its client, and a task with tasks/cancel

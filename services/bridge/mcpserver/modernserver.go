@@ -175,7 +175,7 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	u.Send(ctx, client, data)
 	c.CancelAtOnce = true
-	ctx, p := c.Wait(ctx)
+	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
 	all, _, err := rpc.Messages(data)
 	if err != nil {

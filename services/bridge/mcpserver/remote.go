@@ -132,7 +132,7 @@ func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.
 
 // Serve hands over requests, and stores what the upstream sends for them, to the end.
 func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
-	ctx, p := c.Wait(ctx)
+	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
 	resp, refused := r.post(ctx, client, data) //nolint:bodyclose // follow closes it
 	switch why := context.Cause(ctx); {
@@ -380,7 +380,7 @@ func (r *remote) Resume(ctx context.Context, c *call.Call, client http.Header) {
 		c.End(upstream.ErrRestarted)
 		return
 	}
-	ctx, p := c.Wait(ctx)
+	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
 	resp, err := r.reconnect(ctx, c, client, 0) //nolint:bodyclose // follow closes it
 	if err == nil {

@@ -189,7 +189,7 @@ func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 
 // Serve hands over requests, and waits until they are answered.
 func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
-	ctx, p := c.Wait(ctx)
+	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
 	call, ok := u.begin(c, p, data)
 	if !ok {

@@ -387,7 +387,7 @@ func (t *translated) askClient() {
 	}
 	t.rounds = append(t.rounds, rand.Text())
 	state := mcp.State{Session: t.session.Name, Life: t.session.Life, Round: t.rounds[len(t.rounds)-1]}
-	t.first.Pause()
+	t.first.PauseIdleTimer()
 	if !t.final(c, translate.Message(map[string]any{"id": nil, "result": t.server.InputRequired(questions, state.String())})) {
 		t.giveUp() // the server waits for the answer, and the client has no state to give it with
 		return
@@ -532,7 +532,7 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	case len(t.open) > 0: // what the client left out, or what came meanwhile
 		t.gatherSoon()
 	default:
-		t.first.Unpause()
+		t.first.ResumeIdleTimer()
 	}
 	t.taskSoon()
 	turned := t.turned

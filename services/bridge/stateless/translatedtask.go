@@ -54,7 +54,7 @@ func (t *translated) askTask() {
 		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
 	}
 	if t.first != nil { // else it is about to be continued
-		t.first.Pause()
+		t.first.PauseIdleTimer()
 	}
 	if !t.made.ask(requests, ids) {
 		t.giveUp()
@@ -105,7 +105,7 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 		t.expiry.Stop()
 		t.made.working()
 		if t.first != nil {
-			t.first.Unpause()
+			t.first.ResumeIdleTimer()
 		}
 	}
 	return err

@@ -68,11 +68,11 @@ func appendTrims(all []Announcement, r Removal) []Announcement {
 	return all
 }
 
-// NoteStored notes where an entry lies that was stored while the ledger was in an epoch: its
+// Await has the ledger decide nothing before it has an entry that was stored while it was in an epoch: its
 // sequence means nothing in another one.
-func (l *Ledger) NoteStored(epoch int, sequence uint64) {
+func (l *Ledger) Await(epoch int, sequence uint64) {
 	if l.Epoch == epoch {
-		l.Stored = max(l.Stored, sequence)
+		l.Awaited = max(l.Awaited, sequence)
 	}
 }
 
