@@ -48,15 +48,17 @@ type Companion interface {
 	Tick(now time.Time)
 }
 
-// NoCompanion is a companion that does nothing.
-type NoCompanion struct{}
+// NoCompanion is embedded by a companion that has nothing to do at most of these times.
+type NoCompanion = noCompanion
 
-func (NoCompanion) Begun()                 {}
-func (NoCompanion) Ended(bool)             {}
-func (NoCompanion) Told(cursor.Step, int)  {}
-func (NoCompanion) Moved()                 {}
-func (NoCompanion) Due() (never time.Time) { return never }
-func (NoCompanion) Tick(time.Time)         {}
+type noCompanion struct{}
+
+func (noCompanion) Begun()                 {}
+func (noCompanion) Ended(bool)             {}
+func (noCompanion) Told(cursor.Step, int)  {}
+func (noCompanion) Moved()                 {}
+func (noCompanion) Due() (never time.Time) { return never }
+func (noCompanion) Tick(time.Time)         {}
 
 // Beginning is where a connection begins.
 type Beginning struct {
