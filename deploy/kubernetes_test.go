@@ -388,14 +388,11 @@ func hasPort(c corev1.Container, port intstr.IntOrString) bool {
 
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
-	info, err := os.Stat(from)
-	must.NoError(t, err)
-	if info.IsDir() {
-		err = os.CopyFS(to, os.DirFS(from))
-	} else {
-		err = os.WriteFile(to, []byte(read(t, from)), 0o600)
+	if must.Value(os.Stat(from))(t).IsDir() {
+		must.NoError(t, os.CopyFS(to, os.DirFS(from)))
+		return
 	}
-	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(to, []byte(read(t, from)), 0o600))
 }
 
 func read(t *testing.T, file string) string {

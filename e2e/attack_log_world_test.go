@@ -274,13 +274,7 @@ func truncateNewest(t *testing.T, folder string, percent int64) {
 // truncate leaves a part of a file: none of it, or so many hundredths.
 func truncate(t *testing.T, path string, percent int64) {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err == nil {
-		err = os.Truncate(path, info.Size()*percent/100)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Truncate(path, must.Value(os.Stat(path))(t).Size()*percent/100))
 }
 
 // putBack makes a folder what its copy is.

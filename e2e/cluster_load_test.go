@@ -17,6 +17,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -75,15 +76,11 @@ func startLoad(t *testing.T, name, url string, trust *tls.Config) *load {
 		// Each subscriber has a connection of its own, and a new one whenever it comes back.
 		transport: &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true},
 	}
-	var err error
-	l.publisher, err = rejoin.NewPublisher(rejoin.PublisherConfig{
+	l.publisher = must.Value(rejoin.NewPublisher(rejoin.PublisherConfig{
 		URL: url, MaxRetry: time.Second, MaxRequests: loadSessions, AnswerTimeout: 10 * time.Second,
 		MaxBufferedMessages: loadWaiting, MaxBufferedBytes: 1 << 30,
 		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var publishing context.Context
 	l.ctx, l.end = context.WithCancel(context.Background())
 	publishing, l.stop = context.WithCancel(l.ctx)

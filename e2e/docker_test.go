@@ -425,9 +425,7 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 		flows("the end of " + service)
 	}
 	stop()
-	if err := <-published; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-published)
 	if err := publisher.Close(ctx); err != nil {
 		t.Error(err)
 	}

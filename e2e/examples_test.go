@@ -61,10 +61,7 @@ type run struct {
 func (p *proc) example(program string, args ...string) *run {
 	t := p.t
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", "examples", program))
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Value(filepath.Abs(filepath.Join("..", "examples", program)))(t)
 	switch filepath.Ext(program) {
 	case ".sh":
 		args = append([]string{path}, args...)
@@ -79,9 +76,7 @@ func (p *proc) example(program string, args ...string) *run {
 	r := &run{t: t, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})} //nolint:noctx // it is killed by the test's cleanup
 	r.cmd.Env = append(withoutRejoin(os.Environ()), "REJOIN_URL="+p.api(), "NATS_URL=nats://"+p.addrs["--nats-addr"], "PATH="+scratch+":"+os.Getenv("PATH"))
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if r.stdin, err = r.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	r.stdin = must.Value(r.cmd.StdinPipe())(t)
 	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.error
 	must.NoError(t, r.cmd.Start())
 	go func() {

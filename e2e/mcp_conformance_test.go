@@ -215,15 +215,9 @@ func startEverythingServer(t *testing.T, eras string) (url string) {
 func startServer(t *testing.T, program string, args ...string) (url string) {
 	t.Helper()
 	cmd := exec.Command(program, args...) //nolint:noctx // it is killed by the test's cleanup
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout := must.Value(cmd.StdoutPipe())(t)
 	startProcess(t, cmd)
-	if url, err = bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(url)
+	return strings.TrimSpace(must.Value(bufio.NewReader(stdout).ReadString('\n'))(t))
 }
 
 // startProcess starts an MCP server, which ends with the test.

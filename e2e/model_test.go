@@ -78,17 +78,10 @@ func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 	sub := must.Value(nc.Subscribe(republished+">", tr.receive))(t)
 	must.NoError(t, sub.SetPendingLimits(-1, -1))
 	for p := range partitions {
-		stream, err := js.Stream(ctx, partitionName(p))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg := stream.CachedInfo().Config
+		cfg := must.Value(js.Stream(ctx, partitionName(p)))(t).CachedInfo().Config
 		maps.DeleteFunc(cfg.Metadata, func(k, _ string) bool { return !strings.HasPrefix(k, "rejoin.") })
 		cfg.RePublish = &jetstream.RePublish{Source: ">", Destination: republished + ">"}
-		if stream, err = js.UpdateStream(ctx, cfg); err != nil {
-			t.Fatal(err)
-		}
-		tr.streams = append(tr.streams, stream)
+		tr.streams = append(tr.streams, must.Value(js.UpdateStream(ctx, cfg))(t))
 	}
 	return tr
 }

@@ -44,13 +44,7 @@ func installed(t testing.TB, folder string) npmPackages {
 	unfinished := must.Value(os.MkdirTemp(tools, "npm-"))(t) //nolint:usetesting // a rename stays on one file system
 	defer func() { _ = os.RemoveAll(unfinished) }()
 	for _, name := range []string{"package.json", "package-lock.json"} {
-		data, err := os.ReadFile(filepath.Join(from, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(unfinished, name), data, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(unfinished, name), must.Value(os.ReadFile(filepath.Join(from, name)))(t), 0o644))
 	}
 	// No package of the list needs its scripts.
 	cmd := exec.CommandContext(t.Context(), "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")

@@ -191,13 +191,7 @@ func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
 			} `yaml:"alert_rule_test"`
 		}
 	}
-	data, err := os.ReadFile(observability + "rules_test.yml")
-	if err == nil {
-		err = yaml.Unmarshal(data, &tests)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, yaml.Unmarshal(must.Value(os.ReadFile(observability+"rules_test.yml"))(t), &tests))
 	fires, keeps := map[string]bool{}, map[string]bool{}
 	for _, test := range tests.Tests {
 		for _, a := range test.AlertRuleTest {
@@ -292,13 +286,7 @@ func TestObservability_ListensOnLoopbackOnly(t *testing.T) {
 		Services map[string]struct{ Ports []string }
 		Configs  map[string]struct{ File string }
 	}
-	data, err := os.ReadFile(observability + "compose.yaml")
-	if err == nil {
-		err = yaml.Unmarshal(data, &overlay)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, yaml.Unmarshal(must.Value(os.ReadFile(observability+"compose.yaml"))(t), &overlay))
 	for name, service := range overlay.Services {
 		if len(service.Ports) == 0 {
 			t.Errorf("%s is not published", name)

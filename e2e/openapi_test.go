@@ -62,13 +62,8 @@ func readOpenAPI(t *testing.T) *openAPI {
 			Schemas    map[string]any
 		}
 	}
-	whole, err := jsonschema.UnmarshalJSON(strings.NewReader(string(data)))
-	if err == nil {
-		err = json.Unmarshal(data, &doc)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Value(jsonschema.UnmarshalJSON(strings.NewReader(string(data))))(t)
+	must.NoError(t, json.Unmarshal(data, &doc))
 	o := &openAPI{t: t, compiler: jsonschema.NewCompiler(), ops: map[string]*operation{}, answered: map[string]bool{}}
 	o.compiler.AssertFormat()
 	must.NoError(t, o.compiler.AddResource("file:///openapi.json", whole))

@@ -390,10 +390,7 @@ func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 	t.Helper()
 	var reply *nats.Msg
 	waittest.Until(t, "the log answers in time", func() bool {
-		var err error
-		if reply, err = nc.Request(subject, []byte(message), waittest.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		reply = must.Value(nc.Request(subject, []byte(message), waittest.Timeout))(t)
 		return !strings.Contains(string(reply.Data), `"status":503`)
 	})
 	if stringIn(t, string(reply.Data), "id") == "" {

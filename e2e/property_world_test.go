@@ -29,6 +29,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/simnet"
@@ -98,11 +99,7 @@ func newWorld(t *testing.T, sc schedule) *world {
 	ctx, cancel := w.bounded()
 	defer cancel()
 	url := w.nats.URL()
-	var err error
-	w.own, err = backend.Create(ctx, backend.Config{NATSURL: url}, "test", sc.settings, w.logger("test"), w.dial("test")...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.own = must.Value(backend.Create(ctx, backend.Config{NATSURL: url}, "test", sc.settings, w.logger("test"), w.dial("test")...))(t)
 	if sc.copies {
 		w.truth = emptyTruth(sc.settings.Partitions) // each life has its own
 	} else {

@@ -23,6 +23,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/valyala/fasthttp"
 
+	"rejoin/shared/must"
 	"rejoin/shared/racetest"
 	"rejoin/shared/simnet"
 )
@@ -238,13 +239,13 @@ func (w *world) loseIndex(st step) {
 	}
 	older := filepath.Join(w.t.TempDir(), index)
 	if st.n == 0 {
-		w.whileStopped(0, func(store string) { w.must(os.CopyFS(older, os.DirFS(folderOf(store, index)))) })
+		w.whileStopped(0, func(store string) { must.NoError(w.t, os.CopyFS(older, os.DirFS(folderOf(store, index)))) })
 		time.Sleep(st.wait * 2) // the index continues
 	}
 	w.whileStopped(st.wait, func(store string) {
-		w.must(os.RemoveAll(folderOf(store, index)))
+		must.NoError(w.t, os.RemoveAll(folderOf(store, index)))
 		if st.n == 0 {
-			w.must(os.CopyFS(folderOf(store, index), os.DirFS(older)))
+			must.NoError(w.t, os.CopyFS(folderOf(store, index), os.DirFS(older)))
 		}
 	})
 }
@@ -252,13 +253,6 @@ func (w *world) loseIndex(st step) {
 // folderOf is where a store has a JetStream stream.
 func folderOf(store, stream string) string {
 	return filepath.Join(store, "jetstream", "$G", "streams", stream)
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // tear damages a block of a partition that is not the newest, and notes which fences go with it:
@@ -278,16 +272,16 @@ func (w *world) tear(st step) {
 	w.whileStopped(st.wait, func(store string) {
 		messages := filepath.Join(folderOf(store, partitionName(p)), "msgs")
 		blocks, err := filepath.Glob(filepath.Join(messages, "*.blk"))
-		w.must(err)
+		must.NoError(w.t, err)
 		if len(blocks) < 2 {
 			return
 		}
 		slices.SortFunc(blocks, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 		block := blocks[st.which%(len(blocks)-1)]
 		info, err := os.Stat(block)
-		w.must(err)
-		w.must(os.Truncate(block, info.Size()*int64(st.n)/100))
-		w.must(os.Remove(filepath.Join(messages, "index.db"))) // as a power cut leaves it: the server reads the blocks
+		must.NoError(w.t, err)
+		must.NoError(w.t, os.Truncate(block, info.Size()*int64(st.n)/100))
+		must.NoError(w.t, os.Remove(filepath.Join(messages, "index.db"))) // as a power cut leaves it: the server reads the blocks
 		w.count("a block is torn")
 	})
 }

@@ -74,14 +74,9 @@ func startWalled(t *testing.T) *walled {
 	t.Helper()
 	keys := filepath.Join(t.TempDir(), "keys")
 	file := configured(t, keys)
-	conf, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conf := must.Value(os.ReadFile(file))(t)
 	conf = []byte(strings.Replace(string(conf), "users: [", "users: [ { user: observer, password: observer }", 1)) // the first account
-	if err := os.WriteFile(file, conf, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(file, conf, 0o600))
 	w := &walled{
 		privileged: &privileged{Server: natstest.StartConfig(t, file), dir: keys}, t: t,
 		users: slices.Concat(credentials.Services, credentials.Outside), as: map[string]*nats.Conn{}, heard: map[string]chan *nats.Msg{},
@@ -95,9 +90,7 @@ func startWalled(t *testing.T) *walled {
 		w.as[user] = w.privileged.as(t, user)
 	}
 	w.observer = w.Connect(nats.UserInfo("observer", "observer"))
-	if w.js, err = jetstream.New(w.observer, jetstream.WithDefaultTimeout(waittest.Timeout)); err != nil {
-		t.Fatal(err)
-	}
+	w.js = must.Value(jetstream.New(w.observer, jetstream.WithDefaultTimeout(waittest.Timeout)))(t)
 	// In each stream lies a message, that of the log a request for other limits.
 	l := must.Value(eventlog.Open(t.Context(), w.observer, slog.New(slog.DiscardHandler)))(t)
 	defer l.Close()
