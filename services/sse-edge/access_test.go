@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -72,10 +73,7 @@ func TestAccess_Owner(t *testing.T) {
 			}
 			if status == http.StatusNotFound {
 				resp.Header.Del("Date")
-				all, err := json.Marshal(resp.Header)
-				if err != nil {
-					t.Fatal(err)
-				}
+				all := must.Value(json.Marshal(resp.Header))(t)
 				if absent == "" {
 					absent, code = body, string(all)
 				}

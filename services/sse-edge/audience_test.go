@@ -12,6 +12,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -124,10 +125,7 @@ func TestConnections_SlowClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.WindowBytes = 64 << 20 })
-	c, err := attend(t.Context(), url, streamPath+"?from=now", "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(attend(t.Context(), url, streamPath+"?from=now", "", true))(t)
 	defer func() { _ = c.conn.Close() }()
 	q := inspect.Question{About: inspect.Connections, Session: "s"}
 	f.audience(q, "it is there", func(a inspect.Answer) bool { return a.Total == 1 })

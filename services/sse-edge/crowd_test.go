@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -98,9 +99,7 @@ func (f *fixture) publishPadded(stream string, n, size int) {
 	f.t.Helper()
 	data := []byte(`{"jsonrpc":"2.0","method":"m","params":{"pad":"` + strings.Repeat("x", size) + `"}}`)
 	for range n {
-		if _, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}); err != nil {
-			f.t.Fatal(err)
-		}
+		must.Value(f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: "s", Stream: stream, Data: data}))(f.t)
 	}
 }
 
@@ -142,10 +141,7 @@ func TestStalled_ThousandClients(t *testing.T) {
 		crowd[i], err = attend(t.Context(), url, streamPath, "", true)
 		return err
 	})
-	healthy, err := attend(t.Context(), url, streamPath, "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	healthy := must.Value(attend(t.Context(), url, streamPath, "", false))(t)
 	crowd = append(crowd, healthy)
 	t.Cleanup(func() {
 		for _, s := range crowd {
@@ -153,9 +149,7 @@ func TestStalled_ThousandClients(t *testing.T) {
 		}
 	})
 	f.publishPadded("a", events, 4<<10)
-	if err := healthy.watch(events, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, healthy.watch(events, 1))
 	each(t, stalled, func(i int) error {
 		if i%25 != 0 {
 			return nil // forty of them are enough to read half a megabyte each
@@ -198,14 +192,8 @@ func TestReconnect_TwoThousand(t *testing.T) {
 
 func consumers(t *testing.T, f *fixture) int {
 	t.Helper()
-	js, err := f.Server.Connect().JetStream(nats.MaxWait(30 * time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := js.StreamInfo("MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := must.Value(f.Server.Connect().JetStream(nats.MaxWait(30 * time.Second)))(t)
+	info := must.Value(js.StreamInfo("MCP_0"))(t)
 	return info.State.Consumers
 }
 
@@ -268,10 +256,7 @@ func TestDrain_SlowReader(t *testing.T) {
 	f := newFixture(t)
 	f.publishPadded("a", 300, 4<<10)
 	url, stop := f.startEdge(crowded)
-	s, err := attend(t.Context(), url, streamPath, "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Value(attend(t.Context(), url, streamPath, "", true))(t)
 	reading := make(chan struct{})
 	go func() {
 		defer close(reading)

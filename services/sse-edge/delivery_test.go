@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/racetest"
 	"rejoin/shared/sse"
@@ -75,14 +76,9 @@ func TestMetrics_BlockedClient(t *testing.T) {
 		crowded(c)
 		c.WriteTimeout = time.Hour // or what publishing takes on a slow machine
 	})
-	c, err := attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Value(attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true))(t)
 	defer func() { _ = c.conn.Close() }()
-	if err := c.watch(0, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.watch(0, 1))
 	events := 0
 	waittest.Until(t, "the client is blocked", func() bool {
 		f.publishPadded("a", 100, 8<<10)
@@ -94,12 +90,8 @@ func TestMetrics_BlockedClient(t *testing.T) {
 		t.Errorf("%v of %d events are sent to a client that does not read", sent, events)
 	}
 	// With its small buffer the kernel would send the rest in steps of 16 KB, five a second.
-	if err := c.conn.(*net.TCPConn).SetReadBuffer(1 << 20); err != nil { //nolint:errcheck,forcetypeassert // it is one
-		t.Fatal(err)
-	}
-	if err := c.watch(events, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, c.conn.(*net.TCPConn).SetReadBuffer(1<<20)) //nolint:errcheck,forcetypeassert // it is one
+	must.NoError(t, c.watch(events, 1))
 	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 0 })
 	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Sent) >= float64(events) })
 	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent != float64(events) {
@@ -114,10 +106,7 @@ func TestMetrics_BlockedClient(t *testing.T) {
 // was made, and leave room for others. A connection that ends gives back what it held.
 func TestMemory_SlowClients(t *testing.T) {
 	const clients, size, capacity = min(30, 60/racetest.Slowdown), 6 << 20, 20 << 20 // the detector looks at each byte
-	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
 	for _, tt := range []struct {
 		name, path string
 		below      bool // the window
@@ -162,10 +151,7 @@ func TestMemory_SlowClients(t *testing.T) {
 				} else if opened == clients {
 					return true
 				}
-				c, err := attend(t.Context(), s.url(), tt.path, after, true)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Value(attend(t.Context(), s.url(), tt.path, after, true))(t)
 				stalled = append(stalled, c)
 				return false
 			})

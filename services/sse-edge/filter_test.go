@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -64,9 +65,7 @@ func distinct(n int) string {
 func (f *fixture) store(session, stream, message string) uint64 {
 	f.t.Helper()
 	ack, err := f.Backend.Log.Publish(f.t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: stream, Data: []byte(message)})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, err)
 	return ack.Sequence
 }
 
@@ -113,15 +112,11 @@ func TestFilter_PageIsBounded(t *testing.T) {
 		var all []*eventlog.Publishing
 		for range 2*reads + 10 {
 			w, err := f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			all = append(all, w)
 		}
 		for _, w := range all {
-			if _, err := w.Wait(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(w.Wait(t.Context()))(t)
 		}
 		f.store("s", "a", shown)
 		url := f.edge(func(c *Config) { c.WindowBytes = flagtype.Bytes(budget) })
@@ -193,9 +188,7 @@ func told(t *rapid.T, c *client) (all []string) {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		if e.Type != "cursor" {
 			all = append(all, e.Type+" "+e.ID+" "+string(e.Data))
 		}
@@ -228,9 +221,7 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		session := "p" + strconv.Itoa(run)
-		if _, err := f.Backend.Sessions.Register(waittest.Context(t), session, ""); err != nil {
-			rt.Fatal(err)
-		}
+		must.Value(f.Backend.Sessions.Register(waittest.Context(t), session, ""))(rt)
 		var sequences []uint64
 		count := rapid.IntRange(0, 60).Draw(rt, "events")
 		cleared := rapid.IntRange(-1, 2*count).Draw(rt, "cleared")
@@ -242,14 +233,10 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 			}
 			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
 			if n == cleared {
-				if err := f.Backend.Log.ClearStream(waittest.Context(t), session, f.Life(session), "x"); err != nil {
-					rt.Fatal(err)
-				}
+				must.NoError(rt, f.Backend.Log.ClearStream(waittest.Context(t), session, f.Life(session), "x"))
 			}
 		}
-		if err := f.Backend.Sessions.End(waittest.Context(t), session, "", false); err != nil {
-			rt.Fatal(err)
-		}
+		must.NoError(rt, f.Backend.Sessions.End(waittest.Context(t), session, "", false))
 		edge := rapid.SampledFrom(edges).Draw(rt, "edge")
 		path := edge + rapid.SampledFrom([]string{"/v1/sessions/" + session + "/events", "/v1/sessions/" + session + "/streams/x/events"}).Draw(rt, "path")
 		pagesOf(rt, t, edge+"/v1/sessions/"+session+"/events?wait=1", 1000) // until the edge has heard of the end, which comes last
@@ -258,10 +245,7 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 		switch rapid.SampledFrom([]string{"start", "cursor", "unknown"}).Draw(rt, "from") {
 		case "cursor":
 			if count > 0 {
-				id, err := event.ParseID(poll(t, path+"?limit=1").Cursor)
-				if err != nil {
-					rt.Fatal(err)
-				}
+				id := must.Value(event.ParseID(poll(t, path+"?limit=1").Cursor))(rt)
 				id.Sequence = rapid.SampledFrom(sequences).Draw(rt, "after")
 				query.Set("after", id.String())
 			}
@@ -287,9 +271,7 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 		for _, line := range told(rt, whole) {
 			data := line[strings.IndexByte(line, '{'):]
 			var object struct{ Message json.RawMessage }
-			if err := json.Unmarshal([]byte(data), &object); err != nil {
-				rt.Fatal(err)
-			}
+			must.NoError(rt, json.Unmarshal([]byte(data), &object))
 			if object.Message == nil {
 				object.Message = []byte(data)
 			}
@@ -317,10 +299,7 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 	all = poll(t, path)
 	before, _, _ := strings.Cut(path, "?")
 	for p := all; !p.Closed; {
-		u, err := url.Parse(path)
-		if err != nil {
-			rt.Fatal(err)
-		}
+		u := must.Value(url.Parse(path))(rt)
 		query := u.Query()
 		query.Set("after", p.Cursor)
 		p = poll(t, before+"?"+query.Encode())

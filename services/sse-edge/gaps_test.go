@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -25,18 +26,13 @@ const flowPath = "/v1/sessions/s/events"
 func (f *fixture) mark(kind event.Kind, stream string) {
 	f.t.Helper()
 	js := natstest.JetStream(f.t, f.Backend.Conn)
-	if _, err := js.Publish(waittest.Context(f.t), event.Subject{Session: "s", Life: f.Life("s"), Stream: stream, Kind: kind}.String(), nil); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Value(js.Publish(waittest.Context(f.t), event.Subject{Session: "s", Life: f.Life("s"), Stream: stream, Kind: kind}.String(), nil))(f.t)
 }
 
 // cursorAt returns the ID of a position on a path.
 func cursorAt(t *testing.T, url, path string, sequence uint64) string {
 	t.Helper()
-	id, err := event.ParseID(poll(t, url+path+"?limit=1").Cursor)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Value(event.ParseID(poll(t, url+path+"?limit=1").Cursor))(t)
 	id.Sequence = sequence
 	return id.String()
 }
@@ -148,9 +144,7 @@ func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 func TestFinal_BelowWindow(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 2)
-	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}))(t)
 	f.Publish("b", 300)
 	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10; c.MaxAge = 20 * time.Second })
 	c := subscribe(t, url+streamPath)
@@ -172,13 +166,9 @@ func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 		f := newFixture(t)
 		f.Create("s", "")
 		f.Publish("a", 2)
-		if err := f.Backend.Sessions.End(waittest.Context(t), "s", "", cleared); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "", cleared))
 		for range 300 {
-			if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}))(t)
 		}
 		url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
 		for _, path := range []string{flowPath, streamPath} {
@@ -204,9 +194,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	f.Publish("a", 2)
 	f.End("s")
 	end, err := f.Backend.Log.Last(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	f.Purge(end)
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
@@ -321,28 +309,17 @@ func TestReader_ForgottenSession(t *testing.T) {
 	old := cursorAt(t, followed.url(), streamPath, last)
 	first := f.Life("s")
 	f.End("s")
-	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(f.Backend.Log.Look(waittest.Context(t), 0))(t)
 	controls := []uint64{1, 2}
 	for sequence := last + 1; sequence <= state.Last; sequence++ {
 		controls = append(controls, sequence)
 	}
 	f.Trim("", eventlog.Trimmed, edgetest.Sequences(last-2, last)...)
-	rec, err := f.Backend.Sessions.Get(waittest.Context(t), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(f.Backend.Sessions.Get(waittest.Context(t), "s"))(t)
 	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Removed: controls, Forgotten: true}
-	ack, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, forgotten)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ack := must.Value(eventlogtest.Announce(waittest.Context(t), f.Backend.Log, forgotten))(t)
 	f.Remove(controls...)
-	if err := f.Backend.Sessions.Remove(waittest.Context(t), rec); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Sessions.Remove(waittest.Context(t), rec))
 	waittest.Until(t, "the edge has followed", func() bool { return followed.subs.Parts.Of("s").Stats().End >= ack.Sequence })
 
 	started, _ := f.startService(nil) // it has seen no more than trims

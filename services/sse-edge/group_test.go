@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/presence"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
@@ -316,15 +317,10 @@ func TestGroup_Access(t *testing.T) {
 	f.Publish("a", 1)
 	seen := map[string]bool{}
 	for !seen["s"] {
-		e, err := c.Decoder.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Value(c.Decoder.Next())(t)
 		if seen[e.Type] = true; e.Type == "message" {
 			var got groupEvent
-			if err := json.Unmarshal(e.Data, &got); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, json.Unmarshal(e.Data, &got))
 			seen[got.Session] = true
 		}
 	}
@@ -535,9 +531,7 @@ func TestGroup_ReadAheadCounts(t *testing.T) {
 	f := newFixture(t)
 	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 100<<10))
 	for i := range 200 {
-		if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: []string{"s", "x"}[i%2], Stream: "a", Data: data}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: []string{"s", "x"}[i%2], Stream: "a", Data: data}))(t)
 	}
 	f.tune = func(s *Service) { s.memory = quota.NewPool(64 << 20) }
 	s, _ := f.startService(nil)

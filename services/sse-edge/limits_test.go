@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 	"rejoin/shared/web/webtest"
@@ -18,10 +19,7 @@ import (
 // they forward.
 func TestAddress_Rate(t *testing.T) {
 	t.Parallel()
-	proxy, err := web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxy := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
 	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) { c.MaxAddressConnectRate, c.Clients = 1, proxy })
 	url := s.url() + streamPath
@@ -32,10 +30,7 @@ func TestAddress_Rate(t *testing.T) {
 		if accept != "application/json" && c.Response.Header.Get("Content-Length") == "" {
 			return c.Response.StatusCode, c.Response.Header, "a stream"
 		}
-		text, err := io.ReadAll(c.Response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Value(io.ReadAll(c.Response.Body))(t)
 		return c.Response.StatusCode, c.Response.Header, string(text)
 	}
 	const client, same, other = "2001:db8:0:1::1", "203.0.113.1, 2001:db8:0:1:ffff::", "2001:db8:0:2::1"

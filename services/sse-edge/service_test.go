@@ -25,6 +25,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
 	"rejoin/shared/quota"
@@ -73,10 +74,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	f.t.Helper()
 	env := daemon.NewEnv(nil)
 	env.Traces, env.Memory = f.traces, f.memory
-	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	b := must.Value(backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log))(f.t)
 	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
 		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
 		MaxAge: 10 * time.Minute, WriteTimeout: time.Minute, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
@@ -85,9 +83,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	if change != nil {
 		change(&cfg)
 	}
-	if s, err = New(cfg, b, env); err != nil {
-		f.t.Fatal(err)
-	}
+	s = must.Value(New(cfg, b, env))(f.t)
 	if f.tune != nil {
 		f.tune(s)
 	}
@@ -157,9 +153,7 @@ func poll(t *testing.T, url string) (p page) {
 			t.Fatalf("%d %s", a.StatusCode, a.Text)
 		}
 		p = page{}
-		if err := json.Unmarshal([]byte(a.Text), &p); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(a.Text), &p))
 		return true
 	})
 	return p
@@ -413,9 +407,7 @@ func TestClose_StreamThen204(t *testing.T) {
 	c := subscribe(t, url+streamPath)
 	c.Next("connect")
 	id := c.Messages(2)
-	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "a", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "a", false))
 	closed := c.Next("close")
 	if string(closed.Data) != `{"status":"closed","session":"s","stream":"a"}` {
 		t.Errorf("close is %s", closed.Data)
@@ -496,9 +488,7 @@ func TestMessages_ByteForByte(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	const message = "{ \"jsonrpc\":\"2.0\",\"method\":\"<&>\\u003c\u2028é\\/\", \"params\":{\"z\":1.0e2,\"a\":\"\x7f\"} }"
-	if _, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a\"\\", Type: "ti\"ck", Data: []byte(message)}))(t)
 	got := poll(t, url+"/v1/sessions/s/events?wait=30").Events
 	if len(got) != 1 || string(got[0].Message) != message || got[0].Stream != "a\"\\" || got[0].Type != "ti\"ck" || got[0].Time.IsZero() {
 		t.Errorf("the page has %+v", got)

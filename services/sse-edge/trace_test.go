@@ -12,6 +12,7 @@ import (
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
 )
@@ -37,9 +38,7 @@ func (f *fixture) publishTraced(name string, trace int) {
 		Session: name, Life: f.Life(name), Stream: "a", Data: []byte("{}"),
 		Trace: tracing.Context{Parent: fmt.Sprintf("00-%032x-%016x-01", trace, trace)},
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, err)
 }
 
 // spansOf waits for n spans of a name, and returns their parents and some of their attributes, sorted.

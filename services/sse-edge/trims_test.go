@@ -10,6 +10,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
@@ -208,27 +209,19 @@ func TestReader_CopiesChangeNothing(t *testing.T) {
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
 	f.Publish("a", 1)
 	last := f.Publish("b", 1)
-	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "b", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "b", false))
 	c, flow := subscribe(t, s.url()+streamPath), subscribe(t, s.url()+flowPath)
 	c.Next("connect")
 	flow.Next("connect")
 	c.Messages(1)
 	flow.Messages(2)
-	opening, err := f.Backend.Log.Opening(waittest.Context(t), "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	opening := must.Value(f.Backend.Log.Opening(waittest.Context(t), "s"))(t)
 	for _, of := range []event.Subject{{Kind: event.Open}, {Kind: event.End, Stream: "b"}} {
 		of.Session = "s"
 		if of.Kind == event.End {
 			of.Life = f.Life("s")
 		}
-		ack, err := f.Backend.Log.Rewrite(waittest.Context(t), of, opening.Sequence, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ack := must.Value(f.Backend.Log.Rewrite(waittest.Context(t), of, opening.Sequence, nil))(t)
 		last = ack.Sequence
 	}
 	waittest.Until(t, "the cursor is behind the copies", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) >= last })

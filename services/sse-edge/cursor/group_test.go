@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -60,11 +61,7 @@ func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]
 
 func openGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) *Group {
 	t.Helper()
-	g, err := tryGroup(t, f, ps, from, ids, change, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
+	return must.Value(tryGroup(t, f, ps, from, ids, change, names...))(t)
 }
 
 func openAfter(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids *[]string, names ...string) *Group {
@@ -75,11 +72,7 @@ func openAfter(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids 
 // next reads the next step.
 func next(t *testing.T, g *Group) Step {
 	t.Helper()
-	s, err := g.Next(waittest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must.Value(g.Next(waittest.Context(t)))(t)
 }
 
 // readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
@@ -134,9 +127,7 @@ func evict(t *testing.T, f *edgetest.Log) {
 	t.Helper()
 	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 600<<10))
 	for range 3 {
-		if _, err := f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "big", Stream: "a", Data: data}); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "big", Stream: "a", Data: data}))(t)
 	}
 }
 
@@ -172,9 +163,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 				again := func() {
 					f.End("s")
 					_, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, eventlog.Trim{Session: "s", Life: f.Life("s"), Reason: eventlog.Expired, Forgotten: true})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.NoError(t, err)
 					f.Reuse("s", "")
 				}
 				one := f.Publish("a", 1)
@@ -432,10 +421,7 @@ func TestGroup_LostGeneration(t *testing.T) {
 	ps := followLog(t, f, 0)
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
-	id, err := ParseGroupID(g.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Value(ParseGroupID(g.ID()))(t)
 	origin, gens := ps.Of("s").window.Generations()
 	with := func(origin, generation string) string {
 		b := appendGroupSums(nil, id.Names, id.Lives)
@@ -550,10 +536,7 @@ func allowed(f *edgetest.Log) func(*GroupConfig) {
 func TestGroup_EdgeIsBehind(t *testing.T) {
 	for _, access := range []bool{false, true} {
 		f := edgetest.NewLog(t)
-		asked, err := f.Backend.Conn.SubscribeSync("$JS.API.STREAM.MSG.GET.MCP_0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		asked := must.Value(f.Backend.Conn.SubscribeSync("$JS.API.STREAM.MSG.GET.MCP_0"))(t)
 		f.Create("s", "")
 		f.Create("x", "")
 		end := f.PublishTo("x", "a", 1)
@@ -680,9 +663,7 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 			one, two := f.PublishTo(first, "a", 2), f.PublishTo(second, "a", 4)
 			f.AnnounceOf(second, "a", eventlog.Trimmed, 1, 2)
 			for _, sequence := range []uint64{1, 2} {
-				if err := f.Backend.Log.Delete(waittest.Context(t), 1, sequence); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, f.Backend.Log.Delete(waittest.Context(t), 1, sequence))
 			}
 			ps := followLog(t, f, backfill)
 			comesTo(t, ps, first, one)
@@ -941,9 +922,7 @@ func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint6
 	t.Helper()
 	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", size))
 	ack, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: "a", Data: data})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return ack.Sequence
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/window"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
@@ -21,20 +22,13 @@ var ten = window.Limits{Events: 10, Bytes: 1 << 20}
 // opens opens a reader, which the caller closes.
 func opens(t *testing.T, ps *Partitions, session string, from Start) *Reader {
 	t.Helper()
-	r, err := ps.Open(waittest.Context(t), window.Place{Session: session, Stream: "a"}, from, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return must.Value(ps.Open(waittest.Context(t), window.Place{Session: session, Stream: "a"}, from, ten))(t)
 }
 
 // opensAt opens a reader of a place, until the test ends.
 func opensAt(t *testing.T, ps *Partitions, at window.Place, from Start, limit window.Limits) *Reader {
 	t.Helper()
-	r, err := ps.Open(waittest.Context(t), at, from, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(ps.Open(waittest.Context(t), at, from, limit))(t)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -183,9 +177,7 @@ func TestPartitions_ReadyWithoutOnePartition(t *testing.T) {
 	js := natstest.JetStream(t, ps.log.Conn())
 	lost := ps.log.Partition("s")
 	f.Backend.Close() // who creates the log would create the partition again
-	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", lost)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", lost)))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := ps.Open(ctx, window.Place{Session: "s", Stream: "a"}, Start{}, ten); !Transient(err) {
@@ -212,15 +204,11 @@ func TestPartitions_Near(t *testing.T) {
 	for number := range fewPartitions {
 		p := ps.acquire(number)
 		t.Cleanup(func() { p.release() })
-		if err := p.untilReady(waittest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, p.untilReady(waittest.Context(t)))
 	}
 	js := natstest.JetStream(t, ps.log.Conn())
 	f.Backend.Close() // who creates the log would create the partition again
-	if err := js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)))
 	lost := ps.acquire(fewPartitions) // readers wait for it
 	t.Cleanup(func() { lost.release() })
 	used := map[int]bool{}
@@ -310,9 +298,7 @@ func TestPartitions_WholeEventsAreShared(t *testing.T) {
 		give, err := takeOne(WithClient(ctx, "modest"), ps.whole)
 		close(release)
 		greedy.Wait()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		give()
 		if n := ps.whole.Used(); n != 0 {
 			t.Errorf("%d are still taken", n)

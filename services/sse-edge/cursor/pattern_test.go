@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -439,17 +440,13 @@ func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 	g, err := ps.OpenGroup(ctx, []Follow{{Session: "o.*", Pattern: true}}, Start{After: "group_00000000000000_0.aaaaaaa.1"}, GroupConfig{
 		Limit: ten, MaxMembers: 10, Frame: func(string, *Member, *window.Item) []byte { return nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(g.Close)
 	check("resumed")
 	f.Create("o.2", "")
 	evict(t, f)
 	comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
-	if _, err := g.Next(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(g.Next(ctx))(t)
 	check("connected")
 	if got := membersOf(g); got != "o.1:open o.2:open" {
 		t.Errorf("the members are %s", got)
@@ -712,10 +709,7 @@ func TestPattern_LeaderIsBehind(t *testing.T) {
 	comesTo(t, ps, "o.2", last)
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
-	state, err := p.look(waittest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(p.look(waittest.Context(t)))(t)
 	state.Leader, state.Quorum, state.Last = "nats-0", true, first
 	p.looks.look = func(context.Context) (eventlog.State, error) {
 		now := state
@@ -765,10 +759,7 @@ func TestPattern_PartitionsGaps(t *testing.T) {
 	ps := followLog(t, f, -1)
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
-	id, err := ParseGroupID(g.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Value(ParseGroupID(g.ID()))(t)
 	origin, gens := ps.Of("s").window.Generations()
 	at := func(origin, generation string, sequence uint64) string {
 		b := appendGroupSums(nil, id.Names, id.Lives)

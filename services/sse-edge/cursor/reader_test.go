@@ -26,6 +26,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
@@ -47,10 +48,7 @@ func followLog(t *testing.T, f *edgetest.Log, backfill int) *Partitions {
 func followThrough(t *testing.T, f *edgetest.Log, link *natstest.Link) *Partitions {
 	t.Helper()
 	env := daemon.NewEnv(nil)
-	l, err := eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(link)), env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Value(eventlog.Open(waittest.Context(t), f.Server.Connect(nats.SetCustomDialer(link)), env.Log))(t)
 	t.Cleanup(l.Close)
 	ps := followed(t, l, env, -1, -1)
 	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
@@ -61,10 +59,7 @@ func followThrough(t *testing.T, f *edgetest.Log, link *natstest.Link) *Partitio
 func lingers(t *testing.T, f *edgetest.Log, backfill int, linger time.Duration) *Partitions {
 	t.Helper()
 	env := daemon.NewEnv(nil)
-	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Value(backend.Open(waittest.Context(t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log))(t)
 	t.Cleanup(b.Close)
 	return followed(t, b.Log, env, backfill, linger)
 }
@@ -96,10 +91,7 @@ func caughtUp(budget int) *window.Window {
 // sequence.
 func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
 	t.Helper()
-	state, err := f.Backend.Log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(f.Backend.Log.Look(waittest.Context(t), 0))(t)
 	env := daemon.NewEnv(nil)
 	ps := New(Config{Base: t.Context(), Log: f.Backend.Log, Logger: env.Log, Metrics: env.Metrics, WindowBytes: 1 << 20, Linger: time.Hour, LogReads: 2, Patience: time.Minute})
 	ps.ended = true // no tail begins
@@ -113,9 +105,7 @@ func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Part
 // advance has the window of a partition without a tail come to a sequence.
 func advance(t *testing.T, p *Partition, end uint64) {
 	t.Helper()
-	if _, err := p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }))(t)
 	p.window.Through(end, 0)
 }
 
@@ -162,9 +152,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 func TestReader_FloorPassesAClear(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
-	if err := f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"))
 	last := f.Publish("b", 1)
 	var asks sync.Once
 	link := natstest.Link{Before: func(data []byte) {
@@ -188,9 +176,7 @@ func TestReader_FloorIsAnnounced(t *testing.T) {
 	c := natstest.StartCluster(t)
 	env := daemon.NewEnv(nil)
 	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	var at []uint64
 	for n := range 4 {
@@ -205,15 +191,11 @@ func TestReader_FloorIsAnnounced(t *testing.T) {
 	ps := followed(t, b.Log, env, -1, -1)
 	waittest.Until(t, "the windows are ready", func() bool { return ps.Ready() == nil })
 	for _, removed := range at[1:3] { // the first one stays, so that the leader shows no floor
-		if err := b.Log.Delete(waittest.Context(t), 0, removed); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, b.Log.Delete(waittest.Context(t), 0, removed))
 	}
 	floor := nats.NewMsg(event.FloorSubject(0))
 	floor.Header.Set("Rejoin-Up-To", fmt.Sprint(at[2]))
-	if _, err := b.Conn.RequestMsgWithContext(waittest.Context(t), floor); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(b.Conn.RequestMsgWithContext(waittest.Context(t), floor))(t)
 	for _, asked := range []uint64{0, at[3] + 1} { // the first page, and one that follows it
 		r := opensAt(t, ps, streamOf("a"), Start{}, ten)
 		r.Fresh, r.Cursor, r.asked, r.askedFirst, r.doubted = false, at[0], asked, 1, true
@@ -272,9 +254,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	c := natstest.StartCluster(t)
 	env := daemon.NewEnv(nil)
 	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	before := waittest.Value(t, "the partition has a leader with a quorum", func() eventlog.State {
 		state, err := b.Log.Look(waittest.Context(t), 0)
@@ -285,15 +265,11 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	}, func(state eventlog.State) bool { return state.Quorum })
 	leader, _, _ := strings.Cut(before.Leader, "@")
 	l, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: c.Named(leader).URL()}, "edge", env.Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(l.Close)
 	p := followed(t, l.Log, env, 0, time.Hour).acquire(0)
 	defer p.release()
-	if err := p.untilReady(waittest.Context(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, p.untilReady(waittest.Context(t)))
 	const beyond = 1000
 	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
 	id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: beyond}.String()
@@ -351,10 +327,7 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	last := f.Publish("a", 5)
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
-	state, err := ps.log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(ps.log.Look(waittest.Context(t), 0))(t)
 	short := state
 	short.Last, short.Quorum = last-2, false
 	if _, err := p.start(waittest.Context(t), short); !errors.Is(err, errNoQuorum) {
@@ -389,10 +362,7 @@ func TestPartition_LeaderBehindTheWindow(t *testing.T) {
 	last := f.Publish("a", 5)
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
-	state, err := ps.log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(ps.log.Look(waittest.Context(t), 0))(t)
 	short := state
 	short.Leader, short.Last = "nats-0@2026-01-02T03:04:05Z", last-2
 	if after, err := p.start(waittest.Context(t), short); err != nil || after != last {
@@ -495,18 +465,12 @@ func TestPartition_ComparesControlEntries(t *testing.T) {
 	f.Publish("a", 2)
 	f.Create("other", "")
 	log := f.Backend.Log
-	state, err := log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := must.Value(log.Look(waittest.Context(t), 0))(t)
 	for name, want := range map[string]bool{"as it is": true, "replaced": false} {
 		p := &Partition{of: &Partitions{compares: quota.NewPool(1)}, log: log, window: caughtUp(1 << 20)}
 		p.window.GoOn(state)
 		for sequence := range state.Last {
-			e, err := log.At(waittest.Context(t), 0, sequence+1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := must.Value(log.At(waittest.Context(t), 0, sequence+1))(t)
 			if sequence+1 == state.Last && !want {
 				e.Time = e.Time.Add(-time.Minute)
 			}
@@ -526,15 +490,11 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	common := f.Publish("a", 5)
 	stayed := followLog(t, f, 0)
 	older := filepath.Join(t.TempDir(), "older")
-	if err := os.CopyFS(older, os.DirFS(f.Server.Dir())); err != nil { // a power cut leaves this
-		t.Fatal(err)
-	}
+	must.NoError(t, os.CopyFS(older, os.DirFS(f.Server.Dir()))) // a power cut leaves this
 	lost := f.Publish("a", 3)
 	comesTo(t, stayed, "s", lost)
 	f.Server.Stop()
-	if err := errors.Join(os.RemoveAll(f.Server.Dir()), os.Rename(older, f.Server.Dir())); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(os.RemoveAll(f.Server.Dir()), os.Rename(older, f.Server.Dir())))
 	place := event.Place{Session: "s", Stream: "a"}
 	state, _ := f.Backend.Log.State(0)
 	place.Origin, place.Generation = state.Origin, state.Generation().ID
@@ -553,10 +513,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	check := func(edge string, ps *Partitions, want event.Generation) {
 		t.Helper()
 		r := opensAt(t, ps, streamOf("a"), Start{After: had}, window.Limits{Events: 100, Bytes: 1 << 20})
-		step, err := r.Next(waittest.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		step := must.Value(r.Next(waittest.Context(t)))(t)
 		if len(step.Gaps) != 1 || step.Gaps[0].Reason != ReasonRolledBack || len(step.Items) != 4 || step.Items[0].Sequence <= common {
 			t.Errorf("%s: %+v, then %d events", edge, step.Gaps, len(step.Items))
 		}
@@ -564,10 +521,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 			t.Errorf("%s: generations %+v, want %+v", edge, gens, want)
 		}
 	}
-	begun, err := f.Backend.Log.Look(waittest.Context(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	begun := must.Value(f.Backend.Log.Look(waittest.Context(t), 0))(t)
 	check("an edge that was there when it happened", stayed, begun.Generation())
 	check("an edge that ran", running, begun.Generation())
 	check("an edge that starts later", followLog(t, f, 0), begun.Generation())
@@ -638,9 +592,7 @@ func TestReader_RolledBackWhileItResumes(t *testing.T) {
 	if err == nil {
 		_, _, _, err = r.resolveAgain(waittest.Context(t), id, a)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	if r.Place.Life != f.Life("s") {
 		t.Fatalf("it reads life %q", r.Place.Life)
 	}
@@ -753,9 +705,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	default:
 	}
 	ps.scans.Give("", all)
-	if err := waittest.Receive(t, "the flow has read", flow); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, waittest.Receive(t, "the flow has read", flow))
 }
 
 // A read of trims counts in its client's share, so that one client's do not delay those of others.
@@ -771,18 +721,13 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 	}}
 	ps := followThrough(t, f, &link)
 	ctx := WithClient(waittest.Context(t), "mallory")
-	r, err := ps.Open(ctx, streamOf(""), Start{}, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(ps.Open(ctx, streamOf(""), Start{}, ten))(t)
 	defer r.Close()
 	ps.scans = trims
 	trims.Take("bob", 5)
 	reading.Store(true)
 	for r.Cursor < 5 {
-		if _, err := r.Next(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Value(r.Next(ctx))(t)
 	}
 	if !probed.Load() || more.Load() {
 		t.Errorf("trims are read: %t, and the client gets more than a quarter besides: %t", probed.Load(), more.Load())
@@ -795,10 +740,7 @@ func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
 	ps, check := scansOfMallory(t, f, `"headers_only":true`)
-	r, err := ps.Open(WithClient(waittest.Context(t), "mallory"), streamOf("a"), Start{Last: 3}, ten)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Value(ps.Open(WithClient(waittest.Context(t), "mallory"), streamOf("a"), Start{Last: 3}, ten))(t)
 	defer r.Close()
 	check("newest")
 }
@@ -905,9 +847,7 @@ func TestReader_LastOfRemoved(t *testing.T) {
 	f.Publish("a", 10)
 	f.Trim("a", eventlog.Trimmed, seq(1, 8)...)
 	f.Publish("b", 3)
-	if err := f.Backend.Log.ClearStream(waittest.Context(t), "s", "", "b"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Log.ClearStream(waittest.Context(t), "s", "", "b"))
 	last := f.Publish("a", 1)
 	inWindow, below := followLog(t, f, 0), followLog(t, f, -1)
 	for _, ps := range []*Partitions{inWindow, below} {
@@ -977,9 +917,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			page := func() (found Step) {
 				v := p.window.Read(&r.ChainCursor, r.limit, nil)
 				v.Inside, v.Start = false, 25
-				if err := r.below(waittest.Context(t), v, &found); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, r.below(waittest.Context(t), v, &found))
 				r.Fresh = false
 				return found
 			}
@@ -1099,17 +1037,11 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
 	p := &Partition{of: &Partitions{whole: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
-		of, err := p.lifeAt(waittest.Context(t), "s", "", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		of := must.Value(p.lifeAt(waittest.Context(t), "s", "", 0))(t)
 		return p.window.Attach(window.Place{Session: "s", Life: of.name}, of.found, of.opened)
 	}
 	waiting := attach()
-	rec, err := f.Backend.Sessions.Register(waittest.Context(t), "s", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rec := must.Value(f.Backend.Sessions.Register(waittest.Context(t), "s", ""))(t)
 	attach()
 	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
 	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
@@ -1223,9 +1155,7 @@ func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
 	f.Publish("a", 2)
-	if err := f.Backend.Log.EndStream(waittest.Context(t), "s", f.Life("s"), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Log.EndStream(waittest.Context(t), "s", f.Life("s"), "a"))
 	last := f.PublishTo("x", "a", 3)
 	ps := followLog(t, f, 0)
 	comesTo(t, ps, "x", last)
@@ -1310,10 +1240,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	tags := NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
 	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
-		r, err := p.open(waittest.Context(t), streamOf("a"), Start{After: id}, ten)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{After: id}, ten))(t)
 		found, err := r.Next(waittest.Context(t))
 		r.Close()
 		for i := range want {
@@ -1345,18 +1272,13 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 		f.Publish("b", 1)
 		f.Publish("a", 1)
 	}
-	if err := f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"))
 	last := f.Publish("b", 1)
 	comesTo(t, ps, "s", last)
 	r := opensAt(t, ps, window.Place{Session: "s"}, Start{}, ten)
 	gaps, events := 0, 0
 	for r.Cursor < last {
-		s, err := r.Next(waittest.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Value(r.Next(waittest.Context(t)))(t)
 		gaps += len(s.Gaps)
 		if len(s.Items) == 0 {
 			continue

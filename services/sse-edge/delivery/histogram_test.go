@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"rejoin/shared/must"
 )
 
 func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
@@ -14,9 +16,7 @@ func histogramOf(t *testing.T, d *delivery) *dto.Histogram {
 	ch := make(chan prometheus.Metric, 1)
 	d.Collect(ch)
 	var m dto.Metric
-	if err := (<-ch).Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, (<-ch).Write(&m))
 	return m.GetHistogram()
 }
 
@@ -60,10 +60,7 @@ func BenchmarkDelivery(b *testing.B) {
 		}
 	})
 	b.Run("write", func(b *testing.B) {
-		ln, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		ln := must.Value((&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0"))(b)
 		read := make(chan struct{})
 		go func() {
 			defer close(read)
@@ -72,20 +69,12 @@ func BenchmarkDelivery(b *testing.B) {
 				_, err = conn.Read(buffer)
 			}
 		}()
-		conn, err := (&net.Dialer{}).DialContext(b.Context(), "tcp", ln.Addr().String())
-		if err != nil {
-			b.Fatal(err)
-		}
-		raw, err := RawOf(conn)
-		if err != nil {
-			b.Fatal(err)
-		}
+		conn := must.Value((&net.Dialer{}).DialContext(b.Context(), "tcp", ln.Addr().String()))(b)
+		raw := must.Value(RawOf(conn))(b)
 		var socket sockets
 		frame := [][]byte{make([]byte, 512)}
 		for b.Loop() {
-			if _, err := socket.write(raw, frame); err != nil {
-				b.Fatal(err)
-			}
+			must.Value(socket.write(raw, frame))(b)
 		}
 		_, _ = conn.Close(), ln.Close()
 		<-read

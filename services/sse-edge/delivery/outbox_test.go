@@ -18,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 )
 
@@ -141,9 +142,7 @@ func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
 				done <- flush(here, net.Buffers{segment[:50], segment[50:]}, timeout, func(bytes int) bool { return held.Resize(int64(bytes)) })
 			}()
 			got := make([]byte, 1)
-			if _, err := io.ReadFull(client, got); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(io.ReadFull(client, got))(t)
 			time.Sleep(timeout + time.Second)
 			synctest.Wait()
 			copy(segment, bytes.Repeat([]byte("b"), 101)) // it is used again
@@ -159,9 +158,7 @@ func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
 				if _, err := io.ReadFull(client, rest); err != nil || !bytes.Equal(rest, bytes.Repeat([]byte("a"), 100)) {
 					t.Errorf("the rest is %s, %v", rest, err)
 				}
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				must.NoError(t, <-done)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
@@ -18,9 +19,7 @@ const Origin = "https://app.example"
 func Access(t *testing.T) *web.Access {
 	t.Helper()
 	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t), CORSOrigins: []string{Origin}}, daemon.NewEnv(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return access
 }
 
@@ -30,15 +29,11 @@ func Bearer(token string) []string { return []string{"Authorization", "Bearer " 
 // Create registers a session.
 func (l *Log) Create(name, owner string) {
 	l.t.Helper()
-	if _, err := l.Backend.Sessions.Create(waittest.Context(l.t), session.New(name, owner, nil, time.Now())); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Value(l.Backend.Sessions.Create(waittest.Context(l.t), session.New(name, owner, nil, time.Now())))(l.t)
 }
 
 // SetMembers replaces the members of a session, as ingest does.
 func (l *Log) SetMembers(name string, members ...string) {
 	l.t.Helper()
-	if _, err := l.Backend.Sessions.SetMembers(waittest.Context(l.t), name, members, func(session.Record) error { return nil }); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Value(l.Backend.Sessions.SetMembers(waittest.Context(l.t), name, members, func(session.Record) error { return nil }))(l.t)
 }

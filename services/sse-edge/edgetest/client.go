@@ -12,6 +12,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/sse"
 )
 
@@ -26,9 +27,7 @@ type Client struct {
 func Subscribe(t *testing.T, url string, headers ...string) *Client {
 	t.Helper()
 	resp, err := Send(t, http.MethodGet, url, append([]string{"Accept", "text/event-stream"}, headers...)...) //nolint:bodyclose // closed with the test
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	return Follow(t, resp)
 }
 
@@ -96,9 +95,7 @@ func (a Answered) Got(t *testing.T, status int) {
 func Ask(t *testing.T, method, url string, headers ...string) Answered {
 	t.Helper()
 	resp, err := Send(t, method, url, headers...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	return Read(t, resp)
 }
@@ -106,10 +103,7 @@ func Ask(t *testing.T, method, url string, headers ...string) Answered {
 // Read reads the body of a response.
 func Read(t *testing.T, resp *http.Response) Answered {
 	t.Helper()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(io.ReadAll(resp.Body))(t)
 	return Answered{resp, string(data)}
 }
 
@@ -129,10 +123,7 @@ func Send(t *testing.T, method, url string, headers ...string) (*http.Response, 
 // SequenceOf returns the sequence in an event ID.
 func SequenceOf(t *testing.T, id string) uint64 {
 	t.Helper()
-	parsed, err := event.ParseID(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := must.Value(event.ParseID(id))(t)
 	return parsed.Sequence
 }
 

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -36,9 +37,7 @@ func NewLogOf(t *testing.T, partitions int) *Log {
 	t.Helper()
 	server := natstest.Start(t)
 	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: server.URL()}, "test", eventlog.Settings{Partitions: partitions}, daemon.NewEnv(nil).Log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(b.Close)
 	return &Log{server, b, t}
 }
@@ -47,9 +46,7 @@ func NewLogOf(t *testing.T, partitions int) *Log {
 func (l *Log) Remove(sequences ...uint64) {
 	l.t.Helper()
 	for _, sequence := range sequences {
-		if err := l.Backend.Log.Delete(waittest.Context(l.t), 0, sequence); err != nil {
-			l.t.Fatal(err)
-		}
+		must.NoError(l.t, l.Backend.Log.Delete(waittest.Context(l.t), 0, sequence))
 	}
 }
 
@@ -65,9 +62,7 @@ func (l *Log) AnnounceOf(session, stream string, reason eventlog.Reason, sequenc
 	_, err := eventlogtest.Announce(waittest.Context(l.t), l.Backend.Log, eventlog.Trim{
 		Session: session, Life: l.Life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Removed: sequences,
 	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, err)
 }
 
 // Trim announces that entries are deleted, and deletes them.
@@ -80,17 +75,13 @@ func (l *Log) Trim(stream string, reason eventlog.Reason, sequences ...uint64) {
 // Purge moves the floor.
 func (l *Log) Purge(before uint64) {
 	l.t.Helper()
-	if err := l.Backend.Log.Purge(waittest.Context(l.t), 0, before); err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, l.Backend.Log.Purge(waittest.Context(l.t), 0, before))
 }
 
 // Rewrite writes the birth of a stream of session s again.
 func (l *Log) Rewrite(stream string, c eventlog.BirthCopy) {
 	l.t.Helper()
-	if _, err := l.Backend.Log.Rewrite(waittest.Context(l.t), event.Subject{Session: "s", Life: l.Life("s"), Stream: stream, Kind: event.Birth}, 0, &c); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Value(l.Backend.Log.Rewrite(waittest.Context(l.t), event.Subject{Session: "s", Life: l.Life("s"), Stream: stream, Kind: event.Birth}, 0, &c))(l.t)
 }
 
 // Restart restarts the server and begins a generation, which is not checked.
@@ -138,9 +129,7 @@ func (l *Log) PublishTo(session, stream string, n int) uint64 {
 	var last uint64
 	for range n {
 		ack, err := l.Backend.Log.Publish(l.t.Context(), eventlog.Event{Session: session, Life: l.Life(session), Stream: stream, Data: []byte(`{"jsonrpc":"2.0","method":"m"}`)})
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		must.NoError(l.t, err)
 		last = ack.Sequence
 	}
 	return last
@@ -161,9 +150,7 @@ func (l *Log) RewriteOpening(name string) (before uint64) {
 	if err == nil {
 		_, err = log.Rewrite(waittest.Context(l.t), event.Subject{Partition: log.Partition(name), Session: name, Kind: event.Open}, o.Sequence, nil)
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, err)
 	return o.Sequence
 }
 
@@ -176,17 +163,13 @@ func (l *Log) RewriteEnd(name string) {
 	if err == nil {
 		_, err = log.Rewrite(waittest.Context(l.t), s, e.Sequence, nil)
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, err)
 }
 
 // End ends a session.
 func (l *Log) End(name string) {
 	l.t.Helper()
-	if err := l.Backend.Sessions.End(waittest.Context(l.t), name, "", false); err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, l.Backend.Sessions.End(waittest.Context(l.t), name, "", false))
 }
 
 // Free makes a session's name free, as the janitor does.
@@ -199,9 +182,7 @@ func (l *Log) Free(name string) {
 	if err == nil {
 		err = l.Backend.Sessions.Remove(waittest.Context(l.t), rec)
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.NoError(l.t, err)
 }
 
 // Reuse makes a session's name free, and opens a session of the name.
@@ -215,16 +196,11 @@ func (l *Log) Reuse(name, owner string) {
 func (l *Log) HoldTails() (release func()) {
 	l.t.Helper()
 	js := natstest.JetStream(l.t, l.Backend.Conn)
-	stream, err := js.Stream(waittest.Context(l.t), "MCP_0")
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	stream := must.Value(js.Stream(waittest.Context(l.t), "MCP_0"))(l.t)
 	var names []string
 	for name := range stream.ConsumerNames(waittest.Context(l.t)).Name() {
 		names = append(names, name)
-		if _, err := stream.PauseConsumer(waittest.Context(l.t), name, time.Now().Add(time.Hour)); err != nil {
-			l.t.Fatal(err)
-		}
+		must.Value(stream.PauseConsumer(waittest.Context(l.t), name, time.Now().Add(time.Hour)))(l.t)
 	}
 	return func() {
 		for _, name := range names { // a tail begins again at once

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"rejoin/shared/leaktest"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
@@ -34,26 +35,15 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 // writePair writes a certificate of a name, and its key.
 func writePair(t *testing.T, files Files, name string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert := must.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	private := must.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	for file, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: cert}, files.Key: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
 	}
 }
 
@@ -85,14 +75,8 @@ func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) sys
 // startBounded is startWithin with how many files requests may have.
 func startBounded(t *testing.T, write time.Duration, files *quota.Pool, behind http.HandlerFunc) system {
 	t.Helper()
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(ln, newFiles(t), time.Minute, time.Minute, write, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+	s := must.Value(New(ln, newFiles(t), time.Minute, time.Minute, write, slog.New(slog.DiscardHandler)))(t)
 	refused := make(chan error, 16)
 	s.Bound(files, func(net.Addr) string { return "" }, func(_ net.Addr, err error) { refused <- err })
 	edge := &http.Server{Handler: behind, ReadHeaderTimeout: time.Minute}
@@ -136,14 +120,9 @@ func each(t *testing.T, behind http.HandlerFunc, test func(t *testing.T, s syste
 // get returns the body of a response, which is closed when the test ends.
 func get(ctx context.Context, t *testing.T, c *http.Client, url string) io.Reader {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
 	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	return resp.Body
 }
@@ -163,17 +142,12 @@ func TestServer_PassesRequestsOn(t *testing.T) {
 		for name, body := range map[string]io.Reader{"none": nil, "text": strings.NewReader("b"), "unknown length": io.MultiReader(strings.NewReader("b"))} {
 			var local string
 			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { local = i.Conn.LocalAddr().String() }})
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/a%2Fb/..%20?q=%00&r", body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := must.Value(http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/a%2Fb/..%20?q=%00&r", body))(t)
 			req.Header.Set("X-Forwarded-Proto", "http")
 			req.Header.Set("Te", "trailers")
 			req.Host = "name.example"
 			resp, err := c.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			got, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			want := "POST /a%2Fb/..%20?q=%00&r name.example " + local + ` ["https"] [] `
@@ -200,9 +174,7 @@ func TestServer_SendsAtOnce(t *testing.T) {
 		body := get(t.Context(), t, c, s.url)
 		for range 3 {
 			part := make([]byte, 3)
-			if _, err := io.ReadFull(body, part); err != nil {
-				t.Fatal(err)
-			}
+			must.Value(io.ReadFull(body, part))(t)
 			next <- struct{}{}
 		}
 		if rest, err := io.ReadAll(body); err != nil || len(rest) > 0 {
@@ -232,14 +204,9 @@ func TestServer_AnswersBeforeTheEndOfTheBody(t *testing.T) {
 	}, func(t *testing.T, s system, c *http.Client) {
 		body, more := io.Pipe()
 		defer func() { _ = more.Close() }()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body))(t)
 		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Error(resp.Status)
@@ -254,15 +221,10 @@ func TestServer_BothDirectionsAtOnce(t *testing.T) {
 		_, _ = io.Copy(flusher{w, http.NewResponseController(w), true, time.NewTimer(time.Minute), time.Minute}, onlyReader{r.Body})
 	}, func(t *testing.T, s system, c *http.Client) {
 		body, more := io.Pipe()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body))(t)
 		go func() { _, _ = io.WriteString(more, "one") }()
 		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		part := make([]byte, 3)
 		for _, text := range []string{"one", "two"} {
@@ -341,10 +303,7 @@ func TestServer_WriteStalls(t *testing.T) {
 					}
 				}
 			})
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, nil))(t)
 			if resp, err := client(t, http2, 64<<10).Do(req); err == nil { // else even the head took too long
 				defer func() { _ = resp.Body.Close() }()
 			}
@@ -377,14 +336,9 @@ func TestServer_Stop(t *testing.T) {
 
 func TestServer_Expires(t *testing.T) {
 	each(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, s system, c *http.Client) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody))(t)
 		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		_ = resp.Body.Close()
 		if want := resp.TLS.PeerCertificates[0].NotAfter; !s.front.Expires().Equal(want) {
 			t.Errorf("it expires at %s, and not %s", s.front.Expires(), want)
@@ -399,9 +353,7 @@ func TestFiles_Validate(t *testing.T) {
 		}
 	}
 	files := newFiles(t)
-	if err := os.Remove(files.Key); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Remove(files.Key))
 	if _, err := New(nil, files, 0, 0, 0, nil); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "cannot use --tls-cert and --tls-key: ") {
 		t.Error(err)
 	}
@@ -411,10 +363,7 @@ func TestFiles_Validate(t *testing.T) {
 // change nothing.
 func TestFiles_AreReadAgain(t *testing.T) {
 	files := newFiles(t)
-	p, err := files.load(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Value(files.load(slog.New(slog.DiscardHandler)))(t)
 	now := time.Now()
 	p.now = func() time.Time { return now }
 	expect := func(name string) {
@@ -428,9 +377,7 @@ func TestFiles_AreReadAgain(t *testing.T) {
 		t.Helper()
 		writePair(t, files, name)
 		for _, file := range []string{files.Cert, files.Key} { // however coarse the disk's clock is
-			if err := os.Chtimes(file, at, at); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, os.Chtimes(file, at, at))
 		}
 	}
 	expect("one")
@@ -438,26 +385,16 @@ func TestFiles_AreReadAgain(t *testing.T) {
 	expect("one") // it has just looked
 	now = now.Add(lookEvery)
 	expect("two")
-	key, err := os.ReadFile(files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Value(os.ReadFile(files.Key))(t)
 	change("three", now.Add(2*time.Hour))
-	third, err := os.ReadFile(files.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	third := must.Value(os.ReadFile(files.Key))(t)
 	for _, content := range [][]byte{key, nil} { // of the one before, and half a rename
 		now = now.Add(lookEvery)
-		if err := os.WriteFile(files.Key, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(files.Key, content, 0o600))
 		expect("two")
 	}
 	now = now.Add(lookEvery)
-	if err := os.WriteFile(files.Key, third, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(files.Key, third, 0o600))
 	expect("three")
 }
 
@@ -472,10 +409,7 @@ func TestForward_FilesAreBounded(t *testing.T) {
 	})
 	c := client(t, true, 0)
 	first, second := get(t.Context(), t, c, s.url), get(t.Context(), t, c, s.url)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody))(t)
 	if resp, err := c.Do(req); err == nil {
 		_ = resp.Body.Close()
 		t.Error("a third request is served")
@@ -485,12 +419,8 @@ func TestForward_FilesAreBounded(t *testing.T) {
 	}
 	close(release)
 	for _, body := range []io.Reader{first, second} {
-		if _, err := io.ReadAll(body); err != nil {
-			t.Error(err)
-		}
+		must.Value(io.ReadAll(body))(t)
 	}
 	waittest.Until(t, "the files are given back", func() bool { return files.Used() == 0 })
-	if _, err := io.ReadAll(get(t.Context(), t, c, s.url)); err != nil {
-		t.Error(err)
-	}
+	must.Value(io.ReadAll(get(t.Context(), t, c, s.url)))(t)
 }

@@ -8,6 +8,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -97,7 +98,5 @@ func TestMCP_ResourceURL(t *testing.T) {
 			t.Errorf("%q and %q are taken", c.PublicURL, c.AuthorizationServers)
 		}
 	}
-	if err := (Config{PublicURL: "http://localhost:8080", AuthorizationServers: []string{"https://login.example/tenant"}}).checkURLs(); err != nil {
-		t.Error(err)
-	}
+	must.NoError(t, (Config{PublicURL: "http://localhost:8080", AuthorizationServers: []string{"https://login.example/tenant"}}).checkURLs())
 }

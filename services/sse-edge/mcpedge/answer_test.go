@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -42,18 +43,11 @@ func TestAttackResponseSplitting(t *testing.T) {
 			"Mcp-Session-Id":              {"of-somebody-else"},
 		}}
 	}
-	conn, err := net.Dial("tcp", strings.TrimPrefix(u.url, "http://")) //nolint:noctx // to loopback
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Value(net.Dial("tcp", strings.TrimPrefix(u.url, "http://")))(t) //nolint:noctx // to loopback
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	const head = "%s /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: %s\r\nAccept: application/json, text/event-stream\r\n"
-	if _, err := fmt.Fprintf(conn, head+"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"+head+"\r\n", "POST", u.session, len(toolList), toolList, "DELETE", u.session); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(fmt.Fprintf(conn, head+"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"+head+"\r\n", "POST", u.session, len(toolList), toolList, "DELETE", u.session))(t)
 	r := bufio.NewReader(conn)
 	first := webtest.ReadAnswer(t, r, http.MethodPost)
 	if first.Status != http.StatusUnauthorized || first.Text != result("7") || first.Header.Get("Content-Type") != "application/json" {

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/inspect"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -154,15 +155,10 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	t.Parallel()
 	b, s, u := newMCPEdge(t, nil, nil)
 	closing := func(last string) []byte {
-		id, err := event.ParseID(last)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Value(event.ParseID(last))(t)
 		at := window.Place{Session: u.session, Life: b.f.Life(u.session), Stream: id.Stream}
 		r, err := s.subs.Parts.Open(waittest.Context(t), at, cursor.Start{After: last}, window.Limits{Events: 10, Bytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		defer r.Close()
 		step, err := r.Next(waittest.Context(t))
 		if err != nil || !step.Ended || len(step.Items) > 0 {
@@ -185,9 +181,7 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	stream := b.sent(rpc.Post)[1].Stream
 	b.say(u.session, stream, false, progress(1))
 	last = c.says(progress(1))
-	if err := b.f.Backend.Log.EndStream(waittest.Context(t), u.session, b.f.Life(u.session), stream); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, b.f.Backend.Log.EndStream(waittest.Context(t), u.session, b.f.Life(u.session), stream))
 	c.fails(`"a"`)
 	c.WantEnd()
 	if block := closing(last); !strings.Contains(string(block), noResponse) {

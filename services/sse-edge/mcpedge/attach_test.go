@@ -18,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -186,10 +187,7 @@ func TestAttach_NewestConnection(t *testing.T) {
 // A client without an ID does not receive again what another edge has sent it, and this one's window has yet to come to.
 func TestAttach_WindowIsBehind(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
-	looks, err := b.f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	looks := must.Value(b.f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)
 	release := b.f.HoldTails()
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	go func() {
@@ -444,9 +442,7 @@ func TestAttach_LateTakeOver(t *testing.T) {
 func TestAttach_LostRecords(t *testing.T) {
 	t.Parallel()
 	u, one, two, young := newMovedMCP(t)
-	if err := one.attached.records.js.DeleteKeyValue(waittest.Context(t), rpc.AttachBucket); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, one.attached.records.js.DeleteKeyValue(waittest.Context(t), rpc.AttachBucket))
 	key := attachKey(u.standalone())
 	waittest.Until(t, "the record is there again", func() bool {
 		two.attached.tend(time.Now())
@@ -466,9 +462,7 @@ func TestAttach_LateRecord(t *testing.T) {
 	young.Close()
 	two.left(t, u.standalone())
 	_, revision, err := two.attached.records.read(waittest.Context(t), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	two.attached.renew(key, revision)
 	one.holds(t, u.standalone(), 1)
 }
@@ -552,9 +546,7 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 	young.Close()
 	one.holds(t, u.standalone(), 1)
 	_, revision, err := two.attached.records.read(waittest.Context(t), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), edge: two.attached.edge, written: true}
 	two.attached.records.kv.Store(&kv)
 	two.attached.renew(key, revision)
@@ -668,12 +660,8 @@ func TestAttach_ReleaseWithoutClaim(t *testing.T) {
 	u.attach(s, 1)
 	key := attachKey(u.standalone())
 	_, revision, err := a.records.read(waittest.Context(t), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.records.update(waittest.Context(t), key, attachRecord{Edge: "other", Released: true}, revision); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
+	must.Value(a.records.update(waittest.Context(t), key, attachRecord{Edge: "other", Released: true}, revision))(t)
 	waittest.Until(t, "the record is the edge's again", func() bool {
 		r, _, err := a.records.read(t.Context(), key)
 		return err == nil && r.Edge == a.edge && !r.Released

@@ -16,6 +16,7 @@ import (
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -181,10 +182,7 @@ const announcedBytes = 8 << 20
 // do makes a request. Headers are in pairs; an empty value takes one away.
 func (u *mcpUser) do(method, body string, headers ...string) reply {
 	u.t.Helper()
-	req, err := http.NewRequestWithContext(u.t.Context(), method, u.url+"/mcp", strings.NewReader(body))
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	req := must.Value(http.NewRequestWithContext(u.t.Context(), method, u.url+"/mcp", strings.NewReader(body)))(u.t)
 	if len(body) > announcedBytes {
 		var w *io.PipeWriter
 		req.Body, w = io.Pipe()
@@ -200,9 +198,7 @@ func (u *mcpUser) do(method, body string, headers ...string) reply {
 		}
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	must.NoError(u.t, err)
 	u.t.Cleanup(func() { _ = resp.Body.Close() })
 	return reply{resp}
 }

@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -93,13 +94,8 @@ func (u eventsUser) cursorAt(stream string, sequence uint64) string {
 	var m struct {
 		Result polled `json:"result"`
 	}
-	if err := rpc.Unmarshal([]byte(a.Text), &m); err != nil {
-		u.t.Fatal(err)
-	}
-	id, err := event.ParseID(m.Result.Cursor)
-	if err != nil {
-		u.t.Fatal(err)
-	}
+	must.NoError(u.t, rpc.Unmarshal([]byte(a.Text), &m))
+	id := must.Value(event.ParseID(m.Result.Cursor))(u.t)
 	id.Sequence = sequence
 	return id.String()
 }
@@ -329,9 +325,7 @@ func TestEventsPage_HidesTheOld(t *testing.T) {
 		if err == nil {
 			err = rpc.Unmarshal(b, &p)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		var got []uint64
 		for _, e := range *p.Result.Events {
 			got = append(got, edgetest.SequenceOf(t, e.EventID))
@@ -405,9 +399,7 @@ func TestEvents_StreamResumes(t *testing.T) {
 	c.notified("active")
 	last = c.occurs(all[4:]...)
 	start := u.cursorAt("a", first)
-	if err := f.Backend.Sessions.End(waittest.Context(t), "s", "a", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "a", false))
 	for range 2 {
 		if n := c.notified("terminated"); n.Error.Code != -32011 {
 			t.Errorf("terminated is %+v", n)

@@ -12,6 +12,7 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web"
 )
@@ -51,10 +52,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	if f.env != nil {
 		f.env(&env)
 	}
-	b, err := backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	b := must.Value(backend.Open(waittest.Context(f.t), backend.Config{NATSURL: f.Server.URL()}, "edge", env.Log))(f.t)
 	cfg := config{
 		subscriber.Config{
 			WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
@@ -67,14 +65,8 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 		change(&cfg)
 	}
 	subs := subscriber.New(cfg.Config, b, env)
-	service, err := New(cfg.MCP, subs, b, env)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	ln, err := web.Listen(env, "127.0.0.1:0", "--edge-addr", web.Bounds{})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	service := must.Value(New(cfg.MCP, subs, b, env))(f.t)
+	ln := must.Value(web.Listen(env, "127.0.0.1:0", "--edge-addr", web.Bounds{}))(f.t)
 	s = &edge{service, ln}
 	if f.tune != nil {
 		f.tune(s)

@@ -16,6 +16,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -195,9 +196,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 			Params struct{ N int }
 			Result struct{ RequestState string }
 		}
-		if err := json.Unmarshal(e.Data, &m); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal(e.Data, &m))
 		if state = m.Result.RequestState; state == "" {
 			if m.Params.N != got {
 				t.Fatalf("message %d came as number %d", m.Params.N, got)
@@ -263,9 +262,7 @@ func TestHandOver_Refused(t *testing.T) {
 	other := strings.Replace(repeated("8", "", state, ""), `"name":"x"`, `"name":"x","arguments":{"n":1}`, 1)
 	refused("other arguments", other, alice)
 	c = u.follow(u.post(repeated("8", "", state, ""), alice...))
-	if err := b.f.Backend.Sessions.End(waittest.Context(t), call.Session, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), call.Session, "", false))
 	c.fails("8")
 	c.WantEnd()
 	waittest.Until(t, "the edge knows of the end", func() bool {

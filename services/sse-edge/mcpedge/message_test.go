@@ -8,6 +8,7 @@ import (
 
 	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/shared/event"
+	"rejoin/shared/must"
 )
 
 func TestMCP_PostedMessage(t *testing.T) {
@@ -49,9 +50,7 @@ func FuzzParsePosted(f *testing.F) {
 			return
 		}
 		if !p.batch {
-			if err := event.CheckMessage(body); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, event.CheckMessage(body))
 		}
 		if !json.Valid(body) || len(p.ids) != len(p.methods) {
 			t.Fatalf("%+v of %q", p, body)

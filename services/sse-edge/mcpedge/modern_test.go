@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/inspect"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -538,20 +539,14 @@ func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 				return answer
 			}
 			conn, err := net.Dial("tcp", strings.TrimPrefix(u.url, "http://")) //nolint:noctx // to loopback
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			body := statelessBody("7", method, `"name":"x",`)
 			_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"+
 				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Modern, method, len(body), body)
 			call := waittest.Receive(t, "the bridge has the request", calls)
-			if err := conn.Close(); err != nil {
-				t.Error(err)
-			}
+			must.NoError(t, conn.Close())
 			close(closed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) > 0 })
 			if got := b.sent(rpc.Cancel); len(got) != 1 || got[0].Session != call.Session || got[0].Stream != call.Stream {
 				t.Errorf("the bridge received %+v", got)
@@ -633,9 +628,7 @@ func TestModern_ResumeAfterCancel(t *testing.T) {
 	b.say(call.Session, call.Stream, false, progress(1))
 	second := c.says(progress(1))
 	c.Close()
-	if err := b.f.Backend.Log.EndStream(t.Context(), call.Session, call.Life, call.Stream); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, b.f.Backend.Log.EndStream(t.Context(), call.Session, call.Life, call.Stream))
 	for range 2 {
 		a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", second))
 		if a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) || strings.Contains(a.Text, `"progress"`) {

@@ -7,6 +7,7 @@ import (
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 )
 
@@ -42,9 +43,7 @@ func TestAttackMCPFromOtherOrigins(t *testing.T) {
 				}
 				headers := append([]string{"Accept", "text/event-stream"}, append(page, tt.headers...)...)
 				resp, err := edgetest.Send(t, http.MethodGet, url+"/sse", headers...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				_ = resp.Body.Close() // an event stream would not end
 				if resp.StatusCode != http.StatusForbidden {
 					t.Errorf("%s: GET /sse: %d", name, resp.StatusCode)

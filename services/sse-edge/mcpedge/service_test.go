@@ -14,6 +14,7 @@ import (
 	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/shared/daemon"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -264,9 +265,7 @@ func TestMCP_FailuresAreSummedUp(t *testing.T) {
 			Msg   string
 			Count int
 		}
-		if err := json.Unmarshal([]byte(line), &is); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, json.Unmarshal([]byte(line), &is))
 		if is.Msg == "an MCP client is refused" {
 			is.Count = 1
 		}
@@ -357,9 +356,7 @@ func TestMCP_ResumeInEndedSession(t *testing.T) {
 			listening.Close()
 			failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"the MCP server has ended"}}`
 			b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
-			if err := b.f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), u.session, "", cleared))
 			waittest.Until(t, "the edge's copy says so too", func() bool {
 				rec, ok := s.sessions.Session(u.session)
 				return ok && rec.State != session.Open

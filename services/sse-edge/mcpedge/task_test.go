@@ -13,6 +13,7 @@ import (
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -30,9 +31,7 @@ type aTask struct {
 func newTask(t *testing.T, b *bridge, u *mcpUser, owner string) *aTask {
 	t.Helper()
 	name := uuid.NewString()
-	if _, err := b.f.Backend.Sessions.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must.Value(b.f.Backend.Sessions.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())))(t)
 	k := &aTask{b: b, u: u, name: name, is: mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(name), Created: time.Now().UTC(), Poll: 1000}}}
 	k.becomes(t, mcp.TaskWorking, nil)
 	return k
@@ -45,10 +44,7 @@ func (k *aTask) becomes(t *testing.T, status mcp.Status, change func(*mcp.Stored
 	if change != nil {
 		change(&k.is)
 	}
-	data, err := k.is.Event()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Value(k.is.Event())(t)
 	k.b.say(k.name, mcp.TaskStream, status.IsTerminal(), string(data))
 }
 
@@ -132,9 +128,7 @@ func TestTask_States(t *testing.T) {
 				t.Errorf("%s at the end is answered %d %s", method, a.StatusCode, a.Text)
 			}
 		}
-		if err := b.f.Backend.Sessions.End(waittest.Context(t), k.name, "", false); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), k.name, "", false))
 	}
 }
 
@@ -180,9 +174,7 @@ func TestTask_Lost(t *testing.T) {
 	s, _ := f.mcpService(nil)
 	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern}
 	closed, lost := newTask(t, b, u, ""), newTask(t, b, u, "")
-	if err := b.f.Backend.Sessions.End(waittest.Context(t), closed.name, "", false); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), closed.name, "", false))
 	waittest.Until(t, "the task of a closed session has failed", func() bool { return closed.state(t).Status == mcp.TaskFailed })
 	if is := closed.state(t); !strings.Contains(string(is.Error), "-32603") {
 		t.Errorf("in a closed session it is %+v", is)
@@ -239,10 +231,7 @@ func TestUnheard_Lost(t *testing.T) {
 		lost, begin := false, time.Now()
 		for look := range strings.FieldsSeq(tt.looks) {
 			at, heard := strings.CutSuffix(look, "+")
-			seconds, err := time.ParseDuration(at + "s")
-			if err != nil {
-				t.Fatal(err)
-			}
+			seconds := must.Value(time.ParseDuration(at + "s"))(t)
 			lost, _ = u.note("s", !heard, begin.Add(seconds), 17*time.Second)
 		}
 		if lost != tt.want {
