@@ -1,11 +1,11 @@
 package eventlog
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -65,25 +65,42 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 	return nats.Connect(url, append(append(base, opts...), guardDials)...)
 }
 
-// dialGuard is a dialer that keeps a connection to NATS from being made again while events are published one right
-// after the other: a publisher that is paused in between would publish the rest on the next connection, where it
-// overtakes what was lost on this one. It is safe for concurrent use.
+// dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection
+// there is and what is published on it: a publisher that is paused in between would publish on the next
+// one, where it overtakes what was lost on this one. It is safe for concurrent use.
 type dialGuard struct {
 	dial func(network, address string) (net.Conn, error)
 
 	publishing sync.RWMutex // held by who publishes; to dial takes all of it
+	dialing    atomic.Bool  // a dial waits: no publish begins
+	dialed     atomic.Uint64
 }
 
 // errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
 // that who publishes waits for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
 
+// enter returns the number of the newest connection, and keeps the next one from being made
+// until leave is called; it returns 0 when one is being made.
+func (g *dialGuard) enter() (connection uint64) {
+	if g.dialing.Load() {
+		return 0
+	}
+	g.publishing.RLock()
+	return g.dialed.Load() + 1
+}
+
+func (g *dialGuard) leave() { g.publishing.RUnlock() }
+
 // Dial implements [nats.CustomDialer]: it makes a connection unless somebody publishes.
 func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
+	g.dialing.Store(true)
 	if !g.publishing.TryLock() {
 		return nil, errPublishing
 	}
-	g.publishing.Unlock() // until there is a connection, each publish fails
+	g.dialed.Add(1)
+	g.dialing.Store(false)
+	g.publishing.Unlock()
 	return g.dial(network, address)
 }
 
@@ -100,13 +117,16 @@ func guardDials(o *nats.Options) error {
 	return nil
 }
 
-// hold waits until a partition is writable, and keeps the connection to NATS from being made again until release is
-// called. Another connection than one of [Connect] is not kept. The error is that of writable.
-func (l *Log) hold(ctx context.Context, p int) (release func(), err error) {
-	err = l.writable(ctx, p)
-	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
-		g.publishing.RLock()
-		return g.publishing.RUnlock, err
+// hold returns the number of the connection to NATS, and keeps it from being made again until
+// release is called; it returns 0 and no release while it is being made. A connection that is
+// not of [Connect] is only numbered.
+func (l *Log) hold() (connection uint64, release func()) {
+	g, ok := l.nc.Opts.CustomDialer.(*dialGuard)
+	if !ok {
+		return l.nc.Stats().Reconnects + 1, func() {}
 	}
-	return func() {}, err
+	if connection = g.enter(); connection == 0 {
+		return 0, nil
+	}
+	return connection, g.leave
 }

@@ -10,10 +10,10 @@ import (
 
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
-	"rejoin/shared/waittest"
 )
 
-// No connection is made during a publish.
+// No connection is made during a publish, and no publish begins while one is
+// waited for.
 func TestDialGuard(t *testing.T) {
 	made := 0
 	g := dialGuard{dial: func(_, _ string) (net.Conn, error) { made++; return nil, nil }} //nolint:nilnil // it is not used
@@ -21,22 +21,31 @@ func TestDialGuard(t *testing.T) {
 		_, err := g.Dial("", "")
 		return err
 	}
-	g.publishing.RLock()
-	g.publishing.RLock() // two at a time
+	first := g.enter()
+	if first == 0 || g.enter() != first { // two at a time
+		t.Fatalf("it is connection %d", first)
+	}
 	if err := dial(); !errors.Is(err, errPublishing) || made != 0 {
 		t.Errorf("%v, %d connections", err, made)
 	}
-	g.publishing.RUnlock()
+	if now := g.enter(); now != 0 {
+		t.Errorf("somebody begins on connection %d", now)
+	}
+	g.leave()
 	if err := dial(); !errors.Is(err, errPublishing) {
 		t.Error(err)
 	}
-	g.publishing.RUnlock()
+	g.leave()
 	if err := dial(); err != nil || made != 1 {
 		t.Errorf("%v, %d connections", err, made)
 	}
+	if now := g.enter(); now == 0 || now == first {
+		t.Errorf("it is connection %d, and was %d", now, first)
+	}
+	g.leave()
 }
 
-// Who is held up between two events finds no other connection
+// Who is held up between a look at the connection and the publish finds no other connection
 // when it continues: what it sends there would overtake what was lost.
 func TestHold_NoReconnect(t *testing.T) {
 	srv := natstest.StartParallel(t)
@@ -47,8 +56,11 @@ func TestHold_NoReconnect(t *testing.T) {
 		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	must.NoError(t, err)
 	t.Cleanup(nc.Close)
-	l := createLog(t, nc, Settings{Partitions: 1})
-	release := must.Value(l.hold(t.Context(), 0))(t)
+	l := &Log{nc: nc}
+	first, release := l.hold()
+	if release == nil {
+		t.Fatal("it is not connected")
+	}
 	link.Cut()
 	link.Heal()
 	for range 3 {
@@ -62,7 +74,12 @@ func TestHold_NoReconnect(t *testing.T) {
 		}
 	}
 	release()
-	waittest.Receive(t, "there is another connection", connected)
+	<-connected
+	next, release := l.hold()
+	if next == first {
+		t.Errorf("it is connection %d again", next)
+	}
+	release()
 }
 
 // createLog creates a log, which the test closes at its end.

@@ -15,8 +15,8 @@
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
 // A [Log] is safe for concurrent use. It has one goroutine, and in a cluster one for each fence
-// that events wait for; [Log.Close] waits for these. A series has one of its own, which ends when
-// nothing waits.
+// that events wait for; [Log.Close] waits for these. A series in a cluster has one of its own,
+// which ends when nothing waits.
 package eventlog
 
 import (
@@ -43,8 +43,8 @@ import (
 //
 //	Create, Open ──▶ Log ──starts──▶ watch: one goroutine, refreshes each
 //	                  │              partition's State, ends in Close
-//	                  ├─ Publish, Series, …   the caller's goroutine, and one for each series, and
-//	                  │                       in a cluster each fence, while events wait
+//	                  ├─ Publish, Series, …   the caller's goroutine, and in a cluster one for
+//	                  │                       each fence and each series, while events wait
 //	                  ├─ EndSession           the caller's, and up to 256 for its streams
 //	                  ├─ Tail                 the caller's goroutine and one of nats.go
 //	                  └─ Read, Delete, …      the caller's goroutine

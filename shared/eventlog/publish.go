@@ -80,11 +80,26 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 }
 
 // message returns what is published for an event.
-func (e Event) message(p int) *nats.Msg {
-	subject := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}
-	msg := &nats.Msg{Subject: subject.String(), Header: make(nats.Header, 4), Data: e.Data}
+func (e Event) message(p int) *nats.Msg { return e.messageTo(e.route(p)) }
+
+// route is what all events of a stream have in common.
+type route struct {
+	subject string
+	fence   []string // nil without a life
+}
+
+func (e Event) route(p int) route {
+	r := route{subject: event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}.String()}
 	if e.Life != "" {
-		setFence(msg, e.fence(p).String())
+		r.fence = []string{e.fence(p).String()}
+	}
+	return r
+}
+
+func (e Event) messageTo(to route) *nats.Msg {
+	msg := &nats.Msg{Subject: to.subject, Header: make(nats.Header, 4), Data: e.Data}
+	if to.fence != nil {
+		setFence(msg, to.fence)
 	}
 	if e.Type != "" && e.Type != event.DefaultType {
 		msg.Header.Set(HeaderType, e.Type)
@@ -104,11 +119,12 @@ func (e Event) message(p int) *nats.Msg {
 
 // Publishing is an event on its way.
 type Publishing struct {
-	log    *Log
-	p      int
-	future jetstream.PubAckFuture
-	queued *queued    // when a series or a gather sends it, or it was stored before and is refused now; Wait looks at it first
-	span   trace.Span // nil when the event is in no trace
+	log      *Log
+	p        int
+	future   jetstream.PubAckFuture
+	answered func(error) // is called with the outcome, if a series has sent it at once
+	queued   *queued     // instead of future, when a series or a gather sends it, or it was stored before and is refused now
+	span     trace.Span  // nil when the event is in no trace
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
@@ -123,6 +139,10 @@ func (l *Log) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
 	if err != nil || stored != nil {
 		return stored, err
 	}
+	return l.send(ctx, p, e, e.route(p))
+}
+
+func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
 	l.parts[p].sent.Add(e.size())
 	span := l.trace(ctx, &e, p)
 	if e.Life != "" && l.batches(p) {
@@ -131,21 +151,13 @@ func (l *Log) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
 		l.join(w)
 		return w, nil
 	}
-	future, err := l.begin(p, e)
+	future, err := l.js.PublishMsgAsync(e.messageTo(to), jetstream.WithRetryAttempts(0))
 	if err != nil {
+		err = publishError(err)
 		endSpan(span, Ack{}, err)
 		return nil, err
 	}
 	return &Publishing{log: l, p: p, future: future, span: span}, nil
-}
-
-// begin sends an event. Errors are those of [Log.Publish].
-func (l *Log) begin(p int, e Event) (jetstream.PubAckFuture, error) {
-	future, err := l.js.PublishMsgAsync(e.message(p), jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return nil, publishError(err)
-	}
-	return future, nil
 }
 
 // batches reports whether a partition is better for atomic batches: without replicas one is written twice.
@@ -233,7 +245,7 @@ func (l *Log) publishBirth(ctx context.Context, birth event.Subject) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	msg := nats.NewMsg(birth.String())
-	setFence(msg, event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal}.String())
+	setFence(msg, []string{event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal}.String()})
 	_, err = l.publish(ctx, birth.Partition, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
@@ -245,22 +257,20 @@ func (l *Log) publishBirth(ctx context.Context, birth event.Subject) error {
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
+	if w.answered != nil {
+		defer func() { w.answered(err) }()
+	}
 	if w.queued != nil {
 		return w.queued.wait(ctx)
 	}
-	return w.log.await(ctx, w.p, w.future)
-}
-
-// await returns what became of an event that was sent.
-func (l *Log) await(ctx context.Context, p int, future jetstream.PubAckFuture) (Ack, error) {
 	select {
-	case ack := <-future.Ok():
-		return l.ack(p, future.Msg().Subject, ack)
-	case err := <-future.Err():
+	case ack := <-w.future.Ok():
+		return w.log.ack(w.p, w.future.Msg().Subject, ack)
+	case err := <-w.future.Err():
 		if fenceBusy(err) && pause(ctx) {
-			return l.publish(ctx, p, future.Msg())
+			return w.log.publish(ctx, w.p, w.future.Msg())
 		}
-		return l.refused(ctx, p, future.Msg(), err)
+		return w.log.refused(ctx, w.p, w.future.Msg(), err)
 	case <-ctx.Done():
 		return Ack{}, publishError(ctx.Err())
 	}
@@ -336,10 +346,13 @@ func (e Event) fence(p int) event.Subject {
 	return event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.End}
 }
 
-func setFence(msg *nats.Msg, on string) {
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0") // there is none
-	msg.Header.Set(jetstream.ExpectedLastSubjSeqSubjHeader, on)
+func setFence(msg *nats.Msg, on []string) {
+	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = noEntry
+	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = on
 }
+
+// noEntry is the sequence that a subject without an entry has.
+var noEntry = []string{"0"}
 
 // longestPause is how long a message waits at most before it is sent again: about as long
 // as a majority takes to store the one before it.

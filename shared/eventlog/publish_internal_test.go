@@ -8,8 +8,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"rejoin/shared/natstest"
 )
 
 func TestPublishError_Sentinels(t *testing.T) {
@@ -95,15 +93,13 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	}
 }
 
-// The first event of those that cannot be sent has the reason, and the others that they come after it.
-func TestSeries_NotSentForWantOfAConnection(t *testing.T) {
-	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
-	l.nc.Close()
-	all := []*Publishing{{queued: &queued{ctx: t.Context()}}, {queued: &queued{ctx: t.Context()}}}
-	l.storeOnOne(all)
-	for i, w := range all {
-		if err := w.queued.err; !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrSeriesFailed) != (i > 0) {
-			t.Errorf("event %d: %v", i, err)
-		}
+// One that was begun by itself and is stored in a batch, since the connection has just left a cluster,
+// does not stay under way.
+func TestSeries_SettledThoughStoredInABatch(t *testing.T) {
+	s := &Series{unanswered: 1}
+	w := &Publishing{queued: &queued{ack: Ack{Sequence: 7}, done: make(chan struct{})}, answered: s.answered}
+	close(w.queued.done)
+	if ack, err := w.Wait(t.Context()); err != nil || ack.Sequence != 7 || s.unanswered != 0 {
+		t.Fatalf("%+v, %v; %d are under way", ack, err, s.unanswered)
 	}
 }

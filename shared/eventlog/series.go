@@ -11,26 +11,38 @@ import (
 // Series is events of one session that are stored in the order in which they are begun, as
 // far as they are stored.
 //
-// Nothing is sent before all that was sent earlier is answered: what is on its way when the connection to NATS, or in a
-// cluster the leader of the partition, is lost may be lost too, and what is sent on the next one would overtake it. What
-// waits meanwhile follows together: to a server that is alone on one connection, in a cluster in an atomic batch
+// What is on its way when the connection to NATS is lost may be lost too, and what is sent
+// on the next one would overtake it: so nothing is begun there before all is answered that
+// was begun on another. In a cluster the same holds for the leader of a partition, of
+// whose changes are heard too late. Nothing is sent there before all that was sent
+// earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
 // (nats-server's ADR-50), of which all is stored or nothing.
 //
 // A server that refuses an event for want of room still stores smaller ones that follow it. So
-// while the partition may have no room for what waits ([partition.mayBeFull]), each of it is
-// sent only after the one before it is answered.
+// while the partition may have no room for the next event ([partition.mayBeFull]), that one is
+// begun only after all before it are answered.
 //
 // After an event that is not stored, or of which it is not known, what waits after it is
 // not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
 // after those alone that are too large.
 //
 // A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
-// each, in any order.
+// each, in any order: PublishAsync may wait for that.
 type Series struct {
 	log *Log
 
-	mu      sync.Mutex
-	failed  error // what ended the series
+	of routed // what to is for; both belong to who begins events
+	to route
+
+	mu     sync.Mutex
+	failed error // what ended the series
+
+	// Of what is sent at once:
+	on         uint64        // the connection that events are begun on
+	unanswered int           // of them
+	quiet      chan struct{} // closed when unanswered is 0 again; nil unless PublishAsync waits for that
+
+	// Of what is sent together:
 	waiting []*Publishing
 	sending bool
 }
@@ -47,6 +59,9 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error)
 		s.end(err)
 		return stored, err
 	}
+	if !l.Clustered() {
+		return s.beginSingly(ctx, p, e)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
@@ -60,6 +75,99 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error)
 		go s.send()
 	}
 	return w, nil
+}
+
+// beginSingly begins an event as soon as it would overtake nothing.
+func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
+	release, err := s.enter(ctx, p, e.size())
+	if err != nil {
+		s.end(err)
+		return nil, err
+	}
+	defer release()
+	w, err := s.log.send(ctx, p, e, s.route(p, e))
+	if err != nil {
+		s.answered(err)
+		return nil, err
+	}
+	w.answered = s.answered
+	return w, nil
+}
+
+// route is [Event.route], which is the same for most events of a series.
+func (s *Series) route(p int, e Event) route {
+	if of := (routed{e.Session, e.Life, e.Stream, e.Sole}); s.to.subject == "" || of != s.of {
+		s.of, s.to = of, e.route(p)
+	}
+	return s.to
+}
+
+// routed is what a route depends on.
+type routed struct {
+	session, life, stream string
+	sole                  bool
+}
+
+// enter counts one more event as under way, once it would overtake nothing, and keeps the
+// connection from being made again until release is called.
+func (s *Series) enter(ctx context.Context, p int, size int64) (release func(), err error) {
+	for {
+		release, quiet, err := s.tryEnter(p, size)
+		if release != nil || err != nil {
+			return release, err
+		}
+		select {
+		case <-quiet:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		}
+		if err := s.log.writable(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ready is closed.
+var ready = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// tryEnter is enter, or returns what has to be waited for.
+func (s *Series) tryEnter(p int, size int64) (release func(), quiet <-chan struct{}, err error) {
+	now, release := s.log.hold()
+	if release == nil {
+		return nil, ready, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.failed != nil:
+		release()
+		return nil, nil, s.failed
+	case s.unanswered > 0 && (s.on != now || s.log.parts[p].mayBeFull(size)):
+		release()
+		if s.quiet == nil {
+			s.quiet = make(chan struct{})
+		}
+		return nil, s.quiet, nil
+	}
+	s.on = now
+	s.unanswered++
+	return release, nil, nil
+}
+
+// answered notes what became of an event that was sent at once.
+func (s *Series) answered(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unanswered--
+	s.endLocked(err)
+	if s.unanswered == 0 && s.quiet != nil {
+		close(s.quiet)
+		s.quiet = nil
+	}
 }
 
 // send ends when nothing waits.
@@ -130,10 +238,6 @@ func (s *Series) failLocked(err error) {
 // store stores events of one partition in their order, and sets what became of each. It
 // continues after those alone that are too large.
 func (l *Log) store(all []*Publishing) {
-	if !l.Clustered() {
-		l.storeOnOne(all)
-		return
-	}
 	together := len(all) > 1
 	for tries := 0; len(all) > 0; tries++ {
 		if together && tries < maxTries {
@@ -145,36 +249,6 @@ func (l *Log) store(all []*Publishing) {
 			together = repeated
 		}
 		all = l.storeSingly(all, together && tries < maxTries)
-	}
-}
-
-// storeOnOne sends events on one connection, one right after the other.
-func (l *Log) storeOnOne(all []*Publishing) {
-	p, size := all[0].p, int64(0)
-	for _, w := range all {
-		size += w.queued.event.size()
-	}
-	full := l.parts[p].mayBeFull(size)
-	if l.parts[p].sent.Add(size); full && len(all) > 1 {
-		l.storeSingly(all, false)
-		return
-	}
-	release, failed := l.hold(all[0].queued.ctx, p)
-	all[0].queued.err = failed
-	for i, w := range all {
-		if failed == nil {
-			if w.future, w.queued.err = l.begin(p, w.queued.event); ends(w.queued.err) {
-				failed = w.queued.err
-			}
-		} else if i > 0 {
-			w.queued.err = notSent(failed)
-		}
-	}
-	release()
-	for _, w := range all {
-		if w.future != nil {
-			w.queued.ack, w.queued.err = l.await(w.queued.ctx, p, w.future)
-		}
 	}
 }
 
