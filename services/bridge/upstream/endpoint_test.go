@@ -21,7 +21,8 @@ func TestEndpoint_FilesAreBounded(t *testing.T) {
 	files := quota.NewPool(1)
 	e := NewEndpoint(up.URL, nil, nil, files)
 	defer e.Close()
-	first := must.Value(e.Do(t.Context(), http.MethodGet, nil, nil))(t)
+	first, err := e.Do(t.Context(), http.MethodGet, nil, nil)
+	must.NoError(t, err)
 	second, err := e.Do(t.Context(), http.MethodGet, nil, nil)
 	if !errors.Is(err, ErrFiles) {
 		t.Errorf("with all files taken: %v", err)
