@@ -79,11 +79,7 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 	if err != nil {
 		return eventlog.State{}, false, err
 	}
-	losses := make([]window.Loss, 0, len(all))
-	for _, m := range all {
-		losses = append(losses, window.Loss{Stream: m.Stream, UpTo: m.UpTo, Reason: m.Reason, Certain: m.Certain})
-	}
-	return state, r.skip(s, losses...), nil
+	return state, r.skip(s, all...), nil
 }
 
 // skip drops what is gone, and tells that to a client that may have seen what came before.

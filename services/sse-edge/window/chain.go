@@ -218,10 +218,5 @@ func (c *Chain) retag(origin, generation string) {
 }
 
 // Loss is what is gone: a stream's events up to a sequence, or those of all streams of the
-// life when stream is empty.
-type Loss struct {
-	Stream  string
-	UpTo    uint64
-	Reason  eventlog.Reason
-	Certain bool // an event of it is gone for sure
-}
+// life when Stream is empty.
+type Loss = eventlog.Removed

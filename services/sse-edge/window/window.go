@@ -592,7 +592,7 @@ func (w *Window) lose(c *Chain) uint64 {
 	if c.length == 0 {
 		return 0
 	}
-	c.lose(Loss{c.Place.Stream, w.ring.at(c.last).Sequence, eventlog.Cleared, true}, w.start)
+	c.lose(Loss{Stream: c.Place.Stream, UpTo: w.ring.at(c.last).Sequence, Reason: eventlog.Cleared, Certain: true}, w.start)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)
@@ -625,7 +625,7 @@ func (w *Window) trim(e eventlog.Entry) {
 		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
-		c.lose(Loss{c.Place.Stream, missed, e.Trim.Reason, c.flow != nil}, w.start)
+		c.lose(Loss{Stream: c.Place.Stream, UpTo: missed, Reason: e.Trim.Reason, Certain: c.flow != nil}, w.start)
 		if c.flow == nil {
 			wakeAll(c)
 		} else {

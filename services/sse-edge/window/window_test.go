@@ -456,18 +456,18 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	if !isClosed(woken) {
 		t.Error("what is missing is not reported")
 	}
-	lost := Loss{"a", 3, eventlog.Trimmed, true}
+	lost := Loss{Stream: "a", UpTo: 3, Reason: eventlog.Trimmed, Certain: true}
 	want(a, 2, lost)
 	want(a, 3)
 	want(b, 2)
 	want(all, 2, lost)
 	w.Append(trimOf(9, all, 2, 4, 5), 0)
-	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
+	want(b, 4, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 	want(b, 5)
-	want(all, 4, Loss{"", 5, eventlog.Trimmed, false})
+	want(all, 4, Loss{Stream: "", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 	w.Append(trimOf(10, b, 2, 4), 0)
-	want(b, 3, Loss{"b", 4, eventlog.Trimmed, true}, Loss{"b", 5, eventlog.Trimmed, false})
-	want(b, 4, Loss{"b", 5, eventlog.Trimmed, false})
+	want(b, 3, Loss{Stream: "b", UpTo: 4, Reason: eventlog.Trimmed, Certain: true}, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
+	want(b, 4, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 }
 
 // A reader below the window asks the log again after each trim, also after one that this version cannot read.
@@ -509,7 +509,7 @@ func TestWindow_LossesOfAClearedSession(t *testing.T) {
 			t.Errorf("behind %d: %v, want %v", cursor, v.Losses, want)
 		}
 	}
-	whole, last := Loss{"", 3, eventlog.Cleared, true}, Loss{"b", 6, eventlog.Cleared, true}
+	whole, last := Loss{Stream: "", UpTo: 3, Reason: eventlog.Cleared, Certain: true}, Loss{Stream: "b", UpTo: 6, Reason: eventlog.Cleared, Certain: true}
 	want(0, whole)
 	w.Append(message(6, b, `6`), 0)
 	w.Append(controlEntry(7, b, event.Clear), 0)
