@@ -37,9 +37,9 @@ type registrar struct {
 	}
 }
 
-// run does the registry's duties every interval until ctx ends.
+// run does the registry's duties every interval, but at least every minute, until ctx ends.
 func (r *registrar) run(ctx context.Context) {
-	ticker := time.NewTicker(r.cfg.Interval)
+	ticker := time.NewTicker(min(r.cfg.Interval, rollCallEvery)) // edges that were not asked for longer count as new
 	defer ticker.Stop()
 	for {
 		select {
@@ -227,9 +227,9 @@ func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) erro
 	if err != nil {
 		return err
 	}
-	in, _ := r.logged(rec)
+	in, complete := r.logged(rec)
 	c := candidate{record: rec, after: r.cfg.idleLimit()(rec.Retention, !in.Unused())}
-	if behind || now.Revision != rec.Revision || !c.idle(in, r.lastEvent, r.now()) {
+	if !complete || behind || now.Revision != rec.Revision || !c.idle(in, r.lastEvent, r.now()) {
 		return session.ErrConflict // it was published to, or may be allowed more time now
 	}
 	return r.sessions.EndLife(ctx, rec)

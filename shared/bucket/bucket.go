@@ -177,6 +177,7 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 				return err
 			}
 			info := leader.CachedInfo()
+			info.Config.AllowDirect = false // of a bucket that an earlier version made: a copy that is behind would answer
 			if !cluster.FromLeader(info) {
 				return errNoLeader
 			}

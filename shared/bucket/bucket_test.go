@@ -72,6 +72,20 @@ func connect(t *testing.T, srv *natstest.Server) jetstream.JetStream {
 	return natstest.JetStream(t, srv.Connect())
 }
 
+// A bucket that an earlier version made has direct gets, which a copy that is behind may answer.
+func TestFollow_AsksTheLeader(t *testing.T) {
+	srv := natstest.StartParallel(t)
+	js := connect(t, srv)
+	must.Value(must.Value(js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "B"}))(t).PutString(t.Context(), "key", "value"))(t)
+	direct := must.Value(js.Conn().SubscribeSync("$JS.API.DIRECT.GET.>"))(t)
+	s := follow(t, js)
+	s.expect("key=value@1 removed=false", "whole")
+	must.NoError(t, js.Conn().Flush())
+	if n, _, err := direct.Pending(); err != nil || n > 0 {
+		t.Errorf("%d direct gets, %v", n, err)
+	}
+}
+
 func TestFollow_ContentsThenChanges(t *testing.T) {
 	js := connect(t, natstest.StartParallel(t))
 	kv := create(t, js)

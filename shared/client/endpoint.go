@@ -84,7 +84,7 @@ func checkURL(base string) error {
 	return nil
 }
 
-// request makes a request with the token of the moment.
+// request makes a request with the current token.
 func (e *endpoint) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, e.base+path, body)
 	if err != nil {
@@ -93,14 +93,17 @@ func (e *endpoint) request(ctx context.Context, method, path string, body io.Rea
 	return req, e.authorize(req)
 }
 
-// authorize gives a request the token of the moment.
+// errNoToken is wrapped where there is no token for a request, which was therefore not sent, or was refused.
+var errNoToken = errors.New("token")
+
+// authorize gives a request the current token.
 func (e *endpoint) authorize(req *http.Request) error {
 	if e.token == nil {
 		return nil
 	}
 	token, err := e.token(req.Context())
 	if err != nil {
-		return fmt.Errorf("token: %w", err)
+		return fmt.Errorf("%w: %w", errNoToken, err)
 	}
 	req.Header.Del("Authorization")
 	if token != "" {
@@ -109,7 +112,7 @@ func (e *endpoint) authorize(req *http.Request) error {
 	return nil
 }
 
-// do sends a request, and once more when its token is refused and there is another one by now.
+// do sends a request, and once more if its token is refused and the token function returns a different one.
 func (e *endpoint) do(req *http.Request) (*http.Response, error) {
 	resp, err := e.http.Do(req)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized {

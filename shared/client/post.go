@@ -45,8 +45,9 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	first := timely{bytes.NewReader(body), func() bool { return doubtful && late() }, &read}
 	resp, err := p.send(ctx, to, first, len(body), repetition)
 	if err != nil {
+		sent := !errors.Is(err, errNoToken) && (connected.Load() || read.Load() && !reported.Load())
 		err = g.why(err)
-		if connected.Load() || read.Load() && !reported.Load() {
+		if sent {
 			all(verdicts, unknown, err)
 		} else {
 			all(verdicts, untried, err)

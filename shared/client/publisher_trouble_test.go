@@ -18,6 +18,24 @@ import (
 	"rejoin/shared/must"
 )
 
+// A message that was refused for its token was not stored: it waits for a token function that fails, however long.
+func TestPublisher_TokenIsRefusedAndNoOtherIsHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest, began, asked := &fakeIngest{faults: []ingestFault{{Status: 401, Code: "unauthorized"}}}, time.Now(), 0
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{Token: func(context.Context) (string, error) {
+			if asked++; asked > 1 && time.Since(began) < 5*time.Minute {
+				return "", errors.New("no token")
+			}
+			return fmt.Sprint(asked), nil
+		}})
+		r := publish(t, p, message("main", 0))
+		flush(t, p)
+		if _, err := outcome(r); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestPublisher_Retries has one fault before everything is good again. Each must end
 // with three messages stored, once and in order.
 func TestPublisher_Retries(t *testing.T) {

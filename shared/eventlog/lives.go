@@ -204,6 +204,9 @@ func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint
 	}
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
+	if err := l.writable(ctx, p); err != nil { // the server may have been restarted in between
+		return Ack{}, err
+	}
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
 	return l.publish(ctx, p, msg)
 }

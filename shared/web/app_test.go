@@ -117,7 +117,7 @@ func TestApp_RawPaths(t *testing.T) {
 		t.Run(tt.target, func(t *testing.T) {
 			r := do(t, addr, "GET", tt.target, "")
 			if tt.want == "" {
-				if p := expectProblem(t, r, CodeNotFound); p.Detail != "This port is the standalone's, which has no such path." {
+				if p := expectProblem(t, r, CodeNotFound); p.Detail != "The standalone has answered, which has no such path." {
 					t.Errorf("it says %q", p.Detail)
 				}
 				return

@@ -131,7 +131,7 @@ func answer(c *fiber.Ctx, cfg Config, err error) error {
 	}
 	p := AsProblem(err)
 	if p.Code == CodeNotFound && p.Detail == "" { // another service, at another port, may have it
-		p = Wrap(p.cause, p.Code, "This port is the "+cfg.Service+"'s, which has no such path.")
+		p = Wrap(p.cause, p.Code, "The "+cfg.Service+" has answered, which has no such path.")
 	}
 	cfg.Refusals.report(c, p, err)
 	return p.Send(c)
