@@ -89,7 +89,8 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 }
 
 // losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
-// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
+// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on. It must be
+// called before the bridge has a session, whose goroutines ask for the name.
 func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
 	after, looked := in.losesNameAfter()
 	return func() { after(0) }, looked
@@ -119,16 +120,16 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 	for name, expire := range map[string]func(*testing.T, *system, *server, *instance) (looked <-chan struct{}){
 		"call-timeout": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
 			up.onResume(func(_ *writing, r *http.Request) { <-r.Context().Done() })
-			h := in.table.Session(s.ready(t))
 			lose, looked := in.losesNameAfter()
+			h := in.table.Session(s.ready(t))
 			lose(1) // the stream is asked for
 			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
 			return looked
 		},
 		"reconnect": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
 			up.onResume(func(*writing, *http.Request) { t.Error("the server is asked for a stream of the next bridge") })
-			h := in.table.Session(s.ready(t))
 			lose, looked := in.losesName()
+			h := in.table.Session(s.ready(t))
 			lose()
 			h.ResumeAll(map[string]call.Cursor{newStream(t, "1"): {ID: "e1"}})
 			return looked
@@ -172,8 +173,8 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			return looked
 		},
 		"session": func(t *testing.T, s *system, _ *server, in *instance) <-chan struct{} {
-			h := in.table.Session(s.ready(t))
 			lose, looked := in.losesName()
+			h := in.table.Session(s.ready(t))
 			lose()
 			h.Finish(host.ErrEnded)
 			return looked

@@ -39,7 +39,7 @@ type idleTracker struct {
 	alone   map[string]uint64    // the revision of each session that was alone in the last round
 	present map[string]time.Time // when an edge last knew of somebody
 	edges   map[string]time.Time // when each edge last answered
-	called  time.Time            // when edges were last asked, and could be
+	called  time.Time            // when edges were last asked without an error
 	known   time.Time            // the edges remember all requests since then; zero: none was asked
 }
 

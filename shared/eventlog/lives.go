@@ -217,7 +217,7 @@ const maxBirths = 1 << 15
 // births are the streams of a partition that are known to have a birth in the log, so that a publisher asks for it
 // once for each stream and not for each event. What is forgotten is asked of the log, which costs two requests. A
 // birth stays in the log as long as the life does, but a server that was restarted may have lost it, and the life
-// may be over, and forgotten, when a connection has come back: so another epoch makes all of them forgotten.
+// may be over, and forgotten, after a reconnect: so another epoch makes all of them forgotten.
 // The zero births knows none. It is safe for concurrent use.
 type births struct {
 	storing singleflight.Group // by subject
@@ -230,7 +230,7 @@ type births struct {
 // epoch is what births are remembered with: those of another one are forgotten.
 type epoch struct {
 	generation string // the ID of the partition's newest generation
-	reconnects uint64 // how often the connection to NATS has come back
+	reconnects uint64 // of the connection to NATS
 }
 
 // has reports whether the birth at a subject is known to be stored.

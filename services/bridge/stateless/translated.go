@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"rejoin/services/bridge/call"
@@ -47,6 +48,8 @@ type translated struct {
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	taskState
+	answering sync.Mutex // while a task's client answers; it comes before mu
+
 	first  *call.Call      // whose request the server has; nil without one
 	target *call.Call      // gets what comes; nil while the call is held
 	token  json.RawMessage // the progress token of target's request; nil for none
@@ -436,7 +439,11 @@ func (t *translated) send(data []byte) error {
 	defer cancel()
 	var a rpc.Answer
 	err := retry.Do(ctx, func() error {
-		if a = t.up.Send(ctx, t.client, data); a.Status >= http.StatusInternalServerError {
+		switch a = t.up.Send(ctx, t.client, data); a.Status {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooManyRequests:
+			return upstream.ErrUnanswered
+		}
+		if a.Status >= http.StatusInternalServerError {
 			return upstream.ErrUnanswered
 		}
 		return nil

@@ -81,13 +81,22 @@ func (t *translated) continueTask(k *task) {
 // updateTask also sends the answers before it returns: until the server has them, the task's state has the questions,
 // and the next bridge takes the answers again.
 func (t *translated) updateTask(answers translate.Object) (err error) {
+	t.answering.Lock() // a repeated request does not send an answer again
+	defer t.answering.Unlock()
 	t.mu.Lock()
-	asked, requests := slices.Clone(t.open), t.made.is.Requests
+	requests := t.made.is.Requests
+	answered := slices.DeleteFunc(slices.Clone(t.open), func(q question) bool {
+		_, ok := answers[q.key]
+		return !ok || requests[q.key] == nil // the client has not been asked
+	})
+	if len(answered) > 0 && t.expiry != nil {
+		t.expiry.Stop() // the client is in time, however long the server takes
+	}
 	t.mu.Unlock()
 	taken := map[string]bool{}
-	for _, q := range asked {
-		if result, ok := answers[q.key]; ok && requests[q.key] != nil && err == nil { // else the client has not been asked
-			err = t.send(q.answer(result))
+	for _, q := range answered {
+		if err == nil {
+			err = t.send(q.answer(answers[q.key]))
 			taken[q.key] = err == nil
 		}
 	}
@@ -98,7 +107,9 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 	switch {
 	case t.over:
 		return nil
+	case len(answered) == 0:
 	case len(t.open) == was:
+		t.awaitInput(t.cancelTask)
 	case len(t.open) > 0:
 		t.askTask()
 	default:

@@ -56,7 +56,7 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 // beforeLast returns the sequence before the n newest events of the place; 0 when there are fewer.
 // Below the window, events of a flow that are announced as removed and not yet deleted count.
 func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
-	_, _ = r.part.catchUp(ctx) // while the log does not answer, the newest that the window has will do
+	_ = r.part.tryCatchUp(ctx) // while the log does not answer, the newest that the window has will do
 	before, left, start := r.part.window.BeforeLast(r.Chain, n)
 	if left == 0 || start <= 1 {
 		return before, nil

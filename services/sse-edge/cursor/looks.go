@@ -170,6 +170,15 @@ func (p *Partition) catchUp(ctx context.Context) (eventlog.State, error) {
 	}
 }
 
+// tryCatchUp is catchUp that does not wait for a connection to NATS.
+func (p *Partition) tryCatchUp(ctx context.Context) error {
+	if !p.log.Conn().IsConnected() {
+		return errNotReady
+	}
+	_, err := p.catchUp(ctx)
+	return err
+}
+
 // catchesUp waits a moment if an attempt failed because the window is behind, and
 // reports whether to try again; begun is when the first attempt was made.
 func catchesUp(ctx context.Context, begun time.Time, err error) bool {

@@ -207,8 +207,9 @@ type life struct {
 // holds nothing has none. The log is asked where the window does not know, is behind a position, or knows another life:
 // that would count as the later one. Errors are those of the log.
 func (p *Partition) lifeAt(ctx context.Context, session, name string, position uint64) (*life, error) {
+	behind := p.isBehind(position) // asked first: what comes in between may be the opening of a later life
 	known, ok, whole := p.window.LifeOf(session)
-	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !p.isBehind(position) {
+	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !behind {
 		return &life{name: cmp.Or(name, known)}, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
@@ -471,8 +472,9 @@ func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.
 // up to position, when that certainly lies there. Where that is unknown, it is that of a later opening. The log is
 // asked where the window is behind the position, or knows another life.
 func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
+	behind := p.isBehind(position) // asked first, as in lifeAt
 	newest, _ := p.window.Session(session)
-	if !p.isBehind(position) && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Stats().Start) {
+	if !behind && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Stats().Start) {
 		return newest.Began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)

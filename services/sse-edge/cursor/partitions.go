@@ -180,7 +180,7 @@ func (ps *Partitions) CatchUp(ctx context.Context, session string) error {
 	defer p.release()
 	err := p.untilReady(ctx)
 	if err == nil {
-		_, err = p.catchUp(ctx)
+		err = p.tryCatchUp(ctx)
 	}
 	return err
 }

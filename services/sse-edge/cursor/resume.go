@@ -57,6 +57,7 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 		if !catchesUp(ctx, begun, err) {
 			return r, err
 		}
+		from.of = nil // a roll-back may have taken what the log said
 	}
 }
 

@@ -400,8 +400,8 @@ func (m *streamForm) Tick(now time.Time) {
 	})
 }
 
-// noBridge gives the call up when no bridge has listened for long. The last one may have stored the response: it is sure
-// that it has not once the window has come to the end that the log had then, and all that it has is sent.
+// noBridge gives the call up when no bridge has listened for long. The last one may have stored the response,
+// so the window has to reach the end that the log had then, and all of it has to be sent before.
 func (m *streamForm) noBridge(now time.Time, sure bool) {
 	if !m.unheard.note(now, m.service.unheardFor) || !sure || !m.SendAll() {
 		return
