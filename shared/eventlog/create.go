@@ -104,7 +104,7 @@ func newLog(nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log), now: clocks.New(time.Now)}
+	l := &Log{nc: nc, js: js, server: natsconn.NewServer(nc), log: log, lookTrouble: logrepeat.New(log), beginWithin: lookWithin, now: clocks.New(time.Now)}
 	l.converted, l.convert = context.WithCancelCause(context.Background())
 	return l, nil
 }

@@ -30,7 +30,7 @@ import (
 // It gives up after a second, since others wait for its result, but not for long:
 // call it again then. Errors wrap [ErrUnavailable], [ErrNotFound] or [ErrMismatch].
 func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Servers) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	ctx, cancel := context.WithTimeout(ctx, l.beginWithin)
 	defer cancel()
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
@@ -138,7 +138,7 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, k
 	if since == nil || known[leader] == "" || now[leader] == "" || known.Knows(leader, now[leader]) {
 		return end, nil
 	}
-	searching, cancel := context.WithTimeout(ctx, lookWithin/2)
+	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
 	defer cancel()
 	from, err := l.SequenceAt(searching, p, *since)
 	switch {

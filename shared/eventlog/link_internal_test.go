@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -89,3 +90,6 @@ func createLog(t *testing.T, nc *nats.Conn, settings Settings) *Log {
 	t.Cleanup(l.Close)
 	return l
 }
+
+// BeginWithin sets the bound of BeginGeneration.
+func (l *Log) BeginWithin(within time.Duration) { l.beginWithin = within }

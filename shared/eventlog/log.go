@@ -63,6 +63,7 @@ type Log struct {
 	traces      *tracing.Traces
 	gathers     gathers
 	openLife    atomic.Pointer[OpenLife] // nil for none
+	beginWithin time.Duration            // bounds BeginGeneration: lookWithin but in tests
 	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
 	now         func() clocks.Instant
 
