@@ -57,7 +57,7 @@ func (s *Service) listen() (micro.Service, error) {
 	return svc, nil
 }
 
-// asked returns a handler that calls answer, which has to leave the visits. It leaves requests alone whose reply is
+// asked returns a handler that calls answer, which must call visits.leave. It leaves requests alone whose reply is
 // no inbox, before anything is done: an answer to any other subject would be stored in the log, or ask another
 // service, and a consumer delivers with a reply of its own.
 func (s *Service) asked(answer func(micro.Request)) micro.Handler {

@@ -152,7 +152,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 	}
 }
 
-// idle returns those of the candidates that no edge knows of, as duties. It asks the edges who is there.
+// idle returns those of the candidates that no edge knows of, as duties. It asks the edges for their connections and requests.
 func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
 	if len(asked) == 0 && !r.idleness.rollCall(r.now()) {
 		return nil

@@ -13,7 +13,7 @@ import (
 // TokenFunc returns the token for the next request, or an empty one to send none.
 // It is called before every request, possibly by several goroutines at a time, so
 // that a token that expires can be renewed, and again when a token is refused with
-// 401: another one is tried at once, once. An error counts as trouble that will
+// 401: a different one is sent at once, one time. An error counts as trouble that will
 // pass: it is logged, and the call is repeated later.
 type TokenFunc func(ctx context.Context) (string, error)
 

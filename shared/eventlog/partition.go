@@ -148,7 +148,7 @@ func (l *Log) change(ctx context.Context, p int, edit edit) error {
 // edit changes a configuration, and says whether it is to be stored.
 type edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)
 
-// changeOwned is change for who owns the partition.
+// changeOwned does the work of change. The caller owns the partition.
 func (l *Log) changeOwned(ctx context.Context, p int, edit edit) error {
 	part := l.parts[p]
 	failed, within := errHeldUp, updateWithin

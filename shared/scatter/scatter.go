@@ -67,7 +67,7 @@ func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any
 	return AskUntil(ctx, nc, subject, question, from, func(answers []A) bool { return len(answers) == known }, settle, within)
 }
 
-// AskUntil is like [Ask], and returns once the answers are enough and no other sender's came for quiet.
+// AskUntil is like [Ask], and returns once the answers are enough and no further sender has answered for quiet.
 func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, enough func([]A) bool, quiet, within time.Duration) (answers []A, err error) {
 	sub, err := ask(nc, subject, question)
 	if err != nil {

@@ -34,13 +34,13 @@ var (
 	Publish = operation("publish", template, semconv.MessagingOperationTypeSend)
 	// Deliver is an event on its way to one client; it ends when it is in the socket.
 	Deliver = operation("deliver", template, semconv.MessagingOperationTypeProcess)
-	// Resume is what a client that comes back has missed, being read.
+	// Resume is the read of what a reconnecting client missed.
 	Resume = operation("resume", template, semconv.MessagingOperationTypeReceive)
 	// Ingest is a message that ingest was sent on NATS, until it is answered.
 	Ingest = operation("process", "mcp.ingest.{session}.{stream}", semconv.MessagingOperationTypeProcess)
 	// Ask is what an edge asks a bridge.
 	Ask = operation("send", templateRPC, semconv.MessagingOperationTypeSend)
-	// Answer is that the bridge does it.
+	// Answer is a bridge's work on such a request.
 	Answer = operation("process", templateRPC, semconv.MessagingOperationTypeProcess)
 )
 

@@ -301,7 +301,7 @@ func (c *Call) storedAt(sequence uint64) {
 // PauseIdleTimer stops the time that the upstream may be without a message, since it waits for the client.
 func (c *Call) PauseIdleTimer() { c.waiting((*upstream.IdleTimer).Came) }
 
-// ResumeIdleTimer lets the time go on that [Call.PauseIdleTimer] has stopped.
+// ResumeIdleTimer resumes the time that [Call.PauseIdleTimer] has stopped.
 func (c *Call) ResumeIdleTimer() { c.waiting((*upstream.IdleTimer).Wait) }
 
 func (c *Call) waiting(do func(*upstream.IdleTimer)) {

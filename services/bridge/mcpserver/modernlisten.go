@@ -110,7 +110,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 	return l
 }
 
-// read stores what the server sends to who listens. missed is called when l is acknowledged.
+// read stores what the server sends to a subscription. missed is called when l is acknowledged.
 func (u *modernServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed func(translate.Filter) translate.Filter, l *listening) {
 	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))

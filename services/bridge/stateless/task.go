@@ -245,7 +245,7 @@ type taskWork interface {
 	makeTask()
 	// IsTask reports whether it is one.
 	IsTask() bool
-	// updateTask takes a client's answers to what it was asked. The error says why they are not taken.
+	// updateTask takes a client's answers to what it was asked. The error reports why they are not taken.
 	updateTask(answers translate.Object) error
 	// cancelTask ends the call.
 	cancelTask(why string)

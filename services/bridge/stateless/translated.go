@@ -433,17 +433,13 @@ func (t *translated) takeAnswers(answers translate.Object) {
 }
 
 // send sends a response to the server, again when it cannot be reached: the server waits for it, and
-// takes it once. The error says why it has none.
+// takes it once. The error reports why it has none.
 func (t *translated) send(data []byte) error {
 	ctx, cancel := context.WithTimeout(t.session.Ctx, t.session.Host.Config.OpenTimeout)
 	defer cancel()
 	var a rpc.Answer
 	err := retry.Do(ctx, func() error {
-		switch a = t.up.Send(ctx, t.client, data); a.Status {
-		case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooManyRequests:
-			return upstream.ErrUnanswered
-		}
-		if a.Status >= http.StatusInternalServerError {
+		if a = t.up.Send(ctx, t.client, data); upstream.SaysNothing(a.Status) || a.Status == http.StatusRequestTimeout {
 			return upstream.ErrUnanswered
 		}
 		return nil

@@ -95,10 +95,10 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 	t.mu.Unlock()
 	taken := map[string]bool{}
 	for _, q := range answered {
-		if err == nil {
-			err = t.send(q.answer(answers[q.key]))
-			taken[q.key] = err == nil
+		if err = t.send(q.answer(answers[q.key])); err != nil {
+			break
 		}
+		taken[q.key] = true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

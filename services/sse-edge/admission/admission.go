@@ -102,7 +102,7 @@ func (a *Admission) count(sessions []string, n int) {
 	}
 }
 
-// Move has a visit that was let in be one of other sessions from now on, whatever their limit.
+// Move counts a visit that was let in for other sessions instead, whatever their limit.
 func (a *Admission) Move(v *Visit, to []string) {
 	if slices.Equal(v.Sessions, to) {
 		return

@@ -22,7 +22,7 @@ import (
 type Reader struct {
 	part  *Partition
 	Place window.Place
-	// bound says that the life is the one that the reader was let in to, or that the log has just named. life says how
+	// bound says that the life is the one that the client may read, or that the log has just named. life says how
 	// it was known when the reader was opened.
 	bound bool
 	life  life

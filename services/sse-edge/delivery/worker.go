@@ -705,8 +705,8 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 // Do has the stream's worker call a function.
 func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
 
-// SendAll sends what the window has after the stream's cursor, and reports whether that was all, and the stream is neither
-// over nor away. Its worker calls it.
+// SendAll sends what the window has after the stream's cursor, and reports whether that was all and the stream
+// still runs. Its worker calls it.
 func (st *Stream) SendAll() bool {
 	st.worker.advance(st)
 	return (st.phase == live || st.IsQuiet() && !st.IsAway()) && !st.IsOver() && st.retryAt.IsZero()
