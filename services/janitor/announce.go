@@ -33,7 +33,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 		return err
 	}
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
-		if epoch = l.Epoch; l.Through >= l.Awaited {
+		if epoch = l.Epoch; l.Through >= l.Required {
 			w.resetAlarms(l, only)
 			lives = w.plannedTrims(l, only, p.Now())
 		}
@@ -54,7 +54,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 				return fmt.Errorf("cannot announce what is trimmed: %w", err)
 			}
 			newest[t.Stream] = ack.Sequence
-			p.With(func(l *ledger.Ledger) { l.Await(epoch, ack.Sequence) })
+			p.With(func(l *ledger.Ledger) { l.Require(epoch, ack.Sequence) })
 			w.metrics.trims.Inc()
 			if t.Why == "" {
 				continue // it takes no events

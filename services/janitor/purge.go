@@ -45,7 +45,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 	}
 	r, at := w.rules(p), w.floors[p.Number]
 	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
-		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.Await(l.Epoch, s.Last) }); err != nil {
+		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.Require(l.Epoch, s.Last) }); err != nil {
 			return err
 		}
 		*at = floorKeeper{term: ctx.Done()}
@@ -99,7 +99,7 @@ func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledge
 		var todo []ledger.Copying
 		err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 			now := p.Now()
-			if l.Through >= l.Awaited {
+			if l.Through >= l.Required {
 				todo = w.keeper(l, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
 			}
 		})
@@ -140,7 +140,7 @@ func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledge
 		}
 		return err
 	})
-	p.With(func(l *ledger.Ledger) { l.Await(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
+	p.With(func(l *ledger.Ledger) { l.Require(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
 	p.CaughtUp(ctx)
 	p.With(func(l *ledger.Ledger) {
 		for seq, c := range stored {

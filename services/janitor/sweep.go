@@ -198,7 +198,7 @@ func (w *sweeper) trimEarly() {
 	err := w.each(func(ctx context.Context, p *follow.Partition) error {
 		var over []string
 		p.With(func(l *ledger.Ledger) {
-			if l.Alarmed() && l.Through >= l.Awaited {
+			if l.Alarmed() && l.Through >= l.Required {
 				over = l.Alarms()
 			}
 		})

@@ -354,5 +354,5 @@ const tailPatience = 5 * time.Second
 func (p *Partition) CaughtUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
-	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Awaited })
+	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Required })
 }

@@ -68,11 +68,11 @@ func appendTrims(all []Announcement, r Removal) []Announcement {
 	return all
 }
 
-// Await has the ledger decide nothing before it has an entry that was stored while it was in an epoch: its
+// Require has the ledger decide nothing before it has an entry that was stored while it was in an epoch: its
 // sequence means nothing in another one.
-func (l *Ledger) Await(epoch int, sequence uint64) {
+func (l *Ledger) Require(epoch int, sequence uint64) {
 	if l.Epoch == epoch {
-		l.Awaited = max(l.Awaited, sequence)
+		l.Required = max(l.Required, sequence)
 	}
 }
 

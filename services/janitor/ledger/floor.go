@@ -177,7 +177,7 @@ func (k Keeper) forgotten(a *Account) bool {
 // Barrier returns how far the floor may move, up to a sequence: not past a live control
 // entry, nor past one whose copy is not surely on disk; and not before the ledger has all copies.
 func (k Keeper) Barrier(upTo uint64, settled time.Duration, now time.Time) uint64 {
-	if k.Through < k.Awaited {
+	if k.Through < k.Required {
 		return k.first
 	}
 	k.leave()

@@ -196,7 +196,7 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	l := rebuilt(m)
 	l.Learn("s", 1, "l1")
 	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}).Overdue(9, 9) {
-		l.Awaited = m.rewrite(c) // 4, 5
+		l.Required = m.rewrite(c) // 4, 5
 	}
 	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}
 	if got := k.Barrier(9, time.Minute, m.now); got != 1 {

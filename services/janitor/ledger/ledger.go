@@ -51,7 +51,7 @@ type Ledger struct {
 
 	Stretches stretches
 	copies    []copied
-	Awaited   uint64   // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
+	Required  uint64   // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
 	Alarm     Alarm    // the sweeper sets it
 	Over      []string // the lives that it rang for
 	Totals    Totals
@@ -144,7 +144,7 @@ func (l *Ledger) Begin(s eventlog.State) uint64 {
 		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}
 	l.Generations = s.Generations
-	l.Awaited = min(l.Awaited, s.Last) // what lay beyond is lost, and will not come
+	l.Required = min(l.Required, s.Last) // what lay beyond is lost, and will not come
 	l.Advance(s.First, s.Last)
 	return l.Through
 }
@@ -228,7 +228,7 @@ func (l *Ledger) Advance(first, last uint64) {
 	if first <= l.first {
 		return
 	}
-	l.first, l.Awaited = first, max(l.Awaited, last)
+	l.first, l.Required = first, max(l.Required, last)
 	for c, ok := l.controls.popBefore(first); ok; c, ok = l.controls.popBefore(first) {
 		l.gone(c)
 	}

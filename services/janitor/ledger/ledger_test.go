@@ -514,9 +514,9 @@ func TestLedger_WaitsForNothingThatIsLost(t *testing.T) {
 	m.open("s")
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
-	l.Await(l.Epoch, 4) // a trim
-	if l.Begin(m.state()); l.Through < l.Awaited {
-		t.Errorf("it waits for %d, and the log ends at %d", l.Awaited, m.last)
+	l.Require(l.Epoch, 4) // a trim
+	if l.Begin(m.state()); l.Through < l.Required {
+		t.Errorf("it waits for %d, and the log ends at %d", l.Required, m.last)
 	}
 }
 

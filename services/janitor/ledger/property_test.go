@@ -93,7 +93,7 @@ func (m *machine) catchUp() {
 // sweep announces what the policy says, up to n trims, as a janitor that dies then.
 func (m *machine) sweep(n int) {
 	l := m.ledger
-	if !l.Complete || l.Through < l.Awaited {
+	if !l.Complete || l.Through < l.Required {
 		return
 	}
 	var all []Announcement
@@ -104,14 +104,14 @@ func (m *machine) sweep(n int) {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life), cmp.Compare(a.Stream, b.Stream))
 	})
 	for _, t := range all[:min(n, len(all))] {
-		l.Awaited = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}, Trim: &t.Trim})
+		l.Required = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}, Trim: &t.Trim})
 	}
 }
 
 // forget announces what is forgotten, up to n trims, as a janitor that dies then.
 func (m *machine) forget(n int) {
 	m.catchUp()
-	if m.ledger.Through < m.ledger.Awaited {
+	if m.ledger.Through < m.ledger.Required {
 		return
 	}
 	for name, o := range m.ledger.openings {
@@ -124,7 +124,7 @@ func (m *machine) forget(n int) {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life))
 	})
 	for _, t := range all[:min(n, len(all))] {
-		m.ledger.Awaited = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Kind: event.Trim}, Trim: &t.Trim})
+		m.ledger.Required = m.log.store(eventlog.Entry{Subject: event.Subject{Session: t.Session, Life: t.Life, Kind: event.Trim}, Trim: &t.Trim})
 	}
 }
 
@@ -156,7 +156,7 @@ func (m *machine) copy(n int, used uint64) {
 			}
 			continue
 		}
-		m.ledger.Awaited = max(m.ledger.Awaited, m.log.rewrite(c))
+		m.ledger.Required = max(m.ledger.Required, m.log.rewrite(c))
 	}
 }
 
@@ -167,7 +167,7 @@ func (m *machine) move(t *rapid.T, used uint64) {
 	}
 	m.ledger.Advance(m.log.first, m.log.last)
 	if m.takes {
-		m.ledger.Await(m.ledger.Epoch, m.log.last)
+		m.ledger.Require(m.ledger.Epoch, m.log.last)
 		m.takes = false
 	}
 	before, why := m.ledger.Target(m.rules, used, m.now())
