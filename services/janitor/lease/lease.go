@@ -16,9 +16,6 @@ import (
 )
 
 var (
-	// ErrNotActing is returned when the lease has been lost, or is in doubt.
-	ErrNotActing = errors.New("this janitor is not the acting one")
-
 	errStopped = errors.New("the janitor stops")
 	errShared  = errors.New("another janitor has a smaller share")
 )

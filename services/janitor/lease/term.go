@@ -2,10 +2,14 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 )
+
+// ErrNotActing is returned when the lease has been lost, or is in doubt.
+var ErrNotActing = errors.New("this janitor is not the acting one")
 
 // Term is the time from one acquisition of a lease to its loss.
 //
