@@ -262,7 +262,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	r.announce(t, 0)
 	old := r.recreate(t)
 	var all []uint64
-	for range 5 {
+	for range 2 { // as many as the session may have, so that the new partition has nothing to trim
 		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
 		must.NoError(t, err)
 		all = append(all, ack.Sequence)
