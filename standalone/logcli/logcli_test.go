@@ -136,8 +136,8 @@ func TestLimits_ShowAndChange(t *testing.T) {
 	if state.First != 4 {
 		t.Errorf("%+v", state)
 	}
-	rows := [2]string{"0            1      1     0       0      0\n", "1            1      1     0       0      0\n"}
-	rows[p] = fmt.Sprintf("%d            1      4     5       2  %5d\n", p, state.Bytes)
+	rows := [2]string{"0            1      1     0        0      0\n", "1            1      1     0        0      0\n"}
+	rows[p] = fmt.Sprintf("%d            1      4     5        2  %5d\n", p, state.Bytes)
 	s.want(0, `partitions               2
 replicas                 1
 max-age                  2h
@@ -149,8 +149,8 @@ max-bytes-per-session    33554432 (32.0 MiB)
 max-streams-per-session  5
 compression              yes
 
-  partition  generations  first  last  events  bytes
-          `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                 2  %5d\n", state.Bytes), "", "show")
+  partition  generations  first  last  entries  bytes
+          `+rows[0]+"          "+rows[1]+fmt.Sprintf("        all                                  2  %5d\n", state.Bytes), "", "show")
 	_, out, _ := run(t, "show", "--json", "--nats-url="+s.url)
 	var shown shownLog
 	must.NoError(t, json.Unmarshal([]byte(out), &shown))

@@ -94,7 +94,7 @@ type shownPartition struct {
 	Partition   int    `json:"partition"`
 	First       uint64 `json:"first"`
 	Last        uint64 `json:"last"`
-	Events      uint64 `json:"events"`
+	Entries     uint64 `json:"entries"`
 	Bytes       uint64 `json:"bytes"`
 	Generations int    `json:"generations"`
 	// Replicas is how many servers hold the partition, and Current how many have all of it.
@@ -140,13 +140,13 @@ func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) 
 	_ = table.Flush()
 	b.WriteByte('\n')
 	table = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(table, "partition\tgenerations\tfirst\tlast\tevents\tbytes\t")
-	var events, size uint64
+	_, _ = fmt.Fprintln(table, "partition\tgenerations\tfirst\tlast\tentries\tbytes\t")
+	var entries, size uint64
 	for p, st := range all {
 		_, _ = fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t\n", p, len(st.Generations), st.First, st.Last, st.Events, st.Bytes)
-		events, size = events+st.Events, size+st.Bytes
+		entries, size = entries+st.Events, size+st.Bytes
 	}
-	_, _ = fmt.Fprintf(table, "all\t\t\t\t%d\t%d\t\n", events, size)
+	_, _ = fmt.Fprintf(table, "all\t\t\t\t%d\t%d\t\n", entries, size)
 	_ = table.Flush()
 	if s.Replicas > 1 {
 		_, _ = fmt.Fprintf(&b, "\n%d of %d partitions have all their replicas current.\n", whole(all), len(all))
@@ -167,7 +167,7 @@ func showJSON(s eventlog.Settings, all []eventlog.State, out io.Writer) error {
 	}}
 	for p, st := range all {
 		shown.Partitions = append(shown.Partitions, shownPartition{
-			Partition: p, First: st.First, Last: st.Last, Events: st.Events, Bytes: st.Bytes,
+			Partition: p, First: st.First, Last: st.Last, Entries: st.Events, Bytes: st.Bytes,
 			Generations: len(st.Generations), Replicas: st.Limits.Replicas, Current: st.Current, Limits: st.Limits == s.Limits(),
 		})
 	}
