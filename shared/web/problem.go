@@ -54,13 +54,13 @@ func Wrap(err error, code Code, detail string) *Problem {
 	}
 }
 
-// Error returns code, detail and cause.
+// Error returns code, detail and cause, and what is both only once.
 func (p *Problem) Error() string {
 	s := string(p.Code)
 	if p.Detail != "" {
 		s += ": " + p.Detail
 	}
-	if p.cause != nil {
+	if p.cause != nil && p.cause.Error() != p.Detail {
 		s = strings.TrimSuffix(s, ".") + ": " + p.cause.Error()
 	}
 	return s

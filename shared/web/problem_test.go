@@ -84,6 +84,9 @@ func TestProblem_CauseIsLogged(t *testing.T) {
 	if got, want := p.Error(), "unavailable: The log cannot be reached: nats: no responders"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	if got, want := Wrap(cause, CodeInvalidJSON, cause.Error()).Error(), "invalid_json: nats: no responders"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 func TestProblem_UnknownCode(t *testing.T) {
