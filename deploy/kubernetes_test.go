@@ -266,14 +266,13 @@ func TestKubernetes_VariablesAreOfThePrograms(t *testing.T) {
 	t.Parallel()
 	m := readManifests(t)
 	_, table, _ := strings.Cut(read(t, "../docs/configuration.md"), "<!-- flags -->\n")
-	rows := strings.Split(table, "\n")
 	for _, w := range m.workloads {
 		if !slices.Contains(credentials.Services, w.name) {
 			continue
 		}
-		column, variables := slices.Index(strings.Split(rows[0], " | "), w.name), map[string]bool{}
-		for _, row := range rows {
-			if cells := strings.Split(row, " | "); len(cells) > column && cells[column] != "–" {
+		variables := map[string]bool{}
+		for row := range strings.SplitSeq(table, "\n") {
+			if cells := strings.Split(row, " | "); len(cells) > 1 && (cells[1] == "all" || slices.Contains(strings.Split(cells[1], ", "), w.name)) {
 				variables[strings.ToUpper(strings.NewReplacer("| `--", "REJOIN_", "`", "", "-", "_").Replace(cells[0]))] = true
 			}
 		}

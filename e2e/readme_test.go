@@ -459,21 +459,25 @@ func table(t *testing.T) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("| flag |")
-	for _, program := range programs {
-		b.WriteString(" " + program.name + " |")
-	}
-	b.WriteString(" what it is |\n" + strings.Repeat("|---", len(programs)+2) + "|\n")
+	b.WriteString("| flag | of | default | what it is |\n|---|---|---|---|\n")
 	for _, o := range order {
-		b.WriteString("| `--" + o.name + "` |")
+		var of, defaults []string
 		for _, program := range programs {
-			if value, ok := columns[o.name][program.name]; ok {
-				b.WriteString(" " + value + " |")
-			} else {
-				b.WriteString(" – |")
+			value, ok := columns[o.name][program.name]
+			if !ok {
+				continue
+			}
+			of = append(of, program.name)
+			if len(of) == 1 {
+				defaults = append(defaults, value)
+			} else if value != columns[o.name][of[0]] {
+				defaults = append(defaults, program.name+": "+value)
 			}
 		}
-		b.WriteString(" " + strings.ReplaceAll(o.help, "|", `\|`) + " |\n")
+		if len(of) == len(programs) {
+			of = []string{"all"}
+		}
+		fmt.Fprintf(&b, "| `--%s` | %s | %s | %s |\n", o.name, strings.Join(of, ", "), strings.Join(defaults, "; "), strings.ReplaceAll(o.help, "|", `\|`))
 	}
 	return b.String()
 }
