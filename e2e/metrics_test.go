@@ -34,10 +34,10 @@ func metricsTable(t *testing.T) map[string]documented {
 			continue
 		}
 		cells := strings.Split(strings.Trim(line, "| \n"), "|")
-		if len(cells) < 6 {
+		if len(cells) < 5 {
 			cells = append(cells, "") // nothing to be done
 		}
-		if len(cells) != 6 {
+		if len(cells) != 5 {
 			t.Fatalf("%d cells: %s", len(cells), line)
 		}
 		name := quoted.FindStringSubmatch(cells[0])[1]
@@ -45,7 +45,7 @@ func metricsTable(t *testing.T) map[string]documented {
 			t.Errorf("%s is there twice", name)
 		}
 		row := documented{kind: strings.TrimSpace(cells[1]), values: map[string]bool{}}
-		for _, text := range quoted.FindAllStringSubmatch(cells[4]+cells[5], -1) {
+		for _, text := range quoted.FindAllStringSubmatch(cells[3]+cells[4], -1) {
 			row.values[text[1]] = true
 		}
 		for _, label := range quoted.FindAllStringSubmatch(cells[2], -1) {
