@@ -115,7 +115,7 @@ func (e *endpoint) authorize(req *http.Request) error {
 // do sends a request, and once more if its token is refused and the token function returns a different one.
 func (e *endpoint) do(req *http.Request) (*http.Response, error) {
 	resp, err := e.http.Do(req)
-	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || answersAnother(resp, req.Method) {
 		return resp, err
 	}
 	again := req.Clone(req.Context())
@@ -131,6 +131,11 @@ func (e *endpoint) do(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return e.http.Do(again)
+}
+
+// answersAnother reports whether a redirect (301, 302 or 303) has made a GET of a request of the method.
+func answersAnother(resp *http.Response, method string) bool {
+	return resp.Request != nil && resp.Request.Method != method
 }
 
 // rest closes idle connections.

@@ -56,7 +56,7 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	}
 	defer func() { _ = resp.Body.Close() }() // what it says was read, or is unknown
 	if resp.StatusCode != http.StatusOK {
-		return rejected(refusal(resp), verdicts)
+		return rejected(refusal(resp), answersAnother(resp, http.MethodPost), verdicts)
 	}
 	all(verdicts, unknown, errEnded)
 	err = readAnswer(guarded{body: resp.Body, guard: g, within: p.cfg.AnswerTimeout}, verdicts)
@@ -119,12 +119,17 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 	return p.endpoint.do(req)
 }
 
-// rejected sets the verdicts of a request that was answered with a problem.
-func rejected(problem *Error, verdicts []verdict) error {
+// rejected sets the verdicts of a request that was answered with a problem, or of which a redirect made another one.
+func rejected(problem *Error, another bool, verdicts []verdict) error {
 	switch {
+	case !passing(problem.Status) && another:
+		all(verdicts, refused, fmt.Errorf("%w: %w", ErrUnknown, problem))
+		return nil
 	case !passing(problem.Status):
 		all(verdicts, refused, problem)
 		return nil
+	case another:
+		all(verdicts, unknown, problem)
 	case problem.Code == codeUnavailable, problem.Code == codeStorageFull,
 		problem.Status == http.StatusTooManyRequests, problem.Status == http.StatusTooEarly:
 		all(verdicts, untried, problem)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -164,23 +162,37 @@ func TestPublisher_RequestIsRefused(t *testing.T) {
 	}
 }
 
-// A proxy that redirects from http to https by a 301 makes a GET of the POST. The error has the address.
+// A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: what answers
+// that knows nothing of the message. The error has the address.
 func TestPublisher_RedirectedToAGet(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			http.Redirect(w, r, "/moved"+r.URL.Path, http.StatusMovedPermanently)
-			return
-		}
-		w.WriteHeader(http.StatusBadRequest)
-		_, _ = io.WriteString(w, `{"code":"invalid_parameter","detail":"There is no parameter \"results\" here."}`)
-	}))
-	defer server.Close()
-	p, err := client.NewPublisher(client.PublisherConfig{URL: server.URL})
-	must.NoError(t, err)
-	defer func() { _ = p.Close(t.Context()) }()
-	_, err = p.PublishAndWait(t.Context(), message("main", 1))
-	if refused, ok := errors.AsType[*client.Error](err); !ok || !strings.Contains(refused.Detail, "redirected to GET "+server.URL+"/moved"+mainPath) {
-		t.Errorf("error is %v", err)
+	moved := "redirected to GET http://ingest/moved" + mainPath
+	for _, tt := range []struct {
+		status int
+		code   string
+		want   string // in the error
+	}{{400, "invalid_parameter", moved}, {401, "unauthorized", moved}, {503, "unavailable", client.CodeStreamClosed}} {
+		t.Run(tt.code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				posts := 0
+				_, c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					switch {
+					case r.Method == http.MethodGet:
+						problem(w, tt.status, tt.code, 0)
+					case posts > 0:
+						problem(w, http.StatusConflict, client.CodeStreamClosed, 0)
+					default:
+						posts++
+						http.Redirect(w, r, "/moved"+r.URL.Path, http.StatusSeeOther)
+					}
+				}))
+				p := must.Value(client.NewPublisher(client.PublisherConfig{URL: "http://ingest", HTTPClient: c, Token: newTokens()}))(t)
+				_, err := p.PublishAndWait(t.Context(), message("main", 1))
+				if _, ok := errors.AsType[*client.Error](err); !ok || !errors.Is(err, client.ErrUnknown) || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("error is %v", err)
+				}
+				must.NoError(t, p.Close(t.Context()))
+			})
+		})
 	}
 }
 

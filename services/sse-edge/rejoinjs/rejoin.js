@@ -201,7 +201,7 @@ async function problemOf(response) {
   })
 }
 
-// redirection is what the errors of answers from another address have: 301 and 302 turn a POST into a GET, and
+// redirection is what the errors of answers from another address have: 301, 302 and 303 turn a POST into a GET, and
 // fetch takes a token to no other origin.
 const redirection = ({ redirected, url }) => redirected ? ` (the request was redirected to ${url}: use that address)` : ''
 
@@ -758,7 +758,7 @@ async function post(url, request, { fetch: send = fetch, signal }) {
     const answer = response.status === 201 ? parseJSON(await shortText(response)) : null // any other may be a proxy's
     if (typeof answer?.id === 'string') return { answer }
     const error = response.ok ? await noResult(response) : await problemOf(response)
-    error.unknown = mayBeStored(error)
+    error.unknown = response.redirected || mayBeStored(error) // fetch does not say whether a redirect made a GET of it
     return { error, asked: retryAfter(response) }
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${textOf(cause)}`, { unknown: true, cause }) }

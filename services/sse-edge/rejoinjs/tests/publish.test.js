@@ -92,6 +92,7 @@ test('a refusal is reported at once', async (t) => {
 test('an error says when the message may have been stored', async (t) => {
   hurry(t)
   const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown'), "a proxy's": () => new Response('<html>', { status: 504 }) }
+  cases['a 503 after a redirect'] = () => redirected(problem(503, 'unavailable')())
   for (const [status, code] of [[408, 'request_timeout'], [500, 'internal'], [502, 'bad_gateway'], [503, 'other']]) cases[status] = problem(status, code)
   for (const [name, answer] of Object.entries(cases)) {
     await assert.rejects(send(serve(answer)), { unknown: true }, name)
@@ -100,6 +101,7 @@ test('an error says when the message may have been stored', async (t) => {
   for (const [status, code] of [[503, 'unavailable'], [503, 'storage_full'], [429, 'rate_limited'], [425, 'too_early']]) {
     await assert.rejects(send(serve(problem(status, code))), { status, unknown: false }, code)
   }
+  await assert.rejects(send(serve(() => redirected(problem(400, 'no')()))), { status: 400, unknown: true })
 })
 
 test('a token that is refused is replaced once', async () => {
