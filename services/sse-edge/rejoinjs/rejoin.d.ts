@@ -123,7 +123,7 @@ export interface SubscribeOptions<Message = unknown> {
   /** Is called once, when nothing will follow; what it throws goes to the console. Default: errors go there. */
   onClose?(end: End): void
   /** Is called with each state but `closed`, which `onClose` reports. */
-  onState?(state: Exclude<State, 'closed'>, detail: StateDetail): void
+  onState?(state: Exclude<State, 'closed'>, detail: StateDetail): unknown
   onConnect?(connection: Connection): unknown
   /** Is called when a session begins or ends, where several are followed. */
   onSession?(session: SessionState): unknown
@@ -160,7 +160,7 @@ export interface SubscribeOptions<Message = unknown> {
 
   /** Milliseconds without a word after which a connection counts as dead. Default: 45,000; the server's heartbeat is 15,000. */
   silence?: number
-  /** Most milliseconds between two connections, unless the server asks for more. Default: 30,000. */
+  /** Most milliseconds between two connections, unless the server asks for more, up to an hour. Default: 30,000. */
   maxDelay?: number
   /** Takes the place of the global fetch. */
   fetch?: typeof fetch

@@ -3,6 +3,8 @@
 // No dependencies and no build step; rejoin.d.ts has the types, README.md the manual.
 
 const RETRY = 3000 // ms between two connections, until the server says otherwise
+const MIN_RETRY = 100 // ms; a server that asks for less would be asked without a pause
+const MAX_RETRY = 3_600_000 // ms; more is a mistake of a server or a proxy
 const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
@@ -323,7 +325,7 @@ class Subscription {
   #retry = RETRY
   #failures = 0 // connections in a row on which nothing came
   #token // the next connection's, when a 401 has made it known already
-  #renewed = false // after a 401, and no connection has succeeded since
+  #renewed = false // the last answer was a 401
   #stopped = false
   #connection = new AbortController() // the one that is open, or was
   #pause = new AbortController() // the one between two connections
@@ -427,14 +429,15 @@ class Subscription {
 
   async #follow() {
     while (!this.#stopped) {
-      this.#setState('connecting')
+      await this.#setState('connecting')
       if (this.#stopped) break // onState has closed it
       const { end, now, error, asked = 0 } = this.#native ? await this.#listen() : await this.#fetch()
       if (end) return end
       if (now || this.#stopped) continue
-      const retryIn = backoff(Math.max(this.#retry, asked), this.#failures++, this.#options.maxDelay)
+      const retry = Math.min(Math.max(this.#retry, asked, MIN_RETRY), MAX_RETRY)
+      const retryIn = backoff(retry, this.#failures++, this.#options.maxDelay)
       this.#pause = new AbortController()
-      this.#setState('waiting', { retryIn, error })
+      await this.#setState('waiting', { retryIn, error })
       await sleep(retryIn, this.#pause.signal)
     }
     return STOPPED
@@ -443,7 +446,7 @@ class Subscription {
   #setState(state, detail = {}) {
     if (this.#stopped) return
     this.#state = state
-    this.#options.onState?.(state, detail)
+    return this.#options.onState?.(state, detail)
   }
 
   #address(after) {
@@ -515,7 +518,7 @@ class Subscription {
         if (source.readyState === EventSource.CLOSED) break
         if (lost) {
           lost = false
-          if (this.#state !== 'waiting') this.#setState('waiting')
+          if (this.#state !== 'waiting') await this.#setState('waiting')
           continue // onState may have closed it
         }
         await new Promise((resolve) => { wake = resolve })
@@ -544,10 +547,10 @@ class Subscription {
         return { error }
       }
       if (response.status !== 200) return await this.#refused(response, token, signal)
+      this.#renewed = false
       if (!/^text\/event-stream\b/i.test(response.headers.get('Content-Type'))) {
         return { error: new RejoinError('the answer is not an event stream', { status: 200, code: 'no_event_stream' }) }
       }
-      this.#renewed = false
       return await this.#read(response.body.getReader(), watch)
     } finally {
       watch.stop()
@@ -579,7 +582,7 @@ class Subscription {
       if (chunk.done) return {}
       watch.pause()
       const blocks = parser.push(chunk.value)
-      this.#retry = parser.retry || this.#retry // twice 0 is 0: no pause however often it fails
+      this.#retry = parser.retry || this.#retry
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
         if (isEmpty(block)) return { error: noEdge() }
@@ -626,7 +629,7 @@ class Subscription {
         this.#several = Array.isArray(place.sessions)
         this.#enveloped = this.#several || (envelope === null ? place.stream === null : envelope === 'true')
         this.#failures = 0
-        this.#setState('live')
+        await this.#setState('live')
         if (this.#stopped) return STOPPED // onState has closed it
         await onConnect?.({ ...place, id })
         break

@@ -108,13 +108,19 @@ test('the cursor is saved when the event has been dealt with, not before', async
   assert.deepEqual(order, ['saved 0', 'got 1', 'done with 1', 'saved 1', 'got 2', 'done with 2', 'saved 2', 'saved 3'])
 })
 
-test('a callback that throws ends the subscription before its event', async () => {
+test('a callback that throws or rejects ends the subscription before its event', async (t) => {
   const mistake = new Error('no')
-  const server = serve(live(connect(0) + message(1) + message(2) + message(3)))
-  const { end, cursor } = await follow(server, { onEvent: ({ message }) => { if (message.n === 2) throw mistake } })
-  assert.deepEqual(end, { reason: 'failed', error: mistake })
-  assert.equal(cursor, id(1))
-  assert.equal(server.requests.length, 1)
+  const stream = connect(0) + message(1) + message(1) + gap(2, 'trimmed') + block({ event: 'expiring', id: id(3), data: {} })
+  const cursors = { onState: '', onConnect: '', onEvent: id(0), onRepeat: id(1), onGap: id(1), onExpiring: id(2) }
+  for (const fail of [() => { throw mistake }, async () => { throw mistake }]) {
+    for (const [callback, before] of Object.entries(cursors)) {
+      await t.test(callback, async (t) => {
+        hurry(t)
+        const { end, cursor } = await follow(serve(streamed(stream), ended), { [callback]: fail })
+        assert.deepEqual([end, cursor], [{ reason: 'failed', error: mistake }, before])
+      })
+    }
+  }
 })
 
 test('a cursor that cannot be saved ends the subscription', async () => {
@@ -255,11 +261,18 @@ test('a date in Retry-After is heeded', async (t) => {
   assert.deepEqual(delays, [60_000, 6000, 12_000, 20_000])
 })
 
-test('a server that asks for more than a timer takes is not asked again at once', async (t) => {
+test('of the pause that a server asks for, 100 ms to an hour count', async (t) => {
+  t.mock.method(Math, 'random', () => 0)
   const delays = hurry(t)
-  const server = serve(problem(503, 'unavailable', { 'Retry-After': String(30 * 24 * 3600) }), ended)
+  const server = serve(streamed('retry: 1\n' + connect(0)), problem(503, 'unavailable', { 'Retry-After': '1e99' }), streamed('retry: 99999999999999999999\n\n'), ended)
   await follow(server)
-  assert.deepEqual(delays, [2 ** 31 - 1])
+  assert.deepEqual(delays, [100, 3_600_000, 3_600_000])
+})
+
+test('a pause is no longer than a timer takes', async (t) => {
+  const delays = hurry(t)
+  await follow(serve(...Array(40).fill(unreachable), ended), { maxDelay: Infinity })
+  assert.equal(delays.at(-1), 2 ** 31 - 1)
 })
 
 test('reconnections are spread', () => {
@@ -387,10 +400,11 @@ test('tokens', async (t) => {
   await t.test('two refusals with a failure between them are not in a row', async (t) => {
     hurry(t)
     let n = 0
-    const server = serve(unauthorized, problem(503, 'unavailable'), unauthorized, ended)
+    const portal = () => new Response('<p>Log in to this network</p>', { headers: { 'Content-Type': 'text/html' } })
+    const server = serve(unauthorized, problem(503, 'unavailable'), unauthorized, portal, unauthorized, ended)
     const { end } = await follow(server, { renew: async () => { n++ } })
     assert.equal(end.reason, 'closed')
-    assert.equal(n, 2)
+    assert.equal(n, 3)
   })
   await t.test('a login that cannot be renewed is tried again', async (t) => {
     hurry(t)
