@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ErrTooLong is returned when a block of the stream is longer than the decoder allows.
+// ErrTooLong is returned when an event, or a line, is longer than the decoder allows.
 var ErrTooLong = errors.New("event is too long")
 
 // Event is one dispatched block.
@@ -40,7 +40,7 @@ type Decoder struct {
 	line   []byte
 }
 
-// NewDecoder returns a decoder that refuses blocks of more than maxBytes bytes.
+// NewDecoder returns a decoder that refuses lines, and the data of an event, of more than maxBytes bytes.
 func NewDecoder(r io.Reader, maxBytes int) *Decoder {
 	return &Decoder{r: bufio.NewReader(r), max: maxBytes, first: true}
 }
@@ -56,21 +56,17 @@ func (d *Decoder) Retry() time.Duration { return d.retry }
 func (d *Decoder) Next() (Event, error) {
 	event := Event{}
 	var data []byte
-	hasData, size := false, 0
 	for {
 		line, err := d.readLine()
 		if err != nil {
 			return Event{}, err
 		}
-		if size += len(line); size > d.max {
-			return Event{}, fmt.Errorf("%w: more than %d bytes", ErrTooLong, d.max)
-		}
 		if len(line) == 0 {
 			if event.HasID {
 				d.lastID = event.ID
 			}
-			if !hasData {
-				event, size = Event{}, 0
+			if data == nil {
+				event = Event{}
 				continue
 			}
 			event.ID, event.Data = d.lastID, data[:len(data)-1]
@@ -85,8 +81,10 @@ func (d *Decoder) Next() (Event, error) {
 		case "event":
 			event.Type = string(value)
 		case "data":
+			if len(data)+len(value) > d.max {
+				return Event{}, fmt.Errorf("%w: more than %d bytes", ErrTooLong, d.max)
+			}
 			data = append(append(data, value...), '\n')
-			hasData = true
 		case "id":
 			if bytes.IndexByte(value, 0) < 0 {
 				event.ID, event.HasID = string(value), true

@@ -61,9 +61,13 @@ func TestDecoder_AsABrowser(t *testing.T) {
 }
 
 func TestDecoder_EndlessBlock(t *testing.T) {
-	for _, stream := range []string{strings.Repeat("x", 200), strings.Repeat("data: x\n", 50)} {
-		if _, err := sse.NewDecoder(strings.NewReader(stream), 100).Next(); !errors.Is(err, sse.ErrTooLong) {
-			t.Errorf("error is %v, want ErrTooLong", err)
+	for stream, want := range map[string]error{
+		strings.Repeat("x", 200):                              sse.ErrTooLong,
+		strings.Repeat("data: x\n", 100):                      sse.ErrTooLong,
+		strings.Repeat(": still here\n", 100) + "data: x\n\n": nil,
+	} {
+		if _, err := sse.NewDecoder(strings.NewReader(stream), 100).Next(); !errors.Is(err, want) {
+			t.Errorf("error is %v, want %v", err, want)
 		}
 	}
 }
