@@ -28,7 +28,6 @@ func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 	g := newGuard(ctx)
 	defer func() {
 		if err != nil {
-			err = g.why(err)
 			g.close()
 		}
 	}()
@@ -36,11 +35,11 @@ func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 	defer g.rest()
 	req, err := s.request(g.ctx)
 	if err != nil {
-		return nil, err
+		return nil, g.why(err)
 	}
 	resp, err := s.endpoint.do(req)
 	if err != nil {
-		return nil, err
+		return nil, g.why(err)
 	}
 	if err := check(resp); err != nil {
 		_ = resp.Body.Close() // whatever it says, the answer is known

@@ -51,7 +51,7 @@ type edgeFault struct {
 	// Forgets makes the edge send events again that are behind the cursor already.
 	Forgets bool
 	// EndAfter and StallAfter end the answer, or make it silent, after so many
-	// events; 0 means never.
+	// events or a refusal; 0 means never.
 	EndAfter, StallAfter int
 	// Mute makes the edge say nothing at all, not even the head.
 	Mute bool
@@ -125,6 +125,10 @@ func (f *fakeEdge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case fault.Status != 0:
 		problem(w, fault.Status, fault.Code, fault.RetryAfter)
+		if fault.StallAfter > 0 {
+			_, _ = flushed{w}.Write(nil)
+			<-r.Context().Done()
+		}
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")

@@ -16,13 +16,13 @@ const maxProblemBytes = 64 << 10
 // refusal reads an answer that is not what was asked for.
 func refusal(resp *http.Response) *Error {
 	e := &Error{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After"))}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes))
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes)) // it may break off, or have no end
 	var document struct {
 		Code   string `json:"code"`
 		Title  string `json:"title"`
 		Detail string `json:"detail"`
 	}
-	if err != nil || json.Unmarshal(body, &document) != nil {
+	if json.Unmarshal(body, &document) != nil {
 		document.Code, document.Detail = "", http.StatusText(resp.StatusCode)
 	}
 	e.Code, e.Detail = document.Code, cmp.Or(document.Detail, document.Title)

@@ -113,6 +113,9 @@ func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
 	}
 }
 
+// minRetry is the least pause that counts of what a server asks for.
+const minRetry = 100 * time.Millisecond
+
 // visit yields what comes over one connection. It returns errDone when the
 // subscription is over, and otherwise the reason why the connection has ended.
 func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event) bool) error {
@@ -124,7 +127,7 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 	for {
 		block, err := conn.next()
 		if asked := conn.blocks.Retry(); asked > 0 { // the server knows how long its trouble lasts
-			wait.first = asked
+			wait.first = max(asked, minRetry)
 			wait.reset()
 		}
 		if err != nil {

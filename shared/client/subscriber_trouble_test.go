@@ -86,10 +86,10 @@ func TestSubscriber_EmptyMessage(t *testing.T) {
 }
 
 func TestSubscriber_PermanentRefusal(t *testing.T) {
-	for _, status := range []int{400, 401, 403, 404, 406, 410} {
+	for status, stallAfter := range map[int]int{400: 0, 401: 0, 403: 0, 404: 0, 406: 0, 410: 1} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}, {Status: status, Code: "a_code"}}}
+				edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}, {Status: status, Code: "a_code", StallAfter: stallAfter}}}
 				edge.publish(counts(2)...)
 				got, err := read(t.Context(), subscriberTo(t, edge, client.SubscriberConfig{}), -1)
 				refused, ok := errors.AsType[*client.Error](err)
@@ -200,6 +200,9 @@ func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 	}{
 		"retry":                       {[]edgeFault{{Later: 10}}, 10 * time.Second, 15 * time.Second},
 		"retry, twice in a row":       {[]edgeFault{{Later: 4}, {Later: 4}}, 8 * time.Second, 12 * time.Second},
+		"retry, next to nothing":      {[]edgeFault{{Raw: "retry: 1\n\n"}}, 100 * time.Millisecond, 150 * time.Millisecond},
+		"retry, for weeks":            {[]edgeFault{{Raw: "retry: 2000000000\n\n"}}, 20 * time.Second, 30 * time.Second},
+		"retry, for ever":             {[]edgeFault{{Raw: "retry: 99999999999999999999\n\n"}}, 3 * time.Second, 4500 * time.Millisecond},
 		"502, twice in a row":         {[]edgeFault{{Status: 502}, {Status: 502}}, 9 * time.Second, 13500 * time.Millisecond},
 		"Retry-After":                 {[]edgeFault{{Status: 503, RetryAfter: 12}}, 12 * time.Second, 18 * time.Second},
 		"never longer than MaxRetry":  {[]edgeFault{{Status: 503, RetryAfter: 3600}}, 20 * time.Second, 30 * time.Second},
