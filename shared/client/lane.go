@@ -198,5 +198,5 @@ func (l *lane) abandon() {
 func (p *Publisher) resolve(e *entry, s Stored, err error) {
 	e.result.stored, e.result.err = s, err
 	close(e.result.done)
-	p.buffer.free(1, len(e.line))
+	p.buffer.free(len(e.line))
 }

@@ -82,7 +82,7 @@ func (p *Publisher) Publish(ctx context.Context, m Message) (*Result, error) {
 		return nil, err
 	}
 	if !p.enqueue(address{m.Session, m.Stream}, e) {
-		p.buffer.free(1, len(e.line))
+		p.buffer.free(len(e.line))
 		return nil, ErrClosed
 	}
 	return e.result, nil
@@ -126,11 +126,9 @@ func (p *Publisher) Flush(ctx context.Context) error {
 // cause of ctx's end. It may be called several times.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
-	if !p.closed {
-		p.closed = true
-		close(p.buffer.closed)
-	}
+	p.closed = true
 	p.mu.Unlock()
+	p.buffer.close()
 	err := p.Flush(ctx)
 	p.cancel(ErrClosed)
 	p.wg.Wait()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -96,22 +97,27 @@ func TestPublisher_ClockJumps(t *testing.T) {
 func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
 	p := publisherAhead(t, nil, &atomic.Int64{})
 	l := &lane{publisher: p}
-	for range 2 {
+	const messages = 100_000 // their outcomes take longer than the loop below waits for a look
+	p.buffer = newBuffer(messages, 1)
+	for range messages {
+		must.NoError(t, p.buffer.take(t.Context(), 0))
 		l.queue = append(l.queue, &entry{result: &Result{done: make(chan struct{})}})
 	}
-	batch := l.batch()
-	p.lanes[address{}] = l
-	p.buffer.mu.Lock() // stops the lane after the first outcome
+	batch := slices.Clone(l.queue)
 	var lane sync.WaitGroup
-	lane.Go(func() { l.takeOut(batch, []verdict{{kind: stored}, {kind: stored}}) })
-	<-batch[0].result.done
-	if p.mu.TryLock() { // or Flush has to wait
-		if len(l.queue) == 0 {
-			t.Error("the queue is empty, and a message has no outcome")
+	lane.Go(func() { l.takeOut(batch, slices.Repeat([]verdict{{kind: stored}}, len(batch))) })
+	for taken := false; !taken; {
+		p.mu.Lock()
+		taken = len(l.queue) == 0
+		select {
+		case <-batch[len(batch)-1].result.done:
+		default:
+			if taken {
+				t.Error("the queue is empty, and a message has no outcome")
+			}
 		}
 		p.mu.Unlock()
 	}
-	p.buffer.mu.Unlock()
 	lane.Wait()
 }
 
