@@ -647,8 +647,7 @@ class Subscription {
         await onExpiring?.(parseJSON(data) ?? {})
         break
       case 'close':
-        // In the flow of a session, the end of one stream is not the end.
-        if (this.#stream !== null || !parseJSON(data)?.stream) end = { reason: 'closed' }
+        end = { reason: 'closed' }
         break
       case 'state':
         if (this.#several) {

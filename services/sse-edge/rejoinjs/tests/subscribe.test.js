@@ -448,9 +448,8 @@ test('events of every type are delivered, or those that are listed', async (t) =
 test('the type of an event in an envelope is the one in it', async () => {
   const enveloped = (n, type) => block({ id: `*_abcdefg_${n}`, data: { id: id(n), stream: 's', type, time: '', message: { n } } })
   const flow = connect(0, { stream: null }) + enveloped(1, 'message') + enveloped(2, 'progress') + enveloped(3, 'log')
-  const end = block({ event: 'close', data: { stream: null } })
   for (const [types, want] of [[undefined, [1, 2, 3]], [['log'], [1, 3]]]) {
-    const { events } = await follow(serve(streamed(flow + end)), { types })
+    const { events } = await follow(serve(streamed(flow + close(4))), { types })
     assert.deepEqual(events, want)
   }
 })
@@ -467,18 +466,10 @@ test('an event says what it is', async (t) => {
   for (const [name, [stream, search, want]] of Object.entries(cases)) {
     await t.test(name, async () => {
       const got = []
-      const end = block({ event: 'close', id: id(5), data: { status: 'closed', session: 'x', stream: stream === flow || name.includes('without') ? null : 's' } })
-      await follow(serve(streamed(stream + end)), { target: { url: 'http://rejoin.test/events' + search }, onEvent: (event) => { got.push(event) } })
+      await follow(serve(streamed(stream + close(5))), { target: { url: 'http://rejoin.test/events' + search }, onEvent: (event) => { got.push(event) } })
       assert.deepEqual(got, [want])
     })
   }
-})
-
-test('the end of one stream is not the end of its session', async (t) => {
-  hurry(t)
-  const server = serve(streamed(connect(0, { stream: null }) + close(1) + message(2)), ended)
-  await follow(server, { target: { session: 'x', base: 'http://rejoin.test' } })
-  assert.equal(after(server.requests[1]), id(2))
 })
 
 test('connect and expiring events are reported', async () => {
