@@ -697,7 +697,7 @@ class Subscription {
 // ---- Publishing --------------------------------------------------------------------
 
 // All attempts together take less than the two minutes for which the server knows a key again: 5 × 15 s
-// and 4 × 5 s. Timers stand still while a machine sleeps, so the clock counts as well.
+// and 4 × 5 s. Timers stand still while a machine sleeps, so the clock counts as well, in both directions.
 const REPEAT_WITHIN = 100_000 // ms after the first attempt that may have stored the message
 const ATTEMPTS = 5
 const ATTEMPT_TIMEOUT = 15_000 // ms
@@ -717,20 +717,20 @@ export async function publish(session, stream, message, options = {}) {
   headers.set('Idempotency-Key', key)
   if (type !== undefined) headers.set('Event-Type', latin1(type))
   const body = typeof message === 'string' ? message : JSON.stringify(message)
-  let doubt = Infinity // when the first attempt began that may have stored it
+  let doubt // when the first attempt began that may have stored it
   let refused = false // a token, once
   let last // the error of the attempt before
   for (let attempt = 1; ; attempt++) {
-    const bearer = typeof token === 'function' ? await askedInTime(token, refused, signal, doubt < Infinity) : token
+    const bearer = typeof token === 'function' ? await askedInTime(token, refused, signal, doubt !== undefined) : token
     if (bearer) headers.set('Authorization', 'Bearer ' + bearer)
     signal?.throwIfAborted()
     const begun = Date.now()
-    if (begun - doubt >= REPEAT_WITHIN) throw last
+    if (Math.abs(begun - doubt) >= REPEAT_WITHIN) throw last
     const { answer, error, asked = 0 } = await post(url, { headers, body, credentials: options.credentials }, options)
     if (answer) return answer
     signal?.throwIfAborted()
-    if (error.unknown) doubt = Math.min(doubt, begun)
-    error.unknown = doubt < Infinity
+    if (error.unknown) doubt ??= begun
+    error.unknown = doubt !== undefined
     last = error
     const renew = error.status === 401 && typeof token === 'function' && !refused
     if (!renew && (!passing(error.status) || attempt >= attempts)) throw error

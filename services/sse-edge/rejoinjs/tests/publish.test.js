@@ -65,9 +65,11 @@ test('a message that may be stored is not sent again when the server may have fo
     now += ms // timers stand still meanwhile
     return answer(signal)
   }
-  const late = serve(asleep(unreachable, 600_000), json(stored, 201))
-  await assert.rejects(send(late), { code: 'no_answer', unknown: true })
-  assert.equal(late.requests.length, 1)
+  for (const ms of [600_000, -600_000]) { // the clock may be set back
+    const late = serve(asleep(unreachable, ms), json(stored, 201))
+    await assert.rejects(send(late), { code: 'no_answer', unknown: true })
+    assert.equal(late.requests.length, 1)
+  }
   const slowToken = serve(unreachable, json(stored, 201))
   const token = async () => { now += 100_000; return 'secret' }
   await assert.rejects(send(slowToken, { token }), { code: 'no_answer', unknown: true })
