@@ -35,7 +35,8 @@ var (
 
 	// ErrUnknown is the outcome of a message that may have been stored or not: a
 	// request that carried it got no answer, and it is too late to find out by a
-	// repetition. The reason comes along with it.
+	// repetition; or a redirect made a GET of the request, and that was refused.
+	// The reason comes along with it.
 	ErrUnknown = errors.New("whether the message was stored is unknown")
 )
 

@@ -119,7 +119,7 @@ type SubscriberConfig struct {
 	OpenTimeout time.Duration
 
 	// Retry is how long to wait before the next connection, until the server says
-	// how long; up to a half of it comes on top at random. It doubles with every
+	// how long, 100 ms at least; up to a half of it comes on top at random. It doubles with every
 	// connection in a row that failed without a word of the server. Default: 3 s.
 	Retry time.Duration
 
