@@ -41,7 +41,7 @@ func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 	if err != nil {
 		return nil, g.why(err)
 	}
-	if err := check(resp); err != nil {
+	if err := s.check(resp); err != nil {
 		_ = resp.Body.Close() // whatever it says, the answer is known
 		return nil, err
 	}
@@ -88,15 +88,20 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 	return req, nil
 }
 
-// check returns nil when an answer is an event stream.
-func check(resp *http.Response) error {
+// check returns nil when an answer is an event stream. Without a cursor, of an earlier connection, a page means
+// that the URL is wrong; with one it is a proxy's, and passes.
+func (s *Subscriber) check(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
 		media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-		if err != nil || media != "text/event-stream" {
-			return fmt.Errorf("%w: the answer is %q, not an event stream", ErrProtocol, resp.Header.Get("Content-Type"))
+		if err == nil && media == "text/event-stream" {
+			return nil
 		}
-		return nil
+		err = fmt.Errorf("the answer is %q, not an event stream", resp.Header.Get("Content-Type"))
+		if s.Cursor() == "" {
+			err = fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		return err
 	case http.StatusNoContent:
 		return errDone
 	default:

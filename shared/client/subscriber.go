@@ -59,11 +59,11 @@ func (s *Subscriber) Cursor() string {
 //
 //   - the cause of ctx's end;
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
-//   - [ErrProtocol] when a 200 is not an event stream of a Rejoin server, or a block is
-//     larger than MaxEventBytes;
+//   - [ErrProtocol] when a 200 without a cursor is no event stream, or an event is not one of a
+//     Rejoin server or is larger than MaxEventBytes;
 //   - [ErrBusy] when another loop over the subscriber continues.
 //
-// Everything else, network errors, 5xx and a proxy's 202 among them, is retried for as
+// Everything else, network errors, 5xx and a proxy's page among them, is retried for as
 // long as ctx lives. A loop that was left can be begun again, and continues after the event
 // at which it was left.
 //

@@ -36,6 +36,7 @@ func TestSubscriber_Retries(t *testing.T) {
 		"429":                  {edge: []edgeFault{{Status: 429, RetryAfter: 1000}}},
 		"502":                  {edge: []edgeFault{{Status: 502}, {Status: 504}}},
 		"a proxy's 202 or 300": {edge: []edgeFault{{Status: 202}, {Status: 300}}},
+		"a page of a proxy":    {edge: []edgeFault{{EndAfter: 2}, {Raw: "<p>Log in!", ContentType: "text/html"}}},
 		"forgotten cursors":    {edge: []edgeFault{{EndAfter: 2}, {Forgets: true, EndAfter: 3}}},
 	} {
 		t.Run(name, func(t *testing.T) {
