@@ -34,9 +34,8 @@ type Publisher struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // one for each lane
 
-	mu     sync.Mutex
-	lanes  map[address]*lane
-	closed bool
+	mu    sync.Mutex
+	lanes map[address]*lane
 }
 
 // address names a stream.
@@ -125,9 +124,6 @@ func (p *Publisher) Flush(ctx context.Context) error {
 // is [ErrClosed], with [ErrUnknown] where it may be stored, and Close returns the
 // cause of ctx's end. It may be called several times.
 func (p *Publisher) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
 	p.buffer.close()
 	err := p.Flush(ctx)
 	p.cancel(ErrClosed)
@@ -141,7 +137,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 func (p *Publisher) enqueue(to address, e *entry) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.buffer.closed.Err() != nil {
 		return false
 	}
 	l, ok := p.lanes[to]
