@@ -298,20 +298,23 @@ func TestExamples_Usage(t *testing.T) {
 	}
 }
 
-// A 408 says no more than no response: a proxy may have passed the message on.
-func TestExamples_LastStatusIs408(t *testing.T) {
+// A 408 or 303 says no more than no response: a proxy may have passed the message on.
+func TestExamples_LastStatusIsAProxys(t *testing.T) {
 	t.Parallel()
-	tools := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf 408\n"), 0o700)) //nolint:gosec // it is a program
-	cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish.sh", "demo", "main")
-	cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 75 || !strings.Contains(string(out), "it may be stored or not") {
-		t.Errorf("%v\n%s", err, out)
+	for _, status := range []string{"303", "408"} {
+		tools := t.TempDir()
+		must.NoError(t, os.WriteFile(filepath.Join(tools, "curl"), []byte("#!/bin/sh\nprintf "+status+"\n"), 0o700)) //nolint:gosec // it is a program
+		cmd := exec.CommandContext(t.Context(), "bash", "../examples/curl/publish.sh", "demo", "main")
+		cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 75 || !strings.Contains(string(out), "it may be stored or not") {
+			t.Errorf("of %s: %v\n%s", status, err, out)
+		}
 	}
 }
 
-// A proxy's page with the status 200 says as little as no response.
+// A proxy's page with the status 200 says as little as no response, and so does the refusal of the GET that a redirect
+// makes of a POST.
 func TestExamples_AnswerIsAPage(t *testing.T) {
 	t.Parallel()
 	for program, command := range map[string][]string{
@@ -332,6 +335,19 @@ func TestExamples_AnswerIsAPage(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), command[0], args...)
 			cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(withoutRejoin(os.Environ()), "REJOIN_URL="+server.URL)
 			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "main_abcdefg_1") {
+				t.Errorf("%v\n%s", err, out)
+			}
+
+			moving := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					http.Redirect(w, r, "/moved", http.StatusSeeOther)
+					return
+				}
+				w.WriteHeader(http.StatusBadRequest)
+			})
+			cmd = exec.CommandContext(t.Context(), command[0], args...)
+			cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(withoutRejoin(os.Environ()), "REJOIN_URL="+moving.URL)
+			if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "it may be stored or not") {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})

@@ -43,7 +43,7 @@ while [ "$SECONDS" -lt 100 ]; do
 			echo "stopped: $(cat "$answer")" >&2 && exit 1
 		fi
 		;;
-	000 | 408 | 429 | 5*) ;;
+	000 | 408 | 429 | [235]*) ;;
 	*) echo "refused: $(cat "$answer")" >&2 && exit 1 ;;
 	esac
 	sleep 1

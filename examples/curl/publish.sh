@@ -33,7 +33,7 @@ while IFS= read -r message || [ -n "$message" ]; do
 		--data-binary @- -o "$answer" -w '%{http_code}' <<<"$message") || status=000
 	case $status in
 	201) echo "$(cat "$answer")" ;;
-	000 | 408 | 429 | 5*) echo "line $n: it may be stored or not; the key is $key: $(cat "$answer")" >&2 && exit 75 ;;
+	000 | 408 | 429 | [235]*) echo "line $n: it may be stored or not; the key is $key: $(cat "$answer")" >&2 && exit 75 ;;
 	*) echo "line $n: refused: $(cat "$answer")" >&2 && exit 1 ;;
 	esac
 done

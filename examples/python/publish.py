@@ -78,10 +78,11 @@ def repeat(base, session, stream, body, key, token, content_type, done):
             raise
         except urllib.error.HTTPError as error:
             reason = error.read().decode(errors="replace")
-            if error.code < 500 and error.code not in (408, 425, 429):
-                raise PublishError(reason, unknown) from None  # refused, and it will be again
+            moved = error.url != url  # a redirect has made a GET of it
+            if 400 <= error.code < 500 and error.code not in (408, 425, 429):
+                raise PublishError(reason, unknown or moved) from None  # refused, and it will be again
             # These two say that it is not stored. A proxy's 502 or 504, say, does not.
-            if error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
+            if moved or error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
                 unknown = True
             retry_after = seconds(error.headers.get("Retry-After"))
         except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, a part of one, or a proxy's

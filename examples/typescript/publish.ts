@@ -66,9 +66,9 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
         const result = done(response.status, answer)
         if (result !== null) return result
         unknown = true
-      } else if (response.status < 500 && ![408, 425, 429].includes(response.status)) {
-        throw new PublishError(answer, unknown) // refused, and it will be again
-      } else if (response.status !== 429 && !['unavailable', 'storage_full'].includes(codeOf(answer))) {
+      } else if (response.status >= 400 && response.status < 500 && ![408, 425, 429].includes(response.status)) {
+        throw new PublishError(answer, unknown || response.redirected) // refused, and it will be again; a redirect may have made a GET of it
+      } else if (response.redirected || response.status !== 429 && !['unavailable', 'storage_full'].includes(codeOf(answer))) {
         unknown = true // those say that it is not stored; a proxy's 502 or 504, say, does not
       }
       reason = answer
