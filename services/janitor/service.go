@@ -42,7 +42,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 			return nil, err
 		}
 		s.ln = ln
-		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces})
+		s.app = web.NewApp(web.Config{Service: "janitor", Log: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory})
 		cfg.Access.Protect(s.app, "--janitor-hosts", cfg.JanitorHosts)
 		web.Mount(s.app, s.Routes()...)
 		env.Log.Info("janitor listens", "addr", ln.Addr().String())

@@ -149,7 +149,11 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		body := newBody(c, cfg)
 		c.Locals(bodyKey{}, body)
 		defer cfg.trace(c, method)()
-		if err := guarded(c); err != nil {
+		err := guarded(c)
+		if err == nil {
+			err = body.holdAnswer(c)
+		}
+		if err != nil {
 			if err := answer(c, cfg, err); err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/must"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -440,6 +441,41 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	c.reset(t)
 	if !waittest.Receive(t, "the connection is closed", closed) {
 		t.Error("the body is read although the connection is closed")
+	}
+}
+
+// What an answer takes counts for its client until it is written, or its connection has ended.
+func TestAttackUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	const size = 20 << 20 // more than the kernel takes
+	memory := quota.NewPool(2*size - 1)
+	app := NewApp(Config{Service: "test", Memory: memory})
+	large := strings.Repeat("x", size)
+	Mount(app,
+		Route{Method: http.MethodGet, Path: "/raw", Handler: func(c *fiber.Ctx) error { return c.Send([]byte(large)) }},
+		Route{Method: http.MethodGet, Path: "/copy", Handler: func(c *fiber.Ctx) error { return c.SendString(large) }},
+		Route{Method: http.MethodGet, Path: "/small", Handler: func(c *fiber.Ctx) error { return c.SendString("small") }},
+	)
+	addr := serve(t, app)
+	for _, path := range []string{"/raw", "/copy"} {
+		unread := dial(t, addr)
+		unread.send(t, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		must.Value(unread.r.ReadByte())(t)
+		if n := memory.Used(); n != size {
+			t.Errorf("%s: %d bytes count for an answer of %d", path, n, size)
+		}
+		if r := do(t, addr, http.MethodGet, path, ""); r.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: an answer that has no room has the status %d", path, r.status)
+		}
+		if r := do(t, addr, http.MethodGet, "/small", ""); r.status != http.StatusOK {
+			t.Errorf("%s: a small answer has the status %d", path, r.status)
+		}
+		unread.reset(t)
+		waittest.Until(t, "nothing counts any more", func() bool { return memory.Used() == 0 })
+		if r := do(t, addr, http.MethodGet, path, ""); r.body != large {
+			t.Errorf("%s: the answer has the status %d and %d bytes", path, r.status, len(r.body))
+		}
+		waittest.Until(t, "nothing counts any more", func() bool { return memory.Used() == 0 })
 	}
 }
 
