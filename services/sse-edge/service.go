@@ -23,6 +23,7 @@ import (
 	"rejoin/shared/inspect"
 	"rejoin/shared/metric"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/web"
 	"rejoin/shared/web/pages"
 )
@@ -87,9 +88,15 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 			_ = s.ln.Close() // the other error says why
 			return nil, err
 		}
-		refused := web.NewRefused(env)
-		s.front.Bound(env.Files, cfg.Clients.Peer, func(client net.Addr, err error) {
-			refused.Note(web.RefusedFiles, "requests over TLS are cut off: the limit of open files (ulimit -n) has no room for more, or for more of their address",
+		bounds, refused := cfg.bounds(), web.NewRefused(env)
+		requests := quota.NewPool(int64(bounds.Connections)) // each counts as a connection
+		requests.Each(int64(bounds.Address))
+		s.front.Bound(requests, env.Files, cfg.Clients.Peer, func(client net.Addr, err error) {
+			reason := web.RefusedFiles
+			if errors.Is(err, front.ErrTooManyRequests) {
+				reason = web.RefusedConnections
+			}
+			refused.Note(reason, "requests over TLS are cut off: there is no room for more, or for more of their address (--max-connections, --max-address-connections, ulimit -n)",
 				slog.String("client", client.String()), slog.Any("error", err))
 		})
 	}

@@ -52,7 +52,10 @@ type Server struct {
 	ln      net.Listener
 	backend *listener
 	within  time.Duration // of a write to a client
-	refused func(client net.Addr, err error)
+
+	files, requests *quota.Pool // nil: any number
+	client          func(net.Addr) string
+	refused         func(client net.Addr, err error)
 }
 
 // New returns a server that takes the connections of ln once [Server.Serve] runs. headers and idle
@@ -63,7 +66,7 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{pair: pair, ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write, refused: func(net.Addr, error) {}}
+	s := &Server{pair: pair, ln: ln, backend: &listener{addr: ln.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}, within: write, client: func(net.Addr) string { return "" }, refused: func(net.Addr, error) {}}
 	s.http = http.Server{
 		Handler:           http.HandlerFunc(s.forward),
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get},
@@ -79,11 +82,11 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	return s, nil
 }
 
-// Bound counts the files of requests in a pool: two each. client says whose they are, and refused is called
-// for each request that is aborted for want of files. It must be called before [Server.Serve]. Default:
-// any number.
-func (s *Server) Bound(files *quota.Pool, client func(net.Addr) string, refused func(client net.Addr, err error)) {
-	s.backend.files, s.backend.client, s.refused = files, client, refused
+// Bound counts requests in one pool, and their files in another: two each. client says whose they are, and
+// refused is called for each request that is aborted with [ErrTooManyRequests], or for want of files. It must be
+// called before [Server.Serve]. Default: any number.
+func (s *Server) Bound(requests, files *quota.Pool, client func(net.Addr) string, refused func(client net.Addr, err error)) {
+	s.requests, s.files, s.client, s.refused = requests, files, client, refused
 }
 
 // Expires returns when the certificate expires that the next client receives.
@@ -113,14 +116,16 @@ func (s *Server) Stop(ctx context.Context) {
 
 // forward hands a request to the edge's server, and its response to the client.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
-	near, err := s.backend.dial(r)
+	client := s.client(remoteOf(r))
+	near, err := s.dial(r, client)
 	if err != nil {
-		// The edge stops, or there are too many files; an EventSource that got an error would not come back.
+		// The edge stops, or there is no room; an EventSource that got an error would not come back.
 		if !errors.Is(err, net.ErrClosed) && r.Context().Err() == nil {
 			s.refused(remoteOf(r), err)
 		}
 		panic(http.ErrAbortHandler)
 	}
+	defer s.requests.Give(client, 1)
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // of HTTP/1.1: results come while the body does; HTTP/2 always has it
 	body := &body{ReadCloser: r.Body}
@@ -233,8 +238,6 @@ type listener struct {
 	conns  chan net.Conn
 	end    sync.Once
 	closed chan struct{}
-	files  *quota.Pool // nil: any number
-	client func(net.Addr) string
 }
 
 func (l *listener) Addr() net.Addr { return l.addr }
@@ -254,29 +257,33 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// dial makes a connection to the edge's server for a request.
-func (l *listener) dial(r *http.Request) (*conn, error) {
-	remote := remoteOf(r)
-	client := ""
-	if l.client != nil {
-		client = l.client(remote)
+// dial makes a connection to the edge's server for a request of a client, whose place among the requests has to be
+// given back.
+func (s *Server) dial(r *http.Request, client string) (_ *conn, err error) {
+	if !s.requests.Take(client, 1) {
+		return nil, ErrTooManyRequests
 	}
-	if !l.files.Take(client, 2) {
+	defer func() {
+		if err != nil {
+			s.requests.Give(client, 1)
+		}
+	}()
+	if !s.files.Take(client, 2) {
 		return nil, errTooManyFiles
 	}
 	near, far, err := socketPair()
 	if err != nil {
-		l.files.Give(client, 2)
+		s.files.Give(client, 2)
 		return nil, err
 	}
 	ends := [2]*conn{}
 	for i, end := range []*net.UnixConn{near, far} {
-		ends[i] = &conn{UnixConn: end, remote: remote, of: l, client: client}
+		ends[i] = &conn{UnixConn: end, remote: remoteOf(r), local: s.backend.addr, files: s.files, client: client}
 	}
 	select {
-	case l.conns <- ends[1]:
+	case s.backend.conns <- ends[1]:
 		return ends[0], nil
-	case <-l.closed:
+	case <-s.backend.closed:
 		err = net.ErrClosed
 	case <-r.Context().Done():
 		err = r.Context().Err()
@@ -289,25 +296,28 @@ func remoteOf(r *http.Request) net.Addr {
 	return net.TCPAddrFromAddrPort(addr)
 }
 
+// ErrTooManyRequests is returned when there are as many requests as there may be, or of their client.
+var ErrTooManyRequests = errors.New("too many requests")
+
 var errTooManyFiles = errors.New("too many open files")
 
 // conn is an end of a connection inside the process. The edge's has the client's address.
 type conn struct {
 	*net.UnixConn
-	remote net.Addr
-	of     *listener
-	client string
-	closed atomic.Bool
+	remote, local net.Addr
+	files         *quota.Pool
+	client        string
+	closed        atomic.Bool
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
-func (c *conn) LocalAddr() net.Addr  { return c.of.addr }
+func (c *conn) LocalAddr() net.Addr  { return c.local }
 
 // Close may be called again.
 func (c *conn) Close() error {
 	err := c.UnixConn.Close()
 	if !c.closed.Swap(true) {
-		c.of.files.Give(c.client, 1)
+		c.files.Give(c.client, 1)
 	}
 	return err
 }

@@ -69,16 +69,16 @@ func start(t *testing.T, behind http.HandlerFunc) system {
 // startWithin is start with how long a write may stall.
 func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) system {
 	t.Helper()
-	return startBounded(t, write, nil, behind)
+	return startBounded(t, write, nil, nil, behind)
 }
 
-// startBounded is startWithin with how many files requests may have.
-func startBounded(t *testing.T, write time.Duration, files *quota.Pool, behind http.HandlerFunc) system {
+// startBounded is startWithin with how many requests there may be, and how many files they may have.
+func startBounded(t *testing.T, write time.Duration, requests, files *quota.Pool, behind http.HandlerFunc) system {
 	t.Helper()
 	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	s := must.Value(New(ln, newFiles(t), time.Minute, time.Minute, write, slog.New(slog.DiscardHandler)))(t)
 	refused := make(chan error, 16)
-	s.Bound(files, func(net.Addr) string { return "" }, func(_ net.Addr, err error) { refused <- err })
+	s.Bound(requests, files, func(net.Addr) string { return "" }, func(_ net.Addr, err error) { refused <- err })
 	edge := &http.Server{Handler: behind, ReadHeaderTimeout: time.Minute}
 	var both sync.WaitGroup
 	both.Go(func() {
@@ -398,29 +398,39 @@ func TestFiles_AreReadAgain(t *testing.T) {
 	expect("three")
 }
 
-// A connection of HTTP/2 has many requests, each of which has two files.
-func TestForward_FilesAreBounded(t *testing.T) {
-	files := quota.NewPool(5)
-	release := make(chan struct{})
-	s := startBounded(t, time.Minute, files, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(w).Flush()
-		<-release
-	})
-	c := client(t, true, 0)
-	first, second := get(t.Context(), t, c, s.url), get(t.Context(), t, c, s.url)
-	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody))(t)
-	if resp, err := c.Do(req); err == nil {
-		_ = resp.Body.Close()
-		t.Error("a third request is served")
+// A connection of HTTP/2 has many requests, each of which counts, and has two files.
+func TestForward_RequestsAreBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		requests, files int64
+		why             error
+	}{
+		"requests": {2, 100, ErrTooManyRequests},
+		"files":    {100, 5, errTooManyFiles},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests, files := quota.NewPool(tt.requests), quota.NewPool(tt.files)
+			release := make(chan struct{})
+			s := startBounded(t, time.Minute, requests, files, func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				_ = http.NewResponseController(w).Flush()
+				<-release
+			})
+			c := client(t, true, 0)
+			first, second := get(t.Context(), t, c, s.url), get(t.Context(), t, c, s.url)
+			req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.url, http.NoBody))(t)
+			if resp, err := c.Do(req); err == nil {
+				_ = resp.Body.Close()
+				t.Error("a third request is served")
+			}
+			if err := waittest.Receive(t, "the request is reported", s.refused); !errors.Is(err, tt.why) {
+				t.Error(err)
+			}
+			close(release)
+			for _, body := range []io.Reader{first, second} {
+				must.Value(io.ReadAll(body))(t)
+			}
+			waittest.Until(t, "all is given back", func() bool { return files.Used()+requests.Used() == 0 })
+			must.Value(io.ReadAll(get(t.Context(), t, c, s.url)))(t)
+		})
 	}
-	if err := waittest.Receive(t, "the request is reported", s.refused); !errors.Is(err, errTooManyFiles) {
-		t.Error(err)
-	}
-	close(release)
-	for _, body := range []io.Reader{first, second} {
-		must.Value(io.ReadAll(body))(t)
-	}
-	waittest.Until(t, "the files are given back", func() bool { return files.Used() == 0 })
-	must.Value(io.ReadAll(get(t.Context(), t, c, s.url)))(t)
 }
