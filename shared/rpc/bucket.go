@@ -24,17 +24,21 @@ const (
 // of [CallsBucket] that has expired.
 const kept = time.Hour
 
+// maxBytes bounds each bucket: clients decide how many streams are resumed, and how many tasks MCP servers make. A full
+// one takes what replaces a record that is as large.
+const maxBytes = 256 << 20
+
 // AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge.
 func AttachConfig(replicas int) jetstream.StreamConfig {
 	cfg := bucket.Config(AttachBucket, "Which edge has the newest connection of a stream of MCP", replicas)
-	cfg.MaxAge = kept
+	cfg.MaxAge, cfg.MaxBytes = kept, maxBytes
 	return cfg
 }
 
 // CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge. Markers need roll-ups.
 func CallsConfig(replicas int) jetstream.StreamConfig {
 	cfg := bucket.Config(CallsBucket, "Rejoin: calls that bridges work on", replicas)
-	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL = true, true, kept
+	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL, cfg.MaxBytes = true, true, kept, maxBytes
 	return cfg
 }
 

@@ -14,6 +14,7 @@ import (
 	"rejoin/shared/bucket"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 )
@@ -36,6 +37,26 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	if err != nil || ttl > time.Minute {
 		t.Errorf("the marker stays for %s: %v", ttl, err)
 	}
+}
+
+// Clients must not fill the disk of NATS with notes of listeners, or of tasks. The calls that are known are written down on.
+func TestBucket_IsFull(t *testing.T) {
+	js := natstest.JetStream(t, natstest.Start(t).Connect())
+	cfg := rpc.CallsConfig(1)
+	if cfg.MaxBytes <= 0 || rpc.AttachConfig(1).MaxBytes <= 0 {
+		t.Error("a bucket has no limit")
+	}
+	cfg.MaxBytes = 10_000
+	r, key := &Bucket{JS: js, KV: must.Value(bucket.Ensure(t.Context(), js, cfg))(t), written: map[string]Record{}}, Key("s", "c1")
+	must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))
+	var full error
+	for n := byte(0); full == nil && n < 200; n++ {
+		_, full = r.Remember(t.Context(), [32]byte{n}, time.Hour)
+	}
+	if natsconn.Code(full) != 10077 { // maximum bytes exceeded
+		t.Errorf("a full bucket takes notes: %v", full)
+	}
+	must.NoError(t, r.Put(t.Context(), key, Record{ID: "8"}))
 }
 
 // A bridge whose name was taken while it was paused leaves the records to the next one, which continues from them.
