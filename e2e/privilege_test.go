@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -396,6 +397,39 @@ func overNATS(t *testing.T, nc *nats.Conn, subject, message string) {
 	if stringIn(t, string(reply.Data), "id") == "" {
 		t.Fatalf("a message over NATS is answered %s", reply.Data)
 	}
+}
+
+// A key of a user outside takes neither all connections nor the memory of NATS.
+func TestPrivileges_Limits(t *testing.T) {
+	t.Parallel()
+	srv := startPrivileged(t)
+	for _, user := range []string{"publisher", "direct", "operator"} {
+		nc := srv.as(t, user)
+		refused := make(chan error, 1)
+		nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			select {
+			case refused <- err:
+			default:
+			}
+		})
+		for n := range 1001 {
+			must.Value(nc.SubscribeSync(inboxOf(user) + "." + strconv.Itoa(n)))(t)
+		}
+		if err := waittest.Receive(t, user+" has too many subscriptions", refused); !errors.Is(err, nats.ErrMaxSubscriptionsExceeded) {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
+	var err error
+	for n := 0; err == nil && n < 101; n++ {
+		var nc *nats.Conn
+		if nc, err = nats.Connect(srv.URL(), must.Value(nats.NkeyOptionFromSeed(srv.seed("operator")))(t)); err == nil {
+			t.Cleanup(nc.Close)
+		}
+	}
+	if !errors.Is(err, nats.ErrMaxAccountConnectionsExceeded) {
+		t.Errorf("an operator's connections: %v", err)
+	}
+	srv.as(t, "ingest")
 }
 
 // What a user outside is for, it can do with its key alone; nothing of it is refused.
