@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -1288,5 +1289,20 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 	}
 	if gaps > 1 || events != 5 {
 		t.Errorf("%d gaps, and %d events", gaps, events)
+	}
+}
+
+// A connection to a session that has one stream after the other does not remember all of them.
+func TestAttackManyStreamsOnAConnection(t *testing.T) {
+	place := event.Place{Origin: "o", Generation: "g", Session: "s", Life: "l"}
+	tags := NewTagger(place)
+	for n := range 10_000 {
+		place.Stream = strconv.Itoa(n % 5000)
+		if tag := tags.Tag(place.Stream); tag != place.Tag() {
+			t.Fatalf("the tag of %s is %s", place.Stream, tag)
+		}
+	}
+	if n := len(tags.known); n > maxTags {
+		t.Errorf("it remembers %d streams", n)
 	}
 }

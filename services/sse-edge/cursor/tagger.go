@@ -2,7 +2,10 @@ package cursor
 
 import "rejoin/shared/event"
 
-// Tagger makes the tags of a session's event IDs, each once.
+// maxTags bounds the tags that a connection holds, which receives the events of any number of streams: some 10 KB.
+const maxTags = 128
+
+// Tagger makes the tags of a session's event IDs. It remembers the last ones.
 type Tagger struct {
 	place event.Place
 	known map[string]string
@@ -18,6 +21,9 @@ func (t Tagger) Tag(stream string) string {
 		place := t.place
 		place.Stream = stream
 		tag = place.Tag()
+		if len(t.known) == maxTags {
+			clear(t.known)
+		}
 		t.known[stream] = tag
 	}
 	return tag
