@@ -93,6 +93,35 @@ func TestAttackFilesTakenByProcesses(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Files.Used() == 4 && in.metric(t, "processes") == 1 })
 }
 
+// Of a client's header a session keeps what is forwarded, which counts for its client.
+func TestAttackHeadersOfSessions(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	cfg := stdioConfig(t)
+	cfg.MaxProcesses = 100
+	in := s.start(t, cfg, func(s *Service) { s.host.Memory = quota.NewPool(100_000) })
+	large := strings.Repeat("x", 8000)
+	open := func() string {
+		name := uuid.NewString()
+		wantStatus(t, s.do(t, rpc.Call{
+			Action: rpc.Open, Session: name, Owner: "mallory", Data: []byte(initialize), Header: http.Header{"Accept-Language": {large}, "X-Other": {large}, "Baggage": {large}},
+		}), http.StatusOK)
+		return name
+	}
+	name := open()
+	if n := in.host.Memory.Used(); n != int64(len("Accept-Language")+len(large)) {
+		t.Errorf("a session holds %d bytes", n)
+	}
+	for range 10 { // after three quarters the session keeps nothing
+		open()
+	}
+	if n := in.host.Memory.Used(); n > 75_000 {
+		t.Errorf("the client's sessions hold %d bytes", n)
+	}
+	before := in.host.Memory.Used()
+	s.end(t, name)
+	waittest.Until(t, "what the session took is given back", func() bool { return in.host.Memory.Used() < before })
+}
+
 // M1: sessions that are opened by initialize count in the limits of all.
 func TestAttackSessionsByInitialize(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +18,8 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/owners"
+	"rejoin/services/bridge/upstream"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 )
@@ -48,6 +51,7 @@ type Session struct {
 	used       bool           // its client has sent more than that it is ready
 	standalone *call.Call     // nil until Listen
 	client     http.Header    // of the newest call
+	held       *quota.Part    // what client takes of the memory
 }
 
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
@@ -67,15 +71,21 @@ func (h *Session) Has(rec session.Record) bool {
 // perRequest are header fields that belong to one request of the client's.
 var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
 
-// Remember keeps the client's header for what the bridge asks of itself.
+// Remember keeps what the MCP server gets of the client's header, for what the bridge asks of itself. It takes of the
+// client's memory until the session ends: a client may have many sessions. Without room what was kept before stays.
 func (h *Session) Remember(client http.Header) {
-	client = client.Clone()
-	for _, name := range perRequest {
-		client.Del(name)
+	kept, n := http.Header{}, 0
+	for _, name := range append([]string{upstream.HeaderVersion}, h.Host.Config.ForwardHeader...) {
+		name = http.CanonicalHeaderKey(name)
+		if values := client[name]; len(values) > 0 && kept[name] == nil && !slices.Contains(perRequest, name) {
+			kept[name], n = values, n+len(name)+len(strings.Join(values, ""))
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.client = client
+	if !h.released && h.held.Resize(int64(n)) {
+		h.client = kept
+	}
 }
 
 func (h *Session) header() http.Header {

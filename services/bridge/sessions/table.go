@@ -62,6 +62,7 @@ func (t *Table) Hold(h *Session) error {
 func (t *Table) release(h *Session) {
 	h.mu.Lock()
 	h.released = true
+	h.held.Release()
 	h.mu.Unlock()
 	h.unsubscribe()
 	t.orphans.remove(h)
@@ -197,7 +198,7 @@ func (t *Table) Unsubscribe() {
 // New returns a session of a client's share, which principal owns in the log; an empty one
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
-	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]int{}, ended: make(chan struct{})}
+	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]int{}, held: t.host.Memory.Part(share), ended: make(chan struct{})}
 	h.Session = call.NewSession(t.host, name, life, h)
 	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h
