@@ -151,7 +151,7 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 		defer cfg.trace(c, method)()
 		err := guarded(c)
 		if err == nil {
-			err = body.holdAnswer(c)
+			err = holdAnswer(c)
 		}
 		if err != nil {
 			if err := answer(c, cfg, err); err != nil {

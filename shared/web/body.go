@@ -263,18 +263,15 @@ func unfinished(err error) error {
 // freeAnswer is how much of an answer counts for nothing: as much as waits for any connection.
 const freeAnswer = 4 << 10
 
-// holdAnswer has what an answer takes count for its client until it is written, unless who gave it counts it; see
-// [Send]. The error is [ErrNoMemory].
-func (b *Body) holdAnswer(c *fiber.Ctx) error {
-	if b.ctx.Response.IsBodyStream() || len(b.ctx.Response.Body()) <= freeAnswer {
+// holdAnswer sends what a handler has given as its answer, if that is more.
+func holdAnswer(c *fiber.Ctx) error {
+	r := c.Response()
+	if r.IsBodyStream() || len(r.Body()) <= freeAnswer {
 		return nil
 	}
-	answer, held := b.ctx.Response.Body(), b.memory.Part(b.client())
-	if !held.Grow(int64(len(answer))) {
-		return ErrNoMemory
-	}
-	b.ctx.Response.SwapBody(nil) // else fasthttp gives its buffer to another answer
-	return Send(c, answer, held.Release)
+	answer := r.Body()
+	r.SwapBody(nil) // else fasthttp gives its buffer to another answer
+	return Send(c, answer, nil)
 }
 
 // maxLeftOver is how much of an unwanted body is read so that the connection

@@ -124,9 +124,24 @@ func (c *connections) cut() {
 	}
 }
 
-// Send answers with a body, and calls done once, when all of it was written to the connection
-// or that has gone: what is counted for a client counts until then.
+// Send answers with a body, which takes of its client's memory until all of it was written to the connection, or that
+// has gone. Then it calls done, once, unless that is nil. The error is [ErrNoMemory]: done is not called then.
 func Send(c *fiber.Ctx, body []byte, done func()) error {
+	b := StreamedBody(c)
+	held := b.memory.Part(b.client())
+	if !held.Grow(int64(len(body))) {
+		return ErrNoMemory
+	}
+	return SendCounted(c, body, func() {
+		held.Release()
+		if done != nil {
+			done()
+		}
+	})
+}
+
+// SendCounted is [Send] for a body whose memory is counted until done is called, or that has none of its own.
+func SendCounted(c *fiber.Ctx, body []byte, done func()) error {
 	c.Context().SetBodyStream(&sent{*bytes.NewReader(body), sync.OnceFunc(done)}, len(body))
 	return nil
 }

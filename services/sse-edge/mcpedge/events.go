@@ -119,7 +119,7 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	}()
 	switch r.Method {
 	case eventsList:
-		return s.direct(c, response(r.ID, eventTypes), nil)
+		return direct(c, response(r.ID, eventTypes), nil)
 	case eventsPoll, eventsStream:
 	default:
 		return "", &refusal.Error{Status: http.StatusNotFound, Code: rpc.CodeMethodNotFound, Message: "Method not found: " + r.Method}

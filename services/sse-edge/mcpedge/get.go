@@ -165,5 +165,5 @@ func (s *Service) delete(c *fiber.Ctx, who caller) error {
 	case err != nil:
 		return err
 	}
-	return s.pass(c, answer, nil)
+	return pass(c, answer, nil)
 }

@@ -94,9 +94,9 @@ func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, bo
 		return postRefused, err
 	case answer.Status == http.StatusOK && isError(answer.Data):
 		answer.Status = http.StatusBadRequest // there is no session that it could come on
-		return postRefused, s.pass(c, answer, nil)
+		return postRefused, pass(c, answer, nil)
 	case answer.Status != http.StatusOK:
-		return postRefused, s.pass(c, answer, nil)
+		return postRefused, pass(c, answer, nil)
 	}
 	c.Status(http.StatusAccepted)
 	return postOpened, nil

@@ -14,7 +14,6 @@ import (
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/metric"
-	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 )
@@ -29,7 +28,6 @@ type Service struct {
 	logger   *slog.Logger
 	metrics  *metrics
 	traces   *tracing.Traces
-	memory   *quota.Pool
 
 	attached *attachments
 	unheard  unheard       // for tasks

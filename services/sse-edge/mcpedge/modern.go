@@ -119,11 +119,11 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Requ
 		}
 		return postRefused, err
 	case answer.Status >= http.StatusBadRequest:
-		return postRefused, s.pass(c, answer, st.Drop)
+		return postRefused, pass(c, answer, st.Drop)
 	case answer.Status == http.StatusOK:
-		return s.direct(c, st.edited(answer.Data), st.Drop)
+		return direct(c, st.edited(answer.Data), st.Drop)
 	case answer.Status != http.StatusAccepted:
-		return postJSON, s.pass(c, answer, st.Drop)
+		return postJSON, pass(c, answer, st.Drop)
 	}
 	return s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 }

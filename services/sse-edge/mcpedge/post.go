@@ -100,7 +100,7 @@ func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, er
 	if err != nil {
 		return postRefused, err
 	}
-	if err := s.pass(c, answer, nil); err != nil || answer.Status != http.StatusOK || isError(answer.Data) {
+	if err := pass(c, answer, nil); err != nil || answer.Status != http.StatusOK || isError(answer.Data) {
 		return postRefused, err
 	}
 	c.Set(headerSession, name)
@@ -123,7 +123,7 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result strin
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, s.pass(c, answer, nil)
+		return postRefused, pass(c, answer, nil)
 	}
 	c.Status(http.StatusAccepted)
 	return postAccepted, nil
@@ -152,7 +152,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p p
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, s.pass(c, answer, st.Drop)
+		return postRefused, pass(c, answer, st.Drop)
 	}
 	return s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
 }
@@ -229,9 +229,9 @@ func (m *streamForm) sendWhole(c *fiber.Ctx) error {
 }
 
 // send answers with a body that holds the first events of a step, in place of the stream; see
-// [Service.send].
+// [web.Send].
 func (m *streamForm) send(c *fiber.Ctx, body []byte, step cursor.Step, events int) error {
-	if err := m.service.send(c, body, m.Drop); err != nil {
+	if err := web.Send(c, body, m.Drop); err != nil {
 		return err
 	}
 	m.service.subs.Streams.CountTold(m.Reader, step, events, m.Request)

@@ -55,9 +55,9 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		if !is.Status.IsTerminal() && s.hasLost(rec.Session) {
 			is = is.Failed(mcp.TaskLost)
 		}
-		return s.direct(c, response(r.ID, is.GetResult()), leave)
+		return direct(c, response(r.ID, is.GetResult()), leave)
 	case is.Status.IsTerminal():
-		return s.direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)), leave)
+		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)), leave)
 	}
 	call.Life, call.Held = rec.Life, true
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
@@ -65,9 +65,9 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Reques
 		return postRefused, err
 	}
 	if answer.Status != http.StatusOK {
-		return postRefused, s.pass(c, answer, leave)
+		return postRefused, pass(c, answer, leave)
 	}
-	return s.direct(c, answer.Data, leave)
+	return direct(c, answer.Data, leave)
 }
 
 // taskOf returns the newest state of a session's task, for a client. The error wraps [eventlog.ErrNotFound] where

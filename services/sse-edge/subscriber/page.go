@@ -41,7 +41,7 @@ func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
 	}
 	s.metrics.pages.Inc()
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
-	return web.Send(c, body, over)
+	return web.SendCounted(c, body, over)
 }
 
 // PageForm appends the answer to a poll, of what was read.

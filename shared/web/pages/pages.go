@@ -55,6 +55,6 @@ func File(body []byte, contentType string) fiber.Handler {
 		c.Set(fiber.HeaderContentType, contentType)
 		c.Set(fiber.HeaderContentSecurityPolicy, ContentSecurityPolicy)
 		c.Set(fiber.HeaderCacheControl, "no-cache")
-		return web.Send(c, body, func() {}) // all clients' answers have the same memory
+		return web.SendCounted(c, body, func() {})
 	}
 }
