@@ -142,9 +142,6 @@ type Call struct {
 	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
-	// Repeatable says that the client may make its request again: the MCP server does not have it yet, or changes
-	// nothing for it.
-	Repeatable atomic.Bool
 	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Others
 	// have a while to end the call.
 	CancelAtOnce bool
@@ -154,6 +151,11 @@ type Call struct {
 
 	mu      sync.Mutex
 	told    bool
+	refused bool // with an error
+	// repeatable says that the client may make its request again: the MCP server does not have it yet, or changes
+	// nothing for it.
+	repeatable bool
+
 	at      Cursor
 	resume  Cursor              // where the next bridge continues: at, or before what [Session.Asking] is about
 	stored  uint64              // the sequence of the log's last event
@@ -197,15 +199,32 @@ func (c *Call) Tell(a rpc.Answer) bool {
 	if c.told {
 		return false
 	}
-	if a.Status == http.StatusGatewayTimeout && c.Repeatable.Load() {
+	if a.Status == http.StatusGatewayTimeout && c.repeatable {
 		a = upstream.Busy("the request was not served, and may be made again")
 	}
-	if a.Status >= http.StatusBadRequest {
+	if c.refused = a.Status >= http.StatusBadRequest; c.refused {
 		a = upstream.About(a, c.IDs())
 	}
 	c.told = true
 	c.Reply <- a
 	return true
+}
+
+// MayRepeat notes that the client may make its request again: until [Call.Begin], or, of one that changes nothing at
+// the MCP server, at any time.
+func (c *Call) MayRepeat() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repeatable = true
+}
+
+// Begin notes that the MCP server gets the request now, and reports whether it may: not after the client was told that
+// it may make the request again.
+func (c *Call) Begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repeatable = false
+	return !c.refused
 }
 
 // Accept tells the client that the upstream has taken its requests. A client without a session

@@ -1,8 +1,10 @@
 package stateless
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -14,8 +16,10 @@ import (
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/sessions"
 	"rejoin/services/bridge/standby"
 	"rejoin/services/bridge/translate"
+	"rejoin/services/bridge/upstream"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
@@ -111,6 +115,36 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	work := &translated{taskState: taskState{made: k}, open: []question{asked, next}}
 	if err := work.updateTask(translate.Object{next.key: json.RawMessage("{}")}); err != nil || len(work.open) != 2 {
 		t.Error("the question was answered")
+	}
+}
+
+// unknownOutcome is an MCP server whose client is told that the outcome of its request is unknown once the server has it.
+type unknownOutcome struct {
+	call.Server
+	requests int
+}
+
+func (u *unknownOutcome) Serve(_ context.Context, c *call.Call, _ http.Header, _ []byte) {
+	u.requests++
+	c.Tell(upstream.OutcomeUnknown(""))
+}
+
+// The MCP server does not get a request whose client was told that it may make it again: that may be at the moment at
+// which the server would get it.
+func TestTranslated_RequestThatMayBeRepeated(t *testing.T) {
+	for _, told := range []bool{true, false} {
+		h := &sessions.Session{Session: &call.Session{Host: &host.Host{}}}
+		up, work := &unknownOutcome{}, newTranslated(&env{}, h, mcp.Request{Method: mcp.MethodGetPrompt})
+		work.up = up
+		c := call.New(h.Session, "st", []json.RawMessage{json.RawMessage("1")})
+		c.MayRepeat()
+		if told {
+			c.Tell(upstream.OutcomeUnknown(""))
+		}
+		work.hand(t.Context(), c)
+		if got := (<-c.Reply).Status; (got == http.StatusServiceUnavailable) != told || up.requests > 0 && told {
+			t.Errorf("the client is answered %d, and the server has %d requests", got, up.requests)
+		}
 	}
 }
 

@@ -52,7 +52,9 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		return
 	}
 	modern, refused := u.server.IsModern(ctx, client)
-	c.Repeatable.Store(!modern || u.request.Method == mcp.MethodDiscover || u.request.Method == mcp.MethodListen)
+	if !modern || u.request.Method == mcp.MethodDiscover || u.request.Method == mcp.MethodListen {
+		c.MayRepeat()
+	}
 	switch {
 	case refused != nil:
 		c.Refuse(*refused)

@@ -139,7 +139,9 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	}
 	t.taskSoon()
 	t.mu.Unlock()
-	c.Repeatable.Store(false)
+	if !c.Begin() {
+		return
+	}
 	data, refused := t.asTask(ctx, c.Stream)
 	if t.inner != nil {
 		c.RefuseAs = noResult
