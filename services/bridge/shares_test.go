@@ -11,6 +11,8 @@ import (
 
 	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
@@ -216,6 +218,28 @@ func TestSpares_EndForOthers(t *testing.T) {
 		_, a := s.openAs(t, "erin", "")
 		return a.Status == http.StatusOK
 	})
+}
+
+// A process that ends its output before a call has it gives its place back, and ends the session that gets it all
+// the same.
+func TestSpares_OutputEnds(t *testing.T) {
+	s, cfg := newSystem(t, eventlog.Settings{}), stdioConfig(t)
+	cfg.UpstreamCommand += " mute"
+	in := s.start(t, cfg)
+	c := statelessCall(t, "1", "progress", "", "")
+	r := must.Value(mcp.Parse(c.Data))(t)
+	spare, refused := in.server.UnusedSession(waittest.Context(t), c, r, nil)
+	if refused != nil {
+		t.Fatal(refused.Status)
+	}
+	waittest.Until(t, "no place is taken", func() bool {
+		ready, starting := in.server.Spares()
+		return ready == 0 && starting == 0 && in.metric(t, "processes") == 0
+	})
+	h := in.table.New(c.Session, c.Life, "", "")
+	if spare.Attach(h.Session); !h.HasEnded() {
+		t.Error("the session has no process, and does not end")
+	}
 }
 
 // One client makes as many requests as may be open.

@@ -75,6 +75,9 @@ func stdioServer() {
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, m.Param("id"))
 			say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 		case "hang", "notifications/initialized":
+			if slices.Contains(os.Args, "mute") {
+				_ = os.Stdout.Close()
+			}
 		case "cancelled", upstream.MethodCancelled:
 			say(`{"jsonrpc":"2.0","method":"cancelled","params":{"id":%s}}`, m.Param("requestId"))
 		case "huge":

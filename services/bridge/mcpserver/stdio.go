@@ -118,7 +118,7 @@ func (u *stdio) watchProcess() {
 	select {
 	case <-u.ready:
 		u.session.Finish(upstream.ErrExited)
-	default: // nobody waits for it: it was closed, or the service stops
+	default: // it has none, or the service stops
 	}
 }
 
@@ -128,6 +128,11 @@ func (u *stdio) attach(h *call.Session) {
 	u.session, u.name = h, h.Name
 	u.mu.Unlock()
 	close(u.ready)
+	select {
+	case <-u.over: // watchProcess may have seen no session
+		h.Finish(upstream.ErrExited)
+	default:
+	}
 }
 
 // initialize hands over the initialize request and returns the response. Errors are
@@ -297,13 +302,13 @@ var errEarly = errors.New("it came before the response to initialize, and too ma
 // maxEarly is how many messages a process may write before it answers initialize.
 const maxEarly = 64
 
-// read stores what the process writes, until its output ends. What it writes before the response
-// to initialize waits for the session: MCP allows log messages and pings there.
+// read stores what the process writes, until its output ends. Messages wait for the session: MCP allows log messages
+// and pings before the response to initialize. Once that has come nothing is read while a message waits.
 func (u *stdio) read() {
 	defer close(u.over)
 	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.MaxBytes())
-	var early [][]byte
-	var size int
+	var waiting [][]byte
+	size, opened := 0, false
 	var own *call.Call // nil before the session is ready
 	for {
 		messages, err := u.next(l)
@@ -312,27 +317,29 @@ func (u *stdio) read() {
 		}
 		for _, data := range messages {
 			switch {
-			case own != nil:
-				if u.store(data, own) != nil {
-					return
-				}
-			case u.isFirst(data):
-				if !u.waitReady() {
-					return
-				}
-				own = call.NewStandalone(u.session, u.session.Receiver())
-				for _, data := range early {
-					if u.store(data, own) != nil {
-						return
-					}
-				}
-				early = nil
-			case len(early) == maxEarly || size+len(data) > u.host.MaxBytes():
+			case !opened && u.isFirst(data):
+				opened = true
+			case !opened && (len(waiting) == maxEarly || size+len(data) > u.host.MaxBytes()):
 				u.skip(data, errEarly)
 			default:
-				early, size = append(early, data), size+len(data)
+				waiting, size = append(waiting, data), size+len(data)
 			}
 		}
+		if !opened || len(waiting) == 0 {
+			continue
+		}
+		if own == nil {
+			if !u.waitReady() {
+				return
+			}
+			own = call.NewStandalone(u.session, u.session.Receiver())
+		}
+		for _, data := range waiting {
+			if u.store(data, own) != nil {
+				return
+			}
+		}
+		waiting = nil
 	}
 }
 
