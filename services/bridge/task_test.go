@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -765,6 +766,43 @@ func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 		return slices.Contains(asked, `"two"`)
 	})
 	if slices.Sort(asked); !slices.Equal(asked, []string{`"one"`, `"two"`}) {
+		t.Errorf("the client is asked %s", asked)
+	}
+}
+
+// A question is not shown again while its answer is on the way to the server, which asks another one meanwhile.
+func TestTask_ServerAsksDuringAnAnswer(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	answered, take := make(chan struct{}), make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.send("1", `{"jsonrpc":"2.0","id":"one","method":"elicitation/create","params":{}}`)
+		<-answered
+		w.send("2", `{"jsonrpc":"2.0","id":"two","method":"elicitation/create","params":{}}`)
+		<-r.Context().Done()
+	})
+	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.Result != nil {
+			close(answered)
+			<-take
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	in, c := s.task(t, taskConfig(up.URL, "x=always"))
+	s.becomes(t, c.Session, mcp.TaskInputRequired)
+	update, made := make(chan rpc.Answer, 1), in.table.Session(c.Session).Call(c.Stream)
+	go func() { update <- s.about(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{}}`) }()
+	waittest.Until(t, "the second question is read", func() bool { return made.Cursor().ID == "2" })
+	for range 100 {
+		s.states(t, c.Session) // it would be asked long before
+	}
+	close(take)
+	wantStatus(t, waittest.Receive(t, "the client is answered", update), http.StatusOK)
+	var asked []string
+	for _, is := range s.states(t, c.Session) {
+		asked = slices.AppendSeq(asked, maps.Keys(is.Requests))
+	}
+	if !slices.Equal(asked, []string{"q1", "q2"}) {
 		t.Errorf("the client is asked %s", asked)
 	}
 }

@@ -49,6 +49,7 @@ type translated struct {
 
 	taskState
 	answering sync.Mutex // while a task's client answers; it comes before mu
+	sending   bool       // its answers are on their way to the server
 
 	first  *call.Call      // whose request the server has; nil without one
 	target *call.Call      // gets what comes; nil while the call is held

@@ -44,9 +44,10 @@ func (t *translated) make() {
 	}
 }
 
-// askTask has the client of a task asked. The caller holds the lock.
+// askTask has the client of a task asked, but not while its answers are sent: updateTask does it then. The caller
+// holds the lock.
 func (t *translated) askTask() {
-	if t.over || len(t.open) == 0 {
+	if t.over || t.sending || len(t.open) == 0 {
 		return
 	}
 	requests, ids := map[string]json.RawMessage{}, map[string]json.RawMessage{}
@@ -89,7 +90,7 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 		_, ok := answers[q.key]
 		return !ok || requests[q.key] == nil // the client has not been asked
 	})
-	if len(answered) > 0 && t.expiry != nil {
+	if t.sending = len(answered) > 0; t.sending && t.expiry != nil {
 		t.expiry.Stop() // the client is in time, however long the server takes
 	}
 	t.mu.Unlock()
@@ -102,14 +103,12 @@ func (t *translated) updateTask(answers translate.Object) (err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was := len(t.open)
+	t.sending = false
 	t.open = slices.DeleteFunc(t.open, func(q question) bool { return taken[q.key] })
 	switch {
 	case t.over:
 		return nil
 	case len(answered) == 0:
-	case len(t.open) == was:
-		t.awaitInput(t.cancelTask)
 	case len(t.open) > 0:
 		t.askTask()
 	default:
