@@ -21,7 +21,8 @@ import (
 // script is what the server sends on one stream: messages, of which the last is a
 // response, and after which of them it cuts the connection.
 type script struct {
-	ids      bool // each has an event ID, and the stream can be resumed
+	ids      bool // the stream can be resumed
+	every    int  // so many after the last one with an event ID the next message has one
 	messages []string
 	cuts     map[int]bool
 }
@@ -56,7 +57,7 @@ func (p *play) send(w *writing, r *http.Request, key string, n int) {
 	}
 	for ; n < len(s.messages); n++ {
 		id := ""
-		if s.ids {
+		if s.ids && (n+1)%s.every == 0 {
 			id = key + "." + strconv.Itoa(n+1)
 		}
 		if r.Context().Err() != nil {
@@ -75,7 +76,7 @@ func (p *play) send(w *writing, r *http.Request, key string, n int) {
 }
 
 func drawScript(rt *rapid.T, key string) *script {
-	s := &script{ids: rapid.Bool().Draw(rt, "ids "+key), cuts: map[int]bool{}}
+	s := &script{ids: rapid.Bool().Draw(rt, "ids "+key), every: rapid.IntRange(1, 4).Draw(rt, "every "+key), cuts: map[int]bool{}}
 	for n := range rapid.IntRange(0, 8).Draw(rt, "notes "+key) {
 		s.messages = append(s.messages, fmt.Sprintf(`{"jsonrpc":"2.0","method":"n","params":{"of":%q,"n":%d}}`, key, n))
 	}

@@ -34,6 +34,7 @@ import (
 type resumable struct {
 	*server
 	step    chan struct{} // each lets the call send one more note; closed, its response
+	ids     int           // so many notes have an event ID
 	serving atomic.Int64
 }
 
@@ -45,7 +46,7 @@ func (r *resumable) left(t *testing.T) {
 
 func newResumable(t *testing.T, notes int) *resumable {
 	t.Helper()
-	r := &resumable{server: newServer(t), step: make(chan struct{})}
+	r := &resumable{server: newServer(t), step: make(chan struct{}), ids: notes}
 	var id string
 	serve := func(w *writing, req *http.Request, from int) {
 		r.serving.Add(1)
@@ -56,7 +57,7 @@ func newResumable(t *testing.T, notes int) *resumable {
 			case <-req.Context().Done():
 				return
 			}
-			w.send(string(rune('a'+n)), note(n))
+			w.send(string(rune('a' + n))[:min(1, max(0, r.ids-n))], note(n))
 		}
 		w.send("end", response(id))
 	}
@@ -154,19 +155,22 @@ func (s *system) records(t *testing.T) *records.Bucket {
 }
 
 func TestRestart_StoresNothingTwice(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
-	name, stream := s.stoppedDuringCall(t, up, 3)
-	// As if the bridge had died before it wrote down the last two.
-	state := must.Value(s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name)))(t)
-	must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}))
-
-	s.start(t, testConfig(up.URL))
-	for range 3 {
-		up.step <- struct{}{}
-	}
-	want := []string{note(0), note(1), note(2), note(3), response("1")}
-	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
+	for _, ids := range []int{4, 1} { // of the server's messages all have an event ID, or only some
+		s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
+		up.ids = ids
+		name, stream := s.stoppedDuringCall(t, up, 3)
+		if ids == 4 { // as if the bridge had died before it wrote down the last two
+			state := must.Value(s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name)))(t)
+			must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}))
+		}
+		s.start(t, testConfig(up.URL))
+		for range 3 {
+			up.step <- struct{}{}
+		}
+		want := []string{note(0), note(1), note(2), note(3), response("1")}
+		if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
+			t.Error(ids, diff)
+		}
 	}
 }
 

@@ -292,7 +292,9 @@ func (c *Call) Moved(id string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
+	if id != c.at.ID { // else the upstream sends again what came since
+		c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
+	}
 }
 
 // Restart forgets how far the upstream's stream has been stored: it replays nothing then.

@@ -46,13 +46,18 @@ type Item struct {
 	Data  []byte
 	ID    string // of the upstream's event, or empty
 	Index int    // of the message in the upstream's event
+	After bool   // the event has no ID: that of the last one stands for it, and the index counts the messages since
 	Final bool
 }
 
 // key returns the idempotency key of an event with an ID: a bridge that resumes the upstream's stream gets the same
 // event again. An upstream that uses an ID twice loses nothing.
 func (it Item) key() (key string, index uint64) {
-	return "id:" + it.ID + "\n" + string(it.Data), uint64(it.Index) //nolint:gosec // an index
+	prefix := "id:"
+	if it.After {
+		prefix = "after:"
+	}
+	return prefix + it.ID + "\n" + string(it.Data), uint64(it.Index) //nolint:gosec // an index
 }
 
 // Put stores an event, and returns its sequence, as long as ctx does not end between two

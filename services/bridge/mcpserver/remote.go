@@ -206,6 +206,8 @@ func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call
 // read stores the messages of an answer, and reports whether there were any. It returns
 // when all requests of c are answered, or with the reason why it cannot go on.
 func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (came bool, err error) {
+	var last string // the cursor
+	since := 0      // how many messages came after it in events without an ID
 	for {
 		in, err := b.Next()
 		if err != nil {
@@ -217,8 +219,16 @@ func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (ca
 			continue // no message: the timer runs on
 		}
 		p.Came()
+		if at := c.Cursor().ID; at != last {
+			last, since = at, 0
+		}
 		for i, data := range in.Messages {
-			if err := c.Take(call.Item{Data: data, ID: in.ID, Index: i}); err != nil {
+			it := call.Item{Data: data, ID: in.ID, Index: i}
+			if in.ID == "" && last != "" {
+				it = call.Item{Data: data, ID: last, After: true, Index: since}
+				since++
+			}
+			if err := c.Take(it); err != nil {
 				return came, err
 			}
 			came = true
