@@ -116,7 +116,8 @@ func (c *Call) HasNamedTask() bool {
 	return c.named
 }
 
-// Repeated reports whether an event of the upstream is one that the log had when the call was taken over.
+// Repeated reports whether an event of the upstream is one that the log had when the call was taken over. An event with
+// an ID comes again once, the others whenever the upstream's stream is resumed before them.
 func (c *Call) Repeated(it Item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +125,12 @@ func (c *Call) Repeated(it Item) bool {
 		return false
 	}
 	key, index := it.key()
-	return c.again[eventlog.MessageID(c.Session.Name, c.Session.Life, c.Stream, key, index)]
+	id := eventlog.MessageID(c.Session.Name, c.Session.Life, c.Stream, key, index)
+	repeated := c.again[id]
+	if !it.After {
+		delete(c.again, id)
+	}
+	return repeated
 }
 
 // isTaskCreated reports whether an event is the response that names a task.
