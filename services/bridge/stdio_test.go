@@ -29,6 +29,7 @@ import (
 	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/must"
@@ -187,10 +188,15 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 	}
 }
 
-// A response may be stored although the bridge stops before it learns that. Then its request has no error, too.
+// A response may be stored although the bridge stops before it learns that. Then its request has no error, too. No other
+// stream is read.
 func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
+	s, hang := newSystem(t, eventlog.Settings{}), newStream(t, "2")
+	var reads atomic.Int64
 	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if bytes.Contains(data, []byte(".CONSUMER.CREATE.")) && bytes.Contains(data, []byte(event.Token(hang))) {
+			reads.Add(1)
+		}
 		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 && bytes.Contains(data, []byte(`"result":{}`)) {
 			copy(data[i+bytes.Index(data[i:], []byte(" _INBOX_")):], " _NOBOX_") // which nobody hears
 		}
@@ -199,11 +205,16 @@ func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
 	cfg.AckTimeout = 100 * time.Millisecond
 	in := s.start(t, cfg)
 	name := s.ready(t)
+	wantStatus(t, s.post(t, name, hang, `{"jsonrpc":"2.0","id":2,"method":"hang"}`), http.StatusAccepted)
 	stream, _ := s.request(t, name, "1", "rubbish")
 	waittest.Until(t, "the response is not acknowledged", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	in.stop()
 	if all, _ := s.read(t, name, stream); !slices.Equal(all, []string{response("1")}) {
 		t.Errorf("the stream has %v", all)
+	}
+	wantError(t, s.finished(t, name, hang), 1, "2")
+	if n := reads.Load(); n != 0 {
+		t.Errorf("the stream of a call without a response was read %d times", n)
 	}
 }
 

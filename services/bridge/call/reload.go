@@ -53,6 +53,10 @@ func (c *Call) Reload(ctx context.Context) bool {
 	return err == nil && !over
 }
 
+// IsUnknown reports whether the last event of the stream may be stored though the log did not acknowledge it before the
+// service stopped.
+func (c *Call) IsUnknown() bool { return c.out.unknown }
+
 // ReloadOnce is one attempt to read that. final says that the log has the last event.
 func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	s := c.Session.Host

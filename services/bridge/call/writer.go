@@ -30,6 +30,7 @@ type Writer struct {
 	nonce                 string          // of the keys of what has no ID of its own
 	index                 uint64
 	Last                  uint64          // the sequence that the next event comes after
+	unknown               bool            // whether the last event is stored
 	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
 }
 
@@ -113,6 +114,7 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		w.host.Log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
 		select {
 		case <-ctx.Done():
+			w.unknown = true
 			return 0, context.Cause(ctx)
 		case <-w.over:
 			return 0, ErrClosed

@@ -180,8 +180,10 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 		return err
 	}
 	for _, c := range h.streams() {
-		if _, err := c.ReloadOnce(ctx); err != nil { // a response may be stored without an answer of the log
-			return err
+		if c.IsUnknown() { // it may be a response
+			if _, err := c.ReloadOnce(ctx); err != nil {
+				return err
+			}
 		}
 		c.End(upstream.ErrExited)
 	}
