@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +87,8 @@ type instance struct {
 	stop func()
 	// ended gets what Run has returned.
 	ended chan error
+	// confirm is called in place of [standby.Name.Confirm], unless it is nil.
+	confirm atomic.Pointer[func(context.Context) error]
 }
 
 // start runs a bridge, and waits until it has taken over the sessions of the one before.
@@ -106,13 +109,19 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
 	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers
 	service.host.Pauses.For = time.Hour          // and no pause is one of the machine's
+	ended := make(chan error, 1)
+	in := &instance{Service: service, env: env, b: b, ended: ended}
+	service.host.Confirm = func(ctx context.Context) error {
+		if confirm := in.confirm.Load(); confirm != nil {
+			return (*confirm)(ctx)
+		}
+		return service.name.Confirm(ctx)
+	}
 	for _, f := range set {
 		f(service)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
 	go func() { ended <- service.Run(ctx) }()
-	in := &instance{Service: service, env: env, b: b, ended: ended}
 	in.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -89,8 +89,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 }
 
 // losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
-// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on. It must be
-// called before the bridge has a session, whose goroutines ask for the name.
+// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
 func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
 	after, looked := in.losesNameAfter()
 	return func() { after(0) }, looked
@@ -101,7 +100,7 @@ func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan stru
 	var left atomic.Int64
 	left.Store(math.MaxInt64)
 	looks := make(chan struct{}, 1)
-	in.host.Confirm = func(context.Context) error {
+	in.confirm.Store(new(func(context.Context) error {
 		if left.Add(-1) >= 0 {
 			return nil
 		}
@@ -110,7 +109,7 @@ func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan stru
 		default:
 		}
 		return host.ErrReplaced
-	}
+	}))
 	return left.Store, looks
 }
 
@@ -304,13 +303,13 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 func TestCheck_RequestWaitsForTheName(t *testing.T) {
 	s, up, in, name := begun(t)
 	first, goOn, looked := make(chan struct{}), make(chan struct{}), atomic.Bool{}
-	in.host.Confirm = func(context.Context) error {
+	in.confirm.Store(new(func(context.Context) error {
 		if looked.CompareAndSwap(false, true) {
 			close(first)
 			<-goOn
 		}
 		return nil
-	}
+	}))
 	stream, answer := newStream(t, "1"), make(chan rpc.Answer, 1)
 	go func() { answer <- s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) }()
 	waittest.Receive(t, "the request waits", first)

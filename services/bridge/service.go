@@ -137,7 +137,9 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 	if err != nil {
 		return leave, err
 	}
-	s.host.Confirm = s.name.Confirm
+	if s.host.Confirm == nil { // no test has set it
+		s.host.Confirm = s.name.Confirm
+	}
 	s.table.Owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
 	s.stateless.Records = s.records
 	return claimed, s.takeOver(ctx)

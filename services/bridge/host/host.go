@@ -116,8 +116,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 			Doubt: 90 * time.Second, Now: clocks.New(time.Now), Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
 			After: time.After,
 		},
-		Confirm: func(context.Context) error { return nil },
-		traces:  env.Traces, troubles: logrepeat.New(env.Log),
+		traces: env.Traces, troubles: logrepeat.New(env.Log),
 	}
 	h.Answers.Each(AnswerBytes)
 	metric.GaugeFunc(env.Metrics, "rejoin_bridge_processes", "Processes of the MCP server that run.", func() float64 { return float64(h.Processes.Used()) })
