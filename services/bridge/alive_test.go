@@ -135,7 +135,7 @@ func TestBridge_NameIsTakenDuringAPause(t *testing.T) {
 
 	stream, _ = s.request(t, name, "2", "hang")
 	for range 8 {
-		s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
+		s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream})
 	}
 	if all, final := s.read(t, name, stream); final {
 		t.Errorf("the call was ended with %v", all)

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// receive answers calls until ctx ends.
+// receive answers edges until ctx ends.
 func (s *Service) receive(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -26,14 +26,14 @@ func (s *Service) receive(ctx context.Context) {
 	}
 }
 
-// accept answers a call, in a goroutine of its own.
+// accept answers an edge, in a goroutine of its own.
 func (s *Service) accept(msg *nats.Msg) {
 	if msg.Subject == host.ChangedSubject {
 		s.host.HearChange(string(msg.Data))
 		return
 	}
 	begun := time.Now()
-	c, err := rpc.ParseCall(msg)
+	c, err := rpc.ParseAsk(msg)
 	respond := func(a rpc.Answer) {
 		s.host.Metrics.Answered(c.Action, a.Status)
 		s.host.Metrics.AcceptSeconds.Observe(time.Since(begun).Seconds())
@@ -77,7 +77,7 @@ func (s *Service) accept(msg *nats.Msg) {
 }
 
 // answer does what an edge asks for.
-func (s *Service) answer(c rpc.Call) rpc.Answer {
+func (s *Service) answer(c rpc.Ask) rpc.Answer {
 	switch {
 	case c.Action == rpc.Open:
 		return s.openSession(c)
@@ -124,10 +124,10 @@ func (s *Service) serveOpenCalls() {
 	}
 }
 
-// shareOf returns whose share a call of an edge is of: that of its session, or of the one that it begins.
+// shareOf returns whose share it is of what an edge asks: that of its session, or of the one that it begins.
 // What ends something, or asks about it, is nobody's: it frees what the client has, or keeps it from being
 // taken for abandoned.
-func (s *Service) shareOf(c rpc.Call) string {
+func (s *Service) shareOf(c rpc.Ask) string {
 	if c.Action == rpc.Check || c.Action == rpc.Cancel || c.Action == rpc.End {
 		return ""
 	}

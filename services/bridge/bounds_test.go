@@ -123,7 +123,7 @@ func TestModernServer_LongInstructions(t *testing.T) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"` + text + `"}}`)
 	})
 	name := uuid.NewString()
-	if a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
+	if a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
 		t.Errorf("initialize is answered %d %.500s", a.Status, a.Data)
 	}
 	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)

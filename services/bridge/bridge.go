@@ -3,7 +3,7 @@
 //
 // Its packages, each of which imports only those further down:
 //
-//	bridge     starts, stops, takes over sessions, and hands each call of an edge on
+//	bridge     starts, stops, takes over sessions, and hands on what edges ask
 //	stateless  serves the calls of clients without sessions
 //	sessions   has the sessions of clients; mcpserver is their side of the MCP server
 //	call       takes what the server sends for a request into the log
@@ -30,7 +30,7 @@ import (
 
 // Service is the bridge. It is safe for concurrent use.
 //
-//	New ──▶ Service ── Run ──▶ receive: takes calls from NATS, a goroutine for each
+//	New ──▶ Service ── Run ──▶ receive: takes what edges ask from NATS, a goroutine for each
 //	                   │         ├─ open ──▶ sessions.Session
 //	                   │         ├─ Request ──▶ stateless.Calls
 //	                   │         └─ Post, End, Check, Cancel ──▶ its session
@@ -40,7 +40,7 @@ import (
 //	                   ├─────▶ reconcile: ends sessions that were ended elsewhere
 //	                   └─────▶ what the sessions run, see [sessions.Session]
 //
-// When Run's context ends, calls are taken no more; then life ends, and with it all
+// When Run's context ends, edges are answered no more; then life ends, and with it all
 // waiting for the upstream, which is not told: the next bridge continues.
 type Service struct {
 	host      *host.Host
@@ -52,7 +52,7 @@ type Service struct {
 	name    *standby.Name   // likewise
 
 	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
-	handling *quota.Pool    // calls of edges that are not answered yet
+	handling *quota.Pool    // edges that are not answered yet
 
 	taken atomic.Bool // the sessions of the bridge before are taken over
 }

@@ -98,7 +98,7 @@ func TestCheckCalls_AnsweredCall(t *testing.T) {
 	s, _, _, name := begun(t)
 	stream := newStream(t, "1", "2")
 	must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}))(t)
-	s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream})
+	s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream})
 	wantError(t, s.finished(t, name, stream), 2, "2")
 }
 
@@ -126,7 +126,7 @@ func TestOpenSession_TooLate(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.OpenTimeout = 6 * time.Second // the session has begun by then
 	s.start(t, cfg)
-	wantStatus(t, s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusGatewayTimeout)
+	wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusGatewayTimeout)
 	waittest.Until(t, "it has ended", func() bool { return slices.Equal(up.ended(), []string{"left-behind"}) })
 }
 
@@ -148,7 +148,7 @@ func TestSessionID_Invalid(t *testing.T) {
 			w.json(response(string(m.ID)))
 		})
 		in := s.start(t, testConfig(up.URL))
-		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusBadGateway)
+		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusBadGateway)
 		in.stop()
 	}
 }
@@ -343,7 +343,7 @@ func TestListen_NotFound(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 		}
 	})
-	h.Up.Listen(t.Context(), call.NewStandalone(h.Session, nil), func() http.Header { return nil })
+	h.Up.Listen(t.Context(), call.NewStandalone(h.Scope, nil), func() http.Header { return nil })
 	if early.Load() || !h.HasEnded() || gets.Load() != 3 {
 		t.Errorf("ended before there was a stream: %t, after it: %t, with %d requests", early.Load(), h.HasEnded(), gets.Load())
 	}

@@ -40,7 +40,7 @@ func TestListen_ServerMessages(t *testing.T) {
 func TestInitialize_ResponseStream(t *testing.T) {
 	s, _, in := bridged(t, newServer(t))
 	stream := newStream(t, "0")
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
+	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "legacy", Stream: stream, Data: []byte(initialize)})
 	wantStatus(t, a, http.StatusOK)
 	if diff := cmp.Diff([]string{string(a.Data)}, s.finished(t, "legacy", stream)); diff != "" {
 		t.Error(diff)

@@ -119,7 +119,7 @@ func (s *system) checked(t *testing.T, name, stream string) []string {
 	waittest.Until(t, "the stream "+stream+" is finished", func() (final bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, _ = rpc.Call{Action: rpc.Check, Session: name, Stream: stream}.Do(ctx, s.b.Conn)
+		_, _ = rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}.Do(ctx, s.b.Conn)
 		all, final = s.read(t, name, stream)
 		return final
 	})
@@ -140,7 +140,7 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 	name := s.ready(t)
 	for range rounds {
 		waittest.Until(t, "the bridge has the session", func() bool {
-			return s.do(t, rpc.Call{Action: rpc.Check, Session: name}).Status == http.StatusAccepted
+			return s.do(t, rpc.Ask{Action: rpc.Check, Session: name}).Status == http.StatusAccepted
 		})
 		before := up.sent.Load()
 		streams, asking := map[string]string{}, sync.WaitGroup{}
@@ -154,7 +154,7 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 			asking.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				call := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
+				call := rpc.Ask{Action: rpc.Post, Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"count"}`, id)}
 				_, _ = call.Do(ctx, s.b.Conn) // killed, it does not answer
 			})
 		}

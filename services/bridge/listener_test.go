@@ -26,7 +26,7 @@ func listens(up *server) *server {
 }
 
 // listenedTo returns what a client that listens has received, as soon as that is n messages.
-func (s *system) listenedTo(t testing.TB, c rpc.Call, n int) (all []string) {
+func (s *system) listenedTo(t testing.TB, c rpc.Ask, n int) (all []string) {
 	t.Helper()
 	waittest.Until(t, fmt.Sprintf("%d messages are stored", n), func() bool {
 		all, _ = s.read(t, c.Session, c.Stream)
@@ -45,7 +45,7 @@ func TestListen_Tasks(t *testing.T) {
 			c.Owner = "alice"
 			s.created(t, c)
 			own, unknown := mcp.TaskID(c.Session), mcp.TaskID("5b3c9a52-8a4b-4b0e-9a0e-000000000000")
-			listen := func(owner string) rpc.Call {
+			listen := func(owner string) rpc.Ask {
 				l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q,%q,%q]}`, own, own, unknown), tasks)
 				l.Owner = owner
 				wantStatus(t, s.do(t, l), http.StatusAccepted)
@@ -116,7 +116,7 @@ func TestListen_Again(t *testing.T) {
 				w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{}}`)
 			})
 			up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
-			listen := func(id, owner, filter string) rpc.Call {
+			listen := func(id, owner, filter string) rpc.Ask {
 				l := statelessCall(t, id, mcp.MethodListen, `"notifications":{`+filter+`}`, "")
 				l.Owner = owner
 				wantStatus(t, s.do(t, l), http.StatusAccepted)

@@ -140,7 +140,7 @@ func (in *instance) metric(t testing.TB, name string, labels ...string) float64 
 }
 
 // do asks the bridge as an edge does, again while no bridge listens.
-func (s *system) do(t testing.TB, c rpc.Call) rpc.Answer {
+func (s *system) do(t testing.TB, c rpc.Ask) rpc.Answer {
 	t.Helper()
 	var a rpc.Answer
 	waittest.Until(t, "a bridge answers", func() (ok bool) {
@@ -164,14 +164,14 @@ const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"pro
 // opening asks for a session.
 func (s *system) opening(t testing.TB) rpc.Answer {
 	t.Helper()
-	return s.do(t, rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
+	return s.do(t, rpc.Ask{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
 }
 
 // open makes a session.
 func (s *system) open(t testing.TB) string {
 	t.Helper()
 	name := uuid.NewString()
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(initialize)})
+	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)})
 	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
 		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
 	}
@@ -205,12 +205,12 @@ func bridged(t testing.TB, before *server) (s *system, up *server, in *instance)
 // end ends a session.
 func (s *system) end(t testing.TB, name string) {
 	t.Helper()
-	wantStatus(t, s.do(t, rpc.Call{Action: rpc.End, Session: name}), http.StatusNoContent)
+	wantStatus(t, s.do(t, rpc.Ask{Action: rpc.End, Session: name}), http.StatusNoContent)
 }
 
 func (s *system) post(t testing.TB, name, stream, data string) rpc.Answer {
 	t.Helper()
-	return s.do(t, rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(data)})
+	return s.do(t, rpc.Ask{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(data)})
 }
 
 // request posts a request with an ID and a method, and returns its stream.

@@ -114,7 +114,7 @@ func TestHeaders_Forwarded(t *testing.T) {
 	s.start(t, cfg)
 	name := s.ready(t)
 	stream := newStream(t, "1")
-	s.do(t, rpc.Call{
+	s.do(t, rpc.Ask{
 		Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"x"}`),
 		Header: http.Header{"Accept-Language": {"de"}, "Authorization": {"Bearer a"}, "Cookie": {"a"}, "X-Key": {"mine"}, upstream.HeaderVersion: {"2025-06-18"}},
 	})
@@ -160,7 +160,7 @@ func TestCalls_Concurrent(t *testing.T) {
 			stream := newStream(t, id)
 			ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
 			defer cancel()
-			a, err := rpc.Call{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"some"}`)}.Do(ctx, s.b.Conn)
+			a, err := rpc.Ask{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"some"}`)}.Do(ctx, s.b.Conn)
 			if err != nil || a.Status != http.StatusAccepted {
 				t.Errorf("it was answered %d, %v", a.Status, err)
 				return

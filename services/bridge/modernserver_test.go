@@ -31,7 +31,7 @@ import (
 func (s *system) begin(t testing.TB) string {
 	t.Helper()
 	name := uuid.NewString()
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: name, Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{}}`, 1))})
+	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{}}`, 1))})
 	want := `{"id":0,"jsonrpc":"2.0","result":{"capabilities":{"tools":{"listChanged":true}},"protocolVersion":"2025-11-25","serverInfo":{"name":"s","version":"1"}}}`
 	if a.Status != http.StatusOK || string(a.Data) != want {
 		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
@@ -228,7 +228,7 @@ func TestCall_CancelledBeforeItWaits(t *testing.T) {
 	in := s.start(t, testConfig(newModern(t).URL))
 	ids := []json.RawMessage{[]byte("1"), []byte("2")}
 	for n, want := range []error{nil, nil, upstream.ErrCancelled} {
-		c := call.New(in.table.Session(s.begin(t)).Session, newStream(t, "1", "2"), ids)
+		c := call.New(in.table.Session(s.begin(t)).Scope, newStream(t, "1", "2"), ids)
 		c.CancelAtOnce = true
 		for _, id := range ids[:n] {
 			c.Cancel(rpc.IDKey(id))

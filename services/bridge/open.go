@@ -16,7 +16,7 @@ import (
 
 // openSession hands over an initialize request, and makes the session when the upstream
 // has accepted it.
-func (s *Service) openSession(c rpc.Call) rpc.Answer {
+func (s *Service) openSession(c rpc.Ask) rpc.Answer {
 	m, err := rpc.ParseMessage(c.Data)
 	if err != nil || !m.IsRequest() || !m.Is(rpc.MethodInitialize) {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "this is not an initialize request")
@@ -64,7 +64,7 @@ func (s *Service) openSession(c rpc.Call) rpc.Answer {
 }
 
 // register opens the session in the log, begins to answer for it and returns its life.
-func (s *Service) register(ctx context.Context, c rpc.Call, d mcpserver.Connected) (life string, err error) {
+func (s *Service) register(ctx context.Context, c rpc.Ask, d mcpserver.Connected) (life string, err error) {
 	data, err := json.Marshal(s.server.Metadata(d))
 	if err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func (s *Service) register(ctx context.Context, c rpc.Call, d mcpserver.Connecte
 	h.Up = d.Up
 	h.Remember(c.Header)
 	if d.Attach != nil {
-		d.Attach(h.Session)
+		d.Attach(h.Scope)
 	}
 	err = h.Hold(ctx)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 				w.send("", response(m.ID))
 			})
 			s.start(t, testConfig(up.URL))
-			for _, c := range []rpc.Call{
+			for _, c := range []rpc.Ask{
 				{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)},
 				statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, ""),
 			} {

@@ -41,7 +41,7 @@ func withTasks(t testing.TB) *server {
 }
 
 // owned is a request of a principal.
-func owned(t testing.TB, owner, method, params string) rpc.Call {
+func owned(t testing.TB, owner, method, params string) rpc.Ask {
 	t.Helper()
 	c := statelessCall(t, "1", method, params, tasks)
 	c.Owner = owner

@@ -67,7 +67,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	late, before := newStream(t, "2"), s.b.Conn.Stats().OutMsgs
 	answers := make(chan rpc.Answer, 1)
 	go func() {
-		call := rpc.Call{Action: rpc.Post, Session: name, Stream: late, Data: []byte(`{"jsonrpc":"2.0","id":2,"method":"late"}`)}
+		call := rpc.Ask{Action: rpc.Post, Session: name, Stream: late, Data: []byte(`{"jsonrpc":"2.0","id":2,"method":"late"}`)}
 		a, err := call.Do(waittest.Context(t), s.b.Conn)
 		if err != nil {
 			t.Error(err)
@@ -165,7 +165,7 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 			wantStatus(t, s.do(t, c), http.StatusAccepted)
 			waittest.Until(t, "the server has the request", func() bool { return up.posted(mcp.MethodCallTool) == 1 })
-			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+			s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 			h := in.table.Session(c.Session)
 			lose()
 			waittest.Until(t, "the grace is over", func() bool { in.patrol(true); return h.HasEnded() })
@@ -197,10 +197,10 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 func TestSession_OpenedWithoutTheName(t *testing.T) {
 	for _, tt := range []struct {
 		up     *server
-		call   rpc.Call
+		call   rpc.Ask
 		status int
 	}{
-		{newServer(t), rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}, http.StatusServiceUnavailable},
+		{newServer(t), rpc.Ask{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}, http.StatusServiceUnavailable},
 		{newModern(t), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, ""), http.StatusGatewayTimeout}, // the tool has begun
 	} {
 		s := newSystem(t, eventlog.Settings{})
@@ -244,7 +244,7 @@ func TestSession_ChangedWithoutTheName(t *testing.T) {
 		"subscription": func(t *testing.T, s *system) (*instance, string, func()) {
 			in := s.start(t, testConfig(withSubscriptions(t).URL))
 			h := in.table.Session(s.open(t))
-			c := rpc.Call{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"x:"}}`)}
+			c := rpc.Ask{Action: rpc.Post, Session: h.Name, Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"x:"}}`)}
 			return in, h.Name, func() { h.Post(c) }
 		},
 	} {
@@ -287,9 +287,9 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 	in := s.start(t, testConfig(up.URL))
 	h := in.table.Session(s.ready(t))
 	checked := make(chan rpc.Answer)
-	go func() { checked <- h.Check(rpc.Call{Action: rpc.Check, Session: h.Name, Stream: stream}) }()
+	go func() { checked <- h.Check(rpc.Ask{Action: rpc.Check, Session: h.Name, Stream: stream}) }()
 	waittest.Receive(t, "the log is asked for the call's end", asking)
-	wantStatus(t, h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}), http.StatusAccepted)
+	wantStatus(t, h.Post(rpc.Ask{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}), http.StatusAccepted)
 	close(answer)
 	wantStatus(t, waittest.Receive(t, "the check is answered", checked), http.StatusAccepted)
 	close(goOn)
@@ -313,7 +313,7 @@ func TestCheck_RequestWaitsForTheName(t *testing.T) {
 	stream, answer := newStream(t, "1"), make(chan rpc.Answer, 1)
 	go func() { answer <- s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) }()
 	waittest.Receive(t, "the request waits", first)
-	wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
+	wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	close(goOn)
 	wantStatus(t, waittest.Receive(t, "the request is answered", answer), http.StatusAccepted)
 	if all := s.finished(t, name, stream); !slices.Equal(all, []string{response("1")}) || up.posted("quick") != 1 {

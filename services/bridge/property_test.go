@@ -173,7 +173,7 @@ func TestLog_EqualsServerMessages(t *testing.T) {
 				rt.Fatalf("the stream of %s ended after %d with %s", key, n, all[n])
 			}
 		}
-		if a := s.do(t, rpc.Call{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
+		if a := s.do(t, rpc.Ask{Action: rpc.End, Session: name}); a.Status != http.StatusNoContent {
 			rt.Fatalf("the end was answered %d", a.Status)
 		}
 	})

@@ -75,7 +75,7 @@ const callWork = `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"nam
 
 func (s *system) openAsked(t *testing.T) string {
 	t.Helper()
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{"form":{}}}`, 1))})
+	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{"form":{}}}`, 1))})
 	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
 		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
 	}

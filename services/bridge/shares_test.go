@@ -23,7 +23,7 @@ import (
 func (s *system) openAs(t *testing.T, owner, client string) (name string, a rpc.Answer) {
 	t.Helper()
 	name = uuid.NewString()
-	return name, s.do(t, rpc.Call{Action: rpc.Open, Session: name, Owner: owner, Client: client, Data: []byte(initialize)})
+	return name, s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Owner: owner, Client: client, Data: []byte(initialize)})
 }
 
 func wantBusy(t *testing.T, a rpc.Answer) {
@@ -64,7 +64,7 @@ func TestAttackProcessesTakenByOneClient(t *testing.T) {
 			wantBusy(t, a)
 			// What ends is given back.
 			for _, name := range own {
-				s.do(t, rpc.Call{Action: rpc.End, Session: name})
+				s.do(t, rpc.Ask{Action: rpc.End, Session: name})
 			}
 			waittest.Until(t, "the processes have ended", func() bool { return in.metric(t, "processes") == 2 })
 			if _, a := s.openAs(t, mallory[0], mallory[1]); a.Status != http.StatusOK {
@@ -237,7 +237,7 @@ func TestSpares_OutputEnds(t *testing.T) {
 		return ready == 0 && starting == 0 && in.metric(t, "processes") == 0
 	})
 	h := in.table.New(c.Session, c.Life, "", "")
-	if spare.Attach(h.Session); !h.HasEnded() {
+	if spare.Attach(h.Scope); !h.HasEnded() {
 		t.Error("the session has no process, and does not end")
 	}
 }
@@ -266,7 +266,7 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	} else {
 		s.finished(t, alice, stream)
 	}
-	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	s.do(t, rpc.Ask{Action: rpc.End, Session: mallory})
 	waittest.Until(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
@@ -283,7 +283,7 @@ func TestAttackWaitsTakenByOneClient(t *testing.T) {
 	s.start(t, cfg)
 	mallory, _ := s.openAs(t, "mallory", "")
 	alice, _ := s.openAs(t, "alice", "")
-	note := rpc.Call{Action: rpc.Post, Session: mallory, Data: []byte(`{"jsonrpc":"2.0","method":"hang"}`)}
+	note := rpc.Ask{Action: rpc.Post, Session: mallory, Data: []byte(`{"jsonrpc":"2.0","method":"hang"}`)}
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	for range 6 {
@@ -323,7 +323,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	wantBusy(t, a)
 	// What frees something, or keeps a call from being taken for abandoned, is in nobody's share.
 	for _, a := range []rpc.Answer{
-		s.do(t, rpc.Call{Action: rpc.Check, Session: mallory, Stream: newStream(t, "0")}),
+		s.do(t, rpc.Ask{Action: rpc.Check, Session: mallory, Stream: newStream(t, "0")}),
 		s.post(t, mallory, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}`),
 		s.post(t, mallory, "", `{"jsonrpc":"2.0","id":1,"result":{}}`),
 	} {
@@ -337,7 +337,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	} else {
 		s.finished(t, alice, stream)
 	}
-	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	s.do(t, rpc.Ask{Action: rpc.End, Session: mallory})
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
 }
 
@@ -356,7 +356,7 @@ func TestAttackAnswersTakeTheMemory(t *testing.T) {
 	})
 	mallory, _ := s.openAs(t, "mallory", "")
 	alice, _ := s.openAs(t, "alice", "")
-	large := rpc.Call{Action: rpc.Post, Session: mallory, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"text":%q}}`, strings.Repeat("x", 700<<10))}
+	large := rpc.Ask{Action: rpc.Post, Session: mallory, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":{"text":%q}}`, strings.Repeat("x", 700<<10))}
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	refused := make(chan rpc.Answer, 12)
@@ -381,6 +381,6 @@ func TestAttackAnswersTakeTheMemory(t *testing.T) {
 	} else {
 		s.finished(t, alice, stream)
 	}
-	s.do(t, rpc.Call{Action: rpc.End, Session: mallory})
+	s.do(t, rpc.Ask{Action: rpc.End, Session: mallory})
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 0 && in.host.Answers.Used() == 0 })
 }

@@ -31,7 +31,7 @@ import (
 )
 
 // statelessCall returns a call of a client without sessions.
-func statelessCall(t testing.TB, id, method, params, meta string) rpc.Call {
+func statelessCall(t testing.TB, id, method, params, meta string) rpc.Ask {
 	t.Helper()
 	if meta == "" {
 		meta = `"io.modelcontextprotocol/clientCapabilities":{}`
@@ -40,7 +40,7 @@ func statelessCall(t testing.TB, id, method, params, meta string) rpc.Call {
 		params += ","
 	}
 	data := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, id, method, params, meta)
-	return rpc.Call{
+	return rpc.Ask{
 		Action: rpc.Request, Session: uuid.NewString(), Life: session.NewLife(), Stream: newStream(t, id), Data: []byte(data),
 		Header: http.Header{mcp.HeaderVersion: {mcp.Modern}, mcp.HeaderMethod: {method}, "Mcp-Param-Region": {"north"}},
 	}
@@ -387,7 +387,7 @@ func TestStateless_ClientGoes(t *testing.T) {
 		if a := s.do(t, c); a.Status != http.StatusAccepted {
 			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
 		}
-		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
 		waittest.Receive(t, name+": the server's request has ended", gone)
 		s.wantState(t, c.Session, session.Closed)
 		if name == "earlier" && up.posted("notifications/cancelled") != 1 {
@@ -420,7 +420,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		})
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
-		s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 		if in.table.Waiting() != 1 {
 			t.Error("the call does not wait for its client")
 		}
@@ -440,7 +440,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		case "asked":
 			h := in.table.Session(c.Session)
 			looks(h, in.host.Config.CancelGrace)
-			s.do(t, rpc.Call{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
+			s.do(t, rpc.Ask{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
 			if in.table.Waiting() != 0 || h.IsOrphaned() {
 				t.Error("the call is cancelled")
 			}
@@ -469,7 +469,7 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	second := first.Add(time.Minute)
 	about := func(action rpc.Action, since time.Time) {
 		t.Helper()
-		wantStatus(t, s.do(t, rpc.Call{Action: action, Session: c.Session, Stream: c.Stream, Since: since, Resumable: action == rpc.Cancel}), http.StatusAccepted)
+		wantStatus(t, s.do(t, rpc.Ask{Action: action, Session: c.Session, Stream: c.Stream, Since: since, Resumable: action == rpc.Cancel}), http.StatusAccepted)
 	}
 	about(rpc.Check, first)
 	about(rpc.Check, second)
@@ -504,7 +504,7 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	r, _ := s.ask(t, c)
 	h := in.table.Session(c.Session)
-	s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	if looks(h, time.Hour); h.IsOrphaned() {
 		t.Fatal("a call that waits for its client is cancelled")
 	}
@@ -564,7 +564,7 @@ type required struct {
 }
 
 // ask makes a call, and returns what it is asked.
-func (s *system) ask(t testing.TB, c rpc.Call) (required, rpc.Answer) {
+func (s *system) ask(t testing.TB, c rpc.Ask) (required, rpc.Answer) {
 	t.Helper()
 	a := s.do(t, c)
 	data := a.Data
@@ -580,7 +580,7 @@ func (s *system) ask(t testing.TB, c rpc.Call) (required, rpc.Answer) {
 }
 
 // repeated returns a call that is made again, with an answer to each question.
-func repeated(t testing.TB, c rpc.Call, id string, r required, answer string) rpc.Call {
+func repeated(t testing.TB, c rpc.Ask, id string, r required, answer string) rpc.Ask {
 	t.Helper()
 	state, ours, err := mcp.ParseState(r.Result.RequestState)
 	if err != nil || !ours {
@@ -667,13 +667,13 @@ func TestTranslated_StateOfAnother(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
 	c.Owner = "anna"
 	asked, _ := s.ask(t, c)
-	for name, change := range map[string]func(*rpc.Call){
-		"user":      func(c *rpc.Call) { c.Owner = "berta" },
-		"anonymous": func(c *rpc.Call) { c.Owner = "" },
-		"arguments": func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), `"n":5`, `"n":6`, 1)) },
-		"method":    func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), "tools/call", "prompts/get", 1)) },
-		"more":      func(c *rpc.Call) { c.Data = []byte(strings.Replace(string(c.Data), `"name"`, `"more":1,"name"`, 1)) },
-		"round": func(c *rpc.Call) {
+	for name, change := range map[string]func(*rpc.Ask){
+		"user":      func(c *rpc.Ask) { c.Owner = "berta" },
+		"anonymous": func(c *rpc.Ask) { c.Owner = "" },
+		"arguments": func(c *rpc.Ask) { c.Data = []byte(strings.Replace(string(c.Data), `"n":5`, `"n":6`, 1)) },
+		"method":    func(c *rpc.Ask) { c.Data = []byte(strings.Replace(string(c.Data), "tools/call", "prompts/get", 1)) },
+		"more":      func(c *rpc.Ask) { c.Data = []byte(strings.Replace(string(c.Data), `"name"`, `"more":1,"name"`, 1)) },
+		"round": func(c *rpc.Ask) {
 			c.Data = []byte(strings.Replace(string(c.Data), asked.Result.RequestState, asked.Result.RequestState+"X", 1))
 		},
 	} {
@@ -768,7 +768,7 @@ func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 }
 
 // hasOne waits until the log has an event of a call.
-func (s *system) hasOne(t *testing.T, c rpc.Call) {
+func (s *system) hasOne(t *testing.T, c rpc.Ask) {
 	t.Helper()
 	waittest.Until(t, "the call is written down", func() bool {
 		all, _ := s.read(t, c.Session, c.Stream)

@@ -170,7 +170,7 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 				t.Helper()
 				stream = newStream(t, id)
 				data := `{"jsonrpc":"2.0","id":` + id + `,"method":"progress","params":{"_meta":{"progressToken":` + id + `}}}`
-				wantStatus(t, h.Post(rpc.Call{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(data)}), http.StatusAccepted)
+				wantStatus(t, h.Post(rpc.Ask{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(data)}), http.StatusAccepted)
 				return stream
 			}
 			end := begin(link, &lost)
@@ -345,7 +345,7 @@ func TestProcesses_TooMany(t *testing.T) {
 	cfg.MaxProcesses = 1
 	s.start(t, cfg)
 	s.open(t)
-	a := s.do(t, rpc.Call{Action: rpc.Open, Session: "other", Data: []byte(initialize)})
+	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "other", Data: []byte(initialize)})
 	if a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 		t.Errorf("one more was answered %d", a.Status)
 	}
@@ -357,7 +357,7 @@ func TestProcess_CommandIsNotAServer(t *testing.T) {
 		cfg := stdioConfig(t)
 		cfg.UpstreamCommand = command
 		in := s.start(t, cfg)
-		a := s.do(t, rpc.Call{Action: rpc.Open, Session: "s", Data: []byte(initialize)})
+		a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "s", Data: []byte(initialize)})
 		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "0" {
 			t.Errorf("%s was answered %d %s", command, a.Status, a.Data)
 		}
@@ -436,7 +436,7 @@ func TestAttackStdioServerReadsFiles(t *testing.T) {
 		t.Helper()
 		in := s.start(t, cfg)
 		defer in.stop()
-		a := s.do(t, rpc.Call{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
+		a := s.do(t, rpc.Ask{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)})
 		var m struct{ Result struct{ Found string } }
 		if err := json.Unmarshal(a.Data, &m); err != nil || a.Status != http.StatusOK {
 			t.Fatalf("%d %s, %v", a.Status, a.Data, err)

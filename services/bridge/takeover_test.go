@@ -237,7 +237,7 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 		want     string
 	}{{"", false, ""}, {"e1", false, "e3 e2 "}, {"e1", true, "e3 e2 e1 "}} {
 		ids, _ := rpc.RequestIDs(stream)
-		of := call.NewSession(in.host, name, h.Life, h)
+		of := call.NewScope(in.host, name, h.Life, h)
 		of.OnDemand = tt.onDemand
 		c := call.New(of, stream, ids)
 		c.StartAt(call.Cursor{ID: tt.id, Sequence: first})
@@ -264,7 +264,7 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 // questions takes each message for a question that is not stored yet.
 type questions struct {
 	call.Receiver
-	of *call.Session
+	of *call.Scope
 }
 
 func (q questions) Take(rpc.Message, call.Item) error {
@@ -276,7 +276,7 @@ func (q questions) Take(rpc.Message, call.Item) error {
 func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 	_, _, in, name := begun(t)
 	h := in.table.Session(name)
-	c := call.New(call.NewSession(in.host, name, h.Life, h), newStream(t, "1"), nil)
+	c := call.New(call.NewScope(in.host, name, h.Life, h), newStream(t, "1"), nil)
 	c.To = questions{of: c.Session}
 	for _, id := range []string{"e1", "e2"} {
 		c.Session.Asking.Store(false) // the one before is stored
@@ -334,7 +334,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 	s, _, in, name := begun(t)
 	stream := newStream(t, "1", `"b"`)
 	for range 2 {
-		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
+		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	}
 	wantError(t, s.finished(t, name, stream), 2, `"b"`)
 	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {
@@ -354,7 +354,7 @@ func TestCheckCalls_PartOfABatch(t *testing.T) {
 	}})}
 	in := s.start(t, testConfig(up.URL))
 	h, stream, ended := in.table.Session(s.ready(t)), newStream(t, "1", `"b"`), make(chan struct{})
-	killed := call.NewSession(in.host, h.Name, h.Life, h)
+	killed := call.NewScope(in.host, h.Name, h.Life, h)
 	go func() {
 		defer close(ended)
 		ids, _ := rpc.RequestIDs(stream)
@@ -366,7 +366,7 @@ func TestCheckCalls_PartOfABatch(t *testing.T) {
 	killed.Stop(host.ErrEnded)
 	waittest.Receive(t, "the check ends", ended)
 	lost.Store(false)
-	wantStatus(t, h.Check(rpc.Call{Action: rpc.Check, Session: h.Name, Stream: stream}), http.StatusAccepted)
+	wantStatus(t, h.Check(rpc.Ask{Action: rpc.Check, Session: h.Name, Stream: stream}), http.StatusAccepted)
 	all, _ := s.read(t, h.Name, stream)
 	wantError(t, all, 2, `"b"`)
 }
@@ -409,14 +409,14 @@ func TestPatrol_LeavesNextLifeAlone(t *testing.T) {
 func TestEnd_AnsweredWhenNothingCanBeStored(t *testing.T) {
 	s, _, in, name := begun(t)
 	h := in.table.Session(name)
-	must.Value(call.NewStandalone(h.Session, nil).Put(call.Item{Data: []byte(note(1))}))(t)
+	must.Value(call.NewStandalone(h.Scope, nil).Put(call.Item{Data: []byte(note(1))}))(t)
 	s.end(t, name)
 	for _, stream := range []string{rpc.Standalone, "st"} {
 		if _, err := call.NewWriter(in.host, name, h.Life, stream).Put(t.Context(), call.Item{Data: []byte(note(2))}); !errors.Is(err, call.ErrClosed) {
 			t.Errorf("%s: %v", stream, err)
 		}
 	}
-	if a, err := (rpc.Call{Action: rpc.End, Session: name}).Do(waittest.Context(t), s.b.Conn); err == nil && a.Status != http.StatusNoContent && a.Status != http.StatusNotFound {
+	if a, err := (rpc.Ask{Action: rpc.End, Session: name}).Do(waittest.Context(t), s.b.Conn); err == nil && a.Status != http.StatusNoContent && a.Status != http.StatusNotFound {
 		t.Errorf("the end that is repeated was answered %d", a.Status)
 	}
 }

@@ -69,7 +69,7 @@ func (s *system) becomes(t testing.TB, name string, want mcp.Status) (is mcp.Sto
 }
 
 // created makes a call, and returns the task that it becomes.
-func (s *system) created(t testing.TB, c rpc.Call) (is mcp.Task) {
+func (s *system) created(t testing.TB, c rpc.Ask) (is mcp.Task) {
 	t.Helper()
 	_, a := s.ask(t, c)
 	var r struct {
@@ -88,7 +88,7 @@ func (s *system) created(t testing.TB, c rpc.Call) (is mcp.Task) {
 }
 
 // task runs a bridge, and returns a call that it makes a task.
-func (s *system) task(t testing.TB, cfg config.Config) (in *instance, c rpc.Call) {
+func (s *system) task(t testing.TB, cfg config.Config) (in *instance, c rpc.Ask) {
 	t.Helper()
 	in, c = s.start(t, cfg), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, tasks)
 	s.created(t, c)
@@ -96,7 +96,7 @@ func (s *system) task(t testing.TB, cfg config.Config) (in *instance, c rpc.Call
 }
 
 // about makes a request about a call's task.
-func (s *system) about(t testing.TB, c rpc.Call, method, params string) rpc.Answer {
+func (s *system) about(t testing.TB, c rpc.Ask, method, params string) rpc.Answer {
 	t.Helper()
 	again := statelessCall(t, `"about"`, method, fmt.Sprintf(`"taskId":%q%s`, mcp.TaskID(c.Session), params), tasks)
 	again.Session, again.Life, again.Held, again.Owner = c.Session, c.Life, true, c.Owner
@@ -104,7 +104,7 @@ func (s *system) about(t testing.TB, c rpc.Call, method, params string) rpc.Answ
 }
 
 // acknowledged is about a request that is taken.
-func (s *system) acknowledged(t testing.TB, c rpc.Call, method, params string) {
+func (s *system) acknowledged(t testing.TB, c rpc.Ask, method, params string) {
 	t.Helper()
 	if a := s.about(t, c, method, params); a.Status != http.StatusOK || string(a.Data) != `{"id":"about","jsonrpc":"2.0","result":{"resultType":"complete"}}` {
 		t.Errorf("%s is answered %d %s", method, a.Status, a.Data)
@@ -397,7 +397,7 @@ func TestTask_Cancelled(t *testing.T) {
 			c.Owner = "anna"
 			s.created(t, c)
 			// That the client goes is no reason: it has the task.
-			s.do(t, rpc.Call{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+			s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
 			if got := s.states(t, c.Session); got[len(got)-1].Status != mcp.TaskWorking {
 				t.Fatalf("the state is %+v", got)
 			}
@@ -588,7 +588,7 @@ func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 }
 
 // hasEventID waits until the record of a call has an event ID of the server's.
-func (s *system) hasEventID(t *testing.T, c rpc.Call) {
+func (s *system) hasEventID(t *testing.T, c rpc.Ask) {
 	t.Helper()
 	waittest.Until(t, "the server's event is written down", func() bool {
 		all, err := s.records(t).Load(waittest.Context(t))
@@ -598,7 +598,7 @@ func (s *system) hasEventID(t *testing.T, c rpc.Call) {
 
 // leftBehind returns a call that may become a task, of a bridge that has stopped before that, and the
 // configuration of the bridge.
-func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Call, config.Config) {
+func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Ask, config.Config) {
 	t.Helper()
 	cfg := taskConfig(up.URL)
 	cfg.TaskAfter = flagtype.Duration(time.Hour)

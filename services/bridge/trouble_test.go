@@ -190,7 +190,7 @@ func TestCancel_NoResponse(t *testing.T) {
 	// The bridge adds nothing after the end: not for an edge that asks, and not the next one.
 	check := func() {
 		t.Helper()
-		wantStatus(t, s.do(t, rpc.Call{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
+		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 		if all, final := s.read(t, name, stream); len(all) != 1 || final {
 			t.Errorf("the stream has %v", all)
 		}

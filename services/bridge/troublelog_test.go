@@ -100,7 +100,7 @@ func TestTrouble_SessionsAreNotMade(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	log := s.logged()
 	s.start(t, testConfig(newServer(t).URL))
-	taken := rpc.Call{Action: rpc.Open, Session: s.open(t), Data: []byte(initialize)}
+	taken := rpc.Ask{Action: rpc.Open, Session: s.open(t), Data: []byte(initialize)}
 	for range 3 {
 		wantStatus(t, s.do(t, taken), http.StatusServiceUnavailable)
 	}

@@ -102,7 +102,7 @@ func TestPublish_SessionEnds(t *testing.T) {
 	s.srv.Stop()
 	put := make(chan error, 1)
 	go func() {
-		_, err := call.New(h.Session, "st", nil).Put(call.Item{Data: []byte(note(1))})
+		_, err := call.New(h.Scope, "st", nil).Put(call.Item{Data: []byte(note(1))})
 		put <- err
 	}()
 	waittest.Until(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })

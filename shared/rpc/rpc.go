@@ -41,9 +41,9 @@ var (
 	ErrUnknown = errors.New("the bridge did not answer")
 	// ErrAway is returned when there is no connection to NATS: nothing was done.
 	ErrAway = errors.New("NATS is away")
-	// ErrTooLarge is returned for a call that is more than NATS takes: nothing was done.
-	ErrTooLarge = errors.New("the call is too large")
-	// ErrInvalid is returned for what is not a call or an answer.
+	// ErrTooLarge is returned for what is more than NATS takes: nothing was done.
+	ErrTooLarge = errors.New("what is asked is too large")
+	// ErrInvalid is returned for what is neither an ask nor an answer.
 	ErrInvalid = errors.New("not a message between edge and bridge")
 )
 
@@ -51,16 +51,16 @@ var (
 type Action string
 
 const (
-	// Open makes a session: Call.Data is the initialize request. The answer has its
+	// Open makes a session: Ask.Data is the initialize request. The answer has its
 	// response; status 200 means that the session is there, in the registry too, unless
-	// the response is an error. With a Call.Stream, the response is there as well.
+	// the response is an error. With an Ask.Stream, the response is there as well.
 	Open Action = "open"
 	// Post hands over what a client posted. The answer is 202 as soon as the upstream
 	// has taken it, or might take long to say so.
 	Post Action = "post"
 	// End ends the session, here and upstream. 204 when it has ended, also when it had.
 	End Action = "end"
-	// Check asks whether Call.Stream will still get its response: 202. A bridge that
+	// Check asks whether Ask.Stream will still get its response: 202. A bridge that
 	// does not know of it writes an error there as the last event, and answers 202 too.
 	Check Action = "check"
 	// Request hands over a request of a revision without sessions, for which Session, Life and
@@ -69,14 +69,14 @@ const (
 	// request that continues one that waits for its client has the session and the life of that
 	// one, and Held.
 	Request Action = "request"
-	// Cancel says that the connection is gone whose client waited for what Call.Stream gets: 202. With
-	// Call.Resumable the client may come back: a [Check] says so. When a newer connection has been asked about
+	// Cancel says that the connection is gone whose client waited for what Ask.Stream gets: 202. With
+	// Ask.Resumable the client may come back: a [Check] says so. When a newer connection has been asked about
 	// already, the client is there.
 	Cancel Action = "cancel"
 )
 
-// Call is what an edge asks a bridge.
-type Call struct {
+// Ask is what an edge asks of a bridge.
+type Ask struct {
 	Action  Action `json:"action"`
 	Session string `json:"session"`
 	// Stream gets the responses to the requests in Data, and what belongs to them;
@@ -121,22 +121,22 @@ type Answer struct {
 // Content-Type and Mcp-Session-Id besides, which are the edge's own.
 var AnswerHeaders = []string{"Www-Authenticate", "Retry-After"}
 
-// header holds the call or answer beside its data, as JSON.
+// header holds the ask or answer beside its data, as JSON.
 const header = "Rejoin-Call"
 
-// subject is where a bridge takes the call.
-func (c Call) subject() string {
-	if c.Action == Open || c.Action == Request && !c.Held {
+// subject is where a bridge takes what is asked.
+func (a Ask) subject() string {
+	if a.Action == Open || a.Action == Request && !a.Held {
 		return OpenSubject
 	}
-	return Subject(c.Session)
+	return Subject(a.Session)
 }
 
 // Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody],
 // [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; nothing is asked twice.
-func (c Call) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
-	msg := encode(c.subject(), c, c.Data)
-	c.Trace.Set(msg.Header.Set)
+func (a Ask) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
+	msg := encode(a.subject(), a, a.Data)
+	a.Trace.Set(msg.Header.Set)
 	reply, err := nc.RequestMsgWithContext(ctx, msg)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -179,34 +179,34 @@ func ParseAnswer(msg *nats.Msg) (Answer, error) {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// ParseCall reads what came on a bridge's subject. The error wraps [ErrInvalid].
-func ParseCall(msg *nats.Msg) (Call, error) {
-	var c Call
+// ParseAsk reads what came on a bridge's subject. The error wraps [ErrInvalid].
+func ParseAsk(msg *nats.Msg) (Ask, error) {
+	var a Ask
 	if !inbox.Is(msg.Reply) {
-		return Call{}, fmt.Errorf("%w: its reply %q is no inbox", ErrInvalid, msg.Reply)
+		return Ask{}, fmt.Errorf("%w: its reply %q is no inbox", ErrInvalid, msg.Reply)
 	}
-	if err := decode(msg, &c); err != nil {
-		return Call{}, err
+	if err := decode(msg, &a); err != nil {
+		return Ask{}, err
 	}
-	if err := event.CheckSession(c.Session); err != nil {
-		return Call{}, fmt.Errorf("%w: session: %w", ErrInvalid, err)
+	if err := event.CheckSession(a.Session); err != nil {
+		return Ask{}, fmt.Errorf("%w: session: %w", ErrInvalid, err)
 	}
-	if msg.Subject != c.subject() {
-		return Call{}, fmt.Errorf("%w: %s of session %s came on %s", ErrInvalid, c.Action, c.Session, msg.Subject)
+	if msg.Subject != a.subject() {
+		return Ask{}, fmt.Errorf("%w: %s of session %s came on %s", ErrInvalid, a.Action, a.Session, msg.Subject)
 	}
-	if c.Stream != "" {
-		if err := event.CheckStream(c.Stream); err != nil {
-			return Call{}, fmt.Errorf("%w: stream: %w", ErrInvalid, err)
+	if a.Stream != "" {
+		if err := event.CheckStream(a.Stream); err != nil {
+			return Ask{}, fmt.Errorf("%w: stream: %w", ErrInvalid, err)
 		}
 	}
-	if err := event.CheckLife(c.Life); err != nil {
-		return Call{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+	if err := event.CheckLife(a.Life); err != nil {
+		return Ask{}, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	c.Trace, c.Data = tracing.Read(msg.Header.Values), msg.Data
-	return c, nil
+	a.Trace, a.Data = tracing.Read(msg.Header.Values), msg.Data
+	return a, nil
 }
 
-// Respond answers a call. The error wraps [ErrInvalid] when the call's reply is no inbox;
+// Respond answers an ask. The error wraps [ErrInvalid] when its reply is no inbox;
 // nothing is sent then.
 func (a Answer) Respond(msg *nats.Msg) error {
 	if !inbox.Is(msg.Reply) {
@@ -216,7 +216,7 @@ func (a Answer) Respond(msg *nats.Msg) error {
 }
 
 func encode(subject string, v any, data []byte) *nats.Msg {
-	head, _ := json.Marshal(v) // a Call or an Answer, which has nothing but texts and numbers
+	head, _ := json.Marshal(v) // an Ask or an Answer, which has nothing but texts and numbers
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(header, string(head))
 	msg.Data = data

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)
 
 func TestCall_ReachesTheBridge(t *testing.T) {
 	nc := natstest.StartParallel(t).Connect()
-	for _, c := range []rpc.Call{
+	for _, c := range []rpc.Ask{
 		{Action: rpc.Open, Session: "s!", Owner: "me", Header: http.Header{"X-A": {"1", "zwei \u00fc"}}, Data: []byte("{ }\n")},
 		{Action: rpc.Post, Session: "*.", Stream: `abcdefabcdef-"x"`, Data: []byte("[]")},
 		{Action: rpc.End, Session: "s"},
@@ -36,9 +36,9 @@ func TestCall_ReachesTheBridge(t *testing.T) {
 			subject = rpc.OpenSubject
 		}
 		want := rpc.Answer{Status: 401, Header: http.Header{"Www-Authenticate": {`Bearer realm="a"`}}, Data: []byte(`{"jsonrpc":"2.0"}`)}
-		got := make(chan rpc.Call, 1)
+		got := make(chan rpc.Ask, 1)
 		sub, err := nc.QueueSubscribe(subject, rpc.Queue, func(msg *nats.Msg) {
-			call, err := rpc.ParseCall(msg)
+			call, err := rpc.ParseAsk(msg)
 			if err != nil {
 				t.Error(err)
 			}
@@ -67,7 +67,7 @@ func TestCall_ReplyIsNoInbox(t *testing.T) {
 		msg := &nats.Msg{Subject: rpc.OpenSubject, Reply: reply, Header: nats.Header{"Rejoin-Call": {`{"action":"open","session":"s"}`}}}
 		must.NoError(t, nc.PublishMsg(msg))
 		call := must.Value(calls.NextMsg(time.Minute))(t)
-		if c, err := rpc.ParseCall(call); !errors.Is(err, rpc.ErrInvalid) {
+		if c, err := rpc.ParseAsk(call); !errors.Is(err, rpc.ErrInvalid) {
 			t.Errorf("the reply %q: %+v, %v", reply, c, err)
 		}
 		if err := (rpc.Answer{Status: 200}).Respond(call); !errors.Is(err, rpc.ErrInvalid) {
@@ -78,7 +78,7 @@ func TestCall_ReplyIsNoInbox(t *testing.T) {
 
 func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 	nc := natstest.StartParallel(t).Connect()
-	c := rpc.Call{Action: rpc.Post, Session: "s"}
+	c := rpc.Ask{Action: rpc.Post, Session: "s"}
 	if _, err := c.Do(t.Context(), nc); !errors.Is(err, rpc.ErrNobody) {
 		t.Errorf("%v, want that there is no listener", err)
 	}
@@ -94,7 +94,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 func TestCall_TooLarge(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
-	large := rpc.Call{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}
+	large := rpc.Ask{Action: rpc.Post, Session: "s", Data: make([]byte, nc.MaxPayload())}
 	if _, err := large.Do(t.Context(), nc); !errors.Is(err, rpc.ErrTooLarge) || errors.Is(err, rpc.ErrUnknown) {
 		t.Errorf("%v, want that it is too large", err)
 	}
@@ -102,7 +102,7 @@ func TestCall_TooLarge(t *testing.T) {
 	for nc.IsConnected() {
 		runtime.Gosched()
 	}
-	if _, err := (rpc.Call{Action: rpc.Post, Session: "s"}).Do(t.Context(), nc); !errors.Is(err, rpc.ErrAway) || errors.Is(err, rpc.ErrUnknown) {
+	if _, err := (rpc.Ask{Action: rpc.Post, Session: "s"}).Do(t.Context(), nc); !errors.Is(err, rpc.ErrAway) || errors.Is(err, rpc.ErrUnknown) {
 		t.Errorf("%v, want that NATS is away", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestServe_InvalidCall(t *testing.T) {
 		"post on the open": {Subject: rpc.OpenSubject, Header: head(`{"action":"post","session":"s"}`)},
 		"a bad stream":     {Subject: rpc.Subject("s"), Header: head(`{"action":"post","session":"s","stream":"a b"}`)},
 	} {
-		if _, err := rpc.ParseCall(msg); !errors.Is(err, rpc.ErrInvalid) {
+		if _, err := rpc.ParseAsk(msg); !errors.Is(err, rpc.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -128,7 +128,7 @@ func FuzzParseCall(f *testing.F) {
 	f.Add(rpc.Subject("s"), `{"action":"post","session":"s","stream":"x","header":{"A":["b"]}}`)
 	f.Add(rpc.OpenSubject, `{"action":"open","session":"s"}`)
 	f.Fuzz(func(t *testing.T, subject, head string) {
-		c, err := rpc.ParseCall(&nats.Msg{Subject: subject, Header: nats.Header{"Rejoin-Call": {head}}})
+		c, err := rpc.ParseAsk(&nats.Msg{Subject: subject, Header: nats.Header{"Rejoin-Call": {head}}})
 		if (err != nil) != errors.Is(err, rpc.ErrInvalid) {
 			t.Errorf("the error is %v", err)
 		}

@@ -1,5 +1,5 @@
 // Package call has the calls of clients: which requests have no response yet, and how what the MCP server
-// sends for them comes into the log. A session, and the server, are known by their interfaces.
+// sends for them comes into the log. A session is a [Scope] here, and the server is an interface.
 package call
 
 import (
@@ -18,11 +18,11 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Session is what calls, and the MCP server's side of a session, know of the session. It is safe for
-// concurrent use.
-type Session struct {
-	Client
+// Scope is what calls, and the MCP server's side of a session, know of the session: what it is called, and how long
+// its work runs. It is safe for concurrent use.
+type Scope struct {
 	Host     *host.Host
+	Client   Client
 	Name     string
 	Life     string
 	OnDemand bool            // it has one call, and is in the log when there is something to store
@@ -55,15 +55,15 @@ type Client interface {
 	IsTask() bool
 }
 
-// NewSession returns a session in the log, whose client's side is side.
-func NewSession(h *host.Host, name, life string, side Client) *Session {
-	s := &Session{Host: h, Name: name, Life: life, Client: side, over: make(chan struct{})}
+// NewScope returns the scope of a session in the log, whose client's side is side.
+func NewScope(h *host.Host, name, life string, side Client) *Scope {
+	s := &Scope{Host: h, Name: name, Life: life, Client: side, over: make(chan struct{})}
 	s.Ctx, s.end = context.WithCancelCause(h.Life)
 	return s
 }
 
 // Go runs what belongs to the session, unless it has ended.
-func (s *Session) Go(work func()) bool {
+func (s *Scope) Go(work func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending {
@@ -82,7 +82,7 @@ func (s *Session) Go(work func()) bool {
 
 // Stop has nothing run any more and ends what runs, once: the result is false the second time. With
 // [host.ErrEnded] the streams end as well.
-func (s *Session) Stop(cause error) bool {
+func (s *Scope) Stop(cause error) bool {
 	s.mu.Lock()
 	first := !s.ending
 	s.ending = true
@@ -98,24 +98,24 @@ func (s *Session) Stop(cause error) bool {
 }
 
 // Wait waits for what runs, after Stop.
-func (s *Session) Wait() { s.work.Wait() }
+func (s *Scope) Wait() { s.work.Wait() }
 
 // HasEnded reports whether Stop was called.
-func (s *Session) HasEnded() bool {
+func (s *Scope) HasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ending
 }
 
 // SetReceiver makes another receiver than the client get what is about no call.
-func (s *Session) SetReceiver(to Receiver) {
+func (s *Scope) SetReceiver(to Receiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outside = to
 }
 
 // Receiver returns who gets what is about no call, in place of the client; nil for none.
-func (s *Session) Receiver() Receiver {
+func (s *Scope) Receiver() Receiver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.outside
@@ -133,7 +133,7 @@ type Cursor struct {
 // and calls Take, Moved, End and Refuse; the rest is safe for concurrent use.
 type Call struct {
 	*requests
-	Session *Session
+	Session *Scope
 	Stream  string
 	Began   time.Time
 	out     *Writer
@@ -157,7 +157,7 @@ type Call struct {
 	repeatable bool
 
 	at      Cursor
-	resume  Cursor              // where the next bridge continues: at, or before what [Session.Asking] is about
+	resume  Cursor              // where the next bridge continues: at, or before what [Scope.Asking] is about
 	stored  uint64              // the sequence of the log's last event
 	again   map[string]bool     // the [eventlog.MessageID] of what the log had after the cursor at the take-over
 	named   bool                // the log has the response that names the call's task
@@ -165,7 +165,7 @@ type Call struct {
 }
 
 // New returns a call of a session: a body of requests with these IDs.
-func New(s *Session, stream string, ids []json.RawMessage) *Call {
+func New(s *Scope, stream string, ids []json.RawMessage) *Call {
 	c := &Call{
 		requests: newRequests(ids), Session: s, Stream: stream, Began: time.Now(),
 		out: NewWriter(s.Host, s.Name, s.Life, stream), Reply: make(chan rpc.Answer, 1),
@@ -284,7 +284,7 @@ func (c *Call) Stored() Cursor {
 	return c.resume
 }
 
-// Moved notes that everything up to an event of the upstream is stored, but for what [Session.Asking] is about; ""
+// Moved notes that everything up to an event of the upstream is stored, but for what [Scope.Asking] is about; ""
 // is no event.
 func (c *Call) Moved(id string) {
 	if id == "" || !usable(id) {
@@ -345,7 +345,7 @@ func (c *Call) Put(it Item) (uint64, error) {
 
 // Store stores an event, unless it is answered at once.
 func (c *Call) Store(it Item) (uint64, error) {
-	if told, err := c.Session.AnswerOrOpen(c, it); told || err != nil {
+	if told, err := c.Session.Client.AnswerOrOpen(c, it); told || err != nil {
 		return 0, err
 	}
 	return c.out.Put(c.Session.Host.Life, it)
@@ -368,7 +368,7 @@ func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.Id
 }
 
 // NewStandalone returns what stores a session's standalone stream, or hands it to another receiver.
-func NewStandalone(s *Session, to Receiver) *Call {
+func NewStandalone(s *Scope, to Receiver) *Call {
 	c := New(s, rpc.Standalone, nil)
 	c.Tried = make(chan struct{})
 	c.To = to

@@ -38,7 +38,7 @@ func (c *Call) Take(it Item) error {
 		return nil
 	}
 	if m.IsResponse() && c.waitsFor(m.ID) {
-		if it.Data, err = c.Session.NoteTasks(m, it.Data); err != nil {
+		if it.Data, err = c.Session.Client.NoteTasks(m, it.Data); err != nil {
 			return err
 		}
 		if c.Keep != nil {
@@ -197,7 +197,7 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 // events of a call have their fence on the session's seal, not on the stream's end.
 func (c *Call) close() {
 	s := c.Session.Host
-	if c.To != nil || !c.Session.InLog() {
+	if c.To != nil || !c.Session.Client.InLog() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())

@@ -89,7 +89,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && (!c.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+			if final = e.Final && (!c.Session.Client.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
 				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}

@@ -230,7 +230,7 @@ func (h *Host) Stop(cause error) {
 
 // ClientOf returns whose share the session is of that a call begins: the owner's, or without
 // access control that of the client's address; empty when it is not known.
-func ClientOf(c rpc.Call) string { return cmp.Or(c.Owner, c.Client) }
+func ClientOf(c rpc.Ask) string { return cmp.Or(c.Owner, c.Client) }
 
 // MaxBytes is the size of the largest message that the log takes.
 func (h *Host) MaxBytes() int { return h.Backend.Log.Settings().MaxMessageBytes }

@@ -13,7 +13,7 @@ import (
 
 // BeginAnswer begins the span of what an edge asks for, which the call continues. What is
 // asked about a call, again and again, has none.
-func (h *Host) BeginAnswer(c *rpc.Call) (context.Context, trace.Span) {
+func (h *Host) BeginAnswer(c *rpc.Ask) (context.Context, trace.Span) {
 	ctx := c.Trace.Within(context.Background())
 	if c.Action == rpc.Check {
 		return ctx, trace.SpanFromContext(ctx)

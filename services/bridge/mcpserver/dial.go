@@ -16,9 +16,9 @@ import (
 
 // Connected is a session at the upstream, or why there is none.
 type Connected struct {
-	Up       call.Server         // nil when the response is an error
-	Attach   func(*call.Session) // to be called with the session; nil for nothing
-	ID       string              // the upstream's own name of the session
+	Up       call.Server       // nil when the response is an error
+	Attach   func(*call.Scope) // to be called with the session; nil for nothing
+	ID       string            // the upstream's own name of the session
 	Version  string
 	Response []byte
 	modern   *records.ModernSession // of a session that the upstream knows nothing of
@@ -39,7 +39,7 @@ func (d *Connected) readVersion(m rpc.Message) error {
 }
 
 // dial begins a session with an initialize request. An answer that is no success is the client's.
-func (s *Server) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+func (s *Server) dial(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	if s.command != nil {
 		return s.dialStdio(ctx, c, id)
 	}
@@ -47,7 +47,7 @@ func (s *Server) dial(ctx context.Context, c rpc.Call, id json.RawMessage) (Conn
 }
 
 // dialHTTP posts an initialize request. An answer that is no success is the client's.
-func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+func (s *Server) dialHTTP(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	r := &remote{host: s.host, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)
 	if refused != nil {
@@ -73,7 +73,7 @@ func (s *Server) dialHTTP(ctx context.Context, c rpc.Call, id json.RawMessage) (
 }
 
 // dialStdio starts a process and hands it the initialize request.
-func (s *Server) dialStdio(ctx context.Context, c rpc.Call, id json.RawMessage) (Connected, *rpc.Answer) {
+func (s *Server) dialStdio(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	u, err := s.startStdio(c.Session, host.ClientOf(c))
 	if errors.Is(err, errBusy) {
 		s.host.Trouble(errBusy.Error(), "a session is refused: there are too many processes, or too many of one client's (--max-processes, or the limit of open files)",

@@ -15,7 +15,7 @@ import (
 
 // Initialize hands over a client's initialize request. A server that speaks other revisions is asked
 // in its own way.
-func (s *Server) Initialize(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
+func (s *Server) Initialize(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
 	d, refused := s.dial(ctx, c, m.ID)
 	response := d.Response
 	if refused != nil {
@@ -35,7 +35,7 @@ func (s *Server) Initialize(ctx context.Context, c rpc.Call, m rpc.Message) (Con
 // wantsModern reports whether a client of earlier revisions is served by requests of the new one,
 // after the server's response to initialize: where it speaks no other, or where it has no session in
 // which it could ask the client what the client can be asked.
-func (s *Server) wantsModern(ctx context.Context, c rpc.Call, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
+func (s *Server) wantsModern(ctx context.Context, c rpc.Ask, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
 	if s.command != nil {
 		return false
 	}

@@ -60,7 +60,7 @@ func (s *Server) newModernServer(m records.ModernSession) *modernServer {
 var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
 
 // dialModern asks a server without sessions for what it is, for a client that begins one.
-func (s *Server) dialModern(ctx context.Context, c rpc.Call, m rpc.Message) (Connected, *rpc.Answer) {
+func (s *Server) dialModern(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
 	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
 	if refused != nil {
@@ -249,7 +249,7 @@ var ErrSubscriptions = errors.New("there are too many subscriptions, or their UR
 
 // change changes what the client has set: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
-func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*records.ModernSession)) error {
+func (u *modernServer) change(ctx context.Context, h *call.Scope, edit func(*records.ModernSession)) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	next := u.state()
@@ -275,7 +275,7 @@ func (u *modernServer) change(ctx context.Context, h *call.Session, edit func(*r
 	return nil
 }
 
-func (u *modernServer) save(ctx context.Context, h *call.Session, is *records.ModernSession) error {
+func (u *modernServer) save(ctx context.Context, h *call.Scope, is *records.ModernSession) error {
 	s := u.host
 	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, modern: is}))
 	if err != nil {

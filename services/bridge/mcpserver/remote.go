@@ -143,7 +143,7 @@ func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, da
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound && !r.modern {
-			c.Session.Finish(upstream.ErrGone)
+			c.Session.Client.Finish(upstream.ErrGone)
 		}
 		c.Refuse(*refused)
 	}
@@ -155,7 +155,7 @@ func (r *remote) finish(c *call.Call, client http.Header, why error) {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
-		c.Session.Finish(upstream.ErrGone)
+		c.Session.Client.Finish(upstream.ErrGone)
 	}
 	c.End(why)
 }
@@ -340,7 +340,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone) && opened:
-			c.Session.Finish(upstream.ErrGone)
+			c.Session.Client.Finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrGone): // the server may have no route for GET, though MCP wants 405 then
 		case errors.Is(err, upstream.ErrNoStream):

@@ -38,7 +38,7 @@ func TestProcess_EndsAfterFirstResponse(t *testing.T) {
 
 func TestProcess_NotificationWithOneOpenCall(t *testing.T) {
 	with := func(ids ...json.RawMessage) *stdioCall {
-		return &stdioCall{Call: call.New(&call.Session{Host: &host.Host{}}, "st", ids)}
+		return &stdioCall{Call: call.New(&call.Scope{Host: &host.Host{}}, "st", ids)}
 	}
 	open := func() *stdioCall { return with(json.RawMessage("1")) }
 	answered := func() *stdioCall { return with() } // and not forgotten yet

@@ -46,12 +46,12 @@ type spares struct {
 
 // spareKey is the same for calls that could have the same session: of one client, with the same
 // capabilities and the same forwarded header.
-func (s *Server) spareKey(c rpc.Call, r mcp.Request, client http.Header) [sha256.Size]byte {
+func (s *Server) spareKey(c rpc.Ask, r mcp.Request, client http.Header) [sha256.Size]byte {
 	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
 // UnusedSession returns a session that no call has used, and has the next one begun.
-func (s *Server) UnusedSession(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
+func (s *Server) UnusedSession(ctx context.Context, c rpc.Ask, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	if s.command == nil {
 		return s.connect(ctx, c, r, client)
 	}
@@ -81,7 +81,7 @@ func (s *Server) UnusedSession(ctx context.Context, c rpc.Call, r mcp.Request, c
 }
 
 // connect begins a session at the MCP server with what the client of a request is capable of.
-func (s *Server) connect(ctx context.Context, c rpc.Call, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
+func (s *Server) connect(ctx context.Context, c rpc.Ask, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.Config.OpenTimeout)
 	defer cancel()
 	const id = "initialize"

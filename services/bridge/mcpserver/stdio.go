@@ -31,7 +31,7 @@ type stdio struct {
 	writing chan struct{}   // holds a token while somebody writes
 	first   chan []byte     // the response to initialize
 	opening json.RawMessage // the ID of initialize; nil before
-	session *call.Session   // set before ready is closed
+	session *call.Scope     // set before ready is closed
 	ready   chan struct{}   // closed when session is set
 	closing chan struct{}   // closed when there is no session, or not any more
 	closed  sync.Once
@@ -117,20 +117,20 @@ func (u *stdio) watchProcess() {
 	u.process.CloseAll()
 	select {
 	case <-u.ready:
-		u.session.Finish(upstream.ErrExited)
+		u.session.Client.Finish(upstream.ErrExited)
 	default: // it has none, or the service stops
 	}
 }
 
 // attach makes the session that the process belongs to known.
-func (u *stdio) attach(h *call.Session) {
+func (u *stdio) attach(of *call.Scope) {
 	u.mu.Lock()
-	u.session, u.name = h, h.Name
+	u.session, u.name = of, of.Name
 	u.mu.Unlock()
 	close(u.ready)
 	select {
 	case <-u.over: // watchProcess may have seen no session
-		h.Finish(upstream.ErrExited)
+		of.Client.Finish(upstream.ErrExited)
 	default:
 	}
 }

@@ -175,7 +175,7 @@ func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 
 // Posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
 // refused: for a task that is not its own, or for too many of them.
-func (g *Guard) Posted(c *rpc.Call, all []json.RawMessage, batch bool) *rpc.Answer {
+func (g *Guard) Posted(c *rpc.Ask, all []json.RawMessage, batch bool) *rpc.Answer {
 	if g.principal == "" {
 		return nil
 	}

@@ -24,7 +24,7 @@ type OnDemand struct {
 	at   atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
 	left atomic.Bool                    // the client has gone, and no edge has asked since
 
-	call    rpc.Call          // that began it, without its data
+	call    rpc.Ask           // that began it, without its data
 	content string            // see [mcp.Request.Content]
 	client  [sha256.Size]byte // the same for the same call of the same client
 	listens bool              // it is no call, but listens
@@ -38,7 +38,7 @@ type OnDemand struct {
 }
 
 // NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
-func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand {
+func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 	content := r.Content()
 	d := &OnDemand{
 		call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content})),
@@ -53,17 +53,17 @@ func NewOnDemand(bridge string, c rpc.Call, r mcp.Request, task bool) *OnDemand 
 // TakenOver returns the session of an owner's call that another bridge has opened, with its metadata. at
 // is where the call is at an MCP server that has sessions, else nil.
 func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
-	d := &OnDemand{call: rpc.Call{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
+	d := &OnDemand{call: rpc.Ask{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
 	d.at.Store(at)
 	d.opened = true
 	return d
 }
 
 // Call returns the call, without its data.
-func (d *OnDemand) Call() rpc.Call { return d.call }
+func (d *OnDemand) Call() rpc.Ask { return d.call }
 
 // IsRepeatedBy reports whether a request is the one of the call, made once more by the same client.
-func (d *OnDemand) IsRepeatedBy(c rpc.Call, r mcp.Request) bool {
+func (d *OnDemand) IsRepeatedBy(c rpc.Ask, r mcp.Request) bool {
 	return c.Owner == d.call.Owner && r.Content() == d.content
 }
 

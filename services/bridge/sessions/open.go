@@ -145,7 +145,7 @@ func (d *OnDemand) notOpened() rpc.Answer {
 const begun = "the MCP server may have begun the request, and "
 
 // NewRecord returns the record of the session that a call opens.
-func NewRecord(c rpc.Call, metadata json.RawMessage) session.Record {
+func NewRecord(c rpc.Ask, metadata json.RawMessage) session.Record {
 	rec := session.New(c.Session, c.Owner, metadata, time.Now())
 	if c.Owner == "" {
 		rec.Client = c.Client

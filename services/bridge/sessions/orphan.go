@@ -69,7 +69,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 }
 
 // Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
-func (h *Session) Cancel(c rpc.Call) rpc.Answer {
+func (h *Session) Cancel(c rpc.Ask) rpc.Answer {
 	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
 			h.leave()

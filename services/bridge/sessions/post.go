@@ -13,7 +13,7 @@ import (
 )
 
 // Post hands over what a client posted.
-func (h *Session) Post(c rpc.Call) rpc.Answer {
+func (h *Session) Post(c rpc.Ask) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, "the body is not JSON-RPC")
@@ -59,8 +59,8 @@ func (h *Session) Post(c rpc.Call) rpc.Answer {
 
 // Request begins a call and waits until the upstream has taken or refused it, or
 // AcceptAfter has passed.
-func (h *Session) Request(c rpc.Call, ids []json.RawMessage) rpc.Answer {
-	made := call.New(h.Session, c.Stream, ids)
+func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
+	made := call.New(h.Scope, c.Stream, ids)
 	made.Traced(c.Trace)
 	if !h.Host.Open.Take(h.Share, 1) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
@@ -155,7 +155,7 @@ func (h *Session) hold(n int64, answers bool) (give func(), ok bool) {
 
 // notify hands over messages that are no requests. answers says that nothing but answers and cancellations
 // is among them.
-func (h *Session) notify(c rpc.Call, initialized, answers bool) rpc.Answer {
+func (h *Session) notify(c rpc.Ask, initialized, answers bool) rpc.Answer {
 	give, ok := h.hold(int64(len(c.Data)), answers)
 	if !ok {
 		return upstream.Busy(NoMemory)
@@ -186,7 +186,7 @@ func (h *Session) notify(c rpc.Call, initialized, answers bool) rpc.Answer {
 }
 
 // EndNow ends the session because its client wants that, and waits for its end in the log.
-func (h *Session) EndNow(c rpc.Call) rpc.Answer {
+func (h *Session) EndNow(c rpc.Ask) rpc.Answer {
 	h.Remember(c.Header)
 	h.Finish(host.ErrEnded)
 	ctx, cancel := context.WithTimeout(h.Host.Life, h.Host.Config.CloseTimeout())
@@ -200,7 +200,7 @@ func (h *Session) EndNow(c rpc.Call) rpc.Answer {
 }
 
 // Check sees to it that a stream gets its response, or an error.
-func (h *Session) Check(c rpc.Call) rpc.Answer {
+func (h *Session) Check(c rpc.Ask) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
 	if h.OnDemand {
@@ -212,7 +212,7 @@ func (h *Session) Check(c rpc.Call) rpc.Answer {
 	s := h.Host
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
-	lost := call.New(h.Session, c.Stream, ids)
+	lost := call.New(h.Scope, c.Stream, ids)
 	final, err := lost.HasFinal(ctx)
 	if err != nil {
 		return upstream.Busy("the log cannot be read now")

@@ -27,10 +27,10 @@ import (
 // Session is a session that this bridge holds. It is safe for concurrent use.
 //
 //	Post ──▶ call, one goroutine each ─┐
-//	initialized ──▶ Listen: one        ├─ end with the context of [call.Session]
+//	initialized ──▶ Listen: one        ├─ end with the context of [call.Scope]
 //	Finish ──▶ one, which waits for the others, ends the session upstream and closes it
 type Session struct {
-	*call.Session
+	*call.Scope
 	table *Table
 	Tasks *owners.Guard // of the MCP server's own
 	Share string        // whose share it is of; see [host.ClientOf]
@@ -218,7 +218,7 @@ func (h *Session) Listen(from *call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
-		h.standalone = call.NewStandalone(h.Session, h.Receiver())
+		h.standalone = call.NewStandalone(h.Scope, h.Receiver())
 		if from != nil {
 			h.standalone.StartAt(*from)
 		}
@@ -269,7 +269,7 @@ func (h *Session) streams() []*call.Call {
 
 // resume continues a call that another bridge has begun.
 func (h *Session) resume(stream string, ids []json.RawMessage, from call.Cursor) {
-	c := call.New(h.Session, stream, ids)
+	c := call.New(h.Scope, stream, ids)
 	c.StartAt(from)
 	c.ExpectNoAnswer()
 	h.mu.Lock()

@@ -54,7 +54,7 @@ func TestIsOrphaned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var meta records.Metadata
 			meta.MCP.Call = &records.OneCall{}
-			h := &Session{Session: &call.Session{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Up: aCall{}}
+			h := &Session{Scope: &call.Scope{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Up: aCall{}}
 			h.leave()
 			look := func() (orphaned bool) {
 				if limit == OrphanedAfter {

@@ -23,7 +23,7 @@ import (
 // Table has the sessions that the bridge answers for. It is safe for concurrent use.
 type Table struct {
 	host    *host.Host
-	inbox   chan *nats.Msg // gets the calls of edges
+	inbox   chan *nats.Msg // gets what edges ask
 	Owners  *owners.Notes  // of the tasks that the MCP server makes itself
 	closing chan struct{}  // one token for a session that is being ended in the log
 	orphans orphans
@@ -32,7 +32,7 @@ type Table struct {
 	sessions map[string]*Session
 }
 
-// NewTable returns an empty table. inbox gets the calls of edges about its sessions.
+// NewTable returns an empty table. inbox gets what edges ask about its sessions.
 func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
 	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), orphans: orphans{all: map[[sha256.Size]byte][]*Session{}}, sessions: map[string]*Session{}}
 }
@@ -190,7 +190,7 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 	return t.closeOnce(ctx, h)
 }
 
-// Unsubscribe has the sessions get no more calls of edges.
+// Unsubscribe has the sessions hear no more of edges.
 func (t *Table) Unsubscribe() {
 	for _, h := range t.All() {
 		h.unsubscribe()
@@ -201,7 +201,7 @@ func (t *Table) Unsubscribe() {
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
 	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]int{}, held: t.host.Memory.Part(share), ended: make(chan struct{})}
-	h.Session = call.NewSession(t.host, name, life, h)
+	h.Scope = call.NewScope(t.host, name, life, h)
 	h.Tasks = owners.NewGuard(h.Ctx, t.host, t.Owners, name, principal)
 	return h
 }

@@ -28,7 +28,7 @@ func New(h *host.Host, server *mcpserver.Server, t *sessions.Table, tools map[st
 }
 
 // Request serves a request that has no session.
-func (s *Calls) Request(c rpc.Call) rpc.Answer {
+func (s *Calls) Request(c rpc.Ask) rpc.Answer {
 	r, err := mcp.Parse(c.Data)
 	if err != nil || c.Stream == "" || c.Stream == rpc.Standalone || c.Life == "" {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "the request is not whole")
@@ -70,7 +70,7 @@ func (s *Calls) cachedResult(r mcp.Request, client http.Header) (result json.Raw
 }
 
 // Again continues a call that waits for its client, by the client's repeated request.
-func (s *Calls) Again(h *sessions.Session, c rpc.Call) rpc.Answer {
+func (s *Calls) Again(h *sessions.Session, c rpc.Ask) rpc.Answer {
 	u, ok := h.Up.(*side)
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {

@@ -133,10 +133,10 @@ func (u *unknownOutcome) Serve(_ context.Context, c *call.Call, _ http.Header, _
 // which the server would get it.
 func TestTranslated_RequestThatMayBeRepeated(t *testing.T) {
 	for _, told := range []bool{true, false} {
-		h := &sessions.Session{Session: &call.Session{Host: &host.Host{}}}
+		h := &sessions.Session{Scope: &call.Scope{Host: &host.Host{}}}
 		up, work := &unknownOutcome{}, newTranslated(&env{}, h, mcp.Request{Method: mcp.MethodGetPrompt})
 		work.up = up
-		c := call.New(h.Session, "st", []json.RawMessage{json.RawMessage("1")})
+		c := call.New(h.Scope, "st", []json.RawMessage{json.RawMessage("1")})
 		c.MayRepeat()
 		if told {
 			c.Tell(upstream.OutcomeUnknown(""))
@@ -151,7 +151,7 @@ func TestTranslated_RequestThatMayBeRepeated(t *testing.T) {
 // The time to answer may be over at the moment at which an answer is taken: the task continues.
 func TestTask_AnswerAtTheLastMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &task{session: &call.Session{Host: &host.Host{}}}
+		k := &task{session: &call.Scope{Host: &host.Host{}}}
 		k.is.Status = mcp.TaskWorking
 		(&taskState{made: k}).awaitInput(func(string) { t.Error("the task is cancelled") })
 		time.Sleep(time.Second)

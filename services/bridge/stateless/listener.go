@@ -88,7 +88,7 @@ func (l *listener) taskIDs() []string {
 func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
 	// Without room for its session a client leaves no note either, of which it could make up any number.
-	if _, err := l.call.Session.AnswerOrOpen(l.call, call.Item{}); err != nil {
+	if _, err := l.call.Session.Client.AnswerOrOpen(l.call, call.Item{}); err != nil {
 		return err
 	}
 	missed := l.remember(ctx, f)

@@ -53,7 +53,7 @@ func (p *passed) serve(ctx context.Context, c *call.Call, client http.Header, da
 		if next == nil {
 			return
 		}
-		again := call.New(p.session.Session, "", []json.RawMessage{id})
+		again := call.New(p.session.Scope, "", []json.RawMessage{id})
 		again.To = p
 		again.ExpectNoAnswer()
 		p.up.Serve(ctx, again, client, next)

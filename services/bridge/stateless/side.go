@@ -190,7 +190,7 @@ func (u *side) task() taskWork {
 var errAnswers = upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, "Invalid params: inputResponses is not an object.")
 
 // changeTask takes a client's request about the session's task.
-func (u *side) changeTask(c rpc.Call, r mcp.Request) rpc.Answer {
+func (u *side) changeTask(c rpc.Ask, r mcp.Request) rpc.Answer {
 	work := u.task()
 	if work == nil || c.Owner != u.session.Demand.Call().Owner {
 		return owners.UnknownTask()

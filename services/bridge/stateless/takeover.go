@@ -65,7 +65,7 @@ func (s *Calls) takeOverTask(ctx context.Context, h *sessions.Session, u *side) 
 		case err != nil:
 			return err
 		}
-		k := newTask(h.Session, is)
+		k := newTask(h.Scope, is)
 		k.stored, k.out.Last = time.Now(), sequence
 		over = is.Status.IsTerminal()
 		u.continueTask(k)

@@ -57,21 +57,21 @@ const (
 // session's stream [mcp.TaskStream], where any edge finds the newest. Each is stored before
 // any client receives it. It belongs to who holds the lock of the call.
 type task struct {
-	session *call.Session
+	session *call.Scope
 	out     *call.Writer
 	is      mcp.StoredTask
 	stored  time.Time
 	checked time.Time // when the log was looked at last
 }
 
-func newTask(h *call.Session, is mcp.StoredTask) *task {
+func newTask(h *call.Scope, is mcp.StoredTask) *task {
 	return &task{session: h, out: call.NewWriter(h.Host, h.Name, h.Life, mcp.TaskStream), is: is}
 }
 
 // beginTask makes the session's call a task, in the log; nil when that cannot be done.
 func beginTask(h *sessions.Session) *task {
 	err := h.OpenForTask()
-	k := newTask(h.Session, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: TaskPoll.Milliseconds()}})
+	k := newTask(h.Scope, mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(h.Name), Status: mcp.TaskWorking, Created: time.Now().UTC(), Poll: TaskPoll.Milliseconds()}})
 	if err == nil {
 		err = k.store()
 	}

@@ -80,7 +80,7 @@ const (
 // newTranslated returns a call that [translated.serve] begins, or [translated.resume] continues.
 func newTranslated(e *env, h *sessions.Session, r mcp.Request) *translated {
 	t := &translated{env: e, session: h, request: r}
-	t.ownRequests.session, t.rest = h.Session, t
+	t.ownRequests.session, t.rest = h.Scope, t
 	return t
 }
 
@@ -94,7 +94,7 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	t.up, t.server = b.Up, b.Server
 	h.Demand.Connected(b.ID, b.Version, t.request, t.server.Info, t.asks)
 	if b.Attach != nil {
-		b.Attach(h.Session)
+		b.Attach(h.Scope)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ import (
 func TestAttackResponseSplitting(t *testing.T) {
 	b, u := newMCP(t, nil)
 	forged := "x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 26\r\n\r\n<script>alert(1)</script>\r"
-	b.post = func(rpc.Call) rpc.Answer {
+	b.post = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusUnauthorized, Data: []byte(result("7")), Header: http.Header{
 			"Www-Authenticate":            {forged, "Bearer x", "Bearer \x00", "Bearer \x7f"},
 			"Retry-After":                 {"5"},
@@ -73,7 +73,7 @@ func TestAttackResponseSplitting(t *testing.T) {
 func TestAttackForgedSessionID(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	b.open = func(rpc.Call) rpc.Answer {
+	b.open = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Header: http.Header{"Mcp-Session-Id": {"forged"}}, Data: []byte(initialized)}
 	}
 	u := &mcpUser{t: t, url: f.mcpEdge(nil)}
@@ -86,7 +86,7 @@ func TestAttackForgedSessionID(t *testing.T) {
 func TestAttackForgedStatus(t *testing.T) {
 	b, u := newMCP(t, nil)
 	for _, status := range []int{-1, 0, 99, 100, 101, 199, 600, 99999} {
-		b.post = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: status, Data: []byte(result("7"))} }
+		b.post = func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: status, Data: []byte(result("7"))} }
 		for _, body := range []string{toolList, result("1")} {
 			if a := u.read(u.post(body)); a.StatusCode != http.StatusBadGateway || !strings.Contains(a.Text, `"code":-32603`) {
 				t.Errorf("%d became %d %s", status, a.StatusCode, a.Text)
@@ -153,7 +153,7 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	large := func(id string) string {
 		return `{"jsonrpc":"2.0","id":` + id + `,"result":"` + strings.Repeat("x", size) + `"}`
 	}
-	b.post = func(c rpc.Call) rpc.Answer {
+	b.post = func(c rpc.Ask) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, large(string(m.ID)))
 		state, err := f.Backend.Log.Look(waittest.Context(t), 0)
@@ -163,8 +163,8 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		s.has(t, state.Last) // or the answer is a stream
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
-	says := func(status int) func(rpc.Call) rpc.Answer {
-		return func(rpc.Call) rpc.Answer { return rpc.Answer{Status: status, Data: []byte(large("7"))} }
+	says := func(status int) func(rpc.Ask) rpc.Answer {
+		return func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: status, Data: []byte(large("7"))} }
 	}
 	b.open = says(http.StatusOK)
 	connections := func() int {

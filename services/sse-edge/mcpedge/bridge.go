@@ -32,7 +32,7 @@ const (
 )
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
-func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) (rpc.Answer, error) {
+func (s *Service) ask(by context.Context, call rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
 	defer cancel()
 	span := s.asks(by, &call)
@@ -68,7 +68,7 @@ func (s *Service) ask(by context.Context, call rpc.Call, timeout time.Duration) 
 }
 
 // hasEnded asks the log whether a call's session has ended.
-func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
+func (s *Service) hasEnded(ctx context.Context, call rpc.Ask) bool {
 	if call.Action == rpc.Open || call.Action == rpc.Request {
 		return false
 	}
@@ -78,7 +78,7 @@ func (s *Service) hasEnded(ctx context.Context, call rpc.Call) bool {
 
 // asks begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
-func (s *Service) asks(by context.Context, call *rpc.Call) trace.Span {
+func (s *Service) asks(by context.Context, call *rpc.Ask) trace.Span {
 	_, span := s.traces.Start(by, tracing.Ask.Name, trace.SpanKindClient)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Ask.On(rpc.Subject(call.Session), call.Session, call.Stream)...)
@@ -108,11 +108,11 @@ func forwarded(c *fiber.Ctx) http.Header {
 
 // cancel tells the bridge, without waiting for it, that a client no longer waits for a call's response on its
 // connection; resumable says that somebody may come back.
-func (s *Service) cancel(call rpc.Call, resumable bool) {
+func (s *Service) cancel(call rpc.Ask, resumable bool) {
 	s.attached.work.Go(func() {
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 		defer cancel()
-		call := rpc.Call{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Since: call.Since, Resumable: resumable}
+		call := rpc.Ask{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Since: call.Since, Resumable: resumable}
 		_, err := call.Do(ctx, s.nc)
 		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
 	})

@@ -25,10 +25,10 @@ import (
 type bridge struct {
 	f *fixture
 	// post, check, request and open answer; nil means 202, 202, 202, and a session.
-	post, check, request, open func(rpc.Call) rpc.Answer
+	post, check, request, open func(rpc.Ask) rpc.Answer
 
 	mu    sync.Mutex
-	calls []rpc.Call
+	calls []rpc.Ask
 	subs  []*nats.Subscription
 }
 
@@ -68,7 +68,7 @@ func (b *bridge) leave() {
 }
 
 func (b *bridge) take(msg *nats.Msg) {
-	call, err := rpc.ParseCall(msg)
+	call, err := rpc.ParseAsk(msg)
 	if err != nil {
 		b.f.t.Error(err)
 		return
@@ -81,7 +81,7 @@ func (b *bridge) take(msg *nats.Msg) {
 	}
 }
 
-func (b *bridge) answer(call rpc.Call) rpc.Answer {
+func (b *bridge) answer(call rpc.Ask) rpc.Answer {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // without a deadline NATS has a few seconds
 	defer cancel()
 	switch call.Action {
@@ -113,7 +113,7 @@ func (b *bridge) answer(call rpc.Call) rpc.Answer {
 }
 
 // make makes a session.
-func (b *bridge) make(ctx context.Context, call rpc.Call) rpc.Answer {
+func (b *bridge) make(ctx context.Context, call rpc.Ask) rpc.Answer {
 	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
 		b.f.t.Error(err)
 	}
@@ -125,7 +125,7 @@ func (b *bridge) make(ctx context.Context, call rpc.Call) rpc.Answer {
 }
 
 // sent returns the calls of an action so far.
-func (b *bridge) sent(action rpc.Action) (calls []rpc.Call) {
+func (b *bridge) sent(action rpc.Action) (calls []rpc.Ask) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.calls {

@@ -24,7 +24,7 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	var once sync.Once
-	b.check = func(c rpc.Call) rpc.Answer { // it does not know of the call
+	b.check = func(c rpc.Ask) rpc.Answer { // it does not know of the call
 		once.Do(func() {
 			b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
 		})
@@ -95,7 +95,7 @@ func TestCheck_ABridgeIsPaused(t *testing.T) {
 	var began atomic.Bool // all calls have
 	paused := make(chan struct{})
 	resume := sync.OnceFunc(func() { close(paused) })
-	b.check = func(rpc.Call) rpc.Answer {
+	b.check = func(rpc.Ask) rpc.Answer {
 		if began.Load() {
 			<-paused
 		}
@@ -159,8 +159,8 @@ func TestModern_BridgeDoesNotAnswer(t *testing.T) {
 		t.Errorf("the client waits for %s", requestTimeout)
 	}
 	f := newFixture(t)
-	b, asked, over := f.bridge(), make(chan rpc.Call, 1), make(chan struct{})
-	b.request = func(c rpc.Call) rpc.Answer {
+	b, asked, over := f.bridge(), make(chan rpc.Ask, 1), make(chan struct{})
+	b.request = func(c rpc.Ask) rpc.Answer {
 		asked <- c
 		<-over
 		return rpc.Answer{Status: http.StatusAccepted}

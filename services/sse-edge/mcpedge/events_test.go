@@ -595,7 +595,7 @@ func TestEvents_EdgeIsFull(t *testing.T) {
 // Without the flag the methods are the MCP server's, which does not have them.
 func TestEvents_Off(t *testing.T) {
 	b, u := newModern(t, nil)
-	b.request = func(c rpc.Call) rpc.Answer {
+	b.request = func(c rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusNotFound, Data: rpc.ErrorMessage(json.RawMessage("7"), rpc.CodeMethodNotFound, "Method not found", nil)}
 	}
 	methods := []string{"events/list", "events/poll", "events/stream", "events/subscribe", "events/unsubscribe"}
@@ -628,12 +628,12 @@ func TestEvents_Discover(t *testing.T) {
 			}
 			return a, m.Result.Capabilities
 		}
-		answers := map[string]func(rpc.Call) rpc.Answer{
-			"at once": func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(server)} },
+		answers := map[string]func(rpc.Ask) rpc.Answer{
+			"at once": func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(server)} },
 		}
 		calls := b.accepts()
 		later := b.request
-		answers["later"] = func(c rpc.Call) rpc.Answer {
+		answers["later"] = func(c rpc.Ask) rpc.Answer {
 			a := later(c)
 			<-calls
 			b.say(c.Session, c.Stream, true, server)

@@ -187,7 +187,7 @@ func (m *streamForm) Ended(begun bool) {
 	m.service.metrics.connections.Dec()
 	if m.modern {
 		if len(m.open) > 0 && !m.handedOver { // one that is handed over ends when no edge asks about it
-			m.service.cancel(rpc.Call{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}, m.primed)
+			m.service.cancel(rpc.Ask{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}, m.primed)
 		}
 		return
 	}
@@ -382,7 +382,7 @@ func (m *streamForm) Tick(now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Call{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}
+	call := rpc.Ask{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)

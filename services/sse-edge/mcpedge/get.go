@@ -158,7 +158,7 @@ func (s *Service) delete(c *fiber.Ctx, who caller) error {
 	if s.subs.Config.Access.On() && !who.grants.ActsFor(rec.Owner) { // a member
 		return s.subs.Config.Access.Insufficient(c)
 	}
-	answer, err := s.ask(c.UserContext(), rpc.Call{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
+	answer, err := s.ask(c.UserContext(), rpc.Ask{Action: rpc.End, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c)}, bridgeTimeout)
 	switch {
 	case errors.Is(err, refusal.ErrNoSession):
 		return c.SendStatus(http.StatusNoContent)

@@ -66,7 +66,7 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	if err != nil {
 		return err
 	}
-	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	call := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) > 0 {
 		if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 			return refusal.Invalid("Invalid request: " + err.Error())
@@ -88,7 +88,7 @@ func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, bo
 	if err != nil {
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
-	answer, err := s.initialize(c, who, rpc.Call{Session: name, Stream: stream, Data: body})
+	answer, err := s.initialize(c, who, rpc.Ask{Session: name, Stream: stream, Data: body})
 	switch {
 	case err != nil:
 		return postRefused, err

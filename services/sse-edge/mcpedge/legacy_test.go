@@ -63,7 +63,7 @@ func TestOldTransport_Refusal(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	const no = `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`
-	b.open = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }
+	b.open = func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }
 	url := f.mcpEdge(nil)
 	_, endpoint := legacy(t, url, "")
 	if a := postLegacy(t, url+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`); a.Status != http.StatusBadRequest || a.Text != no {

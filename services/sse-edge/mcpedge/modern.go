@@ -82,7 +82,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
 		return postRefused, s.subs.Config.Access.Insufficient(c)
 	}
-	call := rpc.Call{
+	call := rpc.Ask{
 		Action: rpc.Request, Session: state.Session, Life: state.Life, Stream: stream, Held: held,
 		Owner: who.grants.Subject, Client: s.subs.ClientAddress(c).String(), Header: forwarded(c), Data: body,
 	}
@@ -94,7 +94,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 
 // modernCall has a bridge take a request, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
-func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
+func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	st := newForm(who, call.Stream)
 	st.modern, st.held, st.discovers = true, call.Held, r.Method == mcp.MethodDiscover

@@ -65,9 +65,9 @@ func (s *edge) notCancelled(t *testing.T, b *bridge) {
 func resumable(c *config) { c.MCP.ResumeStateless = true }
 
 // accepts has the bridge open the session of each request in the log, and hands the requests over.
-func (b *bridge) accepts() <-chan rpc.Call {
-	calls := make(chan rpc.Call, 10)
-	b.request = func(c rpc.Call) rpc.Answer {
+func (b *bridge) accepts() <-chan rpc.Ask {
+	calls := make(chan rpc.Ask, 10)
+	b.request = func(c rpc.Ask) rpc.Answer {
 		rec := session.New(c.Session, c.Owner, nil, time.Now())
 		rec.Life = c.Life
 		if _, err := b.f.Backend.Sessions.Create(context.Background(), rec); err != nil {
@@ -82,7 +82,7 @@ func (b *bridge) accepts() <-chan rpc.Call {
 
 func TestModern_AnsweredAtOnce(t *testing.T) {
 	b, u := newModern(t, nil)
-	b.request = func(rpc.Call) rpc.Answer {
+	b.request = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
 	}
 	a := u.read(u.post(statelessTool, "Authorization", "Bearer x", "Cookie", "a=b", "Mcp-Param-Region", "north"))
@@ -105,7 +105,7 @@ func TestModern_AnsweredAtOnce(t *testing.T) {
 	if calls[1].Session == c.Session || calls[1].Life == c.Life {
 		t.Error("two requests have one session")
 	}
-	b.request = func(rpc.Call) rpc.Answer {
+	b.request = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusNotFound, Data: rpc.ErrorMessage(nil, rpc.CodeMethodNotFound, "none", nil)}
 	}
 	if a := u.read(u.post(statelessTool)); a.StatusCode != http.StatusNotFound || !strings.Contains(a.Text, "-32601") {
@@ -187,7 +187,7 @@ func TestModern_Resume(t *testing.T) {
 	back.says(progress(2))
 	waittest.Until(t, "the bridge is asked about the call, for a newer connection than the one that ended", func() bool {
 		ended := b.sent(rpc.Cancel)
-		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Call) bool { return c.Since.After(ended[0].Since) })
+		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Ask) bool { return c.Since.After(ended[0].Since) })
 	})
 	b.say(call.Session, call.Stream, true, result("7"))
 	last := back.says(result("7"))
@@ -260,7 +260,7 @@ func TestModern_Refused(t *testing.T) {
 // The state of a bridge leads to that bridge; that of a server is passed on.
 func TestModern_RepeatedRequest(t *testing.T) {
 	b, u := newModern(t, nil)
-	b.request = func(rpc.Call) rpc.Answer {
+	b.request = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
 	}
 	state := mcp.State{Session: uuid.NewString(), Life: "abc", Round: "1"}
@@ -286,8 +286,8 @@ func TestModern_StateOfAnotherClient(t *testing.T) {
 		return ok
 	})
 	b.listen(rpc.Subject(name))
-	asked, over := make(chan rpc.Call, 1), make(chan struct{})
-	b.request = func(c rpc.Call) rpc.Answer {
+	asked, over := make(chan rpc.Ask, 1), make(chan struct{})
+	b.request = func(c rpc.Ask) rpc.Answer {
 		asked <- c
 		<-over
 		return rpc.Answer{Status: http.StatusBadRequest, Data: rpc.ErrorMessage(nil, rpc.CodeInvalidParams, "no", nil)}
@@ -367,7 +367,7 @@ func (u *mcpUser) expectRefused(b *bridge, body, id string, status, code int, he
 
 func TestModern_EncodedName(t *testing.T) {
 	b, u := newModern(t, nil)
-	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	b.request = func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
 	for _, name := range []string{"x", "ü", " x", "=?base64?x?="} {
 		encoded := mcp.Encode(name)
 		a := u.read(u.post(statelessBody("7", "tools/call", fmt.Sprintf(`"name":%q,`, name)), "Mcp-Name", encoded))
@@ -451,7 +451,7 @@ func TestModern_ErrorStatus(t *testing.T) {
 		{http.StatusServiceUnavailable, rpc.CodeInternal},
 	} {
 		data := rpc.ErrorMessage(json.RawMessage("7"), tt.code, "no", nil)
-		b.request = func(rpc.Call) rpc.Answer {
+		b.request = func(rpc.Ask) rpc.Answer {
 			return rpc.Answer{Status: tt.status, Data: data, Header: http.Header{"Www-Authenticate": {"Bearer x"}, "Mcp-Session-Id": {"forged"}}}
 		}
 		for _, accept := range []string{"application/json, text/event-stream", "text/event-stream, application/json"} {
@@ -484,7 +484,7 @@ func TestModern_StoredBeforeAnswer(t *testing.T) {
 			b, u, s := newModernEdge(t, func(c *config) { c.MCP.StreamMethods = []string{"x/stream"} })
 			b.accepts()
 			open := b.request
-			b.request = func(c rpc.Call) rpc.Answer {
+			b.request = func(c rpc.Ask) rpc.Answer {
 				answer := open(c)
 				b.say(c.Session, c.Stream, true, tt.messages...)
 				return answer
@@ -533,7 +533,7 @@ func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 			b, u := newModern(t, func(c *config) { c.Heartbeat = 20 * time.Millisecond })
 			calls, closed := b.accepts(), make(chan struct{})
 			open := b.request
-			b.request = func(c rpc.Call) rpc.Answer {
+			b.request = func(c rpc.Ask) rpc.Answer {
 				answer := open(c)
 				<-closed
 				return answer
@@ -572,7 +572,7 @@ func TestModern_MalformedState(t *testing.T) {
 
 func TestModern_StateOfServer(t *testing.T) {
 	b, u := newModern(t, nil)
-	b.request = func(rpc.Call) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
+	b.request = func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))} }
 	for _, state := range []string{`""`, `"x"`, `"rejoin"`, `"Rejoin.x"`, `" rejoin.x"`, "null", "7", `{"a":"rejoin.x"}`} {
 		body := statelessBody("7", "tools/call", `"name":"x","requestState":`+state+`,`)
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusOK {
@@ -646,7 +646,7 @@ func TestModern_ResumeAfterStoredResponse(t *testing.T) {
 	b, u := newModern(t, resumable)
 	b.accepts()
 	open := b.request
-	b.request = func(c rpc.Call) rpc.Answer {
+	b.request = func(c rpc.Ask) rpc.Answer {
 		answer := open(c)
 		b.say(c.Session, c.Stream, true, result("7"))
 		return answer

@@ -47,7 +47,7 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 	if err != nil {
 		return err
 	}
-	call := rpc.Call{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	call := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) == 0 {
 		result, err = s.postWithoutResponse(c, call)
 		return err
@@ -96,7 +96,7 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 // open begins a session: the edge names it, the bridge makes it.
 func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, err error) {
 	name := uuid.NewString()
-	answer, err := s.initialize(c, who, rpc.Call{Session: name, Data: body})
+	answer, err := s.initialize(c, who, rpc.Ask{Session: name, Data: body})
 	if err != nil {
 		return postRefused, err
 	}
@@ -108,7 +108,7 @@ func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, er
 }
 
 // initialize has a bridge make a session.
-func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Call) (rpc.Answer, error) {
+func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Ask) (rpc.Answer, error) {
 	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
 		return rpc.Answer{}, s.subs.Config.Access.Insufficient(c)
 	}
@@ -117,7 +117,7 @@ func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Call) (rpc.Answe
 }
 
 // postWithoutResponse has a bridge take messages that have no response.
-func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result string, err error) {
+func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Ask) (result string, err error) {
 	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
 	switch {
 	case err != nil:
@@ -132,7 +132,7 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Call) (result strin
 // call has a bridge take requests, and answers with the stream of what belongs to them. The
 // stream's name is new, so whatever it will hold comes after the place at which the
 // reader begins.
-func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Call, p posted) (result string, err error) {
+func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Ask, p posted) (result string, err error) {
 	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}

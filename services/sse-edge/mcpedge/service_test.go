@@ -69,7 +69,7 @@ func TestMCP_Call(t *testing.T) {
 func TestMCP_JSONHasTheResponse(t *testing.T) {
 	for _, message := range []string{`{"jsonrpc":"2.0","error":{"code":-32700,"message":"Parse error"}}`, `{"jsonrpc":"2.0","result":{}}`} {
 		b, u := newMCP(t, nil)
-		b.post = func(c rpc.Call) rpc.Answer {
+		b.post = func(c rpc.Ask) rpc.Answer {
 			b.say(c.Session, c.Stream, false, message)
 			return rpc.Answer{Status: http.StatusAccepted}
 		}
@@ -84,7 +84,7 @@ func TestMCP_JSONHasTheResponse(t *testing.T) {
 
 func TestMCP_ImmediateAnswer(t *testing.T) {
 	b, u := newMCP(t, nil)
-	b.post = func(c rpc.Call) rpc.Answer {
+	b.post = func(c rpc.Ask) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
 		return rpc.Answer{Status: http.StatusAccepted}
@@ -96,7 +96,7 @@ func TestMCP_ImmediateAnswer(t *testing.T) {
 	c.primed()
 	c.says(result(`"a"`))
 	c.WantEnd()
-	b.post = func(c rpc.Call) rpc.Answer {
+	b.post = func(c rpc.Ask) rpc.Answer {
 		b.say(c.Session, c.Stream, true, progress(1), result("7"))
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
@@ -120,7 +120,7 @@ func TestMCP_Notification(t *testing.T) {
 			t.Errorf("%s has the stream %s", c.Data, c.Stream)
 		}
 	}
-	b.post = func(rpc.Call) rpc.Answer {
+	b.post = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {"Bearer x"}}, Data: []byte(`{"a":1}`)}
 	}
 	for _, body := range []string{result("1"), toolList} {
@@ -393,7 +393,7 @@ func TestMCP_InvalidEventID(t *testing.T) {
 
 func TestMCP_PrefersEventStream(t *testing.T) {
 	b, u := newMCP(t, nil)
-	b.post = func(c rpc.Call) rpc.Answer {
+	b.post = func(c rpc.Ask) rpc.Answer {
 		m, _ := rpc.ParseMessage(c.Data)
 		b.say(c.Session, c.Stream, true, result(string(m.ID)))
 		return rpc.Answer{Status: http.StatusAccepted}

@@ -22,7 +22,7 @@ import (
 // there only for what changes the task.
 
 // taskPost answers a request about the task of a session.
-func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Call, r mcp.Request) (result string, err error) {
+func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
 	rec, err := s.sessionOf(c, call.Session, who.grants)
 	switch ended := errors.Is(err, refusal.ErrNoSession); {
 	case ended && rec.Session == "":
@@ -102,6 +102,6 @@ func (s *Service) hasLost(name string) bool {
 func (s *Service) lookFor(name string) (lost bool, begun *absence) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 	defer cancel()
-	_, err := rpc.Call{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
+	_, err := rpc.Ask{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)
 	return s.unheard.note(name, errors.Is(err, rpc.ErrNobody), time.Now(), s.unheardFor)
 }

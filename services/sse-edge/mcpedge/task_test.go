@@ -102,7 +102,7 @@ func TestTask_States(t *testing.T) {
 		t.Errorf("as a stream: %v %s", a.Header, a.Text)
 	}
 	// A bridge takes what changes a task.
-	b.request = func(c rpc.Call) rpc.Answer {
+	b.request = func(c rpc.Ask) rpc.Answer {
 		if c.Session != k.name || !c.Held || c.Life == "" || !strings.Contains(string(c.Data), `"x":1`) {
 			t.Errorf("the bridge is asked %+v", c)
 		}

@@ -277,7 +277,7 @@ func TestMCP_RequestsToClient(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`
-	b.post = func(c rpc.Call) rpc.Answer {
+	b.post = func(c rpc.Ask) rpc.Answer {
 		if calls := b.sent(rpc.Post); c.Stream == "" {
 			b.say(c.Session, calls[0].Stream, true, result(`"a"`))
 		} else {
