@@ -286,7 +286,7 @@ func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*h
 	switch code := resp.StatusCode; {
 	case code == http.StatusNotFound && r.id != "":
 		return nil, upstream.ErrGone
-	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusConflict:
+	case upstream.SaysNothing(code), code == http.StatusConflict: // another stream is not closed yet
 		return nil, fmt.Errorf("the MCP server answered GET with %d", code)
 	default:
 		return nil, fmt.Errorf("%w: it answered GET with %d", upstream.ErrNoStream, code)
