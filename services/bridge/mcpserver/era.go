@@ -22,68 +22,48 @@ import (
 // is found out by then.
 const eraFor = 5 * time.Minute
 
-// refusedFor is how long a server that could not be asked is not asked again: those who waited for
-// the answer have it.
-const refusedFor = time.Second
-
 // IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
 // is known. The answer is the client's when the server cannot be asked.
 func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	if ctx.Err() != nil {
 		return false, new(upstream.Unreachable(context.Cause(ctx)))
 	}
-	if modern, refused, known := s.knownEra(client); known {
-		return modern, refused
+	if modern, known := s.knownEra(); known {
+		return modern, nil
 	}
 	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
 	// may refuse it, and take its time.
 	v, _, _ := s.era.asked.Do(s.credentialsKey(client), func() (any, error) { return s.askEra(client), nil })
-	found, _ := v.(foundEra)
-	return found.modern, found.refused
+	if refused, _ := v.(*rpc.Answer); refused != nil {
+		return false, refused
+	}
+	modern, _ := s.knownEra()
+	return modern, nil
 }
 
-// foundEra is what a client's question has brought.
-type foundEra struct {
-	modern  bool
-	refused *rpc.Answer
-}
-
-// knownEra returns what is known without asking the server for a client.
-func (s *Server) knownEra(client http.Header) (modern bool, refused *rpc.Answer, known bool) {
+// knownEra returns what is known without asking the server.
+func (s *Server) knownEra() (modern, known bool) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	switch now := time.Now(); {
-	case now.Before(s.era.until):
-		return s.era.modern, nil, true
-	case now.Before(s.era.refusedUntil) && s.refuses(client):
-		return false, s.era.refused, true
-	default:
-		return false, nil, false
-	}
+	return s.era.modern, time.Now().Before(s.era.until)
 }
 
-func (s *Server) askEra(client http.Header) foundEra {
-	if modern, refused, known := s.knownEra(client); known { // since this client has looked
-		return foundEra{modern, refused}
+// askEra asks the server. The answer is the client's when it cannot be asked.
+func (s *Server) askEra(client http.Header) *rpc.Answer {
+	if _, known := s.knownEra(); known { // since this client has looked
+		return nil
 	}
 	modern, tasks, refused := s.probe(client)
+	if refused != nil {
+		return refused
+	}
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	if refused != nil {
-		s.era.refused, s.era.refusedTo, s.era.refusedUntil = refused, s.credentialsKey(client), time.Now().Add(refusedFor)
-		return foundEra{refused: refused}
-	}
 	if modern != s.era.modern || s.era.until.IsZero() {
 		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
 	}
 	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
-	return foundEra{modern: modern}
-}
-
-// refuses reports whether the last refusal holds for a client: a failure does for all, another answer for those
-// with the same credentials.
-func (s *Server) refuses(client http.Header) bool {
-	return s.era.refused.Status >= http.StatusInternalServerError || s.era.refusedTo == s.credentialsKey(client)
+	return nil
 }
 
 // credentials are the fields of a client's header by which the server may know the client: all that are
@@ -166,5 +146,5 @@ func (s *Server) direct() *remote {
 func (s *Server) SetEra(modern bool, ttl time.Duration) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	s.era.modern, s.era.until, s.era.refusedUntil = modern, time.Now().Add(ttl), time.Time{}
+	s.era.modern, s.era.until = modern, time.Now().Add(ttl)
 }

@@ -13,7 +13,6 @@ import (
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
-	"rejoin/shared/rpc"
 )
 
 // Server is the MCP server that the bridge stands beside: an endpoint, or a command that starts a
@@ -36,11 +35,6 @@ type era struct {
 	modern bool
 	tasks  bool // it has tasks of its own
 	until  time.Time
-	// refused is the answer while the server could not be asked, until then. With a status below 500 it is that
-	// of clients with the credentials refusedTo alone.
-	refused      *rpc.Answer
-	refusedTo    string
-	refusedUntil time.Time
 }
 
 // New returns the MCP server of the flags.
