@@ -155,7 +155,6 @@ func (s *Service) endedBy(ctx context.Context) error {
 
 // stop ends all work and waits for it.
 func (s *Service) stop() {
-	s.server.StopSpares()
 	s.table.Unsubscribe()
 	s.host.Stop(upstream.ErrStopping)
 	for {

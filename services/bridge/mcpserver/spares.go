@@ -36,12 +36,11 @@ func (b *Unused) isAlive() bool {
 }
 
 // spares are processes that are started ahead for the next call of a client, since that may take a
-// second. Each is used by one call: no call meets what another has left behind. It is safe
-// for concurrent use.
+// second. Each is used by one call: no call meets what another has left behind. At a stop they end with the service, as
+// all processes do. It is safe for concurrent use.
 type spares struct {
-	mu     sync.Mutex
-	all    map[[sha256.Size]byte]*Unused // nil for one that is being begun
-	closed bool
+	mu  sync.Mutex
+	all map[[sha256.Size]byte]*Unused // nil for one that is being begun
 }
 
 // spareKey is the same for calls that could have the same session: of one client, with the same
@@ -69,9 +68,7 @@ func (s *Server) UnusedSession(ctx context.Context, c rpc.Ask, r mcp.Request, cl
 			if refused != nil {
 				b = nil
 			}
-			if late := s.spares.put(key, b); late != nil {
-				late.Up.Close(ctx, client)
-			}
+			s.spares.put(key, b)
 		}
 		if !s.host.Go(next) {
 			s.spares.put(key, nil)
@@ -135,7 +132,7 @@ func (p *spares) take(key [sha256.Size]byte) *Unused {
 func (p *spares) reserve(key [sha256.Size]byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.all[key]; ok || p.closed || len(p.all) >= maxSpares {
+	if _, ok := p.all[key]; ok || len(p.all) >= maxSpares {
 		return false
 	}
 	if p.all == nil {
@@ -145,24 +142,13 @@ func (p *spares) reserve(key [sha256.Size]byte) bool {
 	return true
 }
 
-// put keeps a session that was begun ahead, nil for one that could not be, and returns it when it is
-// too late.
-func (p *spares) put(key [sha256.Size]byte, b *Unused) (late *Unused) {
+// put keeps a session that was begun ahead, nil for one that could not be.
+func (p *spares) put(key [sha256.Size]byte, b *Unused) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b == nil || p.closed {
+	if p.all[key] = b; b == nil {
 		delete(p.all, key)
-		return b
 	}
-	p.all[key] = b
-	return nil
-}
-
-// close keeps others from being started.
-func (p *spares) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
 }
 
 // remove takes out the sessions that are to end, and those whose process has ended, and returns them.
@@ -200,14 +186,6 @@ func (s *Server) Spares() (ready, starting int) { return s.spares.count() }
 func (s *Server) CloseExpiredSpares(now time.Time) {
 	s.closeSpares(func(b *Unused) bool { return now.After(b.until) })
 }
-
-// StopSpares ends all processes that wait for a call, and starts no others.
-func (s *Server) StopSpares() {
-	s.spares.close()
-	s.closeSpares(allOfThem)
-}
-
-func allOfThem(*Unused) bool { return true }
 
 func (s *Server) closeSpares(ends func(*Unused) bool) {
 	for _, b := range s.spares.remove(ends) {

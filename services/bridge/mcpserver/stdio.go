@@ -48,12 +48,11 @@ type stdio struct {
 // stdioCall is an open call of a process.
 type stdioCall struct {
 	*call.Call
-	turn     chan struct{}   // holds a token while somebody stores for the call, and guards ended
-	ended    bool            // nothing more is stored
-	done     chan struct{}   // closed when all is answered
-	keys     map[string]bool // of its requests
-	tokens   map[string]bool // [rpc.IDKey] of the progress tokens that they carried
-	patience *upstream.IdleTimer
+	turn   chan struct{}   // holds a token while somebody stores for the call, and guards ended
+	ended  bool            // nothing more is stored
+	done   chan struct{}   // closed when all is answered
+	keys   map[string]bool // of its requests
+	tokens map[string]bool // [rpc.IDKey] of the progress tokens that they carried
 }
 
 // startStdio starts a process and its session, of a client's share, without telling it
@@ -61,7 +60,7 @@ type stdioCall struct {
 func (s *Server) startStdio(session, client string) (*stdio, error) {
 	leave, ok := s.takePlace(client)
 	if !ok {
-		s.closeSpares(allOfThem) // a client needs their places
+		s.closeSpares(func(*Unused) bool { return true }) // a client needs their places
 		s.EndUnused()
 		return nil, errBusy
 	}
@@ -196,7 +195,7 @@ func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
 	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
-	call, ok := u.begin(c, p, data)
+	call, ok := u.begin(c, data)
 	if !ok {
 		c.Refuse(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, "a request with this ID is open"))
 		return
@@ -257,10 +256,10 @@ func (u *stdio) Close(context.Context, http.Header) {
 }
 
 // begin makes a call known to read, unless one of its requests' IDs is in use.
-func (u *stdio) begin(c *call.Call, p *upstream.IdleTimer, data []byte) (*stdioCall, bool) {
+func (u *stdio) begin(c *call.Call, data []byte) (*stdioCall, bool) {
 	s := &stdioCall{
 		Call: c, turn: make(chan struct{}, 1), done: make(chan struct{}),
-		keys: map[string]bool{}, tokens: map[string]bool{}, patience: p,
+		keys: map[string]bool{}, tokens: map[string]bool{},
 	}
 	all, _, err := rpc.Messages(data)
 	if err != nil {
@@ -438,8 +437,8 @@ func (u *stdio) store(data []byte, own *call.Call) error {
 		own.Drop(host.DropLate, call.ErrUnknownRequest)
 		return nil
 	}
-	s.patience.Came()
-	defer s.patience.Wait()
+	s.PauseIdleTimer()
+	defer s.ResumeIdleTimer()
 	err = s.Take(call.Item{Data: data})
 	if s.Done() {
 		close(s.done)
