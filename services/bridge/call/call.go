@@ -137,17 +137,18 @@ type Call struct {
 	Stream  string
 	Began   time.Time
 	out     *Writer
-	Reply   chan rpc.Answer              // holds the client's immediate answer
-	To      Receiver                     // nil: the client gets what the upstream sends
-	Keep    func(result json.RawMessage) // gets the MCP server's result; nil for none
+	Reply   chan rpc.Answer // holds the client's immediate answer
+	To      Receiver        // nil: the client gets what the upstream sends
+	// Rewrite gets the MCP server's response, and returns what the client has of it; nil: the same.
+	Rewrite func(m rpc.Message, data []byte) []byte
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
 	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Others
 	// have a while to end the call.
 	CancelAtOnce bool
 
-	Tried     chan struct{} // of a standalone stream; see WasTried
-	triedOnce sync.Once
+	Tried    chan struct{} // of a standalone stream; see WasTried
+	WasTried func()        // notes that the upstream has answered a request for its standalone stream, or will not
 
 	mu      sync.Mutex
 	told    bool
@@ -245,12 +246,11 @@ func (c *Call) WasAnswered() bool {
 // Cancel notes that the client has cancelled a request: the upstream need not answer it
 // any more.
 func (c *Call) Cancel(key string) {
-	if !c.cancelOne(key) {
-		return
-	}
+	c.cancelOne(key)
+	_, all := c.Left()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reading != nil { // else Wait does it
+	if all && c.reading != nil { // else WithIdleTimer does it
 		c.hurry()
 	}
 }
@@ -371,9 +371,7 @@ func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.Id
 func NewStandalone(s *Scope, to Receiver) *Call {
 	c := New(s, rpc.Standalone, nil)
 	c.Tried = make(chan struct{})
+	c.WasTried = sync.OnceFunc(func() { close(c.Tried) })
 	c.To = to
 	return c
 }
-
-// WasTried notes that the upstream has answered a request for its standalone stream, or will not.
-func (c *Call) WasTried() { c.triedOnce.Do(func() { close(c.Tried) }) }

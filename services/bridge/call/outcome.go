@@ -33,16 +33,17 @@ func (c *Call) Take(it Item) error {
 		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
 		return nil
 	}
-	if m.IsResponse() && !c.waitsFor(m.ID) && (c.To != nil || !c.Standalone() && string(m.ID) != "null") {
+	waits := m.IsResponse() && c.waitsFor(m.ID)
+	if m.IsResponse() && !waits && (c.To != nil || !c.Standalone() && string(m.ID) != "null") {
 		c.Drop(host.DropLate, ErrUnknownRequest)
 		return nil
 	}
-	if m.IsResponse() && c.waitsFor(m.ID) {
+	if waits {
 		if it.Data, err = c.Session.Client.NoteTasks(m, it.Data); err != nil {
 			return err
 		}
-		if c.Keep != nil {
-			c.Keep(m.Result)
+		if c.Rewrite != nil {
+			it.Data = c.Rewrite(m, it.Data)
 		}
 	}
 	if c.To != nil {
@@ -55,22 +56,16 @@ func (c *Call) Take(it Item) error {
 		}
 		return err
 	}
-	it.Final = m.IsResponse() && c.last(m.ID)
-	var sequence uint64
-	if m.IsResponse() {
-		sequence, err = c.putResponse(m.ID, it)
-	} else if sequence, err = c.Put(it); errors.Is(err, upstream.ErrTooLarge) {
-		c.Drop(host.DropTooLarge, err)
-		return nil
+	if !m.IsResponse() {
+		return c.StoreOrDrop(it)
 	}
-	if err != nil {
-		return err
-	}
-	if m.IsResponse() {
+	it.Final = waits && c.only() != nil
+	sequence, err := c.putResponse(m.ID, it)
+	if err == nil {
 		c.Answered(m.ID)
+		c.storedAt(sequence)
 	}
-	c.storedAt(sequence)
-	return nil
+	return err
 }
 
 // handed returns the error with which c.To has taken the end of a request, or why the service ends: then nothing says
@@ -189,7 +184,7 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 		if _, err := c.putResponse(r.ID, it); err != nil {
 			return // the stream is closed, or another bridge will see to it
 		}
-		c.answeredKey(r.key)
+		c.Answered(r.Sent)
 	}
 }
 

@@ -40,12 +40,7 @@ func (r *requests) IDs() []json.RawMessage {
 	return ids
 }
 
-// Answered notes that the response to a request is stored.
-func (r *requests) Answered(id []byte) {
-	r.answeredKey(rpc.IDKey(id))
-}
-
-// answeredTo is answered for the ID that the client has given.
+// answeredTo is Answered for the ID that the client has given.
 func (r *requests) answeredTo(id []byte) {
 	key := rpc.IDKey(id)
 	r.mu.Lock()
@@ -53,8 +48,9 @@ func (r *requests) answeredTo(id []byte) {
 	r.open = slices.DeleteFunc(r.open, func(o openRequest) bool { return rpc.IDKey(o.ID) == key })
 }
 
-// answeredKey is answered for the [rpc.IDKey] of what the upstream has.
-func (r *requests) answeredKey(key string) {
+// Answered notes that the response to a request is stored.
+func (r *requests) Answered(id []byte) {
+	key := rpc.IDKey(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.IndexFunc(r.open, func(a openRequest) bool { return a.key == key }); i >= 0 {
@@ -68,13 +64,6 @@ func (r *requests) waitsFor(id []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.open, func(a openRequest) bool { return a.key == key })
-}
-
-// last reports whether only the response to this request is missing.
-func (r *requests) last(id []byte) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.open) == 1 && r.open[0].key == rpc.IDKey(id)
 }
 
 // only returns the ID that the upstream has of the one request that has no response; nil for none, and
@@ -93,12 +82,7 @@ func (r *requests) only() json.RawMessage {
 func (r *requests) Left() (open []openRequest, cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.open), r.allCancelled()
-}
-
-// allCancelled reports whether the client has cancelled all requests without a response. The caller holds the lock.
-func (r *requests) allCancelled() bool {
-	return !slices.ContainsFunc(r.open, func(a openRequest) bool { return !a.cancelled })
+	return slices.Clone(r.open), !slices.ContainsFunc(r.open, func(a openRequest) bool { return !a.cancelled })
 }
 
 // Done reports whether all requests have a response.
@@ -115,8 +99,8 @@ func (r *requests) SentAs(id json.RawMessage) {
 	r.open[0].Sent, r.open[0].key = id, rpc.IDKey(id)
 }
 
-// cancelOne notes that the client has cancelled a request, and reports whether it has cancelled all.
-func (r *requests) cancelOne(key string) (all bool) {
+// cancelOne notes that the client has cancelled a request.
+func (r *requests) cancelOne(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.open {
@@ -124,5 +108,4 @@ func (r *requests) cancelOne(key string) (all bool) {
 			r.open[i].cancelled = true
 		}
 	}
-	return r.allCancelled()
 }

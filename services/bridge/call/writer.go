@@ -92,15 +92,9 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 			m.PublishSeconds.Observe(time.Since(begun).Seconds())
 		}
 		switch {
-		case err == nil && ack.Duplicate:
+		case err == nil:
 			w.Last = max(w.Last, ack.Sequence)
 			w.stored(e, ack)
-			m.Messages.WithLabelValues(host.ResultDuplicate).Inc()
-			return ack.Sequence, nil
-		case err == nil:
-			w.Last = ack.Sequence
-			w.stored(e, ack)
-			m.Messages.WithLabelValues(host.ResultStored).Inc()
 			return ack.Sequence, nil
 		case errors.Is(err, eventlog.ErrTooLarge):
 			return 0, upstream.ErrTooLarge
@@ -123,9 +117,13 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 	}
 }
 
-// stored writes a debug line.
+// stored counts an event, and writes a debug line.
 func (w *Writer) stored(e eventlog.Event, ack eventlog.Ack) {
-	s := w.host
+	s, result := w.host, host.ResultStored
+	if ack.Duplicate {
+		result = host.ResultDuplicate
+	}
+	s.Metrics.Messages.WithLabelValues(result).Inc()
 	if !s.Log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}

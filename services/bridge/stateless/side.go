@@ -86,12 +86,9 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 	if u.kept != nil {
 		u.host.Metrics.Cached.WithLabelValues(host.CacheMiss).Inc()
 		data = u.kept.Data
-		c.Keep = func(result json.RawMessage) { u.host.Cache.Put(*u.kept, result) }
 	}
-	switch u.request.Method {
-	case mcp.MethodDiscover:
-		c.To = &discovered{env: u.env, call: c}
-	case mcp.MethodListen:
+	c.Rewrite = u.rewrite
+	if u.request.Method == mcp.MethodListen {
 		l := newListener(ctx, u.env, u.session, c, u.request)
 		c.To = l
 		looked := 0 // each look may be a read of the bucket; without access control nothing is read
@@ -116,6 +113,19 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 		return
 	}
 	r.Serve(ctx, c, client, data)
+}
+
+// rewrite keeps a result for other clients, and has the one of server/discover say what Rejoin speaks.
+func (u *side) rewrite(m rpc.Message, data []byte) []byte {
+	if u.kept != nil {
+		u.host.Cache.Put(*u.kept, m.Result)
+	}
+	if u.request.Method == mcp.MethodDiscover {
+		if result := u.discovery(m.Result); result != nil {
+			return translate.Message(map[string]any{"id": m.ID, "result": result})
+		}
+	}
+	return data
 }
 
 func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
@@ -217,23 +227,4 @@ func (u *side) continueTask(k *task) {
 		return
 	}
 	u.work = &passed{env: u.env, session: u.session, request: u.request, taskState: taskState{made: k, over: k.is.Status.IsTerminal()}}
-}
-
-// discovered changes the result of server/discover: the client learns what Rejoin speaks.
-type discovered struct {
-	*env
-	call *call.Call
-}
-
-func (d *discovered) Take(m rpc.Message, it call.Item) error {
-	if result := d.discovery(m.Result); result != nil {
-		it.Data = translate.Message(map[string]any{"id": m.ID, "result": result})
-	}
-	it.Final = m.IsResponse()
-	return d.Put(it)
-}
-
-func (d *discovered) Put(it call.Item) error {
-	_, err := d.call.Store(it)
-	return err
 }
