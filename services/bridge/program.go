@@ -37,13 +37,10 @@ func (cfg *ProgramConfig) Check() error {
 
 // Run waits for the log, then runs the service, until ctx ends; see [backend.Serve].
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
-	cfg.Bridge.AckTimeout, cfg.Bridge.Sessions = cfg.AckTimeout, cfg.Sessions
-	if !cfg.Bridge.Wanted() {
-		return ErrNoUpstream // before the wait for a log
-	}
-	if err := cfg.Sessions.Validate(); err != nil {
+	if err := cfg.Check(); err != nil { // before the wait for a log
 		return err
 	}
+	cfg.Bridge.AckTimeout, cfg.Bridge.Sessions = cfg.AckTimeout, cfg.Sessions
 	return backend.Serve(ctx, cfg.Config, env, "bridge",
 		func(ctx context.Context) (*backend.Backend, error) {
 			cfg.Backend.Metrics = env.Metrics
