@@ -420,7 +420,8 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 		s.do(t, c)
 		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
-		if in.table.Waiting() != 1 {
+		h := in.table.Session(c.Session)
+		if !h.Demand.HasLeft() {
 			t.Error("the call does not wait for its client")
 		}
 		switch end {
@@ -432,15 +433,14 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			other.Session, other.Life, other.Stream = uuid.NewString(), session.NewLife(), newStream(t, "2")
 			other.Data = []byte(strings.Replace(string(again.Data), `"_meta":{`, `"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"other","version":"1"},`, 1))
 			s.do(t, other)
-			if in.table.Waiting() != 1 {
+			if h.HasEnded() {
 				t.Error("another client has ended the call")
 			}
 			s.do(t, again)
 		case "asked":
-			h := in.table.Session(c.Session)
 			looks(h, in.host.Config.CancelGrace)
 			s.do(t, rpc.Ask{Action: rpc.Check, Session: c.Session, Stream: c.Stream})
-			if in.table.Waiting() != 0 || h.IsOrphaned() {
+			if h.Demand.HasLeft() || h.IsOrphaned() {
 				t.Error("the call is cancelled")
 			}
 			continue
@@ -473,20 +473,21 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	about(rpc.Check, first)
 	about(rpc.Check, second)
 	about(rpc.Check, first) // the edge does not know yet
-	waits := func(want int, after string) {
+	h := in.table.Session(c.Session)
+	waits := func(want bool, after string) {
 		t.Helper()
-		if n := in.table.Waiting(); n != want {
-			t.Errorf("%d calls wait for their clients after %s", n, after)
+		if h.Demand.HasLeft() != want {
+			t.Errorf("the call waits for its client: %t, after %s", !want, after)
 		}
 	}
 	about(rpc.Cancel, first)
-	waits(0, "the end of the old connection")
+	waits(false, "the end of the old connection")
 	about(rpc.Cancel, second)
-	waits(1, "the end of the new one")
+	waits(true, "the end of the new one")
 	about(rpc.Check, second)
-	waits(0, "a question")
+	waits(false, "a question")
 	about(rpc.Cancel, time.Time{}) // of an edge that does not say when the connection began
-	waits(1, "the end of any connection")
+	waits(true, "the end of any connection")
 	waittest.Until(t, "the call has ended", func() bool { in.patrol(true); return in.table.Session(c.Session) == nil })
 	waittest.Receive(t, "the server's request has ended", gone)
 }

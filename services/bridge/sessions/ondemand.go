@@ -62,6 +62,9 @@ func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDeman
 // Call returns the call, without its data.
 func (d *OnDemand) Call() rpc.Ask { return d.call }
 
+// HasLeft reports whether the client has gone, and no edge has asked since.
+func (d *OnDemand) HasLeft() bool { return d.left.Load() }
+
 // IsRepeatedBy reports whether a request is the one of the call, made once more by the same client.
 func (d *OnDemand) IsRepeatedBy(c rpc.Ask, r mcp.Request) bool {
 	return c.Owner == d.call.Owner && r.Content() == d.content

@@ -41,20 +41,6 @@ func (o *orphans) remove(h *Session) {
 	}
 }
 
-// count returns how many wait.
-func (o *orphans) count() (n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, all := range o.all {
-		for _, h := range all {
-			if h.Demand.left.Load() {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 // made ends the orphans of a call that its client has made again.
 func (o *orphans) made(key [sha256.Size]byte) {
 	o.mu.Lock()

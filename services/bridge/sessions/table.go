@@ -230,6 +230,3 @@ func (t *Table) Open() (all []records.OpenCall) {
 
 // MadeAgain ends the calls without a client that a client has made again.
 func (t *Table) MadeAgain(d *OnDemand) { t.orphans.made(d.client) }
-
-// Waiting returns how many calls wait for their clients to come back.
-func (t *Table) Waiting() int { return t.orphans.count() }
