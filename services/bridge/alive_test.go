@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,22 +23,10 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// never returns what hangs until the test is over.
-func never(t *testing.T) func() {
-	t.Helper()
-	over := make(chan struct{})
-	t.Cleanup(func() { close(over) })
-	return func() { <-over }
-}
-
 func TestIdle_SessionWithOpenCall(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	hang := never(t)
-	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
-		w.stream()
-		hang()
-	})
+	up.hangs("hang")
 	s.start(t, testConfig(up.URL))
 	busy, idle := s.ready(t), s.ready(t)
 	s.request(t, busy, "1", "hang")
@@ -59,11 +46,7 @@ func TestIdle_SessionWithOpenCall(t *testing.T) {
 func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, stream string) {
 	t.Helper()
 	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
-	hang := never(t)
-	up.handle("hang", func(w *writing, _ *http.Request, _ rpc.Message) {
-		w.stream()
-		hang()
-	})
+	up.hangs("hang")
 	in = s.start(t, testConfig(up.URL))
 	name = s.ready(t)
 	stream, _ = s.request(t, name, "1", "hang")

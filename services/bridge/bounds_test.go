@@ -78,7 +78,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 	in := s.start(t, cfg)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`) // so that the answer is 202
+		w.progress("", m) // so that the answer is 202
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}`)
 		<-r.Context().Done()
 	})
@@ -100,11 +100,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 		w.Header().Set("Mcp-Session-Id", uuid.NewString())
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1","icons":[{"src":"data:` + icon + `"}]}}}`)
 	})
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
-	})
+	up.reports()
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[1], icon) {
@@ -189,11 +185,7 @@ func TestAttackCallsOfOnePrincipal(t *testing.T) {
 	cfg := testConfig(up.URL)
 	cfg.Sessions.MaxSessions = 32
 	s.start(t, cfg)
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
-	})
+	up.reports()
 	callOf := func(owner string) rpc.Answer {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 		c.Owner = owner

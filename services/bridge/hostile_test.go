@@ -25,7 +25,9 @@ import (
 
 func TestCloseSession_ServerHangs(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.onDelete = never(t)
+	over := make(chan struct{})
+	defer close(over)
+	up.onDelete = func() { <-over }
 	cfg := testConfig(up.URL)
 	s.start(t, cfg)
 	name := s.ready(t)

@@ -173,22 +173,3 @@ func TestCalls_Concurrent(t *testing.T) {
 	wg.Wait()
 	waittest.Until(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
-
-func TestCalls_TooMany(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		<-r.Context().Done()
-	})
-	cfg := testConfig(up.URL)
-	cfg.MaxCalls = 1
-	in := s.start(t, cfg)
-	name := s.ready(t)
-	s.request(t, name, "1", "hang")
-	if _, a := s.request(t, name, "2", "x"); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
-		t.Errorf("one more was answered %d", a.Status)
-	}
-	if n := in.metric(t, "answers_total", "post", "5xx"); n != 1 {
-		t.Errorf("%v answers are counted", n)
-	}
-}

@@ -157,10 +157,7 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 		},
 		"cancel-grace": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
 			in.host.Times.Answer = 0
-			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
-				w.stream()
-				<-r.Context().Done()
-			})
+			up.hangs(mcp.MethodCallTool)
 			lose, looked := in.losesName()
 			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
 			wantStatus(t, s.do(t, c), http.StatusAccepted)

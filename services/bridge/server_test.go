@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/upstream"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 )
 
@@ -52,6 +53,11 @@ func (w *writing) send(id, data string) {
 	w.flush()
 }
 
+// progress sends a notification of a request's progress.
+func (w *writing) progress(id string, m rpc.Message) {
+	w.send(id, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":%s}}`, m.Param("_meta", "progressToken")))
+}
+
 func (w *writing) json(data string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, data)
@@ -85,6 +91,23 @@ func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on[method] = f
+}
+
+// hangs has requests of a method get the beginning of a stream.
+func (s *server) hangs(method string) {
+	s.handle(method, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		<-r.Context().Done()
+	})
+}
+
+// reports has the server's tools report progress, and respond.
+func (s *server) reports() {
+	s.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.stream()
+		w.progress("", m)
+		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+	})
 }
 
 func (s *server) onGet(f func(w *writing, r *http.Request)) {

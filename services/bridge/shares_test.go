@@ -245,10 +245,7 @@ func TestSpares_OutputEnds(t *testing.T) {
 // One client makes as many requests as may be open.
 func TestAttackCallsTakenByOneClient(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		<-r.Context().Done()
-	})
+	up.hangs("hang")
 	cfg := testConfig(up.URL)
 	cfg.MaxCalls = 8
 	in := s.start(t, cfg)
@@ -261,6 +258,9 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	}
 	_, a := s.request(t, mallory, "7", "hang")
 	wantBusy(t, a)
+	if n := in.metric(t, "answers_total", "post", "5xx"); n != 1 {
+		t.Errorf("%v answers are counted", n)
+	}
 	if stream, a := s.request(t, alice, "1", "x"); a.Status != http.StatusAccepted {
 		t.Errorf("another client was answered %d %s", a.Status, a.Data)
 	} else {
@@ -297,10 +297,7 @@ func TestAttackWaitsTakenByOneClient(t *testing.T) {
 // One client makes requests that hang, with bodies that together are larger than the memory for clients.
 func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		<-r.Context().Done()
-	})
+	up.hangs("hang")
 	in := s.start(t, testConfig(up.URL), func(s *Service) { s.host.Memory = quota.NewPool(8 << 20) })
 	mallory, _ := s.openAs(t, "mallory", "")
 	alice, _ := s.openAs(t, "alice", "")

@@ -227,7 +227,7 @@ func TestStateless_CallWithProgress(t *testing.T) {
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			header = r.Header
 			w.stream()
-			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.progress("", m)
 			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
 		})
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
@@ -261,7 +261,7 @@ func TestStateless_PostToItsSession(t *testing.T) {
 		release := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()
-			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.progress("", m)
 			<-release
 			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
 		})
@@ -320,11 +320,7 @@ func TestStateless_TooManySessions(t *testing.T) {
 	s.start(t, cfg)
 	s.open(t)
 	s.open(t)
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
-	})
+	up.reports()
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	if a := s.do(t, c); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"content":[]`) {
 		t.Errorf("%d %s", a.Status, a.Data)
@@ -378,7 +374,7 @@ func TestStateless_ClientGoes(t *testing.T) {
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
-			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.progress("", m)
 			<-r.Context().Done()
 			close(gone)
 		})
@@ -640,7 +636,7 @@ func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 		<-answered
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.progress("", m)
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
 	})
 	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
@@ -783,7 +779,7 @@ func progresses(up *server) (sent *string) {
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		*sent = string(m.ID)
 		w.stream()
-		w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+		w.progress("e1", m)
 		<-r.Context().Done()
 	})
 	return sent
@@ -882,7 +878,7 @@ func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 		ask := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
-			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.progress("e1", m)
 			<-ask
 			w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 			<-r.Context().Done()

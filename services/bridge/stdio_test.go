@@ -286,13 +286,21 @@ func TestProcess_KilledWithChildren(t *testing.T) {
 	s.wantState(t, name, session.Closed)
 }
 
+// The client learns the limit and the flag, and so does the operator.
 func TestProcess_TooLargeMessage(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
+	log := s.logged()
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
 	s.request(t, name, "7", "hang")
 	stream, _ := s.request(t, name, `"h"`, "huge")
-	wantError(t, s.finished(t, name, stream), 1, `"h"`)
+	all := s.finished(t, name, stream)
+	if wantError(t, all, 1, `"h"`); !strings.Contains(all[0], `the limit is 1048576 bytes (--max-message-bytes)`) {
+		t.Errorf("the stream has %.200v", all)
+	}
+	if n := log.count("level=WARN", "rejoin log set --max-message-bytes=N", "limit=1048576", "session="+name); n != 1 {
+		t.Errorf("%d lines", n)
+	}
 	stream, _ = s.request(t, name, "8", "rubbish")
 	if diff := cmp.Diff([]string{response("8")}, s.finished(t, name, stream)); diff != "" {
 		t.Error(diff)
@@ -308,22 +316,6 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	waittest.Until(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
 }
 
-// The client learns the limit and the flag, and so does the operator.
-func TestProcess_TooLargeResult(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
-	log := s.logged()
-	s.start(t, stdioConfig(t))
-	name := s.ready(t)
-	stream, _ := s.request(t, name, "7", "huge")
-	all := s.finished(t, name, stream)
-	if len(all) != 1 || !strings.Contains(all[0], `the limit is 1048576 bytes (--max-message-bytes)`) {
-		t.Errorf("the stream has %.200v", all)
-	}
-	if n := log.count("level=WARN", "rejoin log set --max-message-bytes=N", "limit=1048576", "session="+name); n != 1 {
-		t.Errorf("%d lines", n)
-	}
-}
-
 // The janitor closes what asks for that, and a session that was closed elsewhere ends its process:
 // see TestSession_ClosedElsewhere.
 func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
@@ -336,18 +328,6 @@ func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
 		if err != nil || rec.Retention.IdleAfter != want {
 			t.Errorf("%s: the session asks for %+v, %v", time.Duration(idle), rec.Retention, err)
 		}
-	}
-}
-
-func TestProcesses_TooMany(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	cfg := stdioConfig(t)
-	cfg.MaxProcesses = 1
-	s.start(t, cfg)
-	s.open(t)
-	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "other", Data: []byte(initialize)})
-	if a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
-		t.Errorf("one more was answered %d", a.Status)
 	}
 }
 

@@ -195,10 +195,7 @@ func TestRestart_CallWithoutEventIDs(t *testing.T) {
 // The calls of a take-over are read from the log in turns: each takes memory.
 func TestRestart_ReloadsInTurns(t *testing.T) {
 	s, up, first, name := begun(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		<-r.Context().Done()
-	})
+	up.hangs("hang")
 	stream, _ := s.request(t, name, "1", "hang")
 	first.stop()
 	var turns chan struct{}
@@ -294,7 +291,7 @@ func TestStop_ResponseIsNotStored(t *testing.T) {
 		s, respond := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()
-			w.send("e1", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
+			w.progress("e1", m)
 			<-respond
 			w.send("e2", response(m.ID))
 		})

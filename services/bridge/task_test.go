@@ -33,10 +33,12 @@ import (
 // tasks is a client's _meta that takes a task for a response.
 const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
 
-// taskConfig has calls become tasks after a moment, and those of tools as they say.
+// taskConfig has calls become tasks after a moment; with tools, only as these say.
 func taskConfig(server string, tools ...string) config.Config {
 	cfg := testConfig(server)
-	cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(10*time.Millisecond), tools
+	if cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(10*time.Millisecond), tools; len(tools) > 0 {
+		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
+	}
 	return cfg
 }
 
@@ -178,9 +180,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		slow(up, release, outcome)
 		close(release)
-		cfg := taskConfig(up.URL, "never=never", "required=required", "always=always")
-		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
-		s.start(t, cfg)
+		s.start(t, taskConfig(up.URL, "never=never", "required=required", "always=always"))
 		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
 		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
 			t.Errorf("%s: a quick call is answered %s", name, a.Data)
@@ -205,23 +205,6 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		if a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")); !strings.Contains(string(a.Data), `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("%s: discover is answered %s", name, a.Data)
 		}
-	}
-}
-
-// A tool whose calls are tasks at once is asked once the client has its task.
-func TestTask_Always(t *testing.T) {
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-			slow(up, release, outcome)
-			close(release)
-			cfg := taskConfig(up.URL)
-			cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(waittest.Timeout), []string{"a=b=always"}
-			s.start(t, cfg)
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"a=b"`, tasks)
-			s.created(t, c)
-			s.becomes(t, c.Session, mcp.TaskCompleted)
-		})
 	}
 }
 
@@ -423,8 +406,8 @@ func TestTask_Cancelled(t *testing.T) {
 func TestTask_NoInput(t *testing.T) {
 	for name, up := range map[string]*server{"modern": asking(t), "earlier": asker(t)} {
 		s := newSystem(t, eventlog.Settings{})
-		cfg := taskConfig(up.URL)
-		cfg.TaskTools, cfg.InputWait = []string{"x=always"}, 50*time.Millisecond
+		cfg := taskConfig(up.URL, "x=always")
+		cfg.InputWait = 50 * time.Millisecond
 		_, c := s.task(t, cfg)
 		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.Message != stateless.NoInput {
 			t.Errorf("%s: the state is %+v", name, is)
@@ -472,8 +455,8 @@ func TestTask_QuestionIsTooLarge(t *testing.T) {
 				<-r.Context().Done()
 				close(gone)
 			})
-			cfg := taskConfig(up.URL)
-			cfg.TaskTools, cfg.InputWait = []string{"x=always"}, time.Hour
+			cfg := taskConfig(up.URL, "x=always")
+			cfg.InputWait = time.Hour
 			_, c := s.task(t, cfg)
 			if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") || is.TTL == nil || is.Requests != nil {
 				t.Errorf("the state is %+v", is)
