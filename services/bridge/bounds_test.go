@@ -115,9 +115,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 func TestModernServer_LongInstructions(t *testing.T) {
 	s, up, _ := bridged(t, newModern(t))
 	text := strings.Repeat("x", 50_000)
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"` + text + `"}}`)
-	})
+	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"`+text+`"}`)
 	name := uuid.NewString()
 	if a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
 		t.Errorf("initialize is answered %d %.500s", a.Status, a.Data)

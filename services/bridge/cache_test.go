@@ -35,9 +35,7 @@ func listing(up *server, scope string) *atomic.Int32 {
 func TestCache_OtherClient(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := newModern(t)
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","ttlMs":3600000,"cacheScope":"public","supportedVersions":["2026-07-28"],"capabilities":{}}}`)
-	})
+	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","ttlMs":3600000,"cacheScope":"public","supportedVersions":["2026-07-28"],"capabilities":{}}`)
 	version := listing(up, "public")
 	in := s.start(t, cacheConfig(up.URL))
 	for _, method := range []string{"tools/list", mcp.MethodDiscover} {

@@ -50,9 +50,7 @@ func TestBatch_LastResponseIsFinal(t *testing.T) {
 func TestCall_InvalidOrTooLargeMessage(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{MaxMessageBytes: 10_000}), newServer(t)
 	large := strings.Repeat("x", 11_000)
-	up.handle("json", func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"x":"` + large + `"}}`)
-	})
+	up.responds("json", `"result":{"x":"`+large+`"}`)
 	up.handle("stream", func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		w.send("", "rubbish")

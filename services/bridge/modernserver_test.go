@@ -42,9 +42,7 @@ func (s *system) begin(t testing.TB) string {
 func TestModernServer_Call(t *testing.T) {
 	s, up, _ := bridged(t, newModern(t))
 	var header http.Header
-	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","ttlMs":1,"cacheScope":"public","tools":[{"name":"caf\u00e9","inputSchema":{"type":"object","properties":{"place":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}}}]}}`)
-	})
+	up.responds("tools/list", `"result":{"resultType":"complete","ttlMs":1,"cacheScope":"public","tools":[{"name":"caf\u00e9","inputSchema":{"type":"object","properties":{"place":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}}}]}`)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		header = r.Header
 		w.stream()
@@ -246,9 +244,7 @@ func TestModernServer_QuestionIsTooLarge(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
 	up := newModern(t)
 	s.start(t, testConfig(up.URL))
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}}}}`)
-	})
+	up.responds(mcp.MethodCallTool, `"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}}}`)
 	name, stream := s.begin(t), newStream(t, "1")
 	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":1`) || !strings.Contains(all[0], "--max-message-bytes") {
@@ -311,9 +307,7 @@ func TestModernServer_Changes(t *testing.T) {
 func withSubscriptions(t testing.TB) *server {
 	t.Helper()
 	up := newModern(t)
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true},"logging":{}}}}`)
-	})
+	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true},"logging":{}}}`)
 	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":`+string(m.Param("notifications"))+`}}`)

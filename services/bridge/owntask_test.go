@@ -26,9 +26,7 @@ import (
 func withTasks(t testing.TB) *server {
 	t.Helper()
 	up := newModern(t)
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}`)
-	})
+	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`)
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"task","taskId":%s,"status":"working","ttlMs":60000}}`, m.ID, m.Param("name")))
 	})
@@ -151,9 +149,7 @@ func TestOwnTask_InSessions(t *testing.T) {
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":%s,"status":"working","ttl":null}}}`, m.ID, m.Param("name")))
 	})
-	up.handle("tasks/list", func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"nextCursor":"2","tasks":[{"taskId":"a"},{"taskId":"b"},{"taskId":"c"}]}}`, m.ID))
-	})
+	up.responds("tasks/list", `"result":{"nextCursor":"2","tasks":[{"taskId":"a"},{"taskId":"b"},{"taskId":"c"}]}`)
 	methods := []string{"tasks/get", "tasks/result", "tasks/cancel"}
 	for _, method := range methods {
 		up.handle(method, func(w *writing, _ *http.Request, m rpc.Message) {
@@ -393,9 +389,7 @@ func TestRequiredTask(t *testing.T) {
 // A tool whose task runs is not refused in a way that has the client call it again.
 func TestRequiredTask_ResultIsRefused(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, nil)
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":"inner","status":"working","ttl":null}}}`, m.ID))
-	})
+	up.responds(mcp.MethodCallTool, `"result":{"task":{"taskId":"inner","status":"working","ttl":null}}`)
 	up.handle("tasks/result", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)

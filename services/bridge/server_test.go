@@ -93,6 +93,13 @@ func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc
 	s.on[method] = f
 }
 
+// responds has requests of a method get a response with a result or an error.
+func (s *server) responds(method, outcome string) {
+	s.handle(method, func(w *writing, _ *http.Request, m rpc.Message) {
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,` + outcome + `}`)
+	})
+}
+
 // hangs has requests of a method get the beginning of a stream.
 func (s *server) hangs(method string) {
 	s.handle(method, func(w *writing, r *http.Request, _ rpc.Message) {

@@ -53,9 +53,7 @@ const asks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"p
 func newModern(t testing.TB) *server {
 	t.Helper()
 	s := newServer(t)
-	s.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}}`)
-	})
+	s.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
 	s.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
@@ -86,9 +84,7 @@ func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
 	for name, upstream := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s := newSystem(t, eventlog.Settings{})
 		s.start(t, testConfig(upstream.URL))
-		upstream.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
-			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"tools":[]}}`)
-		})
+		upstream.responds("tools/list", `"result":{"tools":[]}`)
 		c := statelessCall(t, "7", "tools/list", "", "")
 		a := s.do(t, c)
 		if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":7`) || !strings.Contains(string(a.Data), `"tools":[]`) {
@@ -103,9 +99,7 @@ func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
 // Errors have the status that the revision wants, whatever that of the server.
 func TestStateless_Error(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
-	up.handle(mcp.MethodRead, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32002,"message":"none","data":{"uri":"x:"}}}`)
-	})
+	up.responds(mcp.MethodRead, `"error":{"code":-32002,"message":"none","data":{"uri":"x:"}}`)
 	up.handle("other/method", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
 	for _, tt := range []struct {
 		method, params string
@@ -177,9 +171,7 @@ func TestStateless_Discover(t *testing.T) {
 	if !strings.Contains(string(a.Data), `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(string(a.Data), `"name":"s"`) {
 		t.Errorf("%d %s", a.Status, a.Data)
 	}
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":null}`)
-	})
+	up.responds(mcp.MethodDiscover, `"result":null`)
 	if a := s.do(t, statelessCall(t, "2", mcp.MethodDiscover, "", "")); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":2`) {
 		t.Errorf("null became %d %s", a.Status, a.Data)
 	}
@@ -356,9 +348,7 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 func TestStateless_ResultIsTooLarge(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
 		s, _, _ := bridged(t, up)
-		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", 9<<20) + `"}]}}`)
-		})
+		up.responds(mcp.MethodCallTool, `"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 9<<20)+`"}]}`)
 		a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
 		if !strings.Contains(string(a.Data), `"id":1,"error"`) || !strings.Contains(string(a.Data), "--max-message-bytes") {
 			t.Errorf("%s: %d %.200s", name, a.Status, a.Data)
