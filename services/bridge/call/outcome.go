@@ -145,10 +145,8 @@ func (c *Call) End(why error) {
 		c.fail(upstream.CodeTimeout, upstream.ErrTimeout.Error(), host.FailTimeout)
 	case errors.Is(why, upstream.ErrTooLarge):
 		c.fail(rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), host.FailTooLarge)
-	case errors.Is(why, upstream.ErrExited):
-		c.fail(rpc.CodeInternal, upstream.ErrExited.Error(), host.FailLost)
-	case errors.Is(why, upstream.ErrRestarted):
-		c.fail(rpc.CodeInternal, upstream.ErrRestarted.Error(), host.FailLost)
+	case errors.Is(why, upstream.ErrExited), errors.Is(why, upstream.ErrRestarted):
+		c.fail(rpc.CodeInternal, why.Error(), host.FailLost)
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	default:
