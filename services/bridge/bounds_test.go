@@ -96,10 +96,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 func TestStateless_LongServerInfo(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
 	icon := strings.Repeat("x", 50_000)
-	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.Header().Set("Mcp-Session-Id", uuid.NewString())
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1","icons":[{"src":"data:` + icon + `"}]}}}`)
-	})
+	up.result = `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1","icons":[{"src":"data:` + icon + `"}]}}`
 	up.reports()
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
 	wantStatus(t, s.do(t, c), http.StatusAccepted)
@@ -130,10 +127,7 @@ func TestModernServer_LongInstructions(t *testing.T) {
 func TestListen_TooMuch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	in := s.start(t, taskConfig(up.URL))
-	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.Header().Set("Mcp-Session-Id", uuid.NewString())
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"s","version":"1"}}}`)
-	})
+	up.has(`{"resources":{"subscribe":true}}`)
 	uris, ids := make([]string, 3*mcpserver.MaxSubscriptions), make([]string, 10*stateless.MaxWatched)
 	for i := range uris {
 		uris[i] = fmt.Sprintf("x:%d", i/2)

@@ -293,10 +293,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 func taskTool(t testing.TB, release chan struct{}) *server {
 	t.Helper()
 	up := newEarlier(t)
-	up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
-		w.Header().Set("Mcp-Session-Id", "up")
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}},"serverInfo":{"name":"s","version":"1"}}}`)
-	})
+	up.has(`{"tools":{},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}}`)
 	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
 		if m.Param("cursor") == nil {
 			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"plain"}],"nextCursor":"2"}}`, m.ID))
@@ -331,7 +328,6 @@ func taskTool(t testing.TB, release chan struct{}) *server {
 		}
 		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
 	})
-	up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
 	return up
 }
 

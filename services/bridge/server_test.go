@@ -30,6 +30,7 @@ type server struct {
 	seen     []string // bodies of POSTs
 	headers  []http.Header
 	session  string // of initialize; empty: none
+	result   string // of initialize
 }
 
 // writing writes an answer of the server.
@@ -81,9 +82,15 @@ func newServer(t testing.TB) *server {
 			w.Header().Set(upstream.HeaderSession, s.session+uuid.NewString())
 		}
 		s.mu.Unlock()
-		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}`)
+		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + s.result + `}`)
 	}
+	s.has("{}")
 	return s
+}
+
+// has says what a server with sessions is capable of.
+func (s *server) has(capabilities string) {
+	s.result = `{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"serverInfo":{"name":"s","version":"1"}}`
 }
 
 // handle says how a method is answered; "" is a response.

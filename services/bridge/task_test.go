@@ -320,7 +320,6 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 		<-release
 		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
 	})
-	up.handle("", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
 	free := sync.OnceFunc(func() { close(release) })
 	defer free()
 	cfg := taskConfig(up.URL)

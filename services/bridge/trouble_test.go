@@ -296,7 +296,6 @@ func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
 func TestClose_Turns(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("echo", func(w *writing, _ *http.Request, m rpc.Message) { w.json(response(m.ID)) })
 	in := s.start(t, testConfig(up.URL))
 	ending, other := s.ready(t), s.ready(t)
 	turns := allTurns(t, in)
