@@ -4,7 +4,6 @@ package sessions
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -267,23 +266,6 @@ func (h *Session) streams() []*call.Call {
 	return all
 }
 
-// resume continues a call that another bridge has begun.
-func (h *Session) resume(stream string, ids []json.RawMessage, from call.Cursor) {
-	c := call.New(h.Scope, stream, ids)
-	c.StartAt(from)
-	c.ExpectNoAnswer()
-	h.mu.Lock()
-	h.calls[c.Stream] = c
-	h.mu.Unlock()
-	h.Host.Metrics.Calls.Inc()
-	h.Go(func() {
-		defer h.forget(c, h.Host.Metrics.Calls.Dec)
-		if c.Reload(h.Host.Life) && !c.Done() {
-			h.Up.Resume(h.Ctx, c, h.header())
-		}
-	})
-}
-
 // Hold begins to answer for the session, once.
 func (h *Session) Hold(ctx context.Context) error {
 	h.mu.Lock()
@@ -301,8 +283,20 @@ func (h *Session) Hold(ctx context.Context) error {
 // ResumeAll continues the calls that another bridge has begun.
 func (h *Session) ResumeAll(from map[string]call.Cursor) {
 	for stream, at := range from {
-		if ids, _ := rpc.RequestIDs(stream); len(ids) > 0 {
-			h.resume(stream, ids, at)
+		ids, _ := rpc.RequestIDs(stream)
+		if len(ids) == 0 {
+			continue
 		}
+		c := call.New(h.Scope, stream, ids)
+		c.StartAt(at)
+		c.ExpectNoAnswer()
+		h.addCall(c)
+		h.Host.Metrics.Calls.Inc()
+		h.Go(func() {
+			defer h.forget(c, h.Host.Metrics.Calls.Dec)
+			if c.Reload(h.Host.Life) && !c.Done() {
+				h.Up.Resume(h.Ctx, c, h.header())
+			}
+		})
 	}
 }

@@ -42,15 +42,14 @@ func TestTask_Rule(t *testing.T) {
 		after flagtype.Duration
 		want  taskRule
 	}{
-		`tools/call x ` + tasks:         {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x-at-once ` + tasks: {0, taskRule{may: true, after: host.AnswerWithin}},
-		`tools/call x-none ` + tasks:    {-1, taskRule{}},
-		`tools/call never ` + tasks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + tasks:    {flagtype.Duration(time.Second), taskRule{may: true, atOnce: true, after: time.Second}},
-		`tools/call required ` + tasks:  {flagtype.Duration(time.Second), taskRule{may: true, after: time.Second}},
-		`tools/call x ` + asks:          {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`tools/call always ` + asks:     {flagtype.Duration(time.Second), taskRule{after: time.Second}},
-		`prompts/get always ` + tasks:   {flagtype.Duration(time.Second), taskRule{}},
+		`tools/call x ` + tasks:        {0, taskRule{may: true}},
+		`tools/call x-none ` + tasks:   {-1, taskRule{}},
+		`tools/call never ` + tasks:    {0, taskRule{}},
+		`tools/call always ` + tasks:   {0, taskRule{may: true, atOnce: true}},
+		`tools/call required ` + tasks: {0, taskRule{may: true}},
+		`tools/call x ` + asks:         {0, taskRule{}},
+		`tools/call always ` + asks:    {0, taskRule{}},
+		`prompts/get always ` + tasks:  {0, taskRule{}},
 	} {
 		part := strings.SplitN(call, " ", 3)
 		r, err := mcp.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, part[0], part[1], part[2]))
@@ -58,6 +57,11 @@ func TestTask_Rule(t *testing.T) {
 		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
 		if got, err := s.ruleOf(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
+		}
+	}
+	for after, want := range map[time.Duration]time.Duration{time.Second: time.Second, 0: host.AnswerWithin} {
+		if got := (&env{host: &host.Host{Config: config.Config{TaskAfter: flagtype.Duration(after)}}}).taskAfter(); got != want {
+			t.Errorf("with --task-after=%s a call becomes a task after %s", after, got)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func (p *passed) serve(ctx context.Context, c *call.Call, client http.Header, da
 	if p.rule.atOnce {
 		p.make()
 	} else {
-		p.due = time.AfterFunc(p.rule.after, func() { p.session.Go(p.makeTask) })
+		p.due = time.AfterFunc(p.taskAfter(), func() { p.session.Go(p.makeTask) })
 	}
 	p.mu.Unlock()
 	p.up.Serve(ctx, c, client, data)

@@ -31,7 +31,7 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 	if meta.MCP.ProtocolVersion != mcp.Modern {
 		t := newTranslated(&s.env, h, u.request)
 		t.up, t.server, t.asks, t.heard, t.turned = up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
-		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0, after: s.taskAfter()}
+		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0}
 		u.work = t
 		h.SetReceiver(t)
 	}

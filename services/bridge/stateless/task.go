@@ -22,7 +22,6 @@ import (
 type taskRule struct {
 	may    bool
 	atOnce bool
-	after  time.Duration
 }
 
 // ruleOf returns the rule of a request. The error is an [*mcp.Error].
@@ -35,7 +34,7 @@ func (s *env) ruleOf(r mcp.Request) (taskRule, error) {
 		return taskRule{}, mcp.ErrNeedsTasks
 	}
 	may := declared && policy != config.TaskNever
-	return taskRule{may, may && policy == config.TaskAlways, s.taskAfter()}, nil
+	return taskRule{may, may && policy == config.TaskAlways}, nil
 }
 
 // taskAfter is how long a call may take before it becomes a task, where --task-after permits tasks.

@@ -23,7 +23,7 @@ func (t *translated) taskSoon() {
 	if t.due != nil {
 		t.due.Stop()
 	}
-	t.due = time.AfterFunc(t.rule.after, func() { t.session.Go(t.makeTask) })
+	t.due = time.AfterFunc(t.env.taskAfter(), func() { t.session.Go(t.makeTask) })
 }
 
 func (t *translated) makeTask() {
