@@ -300,12 +300,12 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 func TestCheck_RequestWaitsForTheName(t *testing.T) {
 	s, up, in, name := begun(t)
 	first, goOn, looked := make(chan struct{}), make(chan struct{}), atomic.Bool{}
-	in.confirm.Store(new(func(context.Context) error {
+	in.confirm.Store(new(func(ctx context.Context) error {
 		if looked.CompareAndSwap(false, true) {
 			close(first)
 			<-goOn
 		}
-		return nil
+		return ctx.Err()
 	}))
 	stream, answer := newStream(t, "1"), make(chan rpc.Answer, 1)
 	go func() { answer <- s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) }()

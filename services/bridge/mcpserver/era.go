@@ -50,9 +50,6 @@ func (s *Server) knownEra() (modern, known bool) {
 
 // askEra asks the server. The answer is the client's when it cannot be asked.
 func (s *Server) askEra(client http.Header) *rpc.Answer {
-	if _, known := s.knownEra(); known { // since this client has looked
-		return nil
-	}
 	modern, tasks, refused := s.probe(client)
 	if refused != nil {
 		return refused
