@@ -93,38 +93,6 @@ func (s *system) stoppedDuringCall(t *testing.T, up *resumable, notes int) (name
 	return name, stream
 }
 
-func TestRestart_ContinuesCalls(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
-	name, stream := s.stoppedDuringCall(t, up, 2)
-
-	second := s.start(t, testConfig(up.URL))
-	up.step <- struct{}{}
-	up.step <- struct{}{}
-	want := []string{note(0), note(1), note(2), note(3), response("1")}
-	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
-	if n := second.metric(t, "takeovers_total"); n != 1 {
-		t.Errorf("%v sessions are taken over", n)
-	}
-	// The session continues too.
-	again, _ := s.request(t, name, "2", "quick")
-	s.finished(t, name, again)
-	waittest.Until(t, "no record is left", func() bool {
-		kv, err := s.records(t).KV.ListKeys(waittest.Context(t))
-		if err != nil {
-			return false
-		}
-		n := 0
-		for key := range kv.Keys() {
-			if _, _, ok := records.ParseKey(key); ok { // it is of a call
-				n++
-			}
-		}
-		return n == 0
-	})
-}
-
 // The index of sessions is written when it can be: a bridge may have been killed before.
 func TestRestart_SessionMissingInTheIndex(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
@@ -154,7 +122,8 @@ func (s *system) records(t *testing.T) *records.Bucket {
 	return must.Value(records.Open(waittest.Context(t), s.b, daemon.NewEnv(nil).Log))(t)
 }
 
-func TestRestart_StoresNothingTwice(t *testing.T) {
+// A call continues at the next bridge, with nothing stored twice, and so does its session.
+func TestRestart_ContinuesCalls(t *testing.T) {
 	for _, ids := range []int{4, 1} { // of the server's messages all have an event ID, or only some
 		s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
 		up.ids = ids
@@ -163,7 +132,7 @@ func TestRestart_StoresNothingTwice(t *testing.T) {
 			state := must.Value(s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name)))(t)
 			must.NoError(t, s.records(t).Put(waittest.Context(t), records.Key(name, stream), records.Record{ID: "a", Sequence: state.Last - 2}))
 		}
-		s.start(t, testConfig(up.URL))
+		second := s.start(t, testConfig(up.URL))
 		for range 3 {
 			up.step <- struct{}{}
 		}
@@ -171,6 +140,25 @@ func TestRestart_StoresNothingTwice(t *testing.T) {
 		if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
 			t.Error(ids, diff)
 		}
+		if n := second.metric(t, "takeovers_total"); n != 1 {
+			t.Errorf("%v sessions are taken over", n)
+		}
+		// The session continues too.
+		again, _ := s.request(t, name, "2", "quick")
+		s.finished(t, name, again)
+		waittest.Until(t, "no record is left", func() bool {
+			kv, err := s.records(t).KV.ListKeys(waittest.Context(t))
+			if err != nil {
+				return false
+			}
+			n := 0
+			for key := range kv.Keys() {
+				if _, _, ok := records.ParseKey(key); ok { // it is of a call
+					n++
+				}
+			}
+			return n == 0
+		})
 	}
 }
 
