@@ -130,13 +130,13 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 }
 
 // Direct returns the server's side of a request of the revision without sessions.
-func (s *Server) Direct() call.Server { return s.direct() }
+func (s *Server) Direct() call.Server {
+	return &remote{host: s.host, endpoint: s.endpoint, modern: true}
+}
 
 // DirectHeader returns the header that such a request has at the server.
-func (s *Server) DirectHeader(client http.Header) http.Header { return s.direct().header(client) }
-
-func (s *Server) direct() *remote {
-	return &remote{host: s.host, endpoint: s.endpoint, modern: true}
+func (s *Server) DirectHeader(client http.Header) http.Header {
+	return (&remote{endpoint: s.endpoint, modern: true}).header(client)
 }
 
 // SetEra has the server taken for one of the revision without sessions, or of earlier ones, for a time.

@@ -328,7 +328,11 @@ func (u *stdio) read() {
 			continue
 		}
 		if own == nil {
-			if !u.waitReady() {
+			select {
+			case <-u.ready:
+			case <-u.closing:
+				return
+			case <-u.host.Life.Done():
 				return
 			}
 			own = call.NewStandalone(u.session, u.session.Receiver())
@@ -340,17 +344,6 @@ func (u *stdio) read() {
 		}
 		waiting = nil
 	}
-}
-
-// waitReady waits for the session, and reports whether there is one.
-func (u *stdio) waitReady() bool {
-	select {
-	case <-u.ready:
-		return true
-	case <-u.closing:
-	case <-u.host.Life.Done():
-	}
-	return false
 }
 
 // next returns the messages of the next line that holds any. A response that is too large becomes

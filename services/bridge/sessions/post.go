@@ -41,7 +41,7 @@ func (h *Session) Post(c rpc.Ask) rpc.Answer {
 	}
 	h.Remember(c.Header)
 	if !initialized || len(all) > 1 {
-		h.use()
+		h.used.Store(true)
 	}
 	h.cancelled(cancel)
 	if len(ids) == 0 {

@@ -38,6 +38,7 @@ type Session struct {
 	// Demand opens the session in the log; nil for one that a client has opened.
 	Demand  *OnDemand
 	looking atomic.Bool // the patrol is, and may wait for its call
+	used    atomic.Bool // its client has sent more than that it is ready
 	// looks are those of the patrol since the session began, an edge asked about its call, or the client has gone;
 	// see [Session.CountLook].
 	looks atomic.Int64
@@ -47,7 +48,6 @@ type Session struct {
 	released   bool // it has ended, and the bridge does not answer for it any more
 	calls      map[string]*call.Call
 	arriving   map[string]int // by stream, how much is about to be posted
-	used       bool           // its client has sent more than that it is ready
 	standalone *call.Call     // nil until Listen
 	client     http.Header    // of the newest call
 	held       *quota.Part    // what client takes of the memory
@@ -118,13 +118,6 @@ func (h *Session) Finish(cause error) {
 		}
 		h.table.release(h)
 	})
-}
-
-// use notes that the client uses the session.
-func (h *Session) use() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.used = true
 }
 
 // cancelled notes what requests the client has cancelled.

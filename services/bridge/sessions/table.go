@@ -92,10 +92,7 @@ func (t *Table) All() []*Session {
 // while that runs.
 func (t *Table) EndUnused() {
 	for _, h := range t.All() {
-		h.mu.Lock()
-		unused := !h.used && !h.OnDemand && h.unasked() > t.host.Times.Unused
-		h.mu.Unlock()
-		if unused {
+		if !h.used.Load() && !h.OnDemand && h.unasked() > t.host.Times.Unused {
 			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
 			h.Finish(host.ErrEnded)
 		}
