@@ -34,10 +34,12 @@ type Scope struct {
 
 	end context.CancelCauseFunc
 
-	mu      sync.Mutex
-	work    sync.WaitGroup // of calls and listen; grows only until ending
-	ending  bool
-	outside Receiver // gets what is about no call, in place of the client; nil for none
+	// Receiver gets what is about no call, in place of the client; nil for none. It is set before anything is read.
+	Receiver Receiver
+
+	mu     sync.Mutex
+	work   sync.WaitGroup // of calls and listen; grows only until ending
+	ending bool
 }
 
 // Client is the client's side of a session.
@@ -84,12 +86,11 @@ func (s *Scope) Go(work func()) bool {
 // [host.ErrEnded] the streams end as well.
 func (s *Scope) Stop(cause error) bool {
 	s.mu.Lock()
-	first := !s.ending
-	s.ending = true
-	s.mu.Unlock()
-	if !first {
+	defer s.mu.Unlock()
+	if s.ending {
 		return false
 	}
+	s.ending = true
 	if errors.Is(cause, host.ErrEnded) {
 		close(s.over)
 	}
@@ -105,20 +106,6 @@ func (s *Scope) HasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ending
-}
-
-// SetReceiver makes another receiver than the client get what is about no call.
-func (s *Scope) SetReceiver(to Receiver) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.outside = to
-}
-
-// Receiver returns who gets what is about no call, in place of the client; nil for none.
-func (s *Scope) Receiver() Receiver {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.outside
 }
 
 // Cursor is how far an upstream's stream has been stored.

@@ -28,6 +28,7 @@ import (
 type stdio struct {
 	host    *host.Host
 	process *upstream.Process
+	name    string          // of the session that it was started for
 	writing chan struct{}   // holds a token while somebody writes
 	first   chan []byte     // the response to initialize
 	opening json.RawMessage // the ID of initialize; nil before
@@ -38,7 +39,6 @@ type stdio struct {
 	over    chan struct{} // closed when nothing more will be read
 
 	mu    sync.Mutex
-	name  string // of the session
 	calls []*stdioCall
 	// spoke says that something that is no request was sent since the newest call began: an error without an
 	// ID may be about that.
@@ -123,9 +123,7 @@ func (u *stdio) watchProcess() {
 
 // attach makes the session that the process belongs to known.
 func (u *stdio) attach(of *call.Scope) {
-	u.mu.Lock()
-	u.session, u.name = of, of.Name
-	u.mu.Unlock()
+	u.session = of
 	close(u.ready)
 	select {
 	case <-u.over: // watchProcess may have seen no session
@@ -228,12 +226,6 @@ func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.End(u
 // Listen has nothing to do: all messages come on one stream.
 func (u *stdio) Listen(context.Context, *call.Call, func() http.Header) {}
 
-func (u *stdio) nameNow() string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.name
-}
-
 // alive reports whether the process runs. What it has written may still be unread: that waits for the
 // session.
 func (u *stdio) alive() bool {
@@ -307,10 +299,10 @@ func (u *stdio) read() {
 	defer close(u.over)
 	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.MaxBytes())
 	var waiting [][]byte
-	size, opened := 0, false
+	size, opened, name := 0, false, u.name
 	var own *call.Call // nil before the session is ready
 	for {
-		messages, err := u.next(l)
+		messages, err := u.next(l, name)
 		if err != nil {
 			return
 		}
@@ -335,7 +327,7 @@ func (u *stdio) read() {
 			case <-u.host.Life.Done():
 				return
 			}
-			own = call.NewStandalone(u.session, u.session.Receiver())
+			own, name = call.NewStandalone(u.session, u.session.Receiver), u.session.Name
 		}
 		for _, data := range waiting {
 			if u.store(data, own) != nil {
@@ -348,7 +340,7 @@ func (u *stdio) read() {
 
 // next returns the messages of the next line that holds any. A response that is too large becomes
 // an error.
-func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
+func (u *stdio) next(l *upstream.Lines, session string) ([]json.RawMessage, error) {
 	for {
 		var skim upstream.Skimmer
 		line, err := l.Next(skim.Add)
@@ -358,7 +350,7 @@ func (u *stdio) next(l *upstream.Lines) ([]json.RawMessage, error) {
 			if id == nil {
 				continue
 			}
-			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.TooLarge(u.nameNow()), nil), nil
+			line, err = rpc.ErrorMessage(id, rpc.CodeInternal, u.host.TooLarge(session), nil), nil
 		}
 		if err != nil {
 			return nil, err

@@ -210,7 +210,7 @@ func (h *Session) Listen(from *call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
 	if !was {
-		h.standalone = call.NewStandalone(h.Scope, h.Receiver())
+		h.standalone = call.NewStandalone(h.Scope, h.Receiver)
 		if from != nil {
 			h.standalone.StartAt(*from)
 		}

@@ -74,7 +74,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		u.mu.Lock()
 		u.work = t
 		u.mu.Unlock()
-		u.session.SetReceiver(t)
+		u.session.Receiver = t
 		t.serve(ctx, c)
 	}
 }

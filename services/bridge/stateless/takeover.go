@@ -33,7 +33,7 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 		t.up, t.server, t.asks, t.heard, t.turned = up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
 		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0}
 		u.work = t
-		h.SetReceiver(t)
+		h.Receiver = t
 	}
 	over, err := s.takeOverTask(ctx, h, u)
 	if err != nil {
