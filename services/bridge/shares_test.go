@@ -104,7 +104,7 @@ func TestAttackHeadersOfSessions(t *testing.T) {
 	large := strings.Repeat("x", 8000)
 	open := func() string {
 		name := uuid.NewString()
-		wantStatus(t, s.do(t, rpc.Call{
+		wantStatus(t, s.do(t, rpc.Ask{
 			Action: rpc.Open, Session: name, Owner: "mallory", Data: []byte(initialize), Header: http.Header{"Accept-Language": {large}, "X-Other": {large}, "Baggage": {large}},
 		}), http.StatusOK)
 		return name
