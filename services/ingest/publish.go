@@ -259,7 +259,7 @@ func (s *Service) admitStream(ctx context.Context, rec session.Record, enter fun
 	if wait := s.looks.Take(rec.Session); wait > 0 {
 		return &problem.RateError{Of: "session", What: "new streams", Wait: wait}
 	}
-	failed := s.streams.Look(ctx, rec, func(ctx context.Context, stream string) (bool, error) {
+	failed := s.streams.DropEnded(ctx, rec, func(ctx context.Context, stream string) (bool, error) {
 		return s.ended(ctx, rec, stream)
 	})
 	if err = enter(); errors.Is(err, streams.ErrTooMany) && failed != nil {

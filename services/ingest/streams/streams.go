@@ -95,11 +95,11 @@ func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
 	})
 }
 
-// Look asks with ended which streams of a session have ended, of those that count, and forgets them. It asks
+// DropEnded asks with ended which streams of a session have ended, of those that count, and counts them no more. It asks
 // for any maxAsked of them, askedAtOnce at a time: one after the other they would take longer than a
 // publish may over a slow link. The error is the first one of ended. When ctx has ended, what was answered
 // until then is enough, as it is with more streams than maxAsked.
-func (o *Limit) Look(ctx context.Context, rec session.Record, ended func(context.Context, string) (bool, error)) error {
+func (o *Limit) DropEnded(ctx context.Context, rec session.Record, ended func(context.Context, string) (bool, error)) error {
 	var answered atomic.Bool
 	work, asking := errgroup.WithContext(ctx)
 	work.SetLimit(askedAtOnce)

@@ -103,8 +103,8 @@ func TestLimit_Begun(t *testing.T) {
 	counted("a", "b", "c")
 }
 
-// A look has several requests under way, and needs not all of the answers when its time is over.
-func TestLimit_Look(t *testing.T) {
+// It has several requests under way, and needs not all of the answers when its time is over.
+func TestLimit_DropEnded(t *testing.T) {
 	w := world{time.Hour}
 	o := w.streams(maxAsked + 1)
 	s := session.Record{Session: "s"}
@@ -113,7 +113,7 @@ func TestLimit_Look(t *testing.T) {
 	}
 	var asked atomic.Int64
 	all := make(chan struct{})
-	if err := o.Look(t.Context(), s, func(context.Context, string) (bool, error) {
+	if err := o.DropEnded(t.Context(), s, func(context.Context, string) (bool, error) {
 		if asked.Add(1) == askedAtOnce {
 			close(all)
 		}
@@ -133,7 +133,7 @@ func TestLimit_Look(t *testing.T) {
 	}{"none in time": {false, true, slow}, "one in time": {true, true, nil}, "a failure": {true, false, slow}} {
 		asked.Store(0)
 		ctx, over := context.WithCancel(t.Context())
-		if err := o.Look(ctx, s, func(context.Context, string) (bool, error) {
+		if err := o.DropEnded(ctx, s, func(context.Context, string) (bool, error) {
 			if asked.Add(1) == 1 && tt.answers {
 				return false, nil
 			}
