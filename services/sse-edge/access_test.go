@@ -117,7 +117,7 @@ func TestAccess_ShareOfSubject(t *testing.T) {
 				subscribe(t, s.url()+path, alice...).Next("connect")
 			}
 			subscribe(t, s.url()+path, alice...).WantEnd()
-			if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("share_limit")); n != 1 {
+			if n := testutil.ToFloat64(s.subs.Connections.Metrics.Refused.WithLabelValues("share_limit")); n != 1 {
 				t.Errorf("%v connections above the share were refused", n)
 			}
 			subscribe(t, s.url()+path, bob...).Next("connect")
@@ -159,7 +159,7 @@ func TestAccess_TokenExpires(t *testing.T) {
 		})
 	}
 	waittest.Until(t, "it is counted", func() bool {
-		return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("expired")) == float64(opened)
+		return testutil.ToFloat64(s.subs.Connections.Metrics.Closed.WithLabelValues("expired")) == float64(opened)
 	})
 	edgetest.Ask(t, http.MethodGet, url+streamPath, edgetest.Bearer(last)...).Got(t, http.StatusUnauthorized)
 
@@ -313,7 +313,9 @@ func TestAccess_MemberRemoved(t *testing.T) {
 			t.Fatalf("%+v, %v", e, err)
 		}
 	}
-	waittest.Until(t, "it is counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Closed.WithLabelValues("revoked")) == 1 })
+	waittest.Until(t, "it is counted", func() bool {
+		return testutil.ToFloat64(s.subs.Connections.Metrics.Closed.WithLabelValues("revoked")) == 1
+	})
 	notThere("afterwards")
 	f.Publish("a", 1)
 	hers.Messages(1)

@@ -214,7 +214,7 @@ func TestDrain_UnderLoad(t *testing.T) {
 		crowd[i], err = attend(t.Context(), url, streamPath, "", false)
 		return err
 	})
-	waittest.Until(t, "all are there", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Connections) == clients })
+	waittest.Until(t, "all are there", func() bool { return testutil.ToFloat64(s.subs.Connections.Metrics.Connections) == clients })
 	published := make(chan struct{})
 	go func() {
 		defer close(published)

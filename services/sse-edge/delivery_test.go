@@ -27,10 +27,10 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	waits := func() { // for the worker that has the stream; its second answer comes in a round of its own
 		t.Helper()
 		waittest.Until(t, "the stream waits", func() bool {
-			_, open := s.subs.Streams.Connections(t.Context(), "s", 1)
+			_, open := s.subs.Connections.Of(t.Context(), "s", 1)
 			return open == 1
 		})
-		s.subs.Streams.Connections(t.Context(), "s", 1)
+		s.subs.Connections.Of(t.Context(), "s", 1)
 	}
 	f.Publish("a", 3)
 	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
@@ -43,11 +43,11 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	for n := uint64(1); n <= 2; n++ {
 		f.Publish("a", 1)
 		last := c.Next("message")
-		waittest.Until(t, "it is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() == n })
+		waittest.Until(t, "it is counted", func() bool { return s.subs.Connections.Metrics.Delivery.Count() == n })
 		if n == 2 {
 			c.Close()
 			waittest.Until(t, "the client is gone", func() bool {
-				_, open := s.subs.Streams.Connections(t.Context(), "s", 1)
+				_, open := s.subs.Connections.Of(t.Context(), "s", 1)
 				return open == 0
 			})
 			f.Publish("a", 2)
@@ -61,8 +61,8 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 			again.Next("message")
 		}
 	}
-	waittest.Until(t, "only the live one is counted", func() bool { return s.subs.Streams.Metrics.Delivery.Count() >= 3 })
-	if n := s.subs.Streams.Metrics.Delivery.Count(); n != 3 {
+	waittest.Until(t, "only the live one is counted", func() bool { return s.subs.Connections.Metrics.Delivery.Count() >= 3 })
+	if n := s.subs.Connections.Metrics.Delivery.Count(); n != 3 {
 		t.Errorf("%d deliveries are counted, want 3", n)
 	}
 }
@@ -84,20 +84,20 @@ func TestMetrics_BlockedClient(t *testing.T) {
 		f.publishPadded("a", 100, 8<<10)
 		events += 100
 		s.has(t, uint64(events)) //nolint:gosec // not negative; an edge that is behind for long ends its streams
-		return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1
+		return testutil.ToFloat64(s.subs.Connections.Metrics.Blocked) == 1
 	})
-	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent == 0 || sent >= float64(events) {
+	if sent := testutil.ToFloat64(s.subs.Connections.Metrics.Sent); sent == 0 || sent >= float64(events) {
 		t.Errorf("%v of %d events are sent to a client that does not read", sent, events)
 	}
 	// With its small buffer the kernel would send the rest in steps of 16 KB, five a second.
 	must.NoError(t, c.conn.(*net.TCPConn).SetReadBuffer(1<<20)) //nolint:errcheck,forcetypeassert // it is one
 	must.NoError(t, c.watch(events, 1))
-	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 0 })
-	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Sent) >= float64(events) })
-	if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); sent != float64(events) {
+	waittest.Until(t, "it is not blocked", func() bool { return testutil.ToFloat64(s.subs.Connections.Metrics.Blocked) == 0 })
+	waittest.Until(t, "all are counted", func() bool { return testutil.ToFloat64(s.subs.Connections.Metrics.Sent) >= float64(events) })
+	if sent := testutil.ToFloat64(s.subs.Connections.Metrics.Sent); sent != float64(events) {
 		t.Errorf("%v events are sent, want %d", sent, events)
 	}
-	if testutil.ToFloat64(s.subs.Streams.Metrics.BlockedWrites) == 0 {
+	if testutil.ToFloat64(s.subs.Connections.Metrics.BlockedWrites) == 0 {
 		t.Error("no blocked write is counted")
 	}
 }
@@ -133,7 +133,7 @@ func TestMemory_SlowClients(t *testing.T) {
 					c.WindowBackfill = -1
 				}
 			})
-			m := s.subs.Streams.Metrics
+			m := s.subs.Connections.Metrics
 			after := ""
 			if tt.below { // as a client that comes back: others need the oldest event
 				after = poll(t, s.url()+tt.path+"?limit=1").Cursor
@@ -235,11 +235,11 @@ func TestProblems_NoEvents(t *testing.T) {
 	url := s.url() + streamPath + "?after=nonsense"
 	for _, accept := range []string{"application/json", "text/event-stream"} {
 		a := edgetest.Ask(t, http.MethodGet, url+"&on_gap=error", "Accept", accept)
-		if sent := testutil.ToFloat64(s.subs.Streams.Metrics.Sent); a.StatusCode != http.StatusGone || sent != 0 {
+		if sent := testutil.ToFloat64(s.subs.Connections.Metrics.Sent); a.StatusCode != http.StatusGone || sent != 0 {
 			t.Errorf("%s: %d, and %v events are counted as sent", accept, a.StatusCode, sent)
 		}
 	}
-	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.subs.Streams.Metrics.Sent) != 3 {
-		t.Errorf("%v of %d events are counted as sent", testutil.ToFloat64(s.subs.Streams.Metrics.Sent), n)
+	if n := len(poll(t, url).Events); n != 3 || testutil.ToFloat64(s.subs.Connections.Metrics.Sent) != 3 {
+		t.Errorf("%v of %d events are counted as sent", testutil.ToFloat64(s.subs.Connections.Metrics.Sent), n)
 	}
 }

@@ -30,26 +30,26 @@ func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 		s.subs.SentAway(by, req.At, err)
 		return s.later(c, "unavailable")
 	}
-	st := delivery.NewSSE(s.subs.Streams, r, by, req.Envelope)
+	conn := delivery.NewSSE(s.subs.Connections, r, by, req.Envelope)
 	if r.Finished() {
-		st.Drop()
+		conn.Drop()
 		return c.SendStatus(fiber.StatusNoContent)
 	}
-	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
+	conn.Filter, conn.Expires, conn.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	from := delivery.Beginning{Fresh: r.Fresh, Resumes: req.Start.After != "", Position: r.Cursor, Read: req.OnGapError}
 	if req.OnGapError {
-		if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {
-			st.Drop()
+		if conn.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, by.Client), r, 0); err != nil {
+			conn.Drop()
 			s.subs.SentAway(by, req.At, err)
 			return s.later(c, "unavailable")
 		}
-		if len(st.Step.Gaps) > 0 {
-			defer st.Drop()
-			s.subs.Streams.CountTold(r, st.Step, 0, by)
-			return subscriber.GoneProblem(st.Step.Gap())
+		if len(conn.Step.Gaps) > 0 {
+			defer conn.Drop()
+			s.subs.Connections.CountTold(r, conn.Step, 0, by)
+			return subscriber.GoneProblem(conn.Step.Gap())
 		}
 	}
-	return subscriber.SendStream(c, st, from)
+	return subscriber.SendStream(c, conn, from)
 }
 
 // authenticated returns a handler that has h answer clients with a valid token that do not come too often.

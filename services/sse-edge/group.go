@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gofiber/fiber/v2"
 
@@ -16,7 +15,6 @@ import (
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
-	"rejoin/shared/flagtype"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -154,16 +152,16 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	case req.start.Now:
 		came = cursor.FromNow
 	}
-	st := delivery.NewGroup(s.subs.Streams, g, by, came)
-	st.Expires = grants.Expires
-	st.Revoked = func() bool {
-		if !st.IsAway() { // the copy of the registry may know more of them by now
-			s.subs.Admission.Move(&st.Request.Visit, used())
+	conn := delivery.NewGroup(s.subs.Connections, g, by, came)
+	conn.Expires = grants.Expires
+	conn.Revoked = func() bool {
+		if !conn.IsAway() { // the copy of the registry may know more of them by now
+			s.subs.Admission.Move(&conn.Request.Visit, used())
 		}
 		return false
 	}
 	resumes := req.start.After != ""
-	return subscriber.SendStream(c, st, delivery.Beginning{Fresh: !resumes && !req.start.Now, Resumes: resumes})
+	return subscriber.SendStream(c, conn, delivery.Beginning{Fresh: !resumes && !req.start.Now, Resumes: resumes})
 }
 
 // uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of
@@ -192,7 +190,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	cfg := cursor.GroupConfig{Limit: window.Limits{Events: subscriber.StepEvents, Bytes: subscriber.StepBytes}, Frame: delivery.GroupFrame}
 	cfg.Hold = func(bytes int) bool { return ahead.Resize(int64(bytes)) }
 	cfg.Await = func(ctx context.Context, bytes int) error {
-		s.subs.Streams.Waits(ctx, "an event stream waits for the log", window.Place{Session: req.places[0].Session}, cursor.ErrNoMemory)
+		s.subs.Connections.Waits(ctx, "an event stream waits for the log", window.Place{Session: req.places[0].Session}, cursor.ErrNoMemory)
 		return ahead.Wait(ctx, int64(bytes))
 	}
 	if s.memory != nil {
@@ -252,34 +250,4 @@ func (s *Service) authorizeLife(ctx context.Context, name, life string, grants a
 		return life, false, nil
 	}
 	return rec.Life, true, nil
-}
-
-// parseStart reads where a subscriber begins. Last-Event-ID wins over after: a browser that
-// reconnects sends the newer place in the header, with the URL that it was opened with.
-func parseStart(c *fiber.Ctx) (start cursor.Start, err error) {
-	if start.After, _, err = web.Query(c, "after"); err != nil {
-		return cursor.Start{}, err
-	}
-	if id := c.Get("Last-Event-ID"); id != "" {
-		start.After = strings.Clone(id)
-	}
-	from, given, err := web.Query(c, "from")
-	if err != nil || !given {
-		return start, err
-	}
-	switch from {
-	case "start", "earliest":
-	case "now":
-		start.Now = true
-	default:
-		if start.Since, err = time.Parse(time.RFC3339, from); err == nil {
-			break
-		}
-		ago, err := flagtype.ParseDuration(strings.TrimPrefix(from, "-"))
-		if err != nil || ago < 0 || !strings.HasPrefix(from, "-") {
-			return cursor.Start{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start", "now", a time such as 2026-01-31T12:00:00Z, or how long ago, such as -5m.`)
-		}
-		start.Since = time.Now().Add(-ago)
-	}
-	return start, nil
 }

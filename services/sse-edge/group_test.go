@@ -469,7 +469,7 @@ func TestGroup_SlowClient(t *testing.T) {
 		f.store(name, "a", fmt.Sprintf(`{"n":%d,"text":%q}`, want[name], text))
 		want[name]++
 	}
-	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Streams.Metrics.Blocked) == 1 })
+	waittest.Until(t, "the client is blocked", func() bool { return testutil.ToFloat64(s.subs.Connections.Metrics.Blocked) == 1 })
 	got := map[string]int{}
 	for range events {
 		e := c.groupEvents(1)[0]

@@ -57,7 +57,7 @@ func TestAddress_Rate(t *testing.T) {
 	if status, _, body := ask("text/event-stream", other); status != http.StatusOK || body != "a stream" {
 		t.Errorf("another client: %d %s", status, body)
 	}
-	if n := testutil.ToFloat64(s.subs.Streams.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
+	if n := testutil.ToFloat64(s.subs.Connections.Metrics.Refused.WithLabelValues("address_rate")); n < 3 {
 		t.Errorf("%v refusals are counted", n)
 	}
 	waittest.Until(t, "it is served again", func() bool {
@@ -88,7 +88,7 @@ func TestLimits_RequestsWithBodies(t *testing.T) {
 			}
 			_ = conn.Close()
 			waittest.Until(t, "its place is free", func() bool {
-				return testutil.ToFloat64(s.subs.Streams.Metrics.Connections) == 0
+				return testutil.ToFloat64(s.subs.Connections.Metrics.Connections) == 0
 			})
 		}
 	}

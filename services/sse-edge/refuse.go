@@ -32,13 +32,13 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 	if subscriber.FormOf(c.Get(fiber.HeaderAccept)) == subscriber.FormStream {
 		return s.later(c, reason)
 	}
-	s.subs.Streams.CountRefused(reason)
+	s.subs.Connections.CountRefused(reason)
 	return web.New(web.CodeRateLimited, "This address connects too often.")
 }
 
 // later tells an EventSource to come back; reason is the metric's.
 func (s *Service) later(c *fiber.Ctx, reason string) error {
-	s.subs.Streams.CountRefused(reason)
+	s.subs.Connections.CountRefused(reason)
 	return s.sendLater(c)
 }
 

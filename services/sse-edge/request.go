@@ -9,9 +9,11 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
+	"rejoin/shared/flagtype"
 	"rejoin/shared/web"
 )
 
@@ -98,6 +100,36 @@ func parse(c *fiber.Ctx) (subscriber.Request, error) {
 	seconds, err := web.Number(c, "wait", 0, 0, int(maxWait/time.Second))
 	req.Wait = time.Duration(seconds) * time.Second
 	return req, err
+}
+
+// parseStart reads where a subscriber begins. Last-Event-ID wins over after: a browser that
+// reconnects sends the newer place in the header, with the URL that it was opened with.
+func parseStart(c *fiber.Ctx) (start cursor.Start, err error) {
+	if start.After, _, err = web.Query(c, "after"); err != nil {
+		return cursor.Start{}, err
+	}
+	if id := c.Get("Last-Event-ID"); id != "" {
+		start.After = strings.Clone(id)
+	}
+	from, given, err := web.Query(c, "from")
+	if err != nil || !given {
+		return start, err
+	}
+	switch from {
+	case "start", "earliest":
+	case "now":
+		start.Now = true
+	default:
+		if start.Since, err = time.Parse(time.RFC3339, from); err == nil {
+			break
+		}
+		ago, err := flagtype.ParseDuration(strings.TrimPrefix(from, "-"))
+		if err != nil || ago < 0 || !strings.HasPrefix(from, "-") {
+			return cursor.Start{}, web.New(web.CodeInvalidParameter, `The parameter "from" is "start", "now", a time such as 2026-01-31T12:00:00Z, or how long ago, such as -5m.`)
+		}
+		start.Since = time.Now().Add(-ago)
+	}
+	return start, nil
 }
 
 func name(c *fiber.Ctx, param string, check func(string) error) (string, error) {

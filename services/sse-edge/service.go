@@ -237,11 +237,11 @@ func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.A
 		switch q.About {
 		case inspect.Clients:
 		case inspect.Connections:
-			a.Connections, a.Total = s.subs.Streams.Connections(ctx, q.Session, limit)
+			a.Connections, a.Total = s.subs.Connections.Of(ctx, q.Session, limit)
 		case inspect.Happenings:
-			a.Happenings, a.Total, a.Since = s.subs.Streams.History.OfSession(q.Session, limit)
+			a.Happenings, a.Total, a.Since = s.subs.Connections.History.OfSession(q.Session, limit)
 		case inspect.Gaps:
-			a.Happenings, a.Reasons, a.Total, a.Since = s.subs.Streams.History.Lately(limit)
+			a.Happenings, a.Reasons, a.Total, a.Since = s.subs.Connections.History.Lately(limit)
 		}
 		return a
 	}

@@ -180,28 +180,6 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 	}
 }
 
-func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
-	t.Parallel()
-	for damaged, gap := range map[uint64]cursor.Reason{0: "", 5: cursor.ReasonDamaged} {
-		f := newFixture(t)
-		f.Publish("a", 10)
-		f.Restart()
-		s, _ := f.startService(func(c *Config) { c.WindowBackfill, c.LedgerPatience = -1, time.Hour })
-		// A page of any cursor waits, so the cursor's ID is made by hand.
-		state, _ := f.Backend.Log.State(0)
-		tags := cursor.NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
-		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: 4}.String()
-		got := make(chan page, 1)
-		go func() { got <- poll(t, s.url()+streamPath+"?after="+id) }()
-		waittest.Until(t, "it waits", s.subs.Parts.Of("s").AwaitsCheck)
-		f.Check(damaged)
-		p := <-got
-		if len(p.Events) != 6 || (p.Gap == nil) != (gap == "") || p.Gap != nil && (p.Gap.Reason != gap || p.Gap.Certain) {
-			t.Errorf("damaged up to %d: %+v", damaged, p)
-		}
-	}
-}
-
 // A janitor writes what is to outlive its place in the log again: nothing begins or ends then.
 func TestReader_CopiesChangeNothing(t *testing.T) {
 	f := newFixture(t)

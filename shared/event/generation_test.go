@@ -139,7 +139,7 @@ func TestNextGenerations_ListIsFull(t *testing.T) {
 	}
 	// Of a generation that was merged nothing is said to be good.
 	place := event.Place{Origin: "birth", Generation: "a", Session: "s", Stream: "t"}
-	for sequence, want := range map[uint64]event.Verdict{9: event.Forgotten, 10: event.Forgotten, 1000: event.Forgotten} {
+	for sequence, want := range map[uint64]event.Verdict{9: event.MaybeRolledBack, 10: event.MaybeRolledBack, 1000: event.MaybeRolledBack} {
 		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, generations); got != want || common != 9 {
 			t.Errorf("%d: %d, in common up to %d", sequence, got, common)
 		}

@@ -177,15 +177,15 @@ const (
 	// RolledBack means that the ID belongs to this place, but to events that the
 	// partition has lost and since replaced.
 	RolledBack
-	// Forgotten means that it is unknown whether the partition has lost the ID's events: its
+	// MaybeRolledBack means that it is unknown whether the partition has lost the ID's events: its
 	// generation is unknown, and was perhaps merged with another one, or the ID is older than
 	// all generations on the list but the first.
-	Forgotten
+	MaybeRolledBack
 )
 
 // Resolve checks an ID against a place and the partition's generations, oldest
 // first; place.Generation is ignored. IDs made before the session was opened, which
-// carry no life, are as good as those made after. For RolledBack and Forgotten it also
+// carry no life, are as good as those made after. For RolledBack and MaybeRolledBack it also
 // returns the newest sequence that the ID's holder and the partition have in common as far
 // as the list tells, or 0 when there is none.
 func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
@@ -224,7 +224,7 @@ func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
 func lostGeneration(id ID, origin string, generations []Generation) (Verdict, uint64) {
 	verdict := RolledBack
 	if len(generations) >= MaxGenerations {
-		verdict = Forgotten
+		verdict = MaybeRolledBack
 	}
 	if len(generations) < 2 || generations[0].ID != origin {
 		return verdict, 0
@@ -232,7 +232,7 @@ func lostGeneration(id ID, origin string, generations []Generation) (Verdict, ui
 	if end := end(generations[1:]); id.Sequence >= end {
 		return verdict, end - 1
 	}
-	return Forgotten, id.Sequence
+	return MaybeRolledBack, id.Sequence
 }
 
 // MaxGenerations bounds a partition's list of generations, 22 B each in its metadata.

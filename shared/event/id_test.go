@@ -65,7 +65,7 @@ func TestResolve(t *testing.T) {
 		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
 		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
 		{"middle_generation_at_the_next_start", made(generation("g2"), 101), event.RolledBack, 89},
-		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.Forgotten, 89},
+		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.MaybeRolledBack, 89},
 		{"lost_generation_after_a_restart", made(generation("lost"), 95), event.RolledBack, 89},
 		{"another_session", made(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
 		{"another_life", made(func(p *event.Place) { p.Life = "i0" }, 10), event.Unknown, 0},

@@ -109,7 +109,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 		t.Errorf("%d generations from %+v to %+v", len(state.Generations), state.Generations[0], state.Generation())
 	}
 	for generation, want := range map[string][2]event.Verdict{
-		origin: {event.Good, event.RolledBack}, "g1": {event.Forgotten, event.Forgotten}, "g2": {event.Good, event.RolledBack},
+		origin: {event.Good, event.RolledBack}, "g1": {event.MaybeRolledBack, event.MaybeRolledBack}, "g2": {event.Good, event.RolledBack},
 	} {
 		place := event.Place{Origin: origin, Generation: generation, Session: "s", Stream: "t"}
 		for i, sequence := range []uint64{1, 2} {

@@ -262,7 +262,7 @@ func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 	}
 	now := look(t, l)
 	place := event.Place{Origin: lost.Origin, Generation: lost.Generation().ID, Session: "s", Life: "i", Stream: "t"}
-	for sequence, want := range map[uint64]event.Verdict{10: event.Forgotten, 11: event.RolledBack, 15: event.RolledBack} {
+	for sequence, want := range map[uint64]event.Verdict{10: event.MaybeRolledBack, 11: event.RolledBack, 15: event.RolledBack} {
 		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, now.Generations); got != want {
 			t.Errorf("sequence %d: verdict %d; generations %v, before %v", sequence, got, now.Generations, lost.Generations)
 		}

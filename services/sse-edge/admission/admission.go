@@ -20,7 +20,7 @@ type Admission struct {
 	perSession, perAddress int         // the largest numbers
 	places                 *quota.Pool // of which each client has a share
 	// registered says whether there is such a session: strangers are not remembered, so
-	// that made-up names do not make it forget.
+	// that made-up names push nothing out.
 	registered func(session string) bool
 
 	// inside has one for each that is open, and may be waited for after close.

@@ -10,19 +10,19 @@ import (
 const maxVisited = 1 << 17
 
 // visitors remember when each session was last asked for, as Unix time in seconds.
-// When there are too many, they forget the one that was last asked for the longest ago,
+// When there are too many, they drop the one that was last asked for the longest ago,
 // and know when that was. Its owner guards it.
 //
 // Only registered sessions are remembered, so that requests for made-up names push nothing out.
 // A client that disconnects counts as a request at that moment.
 type visitors struct {
-	seen      *simplelru.LRU[string, int64]
-	forgotten int64 // what is forgotten was not asked for after this
+	seen    *simplelru.LRU[string, int64]
+	dropped int64 // what was dropped was not asked for after this
 }
 
 func newVisitors() *visitors {
 	v := &visitors{}
-	v.seen, _ = simplelru.NewLRU(maxVisited, func(_ string, last int64) { v.forgotten = last }) // fails only without a size
+	v.seen, _ = simplelru.NewLRU(maxVisited, func(_ string, last int64) { v.dropped = last }) // fails only without a size
 	return v
 }
 
@@ -34,5 +34,5 @@ func (v *visitors) last(session string) int64 {
 	if last, ok := v.seen.Peek(session); ok {
 		return last
 	}
-	return v.forgotten
+	return v.dropped
 }

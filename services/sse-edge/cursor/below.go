@@ -81,7 +81,7 @@ func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
 	return before, nil
 }
 
-// reportForgotten reports a gap, once, if the log has forgotten the life because its name has a later one: what
+// reportForgotten reports a gap, once, if the log has forgotten the life and its name has a later one: what
 // would say which events are missing has gone as well. It has to come after a page was read.
 func (r *Reader) reportForgotten(ctx context.Context, s *Step) error {
 	newest, known := r.part.window.Session(r.Place.Session)
@@ -171,7 +171,7 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 	// The answer of an earlier page is still good when no trim was stored since, the window holds
 	// all trims since, and the floor of the log has not passed the cursor or has not moved.
 	if r.asked > 0 {
-		state, err := r.part.looks.after(ctx, v)
+		state, err := r.part.looks.after(ctx, v.Extent)
 		if err != nil {
 			return err
 		}

@@ -556,9 +556,13 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		f.Create("y", "")
 		last = f.PublishTo("y", "a", 1)
 		before, _, _ := asked.Pending()
+		looks := must.Value(f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)
 		g = openGroup(t, f, behind, Start{After: id}, nil, change, "s", "x", "y", "z")
 		if after, _, err := asked.Pending(); err != nil || after-before > 2*4 {
 			t.Errorf("access control: %t: the log was asked %d times, %v", access, after-before, err)
+		}
+		if n, _, err := looks.Pending(); err != nil || n != 1 {
+			t.Errorf("access control: %t: the leader was looked at %d times, %v", access, n, err)
 		}
 		if got := readAll(t, g); got != "" || g.ID() != id {
 			t.Errorf("access control: %t: got %s, and the ID is %s, not %s", access, got, g.ID(), id)

@@ -9,6 +9,7 @@ import (
 
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 )
 
 // OpenGroup returns a group of places, to be closed by the caller. With from.After, each
@@ -74,12 +75,12 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 		if len(g.patterns) > 0 {
 			l.part.window.Watch(l)
 		}
-		holes := l.part.window.Holes()
-		if !holes.Inside {
+		x := l.part.window.Extent()
+		if !x.CaughtUp {
 			return errNotReady // it was rolled back a moment ago
 		}
-		l.end, l.rollbacks = holes.End, holes.Rollbacks
-		l.retag(holes)
+		l.end, l.rollbacks = x.End, x.Rollbacks
+		l.retag(x)
 	}
 	if !from.Since.IsZero() {
 		if err := inParallel(len(g.lanes), func(i int) (err error) {
@@ -98,6 +99,15 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 	n := len(o.members)
 	o.covered, o.at = make([]bool, n), make([]uint64, n)
 	o.cover()
+	if err := inParallel(len(g.lanes), func(i int) (err error) {
+		l := g.lanes[i]
+		if at, there := o.id.At[l.part.number]; there {
+			l.id, err = l.part.locate(ctx, at)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	if err := inParallel(n, func(i int) error { return o.open(ctx, i) }); err != nil {
 		return err
 	}
@@ -287,13 +297,11 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 			if from.of, err = m.lane.part.lifeAt(ctx, m.Place.Session, life, o.at[i]); err != nil {
 				return err
 			}
-			life = from.of.name
+			life = from.of.token
 		}
 	}
 	if o.covered[i] {
-		if from.After, err = o.cursorOf(ctx, i, life); err != nil {
-			return err
-		}
+		from.After, from.look = o.cursorOf(i, life), m.lane.id.look
 	}
 	if o.from.After != "" && !o.resumes {
 		from.After = o.from.After // which the reader cannot read either: a gap
@@ -302,36 +310,46 @@ func (o *groupOpener) open(ctx context.Context, i int) error {
 }
 
 // cursorOf returns the position of the client's ID as an ID of a life of one member, in the same generation.
-func (o *groupOpener) cursorOf(ctx context.Context, i int, life string) (string, error) {
+func (o *groupOpener) cursorOf(i int, life string) string {
 	m := o.members[i]
-	p := m.lane.part
-	origin, generation, known, err := p.generationOf(ctx, o.id.At[p.number].Tag)
-	if err != nil || !known {
-		return o.from.After, err // of another log: a gap
+	at := m.lane.id
+	if !at.known {
+		return o.from.After // a gap
 	}
-	tag := event.Place{Origin: origin, Generation: generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
-	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String(), nil
+	tag := event.Place{Origin: at.origin, Generation: at.generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
+	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String()
 }
 
-// generationOf returns the generation that a position's tag names: one that is on no list for a
-// generation of this log that it has lost. known is false for another log.
-func (p *Partition) generationOf(ctx context.Context, tag string) (origin, generation string, known bool, err error) {
+// position is where in a partition's history a client's ID lies.
+type position struct {
+	origin, generation string          // one that is on no list for a generation that the log has lost
+	known              bool            // it is of this log
+	look               *eventlog.State // see Start
+}
+
+// locate finds a position. If it lies ahead of the window, the leader is looked at, once for all members: another
+// edge may know a newer generation.
+func (p *Partition) locate(ctx context.Context, at GroupPosition) (position, error) {
 	origin, gens := p.window.Generations()
-	for again := false; ; again = true {
+	find := func() (generation string, known bool) {
 		for _, g := range slices.Backward(gens) {
-			if partitionTag(origin, g.ID) == tag {
-				return origin, g.ID, true, nil
+			if partitionTag(origin, g.ID) == at.Tag {
+				return g.ID, true
 			}
 		}
-		if again {
-			return origin, "lost " + tag, event.SamePlace(tag, partitionTag(origin, "")), nil
-		}
-		state, err := p.log.Look(ctx, p.number) // another edge may know a newer one
-		if err != nil {
-			return "", "", false, err
-		}
-		origin, gens = state.Origin, state.Generations
+		return "lost " + at.Tag, false
 	}
+	generation, known := find()
+	if known && !p.isBehind(at.Sequence) {
+		return position{origin, generation, true, nil}, nil
+	}
+	state, err := p.look(ctx)
+	if err == nil && at.Tag == partitionTag(state.Origin, state.Generation().ID) {
+		state, err = lookUpTo(ctx, state, at.Sequence, p.look)
+	}
+	origin, gens = state.Origin, state.Generations
+	generation, known = find()
+	return position{origin, generation, known || event.SamePlace(at.Tag, partitionTag(origin, "")), &state}, err
 }
 
 // stayed reports whether a member's life is the one that it had at the client's position.

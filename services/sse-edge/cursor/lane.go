@@ -27,6 +27,7 @@ type lane struct {
 	found       uint64    // see pattern
 	end         uint64    // of the window, before the last read
 	start       uint64    // where members begin that no ID covers
+	id          position  // of the ID that the client came with
 	rollbacks   int
 	origin, gen string // what tag was made of
 	tag         string // of the positions
@@ -53,13 +54,13 @@ type ready struct {
 // a position is not named in a generation that some of them have not seen.
 func (l *lane) read(ctx context.Context, g *Group) error {
 	for {
-		before := l.part.window.Holes()
+		before := l.part.window.Extent()
 		if before.Rollbacks != l.rollbacks {
 			l.goBack(l.part.window.RolledBackTo(l.rollbacks), before.Rollbacks)
 		}
 		l.end = before.End
 		err := errors.Join(l.find(ctx), l.readMembers(ctx, g))
-		if after := l.part.window.Holes(); after.Rollbacks == before.Rollbacks {
+		if after := l.part.window.Extent(); after.Rollbacks == before.Rollbacks {
 			l.retag(after) // a newer generation names older positions as well, not the other way round
 			return err
 		}
@@ -145,9 +146,9 @@ func (l *lane) goBack(common uint64, rollbacks int) {
 }
 
 // retag names positions in the newest generation.
-func (l *lane) retag(v window.View) {
-	if l.origin != v.Origin || l.gen != v.Generation {
-		l.origin, l.gen, l.tag = v.Origin, v.Generation, partitionTag(v.Origin, v.Generation)
+func (l *lane) retag(x window.Extent) {
+	if l.origin != x.Origin || l.gen != x.Generation {
+		l.origin, l.gen, l.tag = x.Origin, x.Generation, partitionTag(x.Origin, x.Generation)
 	}
 }
 
@@ -236,20 +237,20 @@ func (l *lane) touch(g *Group) {
 	if l.dirty.Load() || l.behind() {
 		return
 	}
-	v := l.part.window.Holes()
+	x := l.part.window.Extent()
 	if patterns := len(l.group.patterns) > 0; patterns && l.mayFind() {
 		l.Wake()
 		return
 	} else if patterns {
-		l.found = v.End
+		l.found = x.End
 	}
 	for _, m := range l.members {
-		if v.Rollbacks != l.rollbacks || !m.quick(g, v.End) || len(m.items) > 0 || m.state() != m.State {
+		if x.Rollbacks != l.rollbacks || !m.quick(g, x.End) || len(m.items) > 0 || m.state() != m.State {
 			l.Wake()
 			return
 		}
 	}
-	l.retag(v)
+	l.retag(x)
 	l.passOver()
 }
 

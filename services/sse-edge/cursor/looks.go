@@ -37,7 +37,7 @@ type look struct {
 
 // after returns the result of a look that begins after the call. Errors are those of the
 // log; errBehind says that the window is not of the log's generation.
-func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error) {
+func (l *looks) after(ctx context.Context, x window.Extent) (eventlog.State, error) {
 	k := l.join()
 	select {
 	case <-k.done:
@@ -47,7 +47,7 @@ func (l *looks) after(ctx context.Context, v window.View) (eventlog.State, error
 	if k.err != nil {
 		return eventlog.State{}, k.err
 	}
-	return k.state, behind(k.state, v.Origin, v.Generation)
+	return k.state, behind(k.state, x)
 }
 
 // join takes part in the next look.
@@ -99,15 +99,15 @@ func (l *looks) reach(ctx context.Context, state eventlog.State) error {
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
 		}
 	}
-	if l.window.Stats().End < state.Last {
+	if l.window.Extent().End < state.Last {
 		return errBehind
 	}
 	return nil
 }
 
 // behind returns errBehind if a window's newest generation is not the log's.
-func behind(log eventlog.State, origin, generation string) error {
-	if log.Origin != origin || log.Generation().ID != generation {
+func behind(log eventlog.State, x window.Extent) error {
+	if log.Origin != x.Origin || log.Generation().ID != x.Generation {
 		return errBehind
 	}
 	return nil
@@ -163,7 +163,7 @@ const (
 // those of [looks.after].
 func (p *Partition) catchUp(ctx context.Context) (eventlog.State, error) {
 	for begun := time.Now(); ; {
-		state, err := p.looks.after(ctx, p.window.Holes())
+		state, err := p.looks.after(ctx, p.window.Extent())
 		if !catchesUp(ctx, begun, err) {
 			return state, err
 		}

@@ -11,12 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
-	"rejoin/shared/metric"
 	"rejoin/shared/tracing"
 )
 
@@ -30,7 +27,7 @@ type Partition struct {
 	end      context.CancelFunc
 	begun    atomic.Pointer[time.Time] // when the window began, or began again after a roll-back; nil before it has
 	readers  int                       // of guards it, and linger
-	linger   *time.Timer               // forgets it; nil before it was without readers
+	linger   *time.Timer               // ends that it is followed; nil before it was without readers
 	number   int
 	log      *eventlog.Log
 	window   *window.Window
@@ -93,7 +90,7 @@ func (p *Partition) release() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	if p.readers--; p.readers == 0 {
-		p.linger = time.AfterFunc(p.of.cfg.Linger, func() { p.of.forget(p) })
+		p.linger = time.AfterFunc(p.of.cfg.Linger, func() { p.of.unfollow(p) })
 	}
 }
 
@@ -123,7 +120,7 @@ func (p *Partition) readyAgain(ctx context.Context) error {
 }
 
 // hasCaughtUp reports whether the partition is followed and the window has caught up.
-func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Holes().Inside }
+func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Extent().CaughtUp }
 
 // watch lets frames carry a generation that was begun while the tail went on, or has the tail begin
 // again if the partition was rolled back: in a cluster its server is not always the one that the edge
@@ -155,7 +152,7 @@ func (p *Partition) extend(state eventlog.State) {
 // lag returns by how many sequences the window is behind the log, as last seen.
 func (p *Partition) lag() float64 {
 	state, _ := p.log.State(p.number)
-	end := p.window.Stats().End
+	end := p.window.Extent().End
 	return float64(max(state.Last, end) - end)
 }
 
@@ -189,16 +186,9 @@ func (p *Partition) Life(session string) (life string, ok bool) {
 	return life, ok
 }
 
-// AwaitsCheck reports whether readers wait for the janitor to check the partition for damage.
-func (p *Partition) AwaitsCheck() bool {
-	p.patience.mu.Lock()
-	defer p.patience.mu.Unlock()
-	return p.patience.generation != ""
-}
-
 // life is the newest life of a session's name, and how that is known.
 type life struct {
-	name   string
+	token  string
 	found  bool   // the log says so
 	opened uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
 }
@@ -210,11 +200,11 @@ func (p *Partition) lifeAt(ctx context.Context, session, name string, position u
 	behind := p.isBehind(position) // asked first: what comes in between may be the opening of a later life
 	known, ok, whole := p.window.LifeOf(session)
 	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !behind {
-		return &life{name: cmp.Or(name, known)}, nil
+		return &life{token: cmp.Or(name, known)}, nil
 	}
 	of, err := p.lookUpLife(ctx, session)
-	if name != "" && of.name != name {
-		of = life{name: name}
+	if name != "" && of.token != name {
+		of = life{token: name}
 	}
 	return &of, err
 }
@@ -237,7 +227,7 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, nil
 	}
-	return life{name: of, found: err == nil}, err
+	return life{token: of, found: err == nil}, err
 }
 
 func (p *Partition) askForLook() {
@@ -256,11 +246,11 @@ func (p *Partition) lookAfterJumps() {
 			return
 		case <-p.jumped:
 		}
-		v := p.window.Holes()
-		if !v.Inside || v.Proved <= 1 {
+		x := p.window.Extent()
+		if !x.CaughtUp || x.Proved <= 1 {
 			continue
 		}
-		if _, err := p.afterJump(p.ctx, v); err != nil && p.ctx.Err() == nil {
+		if _, err := p.afterJump(p.ctx, x); err != nil && p.ctx.Err() == nil {
 			p.logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 	}
@@ -277,7 +267,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		p.tailed.Store(&state)
 		return after, nil
 	}
-	end := p.window.Stats().End
+	end := p.window.Extent().End
 	if _, gens := p.window.Generations(); event.Fork(gens, state.Generations) >= end {
 		var err error
 		if state, err = lookUpTo(ctx, state, end, p.look); err != nil {
@@ -383,39 +373,6 @@ func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
 // before it stores.
 func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON(data) }
 
-// metrics count what the partitions of an edge do.
-type metrics struct {
-	received, missed, rollbacks, logReads, logScans prometheus.Counter
-	skipped                                         *prometheus.CounterVec
-}
-
-// newMetrics registers them. It asks parts at each scrape.
-func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
-	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }
-	gauge := func(name, help string, value func(*Partition) float64) {
-		metric.GaugeFunc(reg, "rejoin_edge_"+name, help, func() float64 {
-			total := 0.0
-			for _, p := range parts() {
-				total += value(p)
-			}
-			return total
-		})
-	}
-	gauge("partitions_followed", "Partitions of the log that the edge follows, since clients read them or did lately.", func(*Partition) float64 { return 1 })
-	gauge("window_events", "Events that the windows hold.", func(p *Partition) float64 { return float64(p.window.Stats().Events) })
-	gauge("window_bytes", "Bytes that the windows take.", func(p *Partition) float64 { return float64(p.window.Stats().Bytes) })
-	gauge("lag_events", "Entries that the windows have yet to follow the log by, as last seen.", (*Partition).lag)
-	return &metrics{
-		received:  counter("events_received_total", "Entries of the log that the tails received, control entries and those that are not shown included."),
-		missed:    counter("tail_missed_total", "Sequences that were removed before a tail received them."),
-		rollbacks: counter("rollbacks_total", "Times that a partition was found rolled back."),
-		logReads:  counter("log_reads_total", "Pages read from the log one by one for cursors below the window."),
-		logScans:  counter("log_scans_total", "Reads of a whole partition for all cursors that waited below the window."),
-		skipped: metric.CounterOf(reg, "rejoin_edge_events_skipped_total", "Entries of the log that are not shown, by reason: subject, json, opening, trim.",
-			"reason", "subject", "json", "opening", "trim"),
-	}
-}
-
 // jumpLook is a look at the partition's leader that followed a jump of the tail.
 type jumpLook struct {
 	proved    uint64
@@ -423,18 +380,18 @@ type jumpLook struct {
 	state     eventlog.State
 }
 
-// afterJump returns a look at the partition's leader that followed the newest jump that v
+// afterJump returns a look at the partition's leader that followed the newest jump that x
 // shows. What the tail missed there was announced before it, so a view of the window that
 // has come to the look's end has all of it. Errors are those of [looks.after].
-func (p *Partition) afterJump(ctx context.Context, v window.View) (eventlog.State, error) {
-	if b := p.jumpLook.Load(); b != nil && b.proved == v.Proved && b.rollbacks == v.Rollbacks {
+func (p *Partition) afterJump(ctx context.Context, x window.Extent) (eventlog.State, error) {
+	if b := p.jumpLook.Load(); b != nil && b.proved == x.Proved && b.rollbacks == x.Rollbacks {
 		return b.state, nil
 	}
-	state, err := p.looks.after(ctx, v)
+	state, err := p.looks.after(ctx, x)
 	if err != nil {
 		return eventlog.State{}, err
 	}
-	p.jumpLook.Store(&jumpLook{v.Proved, v.Rollbacks, state})
+	p.jumpLook.Store(&jumpLook{x.Proved, x.Rollbacks, state})
 	return state, nil
 }
 
@@ -466,7 +423,7 @@ func (p *patience) over(state eventlog.State) bool {
 }
 
 // isBehind reports whether the window has yet to come to a sequence.
-func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.Stats().End }
+func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.Extent().End }
 
 // openedAt returns the sequence at which the newest life of a session began, which should be the one given: 0, or one
 // up to position, when that certainly lies there. Where that is unknown, it is that of a later opening. The log is
@@ -474,7 +431,7 @@ func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.
 func (p *Partition) openedAt(ctx context.Context, session, life string, position uint64) (uint64, error) {
 	behind := p.isBehind(position) // asked first, as in lifeAt
 	newest, _ := p.window.Session(session)
-	if !behind && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Stats().Start) {
+	if !behind && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Extent().Start) {
 		return newest.Began, nil
 	}
 	of, err := p.lookUpLife(ctx, session)

@@ -46,7 +46,7 @@ type Config struct {
 // Partitions are those of the log that have readers, or had some lately, each with its window. It is
 // safe for concurrent use.
 //
-//	acquire ─▶ followed, with n readers ◀─▶ followed, without ── Linger ──▶ forgotten
+//	acquire ─▶ followed, with n readers ◀─▶ followed, without ── Linger ──▶ not followed
 //
 // One that is followed again begins with nothing: what was known of it may not hold any more.
 type Partitions struct {
@@ -144,8 +144,8 @@ func (ps *Partitions) acquire(number int) *Partition {
 	return p
 }
 
-// forget ends following a partition that has no reader.
-func (ps *Partitions) forget(p *Partition) {
+// unfollow ends following a partition that has no reader.
+func (ps *Partitions) unfollow(p *Partition) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if p.readers == 0 && ps.followed[p.number] == p {

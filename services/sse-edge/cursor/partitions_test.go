@@ -69,7 +69,7 @@ func TestPartitions_FollowedWhileRead(t *testing.T) {
 	}
 	reads(t, two, 1, 3)
 	two.Close()
-	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	waittest.Until(t, "the partition is not followed", func() bool { return ps.Of("s") == nil })
 	<-p.ctx.Done()
 
 	again := opens(t, ps, "s", Start{})
@@ -92,7 +92,7 @@ func TestPartitions_Linger(t *testing.T) {
 	if ps.Of("s") != p {
 		t.Error("the partition was followed again")
 	}
-	ps.forget(p) // the timer of the first reader may have been late
+	ps.unfollow(p) // the timer of the first reader may have been late
 	if ps.Of("s") != p {
 		t.Error("a partition with a reader is forgotten")
 	}
@@ -108,7 +108,7 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 	reads(t, r, 1, 10)
 	five, ten := r.ID(5), r.ID(10)
 	r.Close()
-	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	waittest.Until(t, "the partition is not followed", func() bool { return ps.Of("s") == nil })
 
 	f.Restart()
 	f.Check(0)
@@ -120,7 +120,7 @@ func TestPartitions_FollowedAgain(t *testing.T) {
 		t.Errorf("%v, gaps %v, first %d", err, s.Gaps, s.First)
 	}
 	r.Close()
-	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	waittest.Until(t, "the partition is not followed", func() bool { return ps.Of("s") == nil })
 	r = opens(t, ps, "s", Start{After: ten})
 	defer r.Close()
 	reads(t, r, last-1, last)
@@ -138,7 +138,7 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	if life, ok, err := ps.Life(waittest.Context(t), "nothing"); err != nil || ok {
 		t.Errorf("a session that is not there has the life %q; %v", life, err)
 	}
-	waittest.Until(t, "the partition is forgotten", func() bool { return ps.Of("s") == nil })
+	waittest.Until(t, "the partition is not followed", func() bool { return ps.Of("s") == nil })
 }
 
 // Without NATS a partition that is not followed cannot be read, and no client waits for it; one that is

@@ -25,7 +25,7 @@ import (
 // prove finds out whether events are missing after a cursor that lies in the window, but
 // below a jump of the tail. The error errAgain says that the view must be read again.
 func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
-	state, err := r.part.afterJump(ctx, v)
+	state, err := r.part.afterJump(ctx, v.Extent)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 	defer release()
 	look := func(ctx context.Context, _ int) (eventlog.State, error) {
 		release() // it may wait for the window
-		return r.part.looks.after(ctx, v)
+		return r.part.looks.after(ctx, v.Extent)
 	}
 	all, state, err := r.part.log.RemovedAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 		return p.patience.over(state), nil
 	}
 	for { // what was seen last may be some seconds old
-		state, err := p.looks.after(ctx, v)
+		state, err := p.looks.after(ctx, v.Extent)
 		if err != nil {
 			return false, err
 		}

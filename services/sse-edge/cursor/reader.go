@@ -52,7 +52,7 @@ type Reader struct {
 	asked, askedFirst uint64
 
 	// end is the sequence at which the place ended, when that was found in the log or reached: until
-	// an event follows. seekEnd says that the window has forgotten it, so that a read below the window
+	// an event follows. seekEnd says that the window has evicted it, so that a read below the window
 	// has to look for it.
 	end     uint64
 	seekEnd bool

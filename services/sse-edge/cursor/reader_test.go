@@ -138,11 +138,11 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	t.Run("in a resume ahead of the window", func(t *testing.T) {
 		a := p.window.Attach(at, false, 0)
 		defer p.window.Detach(a.Chain)
-		a.Gens, a.End = append(a.Gens[:len(a.Gens):len(a.Gens)], event.Generation{ID: "lost", Start: 3}), 3
+		a.Gens, a.Generation, a.End = append(a.Gens[:len(a.Gens):len(a.Gens)], event.Generation{ID: "lost", Start: 3}), "lost", 3
 		of := r.tagPlace()
 		of.Generation = "lost"
 		id := event.ID{Stream: "a", Tag: of.Tag(), Sequence: 5}
-		if err := r.resume(waittest.Context(t), id.String(), a); !errors.Is(err, errBehind) {
+		if err := r.resume(waittest.Context(t), Start{After: id.String()}, a); !errors.Is(err, errBehind) {
 			t.Errorf("resume: %v, want that the window is behind", err)
 		}
 	})
@@ -278,7 +278,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	defer p.window.Detach(a.Chain)
 	resume := func() (Reader, error) {
 		r := Reader{part: p, Place: streamOf("a"), bound: true, Tags: NewTagger(place)}
-		err := r.resume(waittest.Context(t), id, a)
+		err := r.resume(waittest.Context(t), Start{After: id}, a)
 		return r, err
 	}
 	var r Reader
@@ -586,12 +586,12 @@ func TestReader_RolledBackWhileItResumes(t *testing.T) {
 	p := ps.Of("s")
 	r := &Reader{part: ps.acquire(p.number), Place: streamOf("a"), limit: window.Limits{Events: 100, Bytes: 1 << 20}}
 	t.Cleanup(r.Close)
-	a := r.attach(life{name: "before"})
+	a := r.attach(life{token: "before"})
 	state, _ := f.Backend.Log.State(0)
 	p.window.Rollback(state, last, last+1, last-2)
 	id, err := event.ParseID(r.ID(last))
 	if err == nil {
-		_, _, _, err = r.resolveAgain(waittest.Context(t), id, a)
+		_, _, _, err = r.resolveAgain(waittest.Context(t), id, nil, a)
 	}
 	must.NoError(t, err)
 	if r.Place.Life != f.Life("s") {
@@ -1006,6 +1006,35 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	}
 }
 
+// The janitor checks the partition while a reader waits for that.
+func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
+	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
+		f := edgetest.NewLog(t)
+		f.Publish("a", 10)
+		f.Restart()
+		p := followLog(t, f, -1).Of("s")
+		r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{Continues: true, At: 4}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
+		defer r.Close()
+		var step Step
+		read := make(chan error, 1)
+		go func() {
+			var err error
+			step, err = r.Next(waittest.Context(t))
+			read <- err
+		}()
+		waittest.Until(t, "it waits", func() bool {
+			p.patience.mu.Lock()
+			defer p.patience.mu.Unlock()
+			return p.patience.generation != ""
+		})
+		f.Check(damaged)
+		must.NoError(t, <-read)
+		if len(step.Items) != 6 || (len(step.Gaps) == 0) != (gap == "") || gap != "" && (step.Gaps[0].Reason != gap || step.Gaps[0].Certain) {
+			t.Errorf("damaged up to %d: %+v", damaged, step)
+		}
+	}
+}
+
 // What was read of the log is judged by a window that has come to where the log was then.
 func TestLooks_WaitForTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -1013,7 +1042,7 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 	p := s.Of("s")
 	for range 20 {
 		last := f.Publish("a", 1)
-		state, err := p.looks.after(waittest.Context(t), p.window.Holes())
+		state, err := p.looks.after(waittest.Context(t), p.window.Extent())
 		if err != nil || state.Last < last || p.Stats().End < state.Last {
 			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.Stats().End, err)
 		}
@@ -1027,7 +1056,7 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 	state, _ := f.Backend.Log.State(0)
 	l := looks{base: t.Context(), look: func(ctx context.Context) (eventlog.State, error) { return f.Backend.Log.Look(ctx, 0) }, window: caughtUp(1 << 20)}
 	defer l.work.Wait()
-	if _, err := l.after(waittest.Context(t), window.View{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errBehind) {
+	if _, err := l.after(waittest.Context(t), window.Extent{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errBehind) {
 		t.Errorf("the window is at %d: %v", l.window.Stats().End, err)
 	}
 }
@@ -1039,7 +1068,7 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	p := &Partition{of: &Partitions{whole: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
 		of := must.Value(p.lifeAt(waittest.Context(t), "s", "", 0))(t)
-		return p.window.Attach(window.Place{Session: "s", Life: of.name}, of.found, of.opened)
+		return p.window.Attach(window.Place{Session: "s", Life: of.token}, of.found, of.opened)
 	}
 	waiting := attach()
 	rec := must.Value(f.Backend.Sessions.Register(waittest.Context(t), "s", ""))(t)

@@ -29,7 +29,9 @@ type Start struct {
 	At        uint64
 	Continues bool
 
-	of *life // what [Partition.lifeAt] has returned; nil if it was not called
+	// look is one at the partition's leader, which is not looked at again for a cursor ahead of the window; or nil.
+	look *eventlog.State
+	of   *life // what [Partition.lifeAt] has returned; nil if it was not called
 	// seeksEnd has the log asked for the end of the life if the window has yet to come to the cursor.
 	seeksEnd bool
 }
@@ -57,7 +59,7 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 		if !catchesUp(ctx, begun, err) {
 			return r, err
 		}
-		from.of = nil // a roll-back may have taken what the log said
+		from.of, from.look = nil, nil // a roll-back may have taken what the log said
 	}
 }
 
@@ -84,7 +86,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 		return nil, err
 	}
 	if from.After != "" {
-		if r.Came = FromWindow; r.Cursor+1 < p.window.Stats().Start {
+		if r.Came = FromWindow; r.Cursor+1 < p.window.Extent().Start {
 			r.Came = FromLog
 		}
 	}
@@ -93,10 +95,10 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 
 // attach holds the chain of the reader's place in a life.
 func (r *Reader) attach(of life) window.Attachment {
-	r.Place.Life, r.life = of.name, of
+	r.Place.Life, r.life = of.token, of
 	a := r.part.window.Attach(r.Place, of.found, of.opened)
 	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
-	r.Tags = NewTagger(event.Place{Origin: a.Origin, Generation: a.Gens[len(a.Gens)-1].ID, Session: r.Place.Session, Life: a.Life})
+	r.Tags = NewTagger(event.Place{Origin: a.Origin, Generation: a.Generation, Session: r.Place.Session, Life: a.Life})
 	return a
 }
 
@@ -104,7 +106,7 @@ func (r *Reader) attach(of life) window.Attachment {
 func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) error {
 	switch {
 	case from.After != "":
-		if err := r.resume(ctx, from.After, a); err != nil {
+		if err := r.resume(ctx, from, a); err != nil {
 			return err
 		}
 	case from.Continues:
@@ -149,7 +151,8 @@ func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error
 // An ID of a generation that was lost does not say where that generation began. Its client gets
 // rolled_back also when all that it had received is still there, if that lies after the start
 // of the first generation after the origin: it gets some events twice and loses none.
-func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) error {
+func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) error {
+	text := from.After
 	id, err := event.ParseID(text)
 	if err != nil {
 		r.begin(text)
@@ -160,14 +163,14 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 	if verdict != event.Good || id.Sequence > a.End {
 		// The ID may be newer than what this edge has heard of generation and life:
 		// another edge was faster, or the log has lost what it showed.
-		if verdict, common, last, err = r.resolveAgain(ctx, id, a); err != nil {
+		if verdict, common, last, err = r.resolveAgain(ctx, id, from.look, a); err != nil {
 			return err
 		}
 	}
 	switch verdict {
 	case event.Unknown:
 		r.begin(text)
-	case event.RolledBack, event.Forgotten:
+	case event.RolledBack, event.MaybeRolledBack:
 		r.Pending = []Gap{{Reason: ReasonRolledBack, Certain: verdict == event.RolledBack, Stream: r.Place.Stream, Requested: text}}
 		r.Fresh, r.Cursor = common == 0, common
 	case event.Good:
@@ -182,15 +185,19 @@ func (r *Reader) resume(ctx context.Context, text string, a window.Attachment) e
 
 // resolveAgain asks the log itself. It also returns the partition's last sequence, at least
 // the window's end.
-func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
-	state, err := r.part.look(ctx)
-	if verdict, _ := event.Resolve(id, r.tagPlace(), state.Generations); err == nil && verdict == event.Good {
-		state, err = lookUpTo(ctx, state, id.Sequence, r.part.look)
+func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.State, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
+	if look == nil {
+		state, err := r.part.look(ctx)
+		if verdict, _ := event.Resolve(id, r.tagPlace(), state.Generations); err == nil && verdict == event.Good {
+			state, err = lookUpTo(ctx, state, id.Sequence, r.part.look)
+		}
+		if err != nil {
+			return event.Unknown, 0, 0, err
+		}
+		look = &state
 	}
-	if err != nil {
-		return event.Unknown, 0, 0, err
-	}
-	if err := behind(state, a.Origin, a.Gens[len(a.Gens)-1].ID); err != nil {
+	state := *look
+	if err := behind(state, a.Extent); err != nil {
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound && !r.life.found {
@@ -198,7 +205,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, a window.Attachm
 		if err != nil {
 			return event.Unknown, 0, 0, err
 		}
-		if of.name != r.Place.Life {
+		if of.token != r.Place.Life {
 			r.part.window.Detach(r.Chain)
 			before := r.Rollbacks // one since then concerns what was looked up before it
 			r.attach(of)

@@ -26,10 +26,10 @@ import (
 // "36500d" is the largest number of days that a flag takes.
 func TestWorker_LongestAge(t *testing.T) {
 	for _, age := range []time.Duration{36500 * 24 * time.Hour, math.MaxInt64} {
-		w, st, now := &worker{streams: &Streams{cfg: Config{MaxAge: age}}}, &Stream{}, time.Now()
+		w, c, now := &worker{of: &Connections{cfg: Config{MaxAge: age}}}, &Connection{}, time.Now()
 		for range 20 {
-			if w.setTimes(st, now); st.endAt.Before(now.Add(age / 2)) {
-				t.Fatalf("a stream that may last %s ends at %s", age, st.endAt)
+			if w.setTimes(c, now); c.endAt.Before(now.Add(age / 2)) {
+				t.Fatalf("a stream that may last %s ends at %s", age, c.endAt)
 			}
 		}
 	}
@@ -37,12 +37,12 @@ func TestWorker_LongestAge(t *testing.T) {
 
 func TestToken_Warning(t *testing.T) {
 	now := time.Now()
-	st := &Stream{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
-	if due := st.due(); !due.Equal(st.warnAt) {
+	c := &Connection{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
+	if due := c.due(); !due.Equal(c.warnAt) {
 		t.Errorf("due at %s", due)
 	}
-	st.warnAt = time.Time{}
-	if due := st.due(); !due.Equal(st.endAt) {
+	c.warnAt = time.Time{}
+	if due := c.due(); !due.Equal(c.endAt) {
 		t.Errorf("due at %s", due)
 	}
 	if expiryWarning != time.Minute {
@@ -53,23 +53,23 @@ func TestToken_Warning(t *testing.T) {
 // A client that cannot resume has the whole drain for its call.
 func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 	now := time.Now()
-	w := newWorker(&Streams{cfg: Config{Drain: time.Hour}})
-	st := &Stream{Stays: true, beatAt: now, endAt: now.Add(forever)}
-	heap.Push(&w.timers, st)
-	w.drainOne(st, now)
-	if left := st.endAt.Sub(now); left != time.Hour || st.cause != "drain" {
-		t.Errorf("ends after %v because of %q", left, st.cause)
+	w := newWorker(&Connections{cfg: Config{Drain: time.Hour}})
+	c := &Connection{Stays: true, beatAt: now, endAt: now.Add(forever)}
+	heap.Push(&w.timers, c)
+	w.drainOne(c, now)
+	if left := c.endAt.Sub(now); left != time.Hour || c.cause != "drain" {
+		t.Errorf("ends after %v because of %q", left, c.cause)
 	}
 }
 
 func TestHeartbeat_GapIsOwed(t *testing.T) {
-	st := NewSSE(&Streams{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{}, false)
-	st.Reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
-	if b := string(st.Format.Heartbeat()); b != ":\n\n" {
+	c := NewSSE(&Connections{}, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{}, false)
+	c.Reader.Pending = []cursor.Gap{{Reason: cursor.ReasonCleared}}
+	if b := string(c.Format.Heartbeat()); b != ":\n\n" {
 		t.Errorf("the heartbeat is %q", b)
 	}
-	st.Reader.Pending = nil
-	if b := string(st.Format.Heartbeat()); b == ":\n\n" {
+	c.Reader.Pending = nil
+	if b := string(c.Format.Heartbeat()); b == ":\n\n" {
 		t.Error("the heartbeat has no cursor")
 	}
 }
@@ -183,10 +183,10 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 				w := emptyWindow(1 << 10)
 				w.Through(1<<10, 0) // the source reads below it
 				tt.source.Reader = cursor.InMemory(w, at, 0)
-				st := NewSSE(s, tt.source.Reader, by, false)
-				st.source, st.Filter, st.Head = tt.source, &Filter{Methods: []string{"shown"}}, []byte("HTTP/1.1 200 OK\n\n")
+				c := NewSSE(s, tt.source.Reader, by, false)
+				c.source, c.Filter, c.Head = tt.source, &Filter{Methods: []string{"shown"}}, []byte("HTTP/1.1 200 OK\n\n")
 				if tt.expires > 0 {
-					st.Expires = time.Now().Add(tt.expires)
+					c.Expires = time.Now().Add(tt.expires)
 				}
 				here, client := net.Pipe()
 				conn := &socketConn{Conn: here, socket: roomySocket{room: tt.room}}
@@ -195,7 +195,7 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 					defer close(stopped)
 					s.Run(stop)
 				}()
-				st.Hand(conn, Beginning{Resumes: tt.opens})
+				c.Hand(conn, Beginning{Resumes: tt.opens})
 				time.Sleep(65 * time.Second)
 				_ = client.Close()
 				synctest.Wait()
@@ -233,12 +233,12 @@ func TestStreams_WaitForTheLogInOneLine(t *testing.T) {
 	s := New(Config{Logger: slog.New(slog.NewTextHandler(&out, nil)), Metrics: prometheus.NewRegistry()})
 	w := s.workers[0]
 	for range 10 {
-		st := NewSSE(s, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{Ctx: t.Context()}, false)
-		heap.Push(&w.timers, st)
+		c := NewSSE(s, cursor.InMemory(emptyWindow(1<<10), window.Place{Session: "s", Stream: "a"}, 1), Request{Ctx: t.Context()}, false)
+		heap.Push(&w.timers, c)
 		for range 2 {
-			st.phase, st.err = reading, eventlog.ErrUnavailable
-			w.back(st)
-			if st.retryAt.IsZero() {
+			c.phase, c.err = reading, eventlog.ErrUnavailable
+			w.back(c)
+			if c.retryAt.IsZero() {
 				t.Fatal("it does not try again")
 			}
 		}
@@ -286,14 +286,14 @@ func TestFilter_Shows(t *testing.T) {
 
 // The next request of a client goes to another edge once proxies know that this one stops.
 func TestDrain_HandsOverLate(t *testing.T) {
-	w := newWorker(&Streams{cfg: Config{Drain: time.Minute}})
+	w := newWorker(&Connections{cfg: Config{Drain: time.Minute}})
 	now := time.Now()
 	for range 100 {
-		st := &Stream{HandsOver: true, endAt: now.Add(forever)}
-		heap.Push(&w.timers, st)
-		w.drainOne(st, now)
-		if at := st.endAt.Sub(now); at < 30*time.Second || at > time.Minute || st.cause != causeDrain {
-			t.Fatalf("it ends after %s, for %s", at, st.cause)
+		c := &Connection{HandsOver: true, endAt: now.Add(forever)}
+		heap.Push(&w.timers, c)
+		w.drainOne(c, now)
+		if at := c.endAt.Sub(now); at < 30*time.Second || at > time.Minute || c.cause != causeDrain {
+			t.Fatalf("it ends after %s, for %s", at, c.cause)
 		}
 	}
 }

@@ -1,8 +1,8 @@
-// Package delivery sends streams to clients. A [Stream] has a reader's cursor and a connection; one
-// of a few workers moves its cursor and writes what follows, without ever waiting for a socket
-// or for the log: a goroutine does that, and gives the stream back. A [Format] makes the bytes.
+// Package delivery sends streams to clients. A [Connection] has a reader's cursor and a socket; one
+// of a few workers moves its cursor and writes what follows, without ever waiting for the socket
+// or for the log: a goroutine does that, and gives the connection back. A [Format] makes the bytes.
 //
-//	connection ─▶ Stream.Hand ─▶ worker ───────────────────┬─▶ writev
+//	request ─▶ Connection.Hand ─▶ worker ──────────────────┬─▶ writev
 //	window ─ a chain has changed ─▶ worker's queue ────────┘
 //	worker ─▶ goroutine: first read, read of the log, or flush of a full socket ─▶ worker
 package delivery
@@ -20,9 +20,9 @@ import (
 	"rejoin/shared/logrepeat"
 )
 
-// New returns the streams of an edge: none, until Run and the first client.
-func New(cfg Config) *Streams {
-	s := &Streams{
+// New returns the connections of an edge: none, until Run and the first client.
+func New(cfg Config) *Connections {
+	s := &Connections{
 		cfg: cfg, drain: make(chan struct{}), History: newHistory(),
 		Metrics: NewMetrics(cfg.Metrics, cfg.MaxConnections),
 		waits:   logrepeat.New(cfg.Logger),
@@ -34,7 +34,7 @@ func New(cfg Config) *Streams {
 }
 
 // Run runs the workers until stop is closed.
-func (s *Streams) Run(stop <-chan struct{}) {
+func (s *Connections) Run(stop <-chan struct{}) {
 	var workers sync.WaitGroup
 	for _, w := range s.workers {
 		workers.Go(func() { w.run(stop) })
@@ -42,21 +42,21 @@ func (s *Streams) Run(stop <-chan struct{}) {
 	workers.Wait()
 }
 
-// BeginDrain has each stream end at a moment of its own within the time of a drain.
-func (s *Streams) BeginDrain() { close(s.drain) }
+// BeginDrain has each connection end at a moment of its own within the time of a drain.
+func (s *Connections) BeginDrain() { close(s.drain) }
 
 // Draining is closed when the edge begins to stop.
-func (s *Streams) Draining() <-chan struct{} { return s.drain }
+func (s *Connections) Draining() <-chan struct{} { return s.drain }
 
 // Waits logs that something of a client waits for the log, once a minute for each error: during an outage
 // all of them wait, and try again twice a second.
-func (s *Streams) Waits(ctx context.Context, message string, at window.Place, err error) {
+func (s *Connections) Waits(ctx context.Context, message string, at window.Place, err error) {
 	why := err.Error()
 	s.waits.Note(ctx, message+": "+why, message, slog.String("session", at.Session), slog.String("stream", at.Stream), slog.String("error", why))
 }
 
-// Connections returns the newest streams of a session, up to a limit, and how many there are.
-func (s *Streams) Connections(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
+// Of returns the newest connections of a session, up to a limit, and how many there are.
+func (s *Connections) Of(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
 	answers := make(chan found, len(s.workers))
 	for _, w := range s.workers {
 		w.send(post{run: func() { answers <- w.find(session, limit) }})

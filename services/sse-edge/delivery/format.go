@@ -10,8 +10,8 @@ import (
 	"rejoin/shared/inspect"
 )
 
-// Format is how a stream writes to its client. Its methods are called by the stream's worker,
-// before that by the request that makes the stream.
+// Format is how a connection writes to its client. Its methods are called by the connection's worker,
+// before that by the request that makes the connection.
 type Format interface {
 	// Kind is the same for formats that make the same blocks of a step.
 	Kind() string
@@ -24,18 +24,18 @@ type Format interface {
 	Rewrites() bool
 	Event(b, room []byte, it *window.Item) (event, roomLeft []byte)
 	// Gaps returns the blocks of a step's gaps, and Closing the last one of a step that ends
-	// the stream.
+	// the connection.
 	Gaps(s cursor.Step) []byte
 	Closing(s cursor.Step) []byte
 	Heartbeat() []byte
-	// Farewell returns the last block of a stream whose client is to come back.
+	// Farewell returns the last block of a connection whose client is to come back.
 	Farewell() []byte
 }
 
-// Companion goes with a stream from its beginning to its end. Its methods are called by the
-// stream's worker.
+// Companion goes with a connection from its beginning to its end. Its methods are called by the
+// connection's worker.
 type Companion interface {
-	// Begun is called when the worker has taken the stream, and Ended once it is done with it,
+	// Begun is called when the worker has taken the connection, and Ended once it is done with it,
 	// or could not take it.
 	Begun()
 	Ended(begun bool)
@@ -65,7 +65,7 @@ type Beginning struct {
 	Fresh    bool   // the client has no cursor, or none that is worth anything
 	Resumes  bool   // it has one
 	Position uint64 // of the cursor
-	Read     bool   // the stream's step has been read
+	Read     bool   // the connection's step has been read
 }
 
 // Request is a request that was let in.

@@ -11,21 +11,21 @@ import (
 
 // groupFormat is the format of a connection that follows several sessions.
 type groupFormat struct {
-	*Stream
+	*Connection
 	group *cursor.Group
 }
 
 // NewGroup returns a stream of several sessions, each of whose messages is in an envelope. came
 // says how the client came.
-func NewGroup(s *Streams, g *cursor.Group, by Request, came cursor.Arrival) *Stream {
-	st := NewStream(s, &cursor.Reader{Came: came}, by)
-	st.source, g.Hold, g.Await = g, st.hold, st.await
+func NewGroup(s *Connections, g *cursor.Group, by Request, came cursor.Arrival) *Connection {
+	c := NewConnection(s, &cursor.Reader{Came: came}, by)
+	c.source, g.Hold, g.Await = g, c.hold, c.await
 	if most := int64(g.MaxHold()); most > 0 {
-		st.most = most
+		c.most = most
 	}
-	f := groupFormat{st, g}
-	st.Format, st.expiring, st.Continues = f, f.expiring, true
-	return st
+	f := groupFormat{c, g}
+	c.Format, c.expiring, c.Continues = f, f.expiring, true
+	return c
 }
 
 // GroupFrame returns the block of an event for several sessions: its ID is id.
@@ -63,11 +63,11 @@ func (f groupFormat) Opening(_ context.Context, from Beginning) []byte {
 	if len(f.Step.Gaps) > 0 {
 		id = ""
 	}
-	data := groupConnect{Sessions: []groupState{}, Resumed: from.Resumes && id != "", RetainedFor: f.streams.retainedFor()}
+	data := groupConnect{Sessions: []groupState{}, Resumed: from.Resumes && id != "", RetainedFor: f.of.retainedFor()}
 	for _, m := range f.group.Members() {
 		data.Sessions = append(data.Sessions, stateOf(m.Place, m.State))
 	}
-	return appendJSON(sse.AppendRetry(nil, f.streams.cfg.Retry), id, "connect", data)
+	return appendJSON(sse.AppendRetry(nil, f.of.cfg.Retry), id, "connect", data)
 }
 
 func (groupFormat) Rewrites() bool { return false } // the group makes them

@@ -8,8 +8,12 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/shared/event"
 	"rejoin/shared/natsconn"
+	"rejoin/shared/tracing"
 )
 
 // openingTimeout bounds how long a client waits for its first block. It is long
@@ -18,61 +22,61 @@ const openingTimeout = time.Minute
 
 // Hand takes over the connection. It does not keep the goroutine that calls it, with
 // the buffers of the request, while the log is read.
-func (st *Stream) Hand(conn net.Conn, from Beginning) {
-	s := st.streams
-	st.conn = conn
+func (c *Connection) Hand(conn net.Conn, from Beginning) {
+	s := c.of
+	c.conn = conn
 	s.Metrics.Opened.Inc()
 	s.Metrics.Connections.Inc()
 	w := s.nextWorker()
-	st.worker = w
-	s.cfg.Admission.Hold() // before anything can end the stream
-	ctx, cancel := context.WithTimeout(cursor.WithClient(s.cfg.Base, st.Request.Client), openingTimeout)
-	st.raw, st.err = RawOf(conn)
-	st.phase, st.cancel = opening, cancel
-	w.post(st, newsHanded)
+	c.worker = w
+	s.cfg.Admission.Hold() // before anything can end the connection
+	ctx, cancel := context.WithTimeout(cursor.WithClient(s.cfg.Base, c.Request.Client), openingTimeout)
+	c.raw, c.err = RawOf(conn)
+	c.phase, c.cancel = opening, cancel
+	w.post(c, newsHanded)
 	go func() {
 		defer cancel()
-		if st.err == nil {
-			st.err = st.open(ctx, from)
+		if c.err == nil {
+			c.err = c.open(ctx, from)
 		}
-		w.post(st, newsBack)
+		w.post(c, newsBack)
 	}()
 	go func() { // with a small stack
 		defer s.cfg.Admission.Release()
-		waitUntilGone(st.conn)
-		w.post(st, newsGone)
+		waitUntilGone(c.conn)
+		w.post(c, newsGone)
 	}()
 }
 
 // open reads what follows the client's cursor, and makes the first block: where a
 // client without a cursor stands is known once its first event is, and whether one
 // with a cursor continues there once what follows was read.
-func (st *Stream) open(ctx context.Context, from Beginning) (err error) {
-	r := st.Reader
+func (c *Connection) open(ctx context.Context, from Beginning) (err error) {
+	r := c.Reader
 	if (from.Fresh || from.Resumes) && !from.Read {
-		if st.Step, err = st.readFirst(ctx, from); err != nil {
+		if c.Step, err = c.readFirst(ctx, from); err != nil {
 			return err
 		}
 	}
 	if from.Fresh {
-		from.Position = r.ResumesAt(st.Step)
+		from.Position = r.ResumesAt(c.Step)
 	}
-	st.traffic.stood = from.Position
-	st.logBegin(from)
-	out := outbox{chunked: st.Chunked}
-	out.block(st.Format.Opening(ctx, from))
-	st.first = slices.Concat(out.buffers...)
+	c.traffic.stood = from.Position
+	c.logBegin(from)
+	out := outbox{chunked: c.Chunked}
+	out.block(c.Format.Opening(ctx, from))
+	c.first = slices.Concat(out.buffers...)
 	return nil
 }
 
 // readFirst reads what follows the client's cursor. While there is no memory for that, it tries again.
-func (st *Stream) readFirst(ctx context.Context, from Beginning) (cursor.Step, error) {
+func (c *Connection) readFirst(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
-		if found, _, ok := st.source.Quick(nil); ok {
+		if found, _, ok := c.source.Quick(nil); ok {
 			return found, nil
 		}
 		for {
-			found, err := st.source.Next(ctx)
+			found, err := c.source.Next(ctx)
 			if !errors.Is(err, cursor.ErrNoMemory) || !natsconn.Pause(ctx, logRetry) {
 				return found, err
 			}
@@ -81,7 +85,31 @@ func (st *Stream) readFirst(ctx context.Context, from Beginning) (cursor.Step, e
 	if !from.Resumes {
 		return read()
 	}
-	return st.streams.resumed(st.Reader, st.Request, read)
+	return c.of.resumed(c.Reader, c.Request, read)
+}
+
+// resumed reads what a client that came back has missed, in a span of its own.
+func (s *Connections) resumed(r *cursor.Reader, by Request, read func() (cursor.Step, error)) (cursor.Step, error) {
+	_, span := s.cfg.Traces.Start(by.Ctx, tracing.Resume.Name, trace.SpanKindInternal)
+	defer span.End()
+	found, err := read()
+	if !span.IsRecording() {
+		return found, err
+	}
+	if r.Place.Session != "" { // a connection of several sessions has no subject
+		span.SetAttributes(tracing.Resume.OnEvent(r.Subject(event.Message, r.Place.Stream))...)
+	}
+	span.SetAttributes(tracing.KeyEvents.Int(len(found.Items)))
+	if len(found.Items) > 0 {
+		span.SetAttributes(tracing.KeySource.String(found.Items[0].Source()))
+	}
+	if len(found.Gaps) > 0 {
+		span.SetAttributes(tracing.KeyGap.String(string(found.Gaps[0].Reason)))
+	}
+	if err != nil {
+		tracing.Fail(span)
+	}
+	return found, err
 }
 
 // RawOf returns what a connection is to the operating system.

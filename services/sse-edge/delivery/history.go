@@ -23,7 +23,7 @@ const (
 )
 
 // History remembers what happened to the clients of the edge last. What does not fit any
-// more is forgotten, the oldest first, and from when on nothing is forgotten is known. It
+// more is dropped, the oldest first, and since when it has everything is known. It
 // is safe for concurrent use.
 type History struct {
 	mu            sync.Mutex
@@ -126,7 +126,7 @@ func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[str
 func (d *History) whole(books ...*latest) time.Time {
 	since := d.began
 	for _, book := range books {
-		since = max(since, book.forgot)
+		since = max(since, book.droppedAt)
 	}
 	return time.Unix(0, since).UTC()
 }
@@ -152,10 +152,10 @@ func (h happening) shown() inspect.Happening {
 
 // latest keeps the newest of what is added.
 type latest struct {
-	most   int
-	all    []happening
-	next   int   // where the next one goes, once all is full
-	forgot int64 // when the newest that was forgotten happened; 0 for none
+	most      int
+	all       []happening
+	next      int   // where the next one goes, once all is full
+	droppedAt int64 // when the newest that was dropped happened; 0 for none
 }
 
 func (l *latest) add(one happening) {
@@ -163,7 +163,7 @@ func (l *latest) add(one happening) {
 		l.all = append(l.all, one)
 		return
 	}
-	l.forgot = l.all[l.next].at
+	l.droppedAt = l.all[l.next].at
 	l.all[l.next] = one
 	l.next = (l.next + 1) % l.most
 }

@@ -54,15 +54,15 @@ func NewMetrics(reg prometheus.Registerer, maxConnections int) *Metrics {
 }
 
 // CountRefused counts an event stream or a poll that was told to come back later.
-func (s *Streams) CountRefused(reason string) { s.Metrics.Refused.WithLabelValues(reason).Inc() }
+func (s *Connections) CountRefused(reason string) { s.Metrics.Refused.WithLabelValues(reason).Inc() }
 
 // CountTold counts and notes what a client received of a step: its gaps, and n of its events.
-func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request) {
-	n = min(n, len(st.Items))
+func (s *Connections) CountTold(r *cursor.Reader, step cursor.Step, n int, by Request) {
+	n = min(n, len(step.Items))
 	s.Metrics.Sent.Add(float64(n))
-	for _, g := range st.Gaps {
+	for _, g := range step.Gaps {
 		s.Metrics.Gaps.WithLabelValues(string(g.Reason)).Inc()
-		s.History.noteGap(r, st, g, by)
+		s.History.noteGap(r, step, g, by)
 		s.cfg.Logger.DebugContext(by.Ctx, "a subscriber receives a gap", "session", cmp.Or(g.Session, r.Place.Session), "stream", g.Stream,
 			"reason", string(g.Reason), "certain", g.Certain, "requested", g.Requested)
 	}
@@ -70,7 +70,7 @@ func (s *Streams) CountTold(r *cursor.Reader, st cursor.Step, n int, by Request)
 		return
 	}
 	for i := range n {
-		if it := &st.Items[i]; it.Trail != nil {
+		if it := &step.Items[i]; it.Trail != nil {
 			s.deliver(it, by)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // outbox is what is written to a client next: blocks of its own, the frames of a
-// step, and the block that ends the stream. Frames of the window stay where they
+// step, and the block that ends the connection. Frames of the window stay where they
 // are; neighbours become one buffer.
 type outbox struct {
 	buffers [][]byte
@@ -20,10 +20,10 @@ type outbox struct {
 	object  []byte // room for an event as an object of JSON
 }
 
-// only makes a block of a stream's own, and of no step, the content; last says that
+// only makes a block of a connection's own, and of no step, the content; last says that
 // nothing follows it.
-func (o *outbox) only(st *Stream, block []byte, last bool) {
-	o.begin(st)
+func (o *outbox) only(c *Connection, block []byte, last bool) {
+	o.begin(c)
 	o.block(block)
 	if last {
 		o.end()
@@ -31,12 +31,12 @@ func (o *outbox) only(st *Stream, block []byte, last bool) {
 	o.ends = append(o.ends, o.size)
 }
 
-// begin makes what the stream has to be sent before anything else the content.
-func (o *outbox) begin(st *Stream) {
+// begin makes what the connection has to be sent before anything else the content.
+func (o *outbox) begin(c *Connection) {
 	o.clear()
-	o.chunked = st.Chunked
-	o.add(st.Head)
-	st.Head = nil
+	o.chunked = c.Chunked
+	o.add(c.Head)
+	c.Head = nil
 }
 
 func (o *outbox) clear() {
@@ -80,26 +80,26 @@ func (o *outbox) end() {
 	}
 }
 
-// fill makes a step of a stream the content.
-func (o *outbox) fill(st *Stream, s cursor.Step) {
-	o.begin(st)
+// fill makes a step of a connection the content.
+func (o *outbox) fill(c *Connection, s cursor.Step) {
+	o.begin(c)
 	if len(s.Gaps)+len(s.Changes) > 0 {
-		o.block(st.Format.Gaps(s))
+		o.block(c.Format.Gaps(s))
 	}
 	if len(s.Items) > 0 {
 		o.ends = append(o.ends, o.size)
 	} else { // it is not cut: its last block may report a gap, which no other read finds again
 		o.ends = append(o.ends, 0)
 	}
-	if st.Format.Rewrites() {
+	if c.Format.Rewrites() {
 		for i := range s.Items {
-			o.rewrite(st, &s.Items[i])
+			o.rewrite(c, &s.Items[i])
 		}
 	} else {
 		o.frames(s.Items)
 	}
 	if s.Ended {
-		o.block(st.Format.Closing(s))
+		o.block(c.Format.Closing(s))
 		o.end()
 	}
 	o.ends = append(o.ends, o.size)
@@ -123,10 +123,10 @@ func (o *outbox) frames(items []window.Item) {
 	}
 }
 
-// rewrite adds an event as the stream's format shows it.
-func (o *outbox) rewrite(st *Stream, it *window.Item) {
+// rewrite adds an event as the connection's format shows it.
+func (o *outbox) rewrite(c *Connection, it *window.Item) {
 	from := len(o.made)
-	o.made, o.object = st.Format.Event(o.made, o.object, it)
+	o.made, o.object = c.Format.Event(o.made, o.object, it)
 	o.block(o.made[from:])
 	o.ends = append(o.ends, o.size)
 }

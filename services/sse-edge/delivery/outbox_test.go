@@ -43,10 +43,10 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 		}
 		r.Cursor = 3*count + 1 // the empty end of the log
 		head := []byte(rapid.StringN(0, 9, -1).Draw(t, "head"))
-		st := NewSSE(&Streams{}, r, Request{}, rapid.Bool().Draw(t, "envelope"))
-		st.Head, st.Chunked = head, rapid.Bool().Draw(t, "chunked")
+		c := NewSSE(&Connections{}, r, Request{}, rapid.Bool().Draw(t, "envelope"))
+		c.Head, c.Chunked = head, rapid.Bool().Draw(t, "chunked")
 		var o outbox
-		o.fill(st, s)
+		o.fill(c, s)
 		all := bytes.Join(o.buffers, nil)
 		if len(all) != o.size {
 			t.Fatalf("size %d of %d", o.size, len(all))
@@ -56,12 +56,12 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 		}
 		n := rapid.IntRange(0, o.size-1).Draw(t, "taken")
 		length, told := o.cut(n)
-		rest := bytes.Join(o.rest(n, length, st.Format.Rewrites()), nil)
+		rest := bytes.Join(o.rest(n, length, c.Format.Rewrites()), nil)
 		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
 			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
 		}
 		sent := all[:n+len(rest)]
-		if st.Chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
+		if c.Chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
 			_, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(sent[len(head):])))
 			ended := s.Ended && len(sent) == len(all)
 			if ended != (err == nil) || err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {

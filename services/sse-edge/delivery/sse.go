@@ -14,16 +14,16 @@ import (
 
 // sseFormat is the format of /v1.
 type sseFormat struct {
-	*Stream
+	*Connection
 	envelope bool
 }
 
 // NewSSE returns a stream of /v1; an envelope names the stream of each message.
-func NewSSE(s *Streams, r *cursor.Reader, by Request, envelope bool) *Stream {
-	st := NewStream(s, r, by)
-	f := sseFormat{st, envelope}
-	st.Format, st.expiring, st.Continues = f, f.expiring, true
-	return st
+func NewSSE(s *Connections, r *cursor.Reader, by Request, envelope bool) *Connection {
+	c := NewConnection(s, r, by)
+	f := sseFormat{c, envelope}
+	c.Format, c.expiring, c.Continues = f, f.expiring, true
+	return c
 }
 
 func (f sseFormat) Kind() string {
@@ -38,7 +38,7 @@ func (sseFormat) Protocol() inspect.Protocol { return inspect.SSE }
 // Opening returns the connect event. A client that receives a gap next keeps the cursor
 // that it came with until then: else a connection that ends before would swallow the gap.
 func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
-	cfg, r := f.streams.cfg, f.Reader
+	cfg, r := f.of.cfg, f.Reader
 	exists, oldest := r.About(ctx)
 	gap := len(r.Pending)+len(f.Step.Gaps) > 0
 	id := ""
@@ -47,12 +47,12 @@ func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	}
 	return appendJSON(sse.AppendRetry(nil, cfg.Retry), id, "connect", ConnectData{
 		Session: r.Place.Session, Stream: OrNull(r.Place.Stream), Exists: exists,
-		Resumed: from.Resumes && !gap, Oldest: oldest, RetainedFor: f.streams.retainedFor(),
+		Resumed: from.Resumes && !gap, Oldest: oldest, RetainedFor: f.of.retainedFor(),
 	})
 }
 
 // retainedFor is how long events are retained, in seconds; -1 for as long as there is room.
-func (s *Streams) retainedFor() float64 {
+func (s *Connections) retainedFor() float64 {
 	if age := s.cfg.Retention(); age > 0 {
 		return age.Seconds()
 	}
@@ -111,16 +111,16 @@ const limitRetry = 100 * time.Millisecond
 
 // Retry returns the reconnection time that the stream's last block has: a short one, unless
 // all clients come at once.
-func (st *Stream) Retry() time.Duration {
-	if st.cause == causeLimit {
-		return min(limitRetry, st.streams.cfg.Retry)
+func (c *Connection) Retry() time.Duration {
+	if c.cause == causeLimit {
+		return min(limitRetry, c.of.cfg.Retry)
 	}
-	return st.streams.cfg.Retry
+	return c.of.cfg.Retry
 }
 
 // CutAt returns when the response to a request ends because a proxy would cut it soon; zero for
 // never.
-func (s *Streams) CutAt(by Request) time.Time {
+func (s *Connections) CutAt(by Request) time.Time {
 	limit := s.cfg.RequestLimit
 	if limit <= 0 {
 		return time.Time{}

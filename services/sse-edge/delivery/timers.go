@@ -2,8 +2,8 @@ package delivery
 
 import "time"
 
-// timers is a heap of streams by what is due next.
-type timers []*Stream
+// timers is a heap of connections by what is due next.
+type timers []*Connection
 
 func (t timers) Len() int { return len(t) }
 
@@ -15,17 +15,17 @@ func (t timers) Swap(i, j int) {
 }
 
 func (t *timers) Push(x any) {
-	st := x.(*Stream) //nolint:errcheck,forcetypeassert // heap's contract
-	st.timer = len(*t)
-	*t = append(*t, st)
+	c := x.(*Connection) //nolint:errcheck,forcetypeassert // heap's contract
+	c.timer = len(*t)
+	*t = append(*t, c)
 }
 
 func (t *timers) Pop() any {
 	last := len(*t) - 1
-	st := (*t)[last]
+	c := (*t)[last]
 	(*t)[last] = nil
 	*t = (*t)[:last]
-	return st
+	return c
 }
 
 // wait returns how long there is nothing to do.

@@ -24,12 +24,12 @@ func sampled(sequence uint64, at window.Place, flags string) eventlog.Entry {
 }
 
 // untraced returns a set without streams.
-func untraced() *Streams {
-	return &Streams{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+func untraced() *Connections {
+	return &Connections{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
 }
 
 // newTraced returns as much of an edge as traces need.
-func newTraced(t testing.TB, sampler sdk.Sampler) (*Streams, *tracetest.InMemoryExporter) {
+func newTraced(t testing.TB, sampler sdk.Sampler) (*Connections, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	p := sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sampler))
@@ -86,13 +86,13 @@ func BenchmarkTold(b *testing.B) {
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "00"), 0)
 	r := cursor.InMemory(w, at, 0)
-	st := cursor.Step{Items: w.Read(&r.ChainCursor, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
+	c := cursor.Step{Items: w.Read(&r.ChainCursor, window.Limits{Events: 10, Bytes: 1 << 10}, nil).Items}
 	on, _ := newTraced(b, sdk.NeverSample())
-	for name, s := range map[string]*Streams{"off": untraced(), "unsampled": on} {
+	for name, s := range map[string]*Connections{"off": untraced(), "unsampled": on} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				s.CountTold(r, st, 1, Request{})
+				s.CountTold(r, c, 1, Request{})
 			}
 		})
 	}

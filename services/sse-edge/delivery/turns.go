@@ -1,76 +1,92 @@
 package delivery
 
 import (
+	"sync/atomic"
+
 	"rejoin/shared/event"
 )
 
 // Of several connections to one stream, the newest one receives the messages; the others are
 // quiet until it is their turn again.
 
-// WaitTurn makes a stream that is not handed over yet quiet until its turn. One that is behind
+// turns are what a connection has to know while several connections take turns: the newest one receives
+// the messages. It belongs to the connection's worker, but for quiet.
+type turns struct {
+	quiet atomic.Bool // another connection receives the messages
+	// Behind says that the client came without a cursor: it continues where the connection
+	// before it is.
+	Behind bool
+	// served says that it had its turn once.
+	served bool
+	// next is where to continue when it is the connection's turn again, once it has been quiet.
+	next   *string
+	rested chan<- string // takes its cursor once it is back
+}
+
+// WaitTurn makes a connection that is not handed over yet quiet until its turn. One that is behind
 // continues where the connection before it is.
-func (st *Stream) WaitTurn(behind bool) {
-	st.Turns.Behind, st.Turns.served = behind, false
-	st.Turns.quiet.Store(true)
+func (c *Connection) WaitTurn(behind bool) {
+	c.Turns.Behind, c.Turns.served = behind, false
+	c.Turns.quiet.Store(true)
 }
 
-// Turn gives the stream the messages from now on: after a cursor, if that is known.
-func (st *Stream) Turn(cursor string) {
-	st.worker.send(post{run: func() { st.worker.takeTurn(st, cursor) }})
+// Turn gives the connection the messages from now on: after a cursor, if that is known.
+func (c *Connection) Turn(cursor string) {
+	c.worker.send(post{run: func() { c.worker.takeTurn(c, cursor) }})
 }
 
-// Rest takes the messages from the stream, and has it send its cursor to rested, which has room.
-func (st *Stream) Rest(rested chan<- string) {
-	st.worker.send(post{run: func() { st.worker.rest(st, rested) }})
+// Rest takes the messages from the connection, and has it send its cursor to rested, which has room.
+func (c *Connection) Rest(rested chan<- string) {
+	c.worker.send(post{run: func() { c.worker.rest(c, rested) }})
 }
 
 // IsQuiet reports whether another connection receives the messages.
-func (st *Stream) IsQuiet() bool { return st.Turns.quiet.Load() }
+func (c *Connection) IsQuiet() bool { return c.Turns.quiet.Load() }
 
 // At returns the cursor up to which everything was written, as text; empty when another connection could not use it.
-func (st *Stream) At() string {
-	if st.IsQuiet() || st.Reader.Fresh {
+func (c *Connection) At() string {
+	if c.IsQuiet() || c.Reader.Fresh {
 		return ""
 	}
-	return st.Reader.ID(min(st.written, st.Reader.Cursor))
+	return c.Reader.ID(min(c.written, c.Reader.Cursor))
 }
 
-// tellRested makes the stream quiet when somebody waits for that.
-func (st *Stream) tellRested() {
-	t := &st.Turns
+// tellRested makes the connection quiet when somebody waits for that.
+func (c *Connection) tellRested() {
+	t := &c.Turns
 	if t.rested == nil {
 		return
 	}
-	t.rested <- st.At() // there is room
+	t.rested <- c.At() // there is room
 	t.rested = nil
 	t.quiet.Store(true)
-	if next := t.next; next != nil && !st.IsOver() {
+	if next := t.next; next != nil && !c.IsOver() {
 		t.next = nil
-		st.Turn(*next)
+		c.Turn(*next)
 	}
 }
 
-// rest makes a stream quiet, at once unless the log is being read for it: such a read ends first.
-func (w *worker) rest(st *Stream, rested chan<- string) {
-	if t := &st.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
+// rest makes a connection quiet, at once unless the log is being read for it: such a read ends first.
+func (w *worker) rest(c *Connection, rested chan<- string) {
+	if t := &c.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
 		t.rested <- "" // there is room
 		t.next = nil
 	}
-	st.Turns.rested = rested
-	if st.phase == reading {
-		st.cancel() // it may wait for memory
+	c.Turns.rested = rested
+	if c.phase == reading {
+		c.cancel() // it may wait for memory
 	} else {
-		st.tellRested()
+		c.tellRested()
 	}
 }
 
-// takeTurn gives a stream the messages. A client that came with a cursor of its own continues
+// takeTurn gives a connection the messages. A client that came with a cursor of its own continues
 // there, one without where the connection before it was, and one that had its turn before
 // there too, but never goes back.
-func (w *worker) takeTurn(st *Stream, cursor string) {
-	t := &st.Turns
+func (w *worker) takeTurn(c *Connection, cursor string) {
+	t := &c.Turns
 	switch {
-	case st.IsOver():
+	case c.IsOver():
 		return
 	case !t.quiet.Load() && t.rested != nil: // it is being read for, and is to be quiet first
 		t.next = &cursor
@@ -78,23 +94,23 @@ func (w *worker) takeTurn(st *Stream, cursor string) {
 	case !t.quiet.Load():
 		return
 	}
-	r := st.Reader
+	r := c.Reader
 	r.Renew() // while it was quiet it did not read
 	id, err := event.ParseID(cursor)
 	if err == nil && r.ID(id.Sequence) == cursor && (t.Behind || t.served && id.Sequence > r.Cursor) {
 		r.MoveTo(id.Sequence)
-		st.allWritten()
-		st.Companion.Moved()
+		c.allWritten()
+		c.Companion.Moved()
 	}
 	t.Behind, t.served = false, true
 	t.quiet.Store(false)
-	w.advance(st)
+	w.advance(c)
 }
 
-// endQuiet ends a quiet stream that has had its turn once the session or stream has ended.
-func (w *worker) endQuiet(st *Stream) {
-	if st.Turns.served && st.Reader.HasEnd() {
-		w.last(st, nil)
-		w.end(st, "ended")
+// endQuiet ends a quiet connection that has had its turn once the session or stream has ended.
+func (w *worker) endQuiet(c *Connection) {
+	if c.Turns.served && c.Reader.HasEnd() {
+		w.last(c, nil)
+		w.end(c, "ended")
 	}
 }

@@ -13,16 +13,16 @@ import (
 // else waits for the same.
 func TestRest_Twice(t *testing.T) {
 	ended := 0
-	w, st := &worker{}, &Stream{phase: reading, cancel: func() { ended++ }}
+	w, c := &worker{}, &Connection{phase: reading, cancel: func() { ended++ }}
 	first, second := make(chan string, 1), make(chan string, 1)
-	w.rest(st, first)
+	w.rest(c, first)
 	cursor := "a"
-	st.Turns.next = &cursor // it was its turn again meanwhile
-	w.rest(st, second)
+	c.Turns.next = &cursor // it was its turn again meanwhile
+	w.rest(c, second)
 	select {
 	case where := <-first:
-		if where != "" || st.Turns.next != nil {
-			t.Errorf("it stands at %q, and has a turn: %t", where, st.Turns.next != nil)
+		if where != "" || c.Turns.next != nil {
+			t.Errorf("it stands at %q, and has a turn: %t", where, c.Turns.next != nil)
 		}
 	default:
 		t.Error("the first one still waits")
@@ -47,16 +47,16 @@ func TestTurn_GenerationHasBegun(t *testing.T) {
 	w := emptyWindow(1 << 10)
 	w.Through(3, 0)
 	var moved moves
-	st := NewSSE(&Streams{cfg: Config{Base: t.Context()}}, cursor.InMemory(w, at, 1), Request{}, false)
-	st.WaitTurn(false)
-	st.Companion, st.Turns.served = &moved, true
+	c := NewSSE(&Connections{cfg: Config{Base: t.Context()}}, cursor.InMemory(w, at, 1), Request{}, false)
+	c.WaitTurn(false)
+	c.Companion, c.Turns.served = &moved, true
 	if !w.Extend(eventlog.State{Origin: "b", Generations: begun}) {
 		t.Fatal("the window was rolled back")
 	}
 	w.Through(6, 0)
 	other := event.ID{Stream: "a", Tag: event.Place{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
-	newWorker(st.streams).takeTurn(st, other.String())
-	if moved.n != 1 || len(st.Reader.Pending) > 0 {
-		t.Errorf("the cursor was moved %d times; the gaps are %v", moved.n, st.Reader.Pending)
+	newWorker(c.of).takeTurn(c, other.String())
+	if moved.n != 1 || len(c.Reader.Pending) > 0 {
+		t.Errorf("the cursor was moved %d times; the gaps are %v", moved.n, c.Reader.Pending)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
@@ -23,16 +24,16 @@ import (
 //	                         a goroutine: a read of the log, or a socket that is full
 //
 // A chain that changes is queued once, however many events come and however many
-// streams follow it. So load makes it cheaper: the later a worker comes round to a
-// stream, the more frames go into one write. Streams of one chain whose cursors
+// connections follow it. So load makes it cheaper: the later a worker comes round to a
+// connection, the more frames go into one write. Connections of one chain whose cursors
 // stand at the same place are served from one read.
 //
 // A worker never waits: not for a socket, not for the log, not for a lock that is held across
-// I/O. A stream that has to wait is away, in a goroutine that owns its reader until it is back
+// I/O. A connection that has to wait is away, in a goroutine that owns its reader until it is back
 // (docs/adr/0006).
 type worker struct {
-	streams *Streams
-	wake    chan struct{} // holds a token while something is queued
+	of   *Connections
+	wake chan struct{} // holds a token while something is queued
 
 	mu    sync.Mutex
 	dirty []*chainListener // chains that have changed
@@ -41,7 +42,7 @@ type worker struct {
 	// What follows belongs to the goroutine of run.
 	listeners map[*window.Chain]*chainListener
 	timers    timers
-	more      []*Stream     // there is more after their cursors than one write took
+	more      []*Connection // there is more after their cursors than one write took
 	items     []window.Item // memory for reads
 	out       outbox        // what is written
 	shared    shared        // the read that out holds
@@ -57,6 +58,14 @@ var alwaysReady = func() chan struct{} {
 	return c
 }()
 
+// chainListener is one worker's [window.Listener] of one chain: the chain's changes queue it.
+type chainListener struct {
+	worker      *worker
+	chain       *window.Chain
+	queued      atomic.Bool   // it is in the worker's queue
+	connections []*Connection // the worker's own
+}
+
 // Wake queues the listener, unless it is queued.
 func (s *chainListener) Wake() {
 	if s.queued.CompareAndSwap(false, true) {
@@ -70,9 +79,9 @@ func (s *chainListener) Wake() {
 
 // post is news for a worker.
 type post struct {
-	stream *Stream
+	stream *Connection
 	what   news
-	run    func() // with newsRun, which may be about no stream
+	run    func() // with newsRun, which may be about no connection
 }
 
 // news is what a worker hears of.
@@ -80,16 +89,16 @@ type news uint8
 
 const (
 	newsRun    news = iota // the worker calls run
-	newsHanded             // the stream is the worker's from now on: the first post of each
+	newsHanded             // the connection is the worker's from now on: the first post of each
 	newsBack               // it is back from where it had to wait
 	newsGone               // its client has closed the connection
 )
 
-func newWorker(s *Streams) *worker {
-	return &worker{streams: s, wake: make(chan struct{}, 1), listeners: map[*window.Chain]*chainListener{}}
+func newWorker(s *Connections) *worker {
+	return &worker{of: s, wake: make(chan struct{}, 1), listeners: map[*window.Chain]*chainListener{}}
 }
 
-func (w *worker) post(st *Stream, what news) { w.send(post{stream: st, what: what}) }
+func (w *worker) post(c *Connection, what news) { w.send(post{stream: c, what: what}) }
 
 func (w *worker) send(p post) {
 	w.mu.Lock()
@@ -105,9 +114,9 @@ func (w *worker) rouse() {
 	}
 }
 
-// run works until stop is closed, by when every stream must have ended.
+// run works until stop is closed, by when every connection must have ended.
 func (w *worker) run(stop <-chan struct{}) {
-	drain, over := w.streams.drain, w.streams.cfg.Base.Done()
+	drain, over := w.of.drain, w.of.cfg.Base.Done()
 	clock := time.NewTimer(0)
 	defer clock.Stop()
 	var dirty []*chainListener
@@ -117,7 +126,7 @@ func (w *worker) run(stop <-chan struct{}) {
 		if len(w.more) > 0 {
 			ready = alwaysReady
 		} else {
-			w.forget()
+			w.clear()
 			clock.Reset(w.timers.wait(time.Now()))
 		}
 		select {
@@ -143,177 +152,177 @@ func (w *worker) run(stop <-chan struct{}) {
 		}
 		for _, s := range dirty {
 			s.queued.Store(false) // before it is read: a change from now on queues it again
-			for _, st := range slices.Backward(s.streams) {
-				w.advance(st)
+			for _, c := range slices.Backward(s.connections) {
+				w.advance(c)
 			}
 		}
 		more := w.more
 		w.more = nil
-		for _, st := range more {
-			w.advance(st)
+		for _, c := range more {
+			w.advance(c)
 		}
 		w.tick(time.Now())
-		w.streams.Metrics.Delivery.add(&w.times)
+		w.of.Metrics.Delivery.add(&w.times)
 		clear(dirty)
 		clear(posts)
 	}
 }
 
 func (w *worker) hear(p post) {
-	switch st := p.stream; p.what {
+	switch c := p.stream; p.what {
 	case newsHanded:
-		w.adopt(st)
+		w.adopt(c)
 	case newsBack:
-		w.back(st)
+		w.back(c)
 	case newsGone:
-		w.end(st, "gone")
+		w.end(c, "gone")
 	case newsRun:
 		p.run()
 	}
 }
 
-// adopt takes over a stream that is opening: from now on its client receives heartbeats.
-func (w *worker) adopt(st *Stream) {
+// adopt takes over a connection that is opening: from now on its client receives heartbeats.
+func (w *worker) adopt(c *Connection) {
 	now := time.Now()
-	w.setTimes(st, now)
-	heap.Push(&w.timers, st)
+	w.setTimes(c, now)
+	heap.Push(&w.timers, c)
 	select {
-	case <-w.streams.drain:
-		w.drainOne(st, now)
+	case <-w.of.drain:
+		w.drainOne(c, now)
 	default:
 	}
-	if w.streams.cfg.Base.Err() != nil {
-		w.end(st, causeDrain)
+	if w.of.cfg.Base.Err() != nil {
+		w.end(c, causeDrain)
 	}
 }
 
-// begin sends the first block of a stream and what was read: the worker listens to its chain first and reads on
+// begin sends the first block of a connection and what was read: the worker listens to its chain first and reads on
 // then, so that no change is missed.
-func (w *worker) begin(st *Stream, first cursor.Step) {
-	w.listen(st)
-	st.Request.number, st.traffic.opened = w.streams.numbers.Add(1), time.Now().UnixMilli()
-	st.noteComing()
-	if st.Companion != nil {
-		st.Companion.Begun()
-		heap.Fix(&w.timers, st.timer) // it may have something to do
+func (w *worker) begin(c *Connection, first cursor.Step) {
+	w.listen(c)
+	c.Request.number, c.traffic.opened = w.of.numbers.Add(1), time.Now().UnixMilli()
+	c.noteComing()
+	if c.Companion != nil {
+		c.Companion.Begun()
+		heap.Fix(&w.timers, c.timer) // it may have something to do
 	}
-	st.Head, st.first = append(st.Head, st.first...), nil
-	w.serveOwn(st, first)
-	w.advance(st)
+	c.Head, c.first = append(c.Head, c.first...), nil
+	w.serveOwn(c, first)
+	w.advance(c)
 }
 
-// fail sends a client away whose stream could not be opened.
-func (w *worker) fail(st *Stream, err error) {
-	w.streams.cfg.SentAway(st.Request, st.Reader.Place, err)
-	w.streams.CountRefused("unavailable")
-	if st.raw != nil {
-		w.last(st, st.Format.Farewell())
+// fail sends a client away whose connection could not be opened.
+func (w *worker) fail(c *Connection, err error) {
+	w.of.cfg.SentAway(c.Request, c.Reader.Place, err)
+	w.of.CountRefused("unavailable")
+	if c.raw != nil {
+		w.last(c, c.Format.Farewell())
 	}
-	w.end(st, "failed")
+	w.end(c, "failed")
 }
 
-// listen has changes of a stream's chain wake the worker.
-func (w *worker) listen(st *Stream) {
-	c := st.source.Key()
-	listener := w.listeners[c]
+// listen has changes of a connection's chain wake the worker.
+func (w *worker) listen(c *Connection) {
+	chain := c.source.Key()
+	listener := w.listeners[chain]
 	if listener == nil {
-		listener = &chainListener{worker: w, chain: c}
-		w.listeners[c] = listener
-		st.source.Listen(listener)
+		listener = &chainListener{worker: w, chain: chain}
+		w.listeners[chain] = listener
+		c.source.Listen(listener)
 	}
-	st.listener, st.slot = listener, len(listener.streams)
-	listener.streams = append(listener.streams, st)
+	c.listener, c.slot = listener, len(listener.connections)
+	listener.connections = append(listener.connections, c)
 }
 
-// setTimes sets when a stream that begins gets its first heartbeat, and when it ends and why.
-func (w *worker) setTimes(st *Stream, now time.Time) {
-	cfg := w.streams.cfg
-	st.beatAt = now.Add(cfg.Heartbeat)
+// setTimes sets when a connection that begins gets its first heartbeat, and when it ends and why.
+func (w *worker) setTimes(c *Connection, now time.Time) {
+	cfg := w.of.cfg
+	c.beatAt = now.Add(cfg.Heartbeat)
 	// Added one after the other: with an age of a century and more, their sum or a product overflows.
-	st.endAt = now.Add(cfg.MaxAge - cfg.MaxAge/10).Add(time.Duration(rand.Int64N(int64(cfg.MaxAge)/5 + 1))) //nolint:gosec // no secret
-	st.cause = "age"
-	if st.Ageless {
-		st.endAt = now.Add(forever)
+	c.endAt = now.Add(cfg.MaxAge - cfg.MaxAge/10).Add(time.Duration(rand.Int64N(int64(cfg.MaxAge)/5 + 1))) //nolint:gosec // no secret
+	c.cause = "age"
+	if c.Ageless {
+		c.endAt = now.Add(forever)
 	}
-	if at := w.streams.CutAt(st.Request); st.Continues && !at.IsZero() && at.Before(st.endAt) {
-		st.endAt, st.cause = at, causeLimit
+	if at := w.of.CutAt(c.Request); c.Continues && !at.IsZero() && at.Before(c.endAt) {
+		c.endAt, c.cause = at, causeLimit
 	}
-	if !st.Expires.IsZero() {
-		if st.expiring != nil {
-			st.warnAt = st.Expires.Add(-expiryWarning)
+	if !c.Expires.IsZero() {
+		if c.expiring != nil {
+			c.warnAt = c.Expires.Add(-expiryWarning)
 		}
-		if st.Expires.Before(st.endAt) {
-			st.endAt, st.cause = st.Expires, "expired"
+		if c.Expires.Before(c.endAt) {
+			c.endAt, c.cause = c.Expires, "expired"
 		}
 	}
 }
 
-// advance sends what follows a stream's cursor.
-func (w *worker) advance(st *Stream) {
+// advance sends what follows a connection's cursor.
+func (w *worker) advance(c *Connection) {
 	switch {
-	case st.IsOver(), !st.retryAt.IsZero(): // the log could not be read a moment ago
+	case c.IsOver(), !c.retryAt.IsZero(): // the log could not be read a moment ago
 		return
-	case st.IsQuiet():
-		w.endQuiet(st)
+	case c.IsQuiet():
+		w.endQuiet(c)
 		return
-	case st.phase.away():
-		st.again = true
+	case c.phase.away():
+		c.again = true
 		return
-	case w.shared.serves(st):
-		w.shared.read.Move(st.Reader)
-		w.serve(st, w.shared.read.Step)
+	case w.shared.serves(c):
+		w.shared.read.Move(c.Reader)
+		w.serve(c, w.shared.read.Step)
 		return
 	}
-	w.forget()
-	from := st.Reader.Cursor
-	s, items, ok := st.source.Quick(w.items)
+	w.clear()
+	from := c.Reader.Cursor
+	s, items, ok := c.source.Quick(w.items)
 	w.items = items
 	switch {
 	case !ok:
-		w.read(st)
+		w.read(c)
 	case s.Empty() && !s.More:
-		st.phase = live
-		st.allWritten()
+		c.phase = live
+		c.allWritten()
 	default:
-		st.Filter.show(&s)
-		w.out.fill(st, s)
-		w.shared.keep(st, from, s)
-		w.serve(st, s)
+		c.Filter.show(&s)
+		w.out.fill(c, s)
+		w.shared.keep(c, from, s)
+		w.serve(c, s)
 	}
 }
 
-// serve delivers what a look at the window found, and takes the time if the stream was
+// serve delivers what a look at the window found, and takes the time if the connection was
 // waiting for it.
-func (w *worker) serve(st *Stream, s cursor.Step) {
-	whole := w.writeStep(st, s)
+func (w *worker) serve(c *Connection, s cursor.Step) {
+	whole := w.writeStep(c, s)
 	if !whole {
 		return
 	}
-	if st.phase == live && len(s.Items) > 0 {
+	if c.phase == live && len(s.Items) > 0 {
 		w.times.delivered(s.Items[0].Time)
 	}
-	if st.phase = live; s.More {
-		st.phase = behind
+	if c.phase = live; s.More {
+		c.phase = behind
 	}
 }
 
-// serveOwn sends a step that is a stream's own.
-func (w *worker) serveOwn(st *Stream, s cursor.Step) {
-	s = st.UpToGap(s)
-	st.written = min(st.written, st.Reader.ResumesAt(s)) // a roll-back moves the cursor back
-	w.forget()
-	st.Filter.show(&s)
-	w.out.fill(st, s)
-	w.writeStep(st, s)
+// serveOwn sends a step that is a connection's own.
+func (w *worker) serveOwn(c *Connection, s cursor.Step) {
+	s = c.UpToGap(s)
+	c.written = min(c.written, c.Reader.ResumesAt(s)) // a roll-back moves the cursor back
+	w.clear()
+	c.Filter.show(&s)
+	w.out.fill(c, s)
+	w.writeStep(c, s)
 	w.out.clear()
-	st.source.Release()
-	if !st.phase.away() { // else flush has counted what its socket did not take
-		st.held.Release()
+	c.source.Release()
+	if !c.phase.away() { // else flush has counted what its socket did not take
+		c.held.Release()
 	}
 }
 
-// forget lets go of what the last read found and what was made of it.
-func (w *worker) forget() {
+// clear lets go of what the last read found and what was made of it.
+func (w *worker) clear() {
 	w.shared = shared{}
 	w.out.clear()
 	clear(w.items)
@@ -322,78 +331,78 @@ func (w *worker) forget() {
 
 // writeStep writes the outbox, which holds a step, and reports whether all of it was
 // written.
-func (w *worker) writeStep(st *Stream, s cursor.Step) (whole bool) {
+func (w *worker) writeStep(c *Connection, s cursor.Step) (whole bool) {
 	n, err := 0, error(nil)
 	if w.out.size > 0 { // or else all of it is hidden from the client
-		n, err = w.writeNow(st)
-		w.streams.Metrics.sentBytes.Add(float64(n))
+		n, err = w.writeNow(c)
+		w.of.Metrics.sentBytes.Add(float64(n))
 	}
 	switch {
 	case err != nil:
-		w.end(st, "gone")
+		w.end(c, "gone")
 		return false
 	case n < w.out.size:
-		w.flush(st, s, n)
+		w.flush(c, s, n)
 		return false
 	}
-	w.noteWritten(st, s, len(s.Items))
-	st.allWritten()
+	w.noteWritten(c, s, len(s.Items))
+	c.allWritten()
 	if s.Ended {
-		w.end(st, "ended")
+		w.end(c, "ended")
 	} else if s.More {
-		w.more = append(w.more, st)
+		w.more = append(w.more, c)
 	}
 	return true
 }
 
-// writeNow writes as much of the outbox as a stream's connection takes at once.
-func (w *worker) writeNow(st *Stream) (int, error) {
-	if now, ok := st.raw.(interface{ WriteNow([][]byte) (int, error) }); ok { // not a socket
+// writeNow writes as much of the outbox as a client's socket takes at once.
+func (w *worker) writeNow(c *Connection) (int, error) {
+	if now, ok := c.raw.(interface{ WriteNow([][]byte) (int, error) }); ok { // not a socket
 		return now.WriteNow(w.out.buffers)
 	}
-	return w.socket.write(st.raw, w.out.buffers)
+	return w.socket.write(c.raw, w.out.buffers)
 }
 
 // noteWritten notes how much of a step was written; see [outbox.cut].
-func (w *worker) noteWritten(st *Stream, s cursor.Step, told int) {
-	st.traffic.wrote(min(told, len(s.Items)), w.now)
-	if st.Companion != nil {
-		st.Companion.Told(s, min(told, len(s.Items)))
+func (w *worker) noteWritten(c *Connection, s cursor.Step, told int) {
+	c.traffic.wrote(min(told, len(s.Items)), w.now)
+	if c.Companion != nil {
+		c.Companion.Told(s, min(told, len(s.Items)))
 	}
-	w.streams.CountTold(st.Reader, s, told, st.Request)
+	w.of.CountTold(c.Reader, s, told, c.Request)
 }
 
-// write writes a block of the stream's own making.
-func (w *worker) write(st *Stream, block []byte) {
-	w.forget()
-	w.out.only(st, block, false)
-	w.writeStep(st, cursor.Step{})
+// write writes a block of the connection's own making.
+func (w *worker) write(c *Connection, block []byte) {
+	w.clear()
+	w.out.only(c, block, false)
+	w.writeStep(c, cursor.Step{})
 }
 
-// read has a stream's cursor moved by a goroutine, since that takes more than a look
+// read has a connection's cursor moved by a goroutine, since that takes more than a look
 // at the window.
-func (w *worker) read(st *Stream) {
-	ctx, cancel := context.WithCancel(cursor.WithClient(w.streams.cfg.Base, st.Request.Client))
-	st.phase, st.cancel, st.traffic.stood = reading, cancel, st.Reader.Cursor
+func (w *worker) read(c *Connection) {
+	ctx, cancel := context.WithCancel(cursor.WithClient(w.of.cfg.Base, c.Request.Client))
+	c.phase, c.cancel, c.traffic.stood = reading, cancel, c.Reader.Cursor
 	go func() {
 		defer cancel()
-		st.Step, st.err = st.source.Next(ctx)
-		w.post(st, newsBack)
+		c.Step, c.err = c.source.Next(ctx)
+		w.post(c, newsBack)
 	}()
 }
 
 // flush has a goroutine write the rest of the frame that a full socket has cut after n bytes of the outbox, and
 // moves the cursor back to the end of that frame: a slow client holds no more. What lies in no window counts, and
-// the stream ends as a slow one if there is no memory for it.
-func (w *worker) flush(st *Stream, s cursor.Step, n int) {
+// the connection ends as a slow one if there is no memory for it.
+func (w *worker) flush(c *Connection, s cursor.Step, n int) {
 	length, told := w.out.cut(n)
-	w.noteWritten(st, s, told)
-	st.source.GoBack(s, told)
+	w.noteWritten(c, s, told)
+	c.source.GoBack(s, told)
 	if whole := min(told-1, len(s.Items)); whole > 0 {
-		st.written = s.Items[whole-1].Sequence
+		c.written = s.Items[whole-1].Sequence
 	}
-	w.streams.Metrics.BlockedWrites.Inc()
-	made := st.Format.Rewrites()
+	w.of.Metrics.BlockedWrites.Inc()
+	made := c.Format.Rewrites()
 	inWindow, owned := false, length
 	switch ofFrame := !made && 0 < told && told <= len(s.Items); {
 	case length <= smallRest:
@@ -403,24 +412,24 @@ func (w *worker) flush(st *Stream, s cursor.Step, n int) {
 	case ofFrame:
 		owned = len(s.Items[told-1].Frame) // the rest keeps all of it
 	}
-	if !st.hold(owned + st.source.Kept()) {
-		w.end(st, "slow")
+	if !c.hold(owned + c.source.Kept()) {
+		w.end(c, "slow")
 		return
 	}
-	if st.phase = flushing; s.Ended && told > len(s.Items) {
-		st.phase = closing
+	if c.phase = flushing; s.Ended && told > len(s.Items) {
+		c.phase = closing
 	}
 	var copied func(bytes int) bool
 	if inWindow {
-		copied = st.hold
+		copied = c.hold
 	}
 	rest := w.out.rest(n, length, made)
-	w.streams.Metrics.Blocked.Inc()
+	w.of.Metrics.Blocked.Inc()
 	go func() {
-		st.err = flush(st.conn, rest, w.streams.cfg.WriteTimeout, copied)
-		w.streams.Metrics.Blocked.Dec()
-		w.streams.Metrics.sentBytes.Add(float64(length))
-		w.post(st, newsBack)
+		c.err = flush(c.conn, rest, w.of.cfg.WriteTimeout, copied)
+		w.of.Metrics.Blocked.Dec()
+		w.of.Metrics.sentBytes.Add(float64(length))
+		w.post(c, newsBack)
 	}()
 }
 
@@ -431,99 +440,99 @@ func total(buffers [][]byte) (n int) {
 	return n
 }
 
-// back takes a stream back from its goroutine.
-func (w *worker) back(st *Stream) {
-	s, err, was := st.Step, st.err, st.phase
-	st.Step, st.err, st.phase, st.cancel = cursor.Step{}, nil, behind, nil
-	again, owesBeat, owesWarn := st.again, st.owesBeat, st.owesWarn
-	st.again, st.owesBeat, st.owesWarn = false, false, false
+// back takes a connection back from its goroutine.
+func (w *worker) back(c *Connection) {
+	s, err, was := c.Step, c.err, c.phase
+	c.Step, c.err, c.phase, c.cancel = cursor.Step{}, nil, behind, nil
+	again, owesBeat, owesWarn := c.again, c.owesBeat, c.owesWarn
+	c.again, c.owesBeat, c.owesWarn = false, false, false
 	if was >= flushing && err == nil {
-		st.allWritten()
+		c.allWritten()
 	}
 	switch {
-	case st.IsOver():
-		st.source.GoBack(s, 0) // what was read was not sent
-		w.finish(st)
+	case c.IsOver():
+		c.source.GoBack(s, 0) // what was read was not sent
+		w.finish(c)
 	case was == opening && err != nil:
-		w.fail(st, err)
+		w.fail(c, err)
 	case was == opening:
-		w.begin(st, s)
+		w.begin(c, s)
 	case was != reading && err != nil:
-		w.end(st, reasonToEnd(err))
+		w.end(c, reasonToEnd(err))
 	case was == closing:
-		w.end(st, "ended")
+		w.end(c, "ended")
 	case was == flushing:
-		st.hold(st.source.Kept())
-		w.advance(st)
+		c.hold(c.source.Kept())
+		w.advance(c)
 	case err != nil:
-		st.source.Release()
-		st.held.Release()
-		st.tellRested()
+		c.source.Release()
+		c.held.Release()
+		c.tellRested()
 		if !errors.Is(err, context.Canceled) { // by rest
-			w.streams.Waits(st.Request.Ctx, "an event stream waits for the log", st.Reader.Place, err)
+			w.of.Waits(c.Request.Ctx, "an event stream waits for the log", c.Reader.Place, err)
 		}
-		st.retryAt = time.Now().Add(logRetry)
-		heap.Fix(&w.timers, st.timer)
+		c.retryAt = time.Now().Add(logRetry)
+		heap.Fix(&w.timers, c.timer)
 	default:
 		again = again || !s.Empty()
-		w.serveOwn(st, s)
-		st.tellRested()
+		w.serveOwn(c, s)
+		c.tellRested()
 		if again {
-			w.more = append(w.more, st)
+			w.more = append(w.more, c)
 		}
 	}
 	if owesWarn {
-		w.warn(st)
+		w.warn(c)
 	}
 	if owesBeat {
-		w.beat(st)
+		w.beat(c)
 	}
 }
 
-// end ends a stream; reason is the metric's.
-func (w *worker) end(st *Stream, reason string) {
-	if st.IsOver() {
+// end ends a connection; reason is the metric's.
+func (w *worker) end(c *Connection, reason string) {
+	if c.IsOver() {
 		return
 	}
-	st.reason = reason
-	_ = st.conn.Close() // the client may have done so before
-	heap.Remove(&w.timers, st.timer)
-	if st.listener != nil {
-		w.unlisten(st)
+	c.reason = reason
+	_ = c.conn.Close() // the client may have done so before
+	heap.Remove(&w.timers, c.timer)
+	if c.listener != nil {
+		w.unlisten(c)
 	}
-	if st.cancel != nil {
-		st.cancel()
+	if c.cancel != nil {
+		c.cancel()
 	}
-	if !st.phase.away() {
-		w.finish(st)
+	if !c.phase.away() {
+		w.finish(c)
 	}
 }
 
 // unlisten ends what listen began.
-func (w *worker) unlisten(st *Stream) {
-	listener := st.listener
-	last := len(listener.streams) - 1
-	listener.streams[last].slot = st.slot
-	listener.streams[st.slot], listener.streams[last] = listener.streams[last], nil
-	if listener.streams = listener.streams[:last]; last == 0 {
+func (w *worker) unlisten(c *Connection) {
+	listener := c.listener
+	last := len(listener.connections) - 1
+	listener.connections[last].slot = c.slot
+	listener.connections[c.slot], listener.connections[last] = listener.connections[last], nil
+	if listener.connections = listener.connections[:last]; last == 0 {
 		delete(w.listeners, listener.chain)
-		st.source.Unlisten(listener)
+		c.source.Unlisten(listener)
 	}
 }
 
-// finish releases what a stream held. It is not used after that.
-func (w *worker) finish(st *Stream) {
-	st.logEnd()
-	st.source.Close()
-	st.held.Release()
-	w.streams.Metrics.Connections.Dec()
-	if st.Companion != nil {
-		st.Companion.Ended(st.listener != nil)
+// finish releases what a connection held. It is not used after that.
+func (w *worker) finish(c *Connection) {
+	c.logEnd()
+	c.source.Close()
+	c.held.Release()
+	w.of.Metrics.Connections.Dec()
+	if c.Companion != nil {
+		c.Companion.Ended(c.listener != nil)
 	}
-	st.tellRested()
-	w.streams.Metrics.Closed.WithLabelValues(st.reason).Inc()
-	st.noteEnd()
-	w.streams.cfg.Admission.Leave(st.Request.Visit)
+	c.tellRested()
+	w.of.Metrics.Closed.WithLabelValues(c.reason).Inc()
+	c.noteEnd()
+	w.of.cfg.Admission.Leave(c.Request.Visit)
 }
 
 func (w *worker) endAll() {
@@ -532,128 +541,128 @@ func (w *worker) endAll() {
 	}
 }
 
-// drain has every stream end at a moment of its own within the drain.
+// drain has every connection end at a moment of its own within the drain.
 func (w *worker) drain() {
 	now := time.Now()
-	for _, st := range slices.Clone(w.timers) {
-		w.drainOne(st, now)
+	for _, c := range slices.Clone(w.timers) {
+		w.drainOne(c, now)
 	}
 }
 
-func (w *worker) drainOne(st *Stream, now time.Time) {
-	drain := w.streams.cfg.Drain
+func (w *worker) drainOne(c *Connection, now time.Time) {
+	drain := w.of.cfg.Drain
 	at := now.Add(time.Duration(rand.Int64N(int64(drain) + 1))) //nolint:gosec // no secret
 	switch {
-	case st.Stays: // its client may not come back
+	case c.Stays: // its client may not come back
 		at = now.Add(drain)
-	case st.HandsOver: // by the second half, proxies send the next request to another edge
+	case c.HandsOver: // by the second half, proxies send the next request to another edge
 		at = now.Add(drain/2 + at.Sub(now)/2)
 	}
-	if at.Before(st.endAt) {
-		st.endAt, st.cause = at, causeDrain
-		heap.Fix(&w.timers, st.timer)
+	if at.Before(c.endAt) {
+		c.endAt, c.cause = at, causeDrain
+		heap.Fix(&w.timers, c.timer)
 	}
 }
 
 // tick does what is due.
 func (w *worker) tick(now time.Time) {
 	for len(w.timers) > 0 {
-		st := w.timers[0]
-		switch due := st.due(); {
+		c := w.timers[0]
+		switch due := c.due(); {
 		case due.After(now):
 			return
-		case !st.endAt.After(now):
-			w.sendAway(st)
-		case !st.retryAt.IsZero() && !st.retryAt.After(now):
-			st.retryAt = time.Time{}
-			heap.Fix(&w.timers, st.timer)
-			w.advance(st)
-		case !st.warnAt.IsZero() && !st.warnAt.After(now):
-			st.warnAt = time.Time{}
-			heap.Fix(&w.timers, st.timer)
-			w.advance(st) // so that it receives its newest cursor
-			w.warn(st)
-		case st.Companion != nil && !st.Companion.Due().IsZero() && !st.Companion.Due().After(now):
-			st.Companion.Tick(now)
-			heap.Fix(&w.timers, st.timer)
-		case st.Revoked != nil && st.Revoked():
-			st.cause = "revoked"
-			w.sendAway(st)
+		case !c.endAt.After(now):
+			w.sendAway(c)
+		case !c.retryAt.IsZero() && !c.retryAt.After(now):
+			c.retryAt = time.Time{}
+			heap.Fix(&w.timers, c.timer)
+			w.advance(c)
+		case !c.warnAt.IsZero() && !c.warnAt.After(now):
+			c.warnAt = time.Time{}
+			heap.Fix(&w.timers, c.timer)
+			w.advance(c) // so that it receives its newest cursor
+			w.warn(c)
+		case c.Companion != nil && !c.Companion.Due().IsZero() && !c.Companion.Due().After(now):
+			c.Companion.Tick(now)
+			heap.Fix(&w.timers, c.timer)
+		case c.Revoked != nil && c.Revoked():
+			c.cause = "revoked"
+			w.sendAway(c)
 		default:
-			st.beatAt = now.Add(w.streams.cfg.Heartbeat)
-			heap.Fix(&w.timers, st.timer)
-			w.advance(st) // nothing woke it, and the end of the window has moved on all the same
-			w.beat(st)
+			c.beatAt = now.Add(w.of.cfg.Heartbeat)
+			heap.Fix(&w.timers, c.timer)
+			w.advance(c) // nothing woke it, and the end of the window has moved on all the same
+			w.beat(c)
 		}
 	}
 }
 
 // beat writes a heartbeat. One that is due during a read of the log follows the read: a backlog whose events are
-// all hidden is read without a pause. During a longer read, and before the first block, it has no cursor. A stream
+// all hidden is read without a pause. During a longer read, and before the first block, it has no cursor. A connection
 // that waits for its socket needs none.
-func (w *worker) beat(st *Stream) {
+func (w *worker) beat(c *Connection) {
 	switch {
-	case st.IsOver():
-	case st.phase == opening, st.phase == reading && st.owesBeat:
-		w.keepAlive(st)
-	case st.phase == reading:
-		st.owesBeat = true
-	case !st.phase.away():
-		w.write(st, st.Format.Heartbeat())
+	case c.IsOver():
+	case c.phase == opening, c.phase == reading && c.owesBeat:
+		w.keepAlive(c)
+	case c.phase == reading:
+		c.owesBeat = true
+	case !c.phase.away():
+		w.write(c, c.Format.Heartbeat())
 	}
 }
 
-// keepAlive writes a comment to a client for whose stream a goroutine reads the log. What its socket does not take
+// keepAlive writes a comment to a client for whose connection a goroutine reads the log. What its socket does not take
 // is written before what follows.
-func (w *worker) keepAlive(st *Stream) {
-	w.forget()
-	w.out.only(st, comment, false)
-	n, err := w.writeNow(st)
+func (w *worker) keepAlive(c *Connection) {
+	w.clear()
+	w.out.only(c, comment, false)
+	n, err := w.writeNow(c)
 	if err != nil {
-		w.end(st, "gone")
+		w.end(c, "gone")
 		return
 	}
-	w.streams.Metrics.sentBytes.Add(float64(n))
-	st.Head = slices.Concat(w.out.rest(n, w.out.size-n, true)...)
+	w.of.Metrics.sentBytes.Add(float64(n))
+	c.Head = slices.Concat(w.out.rest(n, w.out.size-n, true)...)
 }
 
-// warn tells a client that its token is about to expire. While its stream is away, a frame may be unfinished, or
+// warn tells a client that its token is about to expire. While its connection is away, a frame may be unfinished, or
 // the cursor is not the worker's: the warning follows.
-func (w *worker) warn(st *Stream) {
+func (w *worker) warn(c *Connection) {
 	switch {
-	case st.IsOver():
-	case st.phase.away():
-		st.owesWarn = true
+	case c.IsOver():
+	case c.phase.away():
+		c.owesWarn = true
 	default:
-		w.write(st, st.expiring())
+		w.write(c, c.expiring())
 	}
 }
 
-// sendAway ends a stream and tells the client when to come back. At a limit or in a drain, a client without a
+// sendAway ends a connection and tells the client when to come back. At a limit or in a drain, a client without a
 // cursor is waited for until it has its first block: without one it could not continue.
-func (w *worker) sendAway(st *Stream) {
-	waits := st.HandsOver && st.phase.away() || st.phase == opening && st.Reader.Came < cursor.FromWindow
-	if waits && (st.cause == causeLimit || st.cause == causeDrain) {
-		st.endAt = time.Now().Add(endAgain)
-		heap.Fix(&w.timers, st.timer)
+func (w *worker) sendAway(c *Connection) {
+	waits := c.HandsOver && c.phase.away() || c.phase == opening && c.Reader.Came < cursor.FromWindow
+	if waits && (c.cause == causeLimit || c.cause == causeDrain) {
+		c.endAt = time.Now().Add(endAgain)
+		heap.Fix(&w.timers, c.timer)
 		return
 	}
-	w.last(st, st.Format.Farewell())
-	w.end(st, st.cause)
+	w.last(c, c.Format.Farewell())
+	w.end(c, c.cause)
 }
 
-// last writes a stream's last block, if there is room for it in its socket and no frame
+// last writes a connection's last block, if there is room for it in its socket and no frame
 // is unfinished.
-func (w *worker) last(st *Stream, block []byte) {
-	if st.phase >= flushing {
+func (w *worker) last(c *Connection, block []byte) {
+	if c.phase >= flushing {
 		return
 	}
-	w.forget()
-	w.out.only(st, block, true)
-	_, _ = w.writeNow(st) // or the client sees that it is not the end
+	w.clear()
+	w.out.only(c, block, true)
+	_, _ = w.writeNow(c) // or the client sees that it is not the end
 }
 
-// What a stream's end is due to, besides its age and its token.
+// What a connection's end is due to, besides its age and its token.
 const (
 	causeDrain = "drain"
 	causeLimit = "limit"
@@ -666,7 +675,7 @@ const (
 	// expiryWarning is how long before its token expires a client is warned.
 	expiryWarning = time.Minute
 
-	// endAgain is how long a stream that is away when it should end is left alone.
+	// endAgain is how long a connection that is away when it should end is left alone.
 	endAgain = 100 * time.Millisecond
 )
 
@@ -702,21 +711,21 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 	return conn.SetWriteDeadline(time.Time{})
 }
 
-// Do has the stream's worker call a function.
-func (st *Stream) Do(f func()) { st.worker.send(post{run: f}) }
+// Do has the connection's worker call a function.
+func (c *Connection) Do(f func()) { c.worker.send(post{run: f}) }
 
-// SendAll sends what the window has after the stream's cursor, and reports whether that was all and the stream
+// SendAll sends what the window has after the connection's cursor, and reports whether that was all and the connection
 // still runs. Its worker calls it.
-func (st *Stream) SendAll() bool {
-	st.worker.advance(st)
-	return (st.phase == live || st.IsQuiet() && !st.IsAway()) && !st.IsOver() && st.retryAt.IsZero()
+func (c *Connection) SendAll() bool {
+	c.worker.advance(c)
+	return (c.phase == live || c.IsQuiet() && !c.IsAway()) && !c.IsOver() && c.retryAt.IsZero()
 }
 
-// Finish ends the stream as a step that ends it does. Its worker calls it, while the stream is not
+// Finish ends the connection as a step that ends it does. Its worker calls it, while the connection is not
 // away.
-func (st *Stream) Finish() { st.worker.serveOwn(st, cursor.Step{Ended: true}) }
+func (c *Connection) Finish() { c.worker.serveOwn(c, cursor.Step{Ended: true}) }
 
-// shared is a read that serves every stream of a chain whose cursor stands where it
+// shared is a read that serves every connection of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.
 type shared struct {
 	read     cursor.Shared
@@ -726,18 +735,18 @@ type shared struct {
 	chunked  bool
 }
 
-func (s *shared) keep(st *Stream, from uint64, found cursor.Step) {
-	*s = shared{format: st.Format.Kind(), chunked: st.Chunked, filter: st.Filter.name()}
+func (s *shared) keep(c *Connection, from uint64, found cursor.Step) {
+	*s = shared{format: c.Format.Kind(), chunked: c.Chunked, filter: c.Filter.name()}
 	var ok bool
-	if s.read, ok = st.Reader.Share(from, found); ok {
-		s.listener = st.listener
+	if s.read, ok = c.Reader.Share(from, found); ok {
+		s.listener = c.listener
 	}
 }
 
-// serves reports whether a stream may be sent what the outbox holds. Whatever could
+// serves reports whether a connection may be sent what the outbox holds. Whatever could
 // make a reader of its own see something else wakes the chain, and so has queued
 // the listener.
-func (s *shared) serves(st *Stream) bool {
-	return s.listener != nil && s.listener == st.listener && len(st.Head) == 0 && !s.listener.queued.Load() && s.read.Fits(st.Reader) &&
-		st.Format.Kind() == s.format && st.Chunked == s.chunked && st.Filter.name() == s.filter
+func (s *shared) serves(c *Connection) bool {
+	return s.listener != nil && s.listener == c.listener && len(c.Head) == 0 && !s.listener.queued.Load() && s.read.Fits(c.Reader) &&
+		c.Format.Kind() == s.format && c.Chunked == s.chunked && c.Filter.name() == s.filter
 }

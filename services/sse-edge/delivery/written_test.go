@@ -22,7 +22,7 @@ import (
 // leaving is a companion that notes the cursor that its stream leaves to the next connection.
 type leaving struct {
 	NoCompanion
-	stream *Stream
+	stream *Connection
 	at     string
 }
 
@@ -83,90 +83,90 @@ func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
 		err   error
 		full  bool // the memory of all clients
 		reads bool // the client, once its socket is full
-		ends  func(*worker, *Stream, *oneStep)
+		ends  func(*worker, *Connection, *oneStep)
 		want  uint64 // the cursor is 5, and events are 11 to 15
 	}{
 		"all was written": {
 			room: 10 * size, want: 15,
-			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); w.end(st, "gone") },
+			ends: func(w *worker, c *Connection, _ *oneStep) { w.advance(c); w.end(c, "gone") },
 		},
 		"nothing was there": {
 			room: 10 * size, want: 20,
-			ends: func(w *worker, st *Stream, from *oneStep) {
+			ends: func(w *worker, c *Connection, from *oneStep) {
 				from.items, from.Cursor = nil, 20
-				w.advance(st)
-				w.end(st, "gone")
+				w.advance(c)
+				w.end(c, "gone")
 			},
 		},
 		"it continues after a gap": {
 			room: 10 * size, want: 15,
-			ends: func(w *worker, st *Stream, from *oneStep) { w.serveOwn(st, from.withGap()); w.end(st, "gone") },
+			ends: func(w *worker, c *Connection, from *oneStep) { w.serveOwn(c, from.withGap()); w.end(c, "gone") },
 		},
 		"it ends at a gap": {
 			room: 10 * size, want: 10,
-			ends: func(w *worker, st *Stream, from *oneStep) {
-				st.EndsAtGap = true
-				w.serveOwn(st, from.withGap())
+			ends: func(w *worker, c *Connection, from *oneStep) {
+				c.EndsAtGap = true
+				w.serveOwn(c, from.withGap())
 			},
 		},
 		"it ends at a gap, and its socket is full": {
 			room: 3, reads: true, want: 10,
-			ends: func(w *worker, st *Stream, from *oneStep) {
-				st.EndsAtGap, st.Head = true, []byte("HTTP/1.1 200 OK\n\n")
-				w.serveOwn(st, from.withGap())
+			ends: func(w *worker, c *Connection, from *oneStep) {
+				c.EndsAtGap, c.Head = true, []byte("HTTP/1.1 200 OK\n\n")
+				w.serveOwn(c, from.withGap())
 				back(w, func() {})
 			},
 		},
 		"the write fails": {
 			err: syscall.EPIPE, want: 5,
-			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st) },
+			ends: func(w *worker, c *Connection, _ *oneStep) { w.advance(c) },
 		},
 		"the write fails after a roll-back": {
 			err: syscall.EPIPE, want: 2,
-			ends: func(w *worker, st *Stream, from *oneStep) {
+			ends: func(w *worker, c *Connection, from *oneStep) {
 				for i := range from.items {
 					from.items[i].Sequence -= 8
 				}
-				w.serveOwn(st, from.withGap())
+				w.serveOwn(c, from.withGap())
 			},
 		},
 		"the client closes during the rest of a frame": {
 			room: size * 5 / 2, want: 12,
-			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); w.end(st, "gone"); back(w, func() {}) },
+			ends: func(w *worker, c *Connection, _ *oneStep) { w.advance(c); w.end(c, "gone"); back(w, func() {}) },
 		},
 		"the rest of a frame is written": {
 			room: size * 5 / 2, reads: true, want: 13,
-			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); back(w, func() { w.end(st, "gone") }) },
+			ends: func(w *worker, c *Connection, _ *oneStep) { w.advance(c); back(w, func() { w.end(c, "gone") }) },
 		},
 		"the rest of a frame is not written": {
 			room: size * 5 / 2, want: 12,
-			ends: func(w *worker, st *Stream, _ *oneStep) { w.advance(st); _ = st.conn.Close(); back(w, func() {}) },
+			ends: func(w *worker, c *Connection, _ *oneStep) { w.advance(c); _ = c.conn.Close(); back(w, func() {}) },
 		},
 		"there is no memory for the rest of a frame": {
 			room: size * 5 / 2, full: true, want: 12,
-			ends: func(w *worker, st *Stream, from *oneStep) {
+			ends: func(w *worker, c *Connection, from *oneStep) {
 				for i := range from.items {
 					from.items[i].Segment = window.OfLog
 				}
-				w.advance(st)
+				w.advance(c)
 			},
 		},
 		"the client closes while the log is read": {
 			want: 5,
-			ends: func(w *worker, st *Stream, from *oneStep) {
-				st.phase, st.Step = reading, from.withGap()
-				w.end(st, "gone")
-				w.back(st)
+			ends: func(w *worker, c *Connection, from *oneStep) {
+				c.phase, c.Step = reading, from.withGap()
+				w.end(c, "gone")
+				w.back(c)
 			},
 		},
 		"the log cannot be read after a gap": {
 			room: 10 * size, want: 5,
-			ends: func(w *worker, st *Stream, from *oneStep) {
+			ends: func(w *worker, c *Connection, from *oneStep) {
 				from.Pending, from.Cursor = from.withGap().Gaps, 10
-				st.phase, st.err = reading, eventlog.ErrUnavailable
-				w.back(st)
-				w.beat(st)
-				w.end(st, "gone")
+				c.phase, c.err = reading, eventlog.ErrUnavailable
+				w.back(c)
+				w.beat(c)
+				w.end(c, "gone")
 			},
 		},
 	} {
@@ -186,19 +186,19 @@ func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
 			for n := uint64(11); n <= 15; n++ {
 				from.items = append(from.items, window.Item{Stream: "a", Sequence: n, Frame: bytes.Repeat([]byte("x"), size)})
 			}
-			st := NewSSE(s, from.Reader, Request{Ctx: t.Context()}, false)
-			next := &leaving{stream: st}
-			st.source, st.Companion = from, next
+			c := NewSSE(s, from.Reader, Request{Ctx: t.Context()}, false)
+			next := &leaving{stream: c}
+			c.source, c.Companion = from, next
 			here, client := net.Pipe()
 			defer func() { _ = client.Close() }()
 			if tt.reads {
 				go func() { _, _ = io.Copy(io.Discard, client) }()
 			}
 			w := s.workers[0]
-			st.conn, st.raw, st.worker, st.phase = here, brokenSocket{room: tt.room, err: tt.err}, w, live
-			heap.Push(&w.timers, st)
-			w.listen(st)
-			tt.ends(w, st, from)
+			c.conn, c.raw, c.worker, c.phase = here, brokenSocket{room: tt.room, err: tt.err}, w, live
+			heap.Push(&w.timers, c)
+			w.listen(c)
+			tt.ends(w, c, from)
 			if want := from.ID(tt.want); next.at != want {
 				t.Errorf("the next connection continues at %q, want %q", next.at, want)
 			}

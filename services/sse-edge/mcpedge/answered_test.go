@@ -92,7 +92,7 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	c.primed()
 	call := b.sent(rpc.Post)[0]
 	open := func() (of []inspect.Connection) {
-		of, _ = s.subs.Streams.Connections(t.Context(), u.session, 10)
+		of, _ = s.subs.Connections.Of(t.Context(), u.session, 10)
 		return of
 	}
 	waittest.Until(t, "the call is there", func() bool {
@@ -106,7 +106,7 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	standalone := u.get("")
 	standalone.primed()
 	waittest.Until(t, "a GET is noted", func() bool {
-		all, _, _ := s.subs.Streams.History.OfSession(u.session, 10)
+		all, _, _ := s.subs.Connections.History.OfSession(u.session, 10)
 		return len(all) == 1 && all[0].What == inspect.Connected && all[0].Stream == rpc.Standalone && all[0].Came == inspect.FromNow
 	})
 }
@@ -165,7 +165,7 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 			t.Fatalf("the stream has not ended after %s: %+v, %v", last, step, err)
 		}
 		form := newForm(caller{version: u.version}, id.Stream)
-		form.Stream, form.service, form.open, form.partly = delivery.NewStream(s.subs.Streams, r, delivery.Request{}), s.Service, form.call, true
+		form.Connection, form.service, form.open, form.partly = delivery.NewConnection(s.subs.Connections, r, delivery.Request{}), s.Service, form.call, true
 		return form.Closing(step)
 	}
 	c := u.follow(u.post(toolCall))

@@ -66,7 +66,7 @@ type attachments struct {
 
 // connection is a stream of a client that may have several.
 type connection struct {
-	*delivery.Stream
+	*delivery.Connection
 	// claim is that of a GET.
 	claim claim
 	// behind says that it came without a cursor: it continues where the connection before it stands.
@@ -75,11 +75,11 @@ type connection struct {
 
 // endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
 // connection claims nothing: its client may have made the ID up, and each name would make a record.
-func (st *connection) endsInGap() bool { return st.EndsAtGap && len(st.Reader.Pending) > 0 }
+func (conn *connection) endsInGap() bool { return conn.EndsAtGap && len(conn.Reader.Pending) > 0 }
 
 // attached are the connections to one stream that this edge has.
 type attached struct {
-	streams []*connection // oldest first
+	connections []*connection // oldest first
 	// holder gets the messages; nil while no connection here does.
 	holder *connection
 	// record is the newest that is known of, and revision its revision; 0 for one that may be another one
@@ -92,14 +92,14 @@ type attached struct {
 }
 
 // add takes in a connection, after those that claimed the stream before it.
-func (at *attached) add(st *connection) {
-	i := len(at.streams)
-	for c := st.claim.revision; c != 0 && i > 0 && at.streams[i-1].claim.revision > c; i-- {
+func (at *attached) add(conn *connection) {
+	i := len(at.connections)
+	for c := conn.claim.revision; c != 0 && i > 0 && at.connections[i-1].claim.revision > c; i-- {
 	}
-	at.streams = slices.Insert(at.streams, i, st)
+	at.connections = slices.Insert(at.connections, i, conn)
 }
 
-func (at *attached) newest() *connection { return at.streams[len(at.streams)-1] }
+func (at *attached) newest() *connection { return at.connections[len(at.connections)-1] }
 
 // owner is whose a record is.
 type owner uint8
@@ -129,8 +129,8 @@ const (
 	cursorTimeout = time.Second            // to wait for the cursor of a connection at another edge
 	attachBeat    = 10 * time.Second       // between two signs of life
 	attachSilence = 35 * time.Second       // after which an edge has gone
-	attachRenewal = 20 * time.Minute       // of a record, which NATS forgets after an hour
-	maxUnreleased = 10_000                 // beyond, records stay until NATS forgets them
+	attachRenewal = 20 * time.Minute       // of a record, which expires in NATS after an hour
+	maxUnreleased = 10_000                 // beyond, records stay until they expire
 )
 
 func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
@@ -152,12 +152,12 @@ func attachKey(at window.Place) string {
 
 // join takes in a connection that has begun. One that is quiet gets its turn; the
 // other kind has it, since it is the first of its stream.
-func (a *attachments) join(st *connection) {
-	if st.endsInGap() {
+func (a *attachments) join(conn *connection) {
+	if conn.endsInGap() {
 		return
 	}
-	key := attachKey(st.Reader.Place)
-	st.behind = st.Turns.Behind // which belongs to its worker
+	key := attachKey(conn.Reader.Place)
+	conn.behind = conn.Turns.Behind // which belongs to its worker
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -165,16 +165,16 @@ func (a *attachments) join(st *connection) {
 		at = &attached{}
 		a.places[key] = at
 	}
-	at.add(st)
-	if !st.IsQuiet() {
-		at.holder = st
+	at.add(conn)
+	if !conn.IsQuiet() {
+		at.holder = conn
 		return
 	}
 	if s, ok := a.latest[key]; ok {
 		a.apply(key, at, s)
 	}
 	a.came(key)
-	a.begin(key, at, st.claim)
+	a.begin(key, at, conn.claim)
 }
 
 // came notes that the connection of a claim has joined, or never will. The caller
@@ -229,33 +229,33 @@ func (a *attachments) claim(key string) claim {
 }
 
 // leave lets go of a connection that has ended, at a place in its stream.
-func (a *attachments) leave(st *connection, where string) {
-	key := attachKey(st.Reader.Place)
+func (a *attachments) leave(conn *connection, where string) {
+	key := attachKey(conn.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
 	if at == nil {
 		return
 	}
-	at.streams = slices.DeleteFunc(at.streams, func(other *connection) bool { return other == st })
-	if at.holder == st {
+	at.connections = slices.DeleteFunc(at.connections, func(other *connection) bool { return other == conn })
+	if at.holder == conn {
 		at.holder = nil
 		switch {
-		case len(at.streams) == 0 && (a.owner(at.record) != unknown || st.claim.tried):
+		case len(at.connections) == 0 && (a.owner(at.record) != unknown || conn.claim.tried):
 			a.work.Go(func() { a.release(key, where) })
-		case len(at.streams) > 0 && a.owner(at.record) != otherEdge: // else the claim of this one failed, and that edge has the newest
+		case len(at.connections) > 0 && a.owner(at.record) != otherEdge: // else the claim of this one failed, and that edge has the newest
 			a.turn(at, at.newest(), where)
 		}
 	}
-	if len(at.streams) == 0 {
+	if len(at.connections) == 0 {
 		delete(a.places, key)
 	}
 }
 
 // turn has a connection get the messages from now on. The caller holds the lock.
-func (a *attachments) turn(at *attached, st *connection, where string) {
-	at.holder = st
-	st.Turn(where)
+func (a *attachments) turn(at *attached, conn *connection, where string) {
+	at.holder = conn
+	conn.Turn(where)
 }
 
 // begin has the newest connection get the messages, after a claim. The caller holds the lock.
@@ -263,20 +263,20 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 	if c.revision > at.revision {
 		at.record, at.revision, at.written = attachRecord{Edge: a.edge}, c.revision, time.Now()
 	}
-	old, st := at.holder, at.newest()
-	if old == st || c.revision > 0 && a.owner(at.record) != thisEdge {
+	old, conn := at.holder, at.newest()
+	if old == conn || c.revision > 0 && a.owner(at.record) != thisEdge {
 		return // another claim was later, here or elsewhere
 	}
-	at.holder = st
+	at.holder = conn
 	var cursor func() string
 	switch {
 	case old != nil:
 		cursor = a.rest(old)
-	case c.revision == 0 || !st.behind || !a.alive(c.before):
-		a.turn(at, st, "")
+	case c.revision == 0 || !conn.behind || !a.alive(c.before):
+		a.turn(at, conn, "")
 		return
 	case at.record.From != "": // before anybody waited for it
-		a.turn(at, st, at.record.From)
+		a.turn(at, conn, at.record.From)
 		return
 	default:
 		incoming := make(chan string, 1)
@@ -287,8 +287,8 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 		where := cursor()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.places[key] == at && at.holder == st {
-			a.turn(at, st, where)
+		if a.places[key] == at && at.holder == conn {
+			a.turn(at, conn, where)
 		}
 	})
 }
@@ -301,9 +301,9 @@ func (a *attachments) alive(r attachRecord) bool {
 // rest has a connection be quiet, before what it is to do later, and returns how to wait for where it
 // stands then: at the latest when the log has been read for it. Who took over before would leave out what it
 // had yet to send. The caller holds the lock.
-func (a *attachments) rest(st *connection) (where func() string) {
+func (a *attachments) rest(conn *connection) (where func() string) {
 	rested := make(chan string, 1)
-	st.Rest(rested)
+	conn.Rest(rested)
 	return func() string {
 		select {
 		case where := <-rested:
@@ -369,7 +369,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 func (a *attachments) takeLeft(key string, known attachRecord) {
 	r, revision, err := a.records.read(a.base, key)
 	switch {
-	case errors.Is(err, jetstream.ErrKeyNotFound): // NATS has lost or forgotten it
+	case errors.Is(err, jetstream.ErrKeyNotFound): // it was lost, or has expired
 	case err != nil || !r.Released && (known.Released || r.Edge != known.Edge):
 		return
 	case !r.Released:
@@ -435,8 +435,8 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 	}
 }
 
-// forget forgets all revisions: the records may be others when they are followed again.
-func (a *attachments) forget() {
+// dropRevisions drops all revisions: the records may be others when they are followed again.
+func (a *attachments) dropRevisions() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, at := range a.places {

@@ -51,7 +51,7 @@ func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(stream)]
-		return at != nil && at.holder != nil && len(at.streams) == connections && at.holder == at.newest() && !at.holder.IsQuiet()
+		return at != nil && at.holder != nil && len(at.connections) == connections && at.holder == at.newest() && !at.holder.IsQuiet()
 	})
 }
 
@@ -62,7 +62,7 @@ func (s *edge) rests(t *testing.T, name window.Place) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		at := s.attached.places[attachKey(name)]
-		return at != nil && at.holder == nil && !slices.ContainsFunc(at.streams, func(st *connection) bool { return !st.IsQuiet() })
+		return at != nil && at.holder == nil && !slices.ContainsFunc(at.connections, func(conn *connection) bool { return !conn.IsQuiet() })
 	})
 }
 
@@ -397,10 +397,10 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 		return one.latest[key].revision >= later.revision
 	})
 	r := cursor.InMemory(window.New(1<<10, func(string) {}), at, 0)
-	st := &connection{Stream: delivery.NewSSE(&delivery.Streams{}, r, delivery.Request{}, false), claim: claimed}
-	st.WaitTurn(true)
-	one.join(st)
-	defer one.leave(st, "")
+	conn := &connection{Connection: delivery.NewSSE(&delivery.Connections{}, r, delivery.Request{}, false), claim: claimed}
+	conn.WaitTurn(true)
+	one.join(conn)
+	defer one.leave(conn, "")
 	one.work.Wait()
 	one.mu.Lock()
 	defer one.mu.Unlock()
@@ -458,7 +458,7 @@ func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
 	two.shownCursor(t, key) // no record before it comes after it
-	two.attached.forget()
+	two.attached.dropRevisions()
 	young.Close()
 	two.left(t, u.standalone())
 	_, revision, err := two.attached.records.read(waittest.Context(t), key)
@@ -525,7 +525,7 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 				r, revision, err = two.attached.records.read(t.Context(), key)
 				return err == nil && tried && r.Released != written
 			})
-			one.attached.forget() // as after a cut
+			one.attached.dropRevisions() // as after a cut
 			one.attached.show(key, r, revision)
 			waittest.Until(t, "the connection takes over", func() bool {
 				one.attached.tend(time.Now())
@@ -642,11 +642,11 @@ func TestAttach_TurnAfterRest(t *testing.T) {
 	key := attachKey(u.standalone())
 	a.mu.Lock()
 	at := a.places[key]
-	st, revision := at.holder, at.revision
+	conn, revision := at.holder, at.revision
 	a.mu.Unlock()
 	a.show(key, attachRecord{Edge: "other"}, revision+10)
 	a.mu.Lock()
-	a.turn(at, st, "")
+	a.turn(at, conn, "")
 	a.mu.Unlock()
 	a.work.Wait()
 	s.holds(t, u.standalone(), 1)

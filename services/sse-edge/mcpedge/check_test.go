@@ -80,7 +80,7 @@ func TestBegun_KeepsFirstCheck(t *testing.T) {
 	r := cursor.InMemory(window.New(1<<10, func(string) {}), placeOf("s", "a"), 0)
 	r.Came = cursor.FromNow
 	m := &streamForm{service: &Service{checkEvery: checkEvery}, modern: true, call: []json.RawMessage{json.RawMessage("7")}, checkAt: due}
-	m.Stream = &delivery.Stream{Reader: r}
+	m.Connection = &delivery.Connection{Reader: r}
 	if m.Begun(); !m.checkAt.Equal(due) {
 		t.Errorf("it is due at %s", m.checkAt)
 	}

@@ -88,9 +88,9 @@ func sessionNamed(c *fiber.Ctx) string {
 	return strings.Clone(name)
 }
 
-// openSession returns the record of the session that a request names, if the client may
+// sessionInHeader returns the record of the session that a request names, if the client may
 // use it and it has not ended.
-func (s *Service) openSession(c *fiber.Ctx, who caller) (session.Record, error) {
+func (s *Service) sessionInHeader(c *fiber.Ctx, who caller) (session.Record, error) {
 	name := strings.Clone(c.Get(headerSession))
 	if name == "" {
 		return session.Record{}, refusal.Invalid("The header Mcp-Session-Id is missing: begin with initialize.")
@@ -98,7 +98,7 @@ func (s *Service) openSession(c *fiber.Ctx, who caller) (session.Record, error) 
 	return s.sessionOf(c, name, who.grants)
 }
 
-// sessionOf is openSession for a session's name.
+// sessionOf is sessionInHeader for a session's name.
 func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec session.Record, err error) {
 	if event.CheckSession(name) != nil {
 		return rec, refusal.ErrNoSession

@@ -78,26 +78,26 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	if form.held {
 		sessions = nil
 	}
-	st, err := s.openStream(c, req, sessions...)
+	conn, err := s.openStream(c, req, sessions...)
 	if err != nil {
 		return err
 	}
-	form.Stream, form.service, form.since, form.open = st, s, time.Now(), form.call
-	st.Format, st.Companion = form, form
-	st.Expires, st.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
+	form.Connection, form.service, form.since, form.open = conn, s, time.Now(), form.call
+	conn.Format, conn.Companion = form, form
+	conn.Expires, conn.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0
-	st.HandsOver = form.state != nil
-	st.Continues = form.primed || st.HandsOver
-	st.EndsAtGap, st.Ageless, st.Stays = call, form.modern || !form.primed, call && !st.Continues
-	form.partly = st.Reader.Came != cursor.FromNow
-	st.Routine = call && !form.partly
+	conn.HandsOver = form.state != nil
+	conn.Continues = form.primed || conn.HandsOver
+	conn.EndsAtGap, conn.Ageless, conn.Stays = call, form.modern || !form.primed, call && !conn.Continues
+	form.partly = conn.Reader.Came != cursor.FromNow
+	conn.Routine = call && !form.partly
 	return nil
 }
 
 // openStream lets a client in, as a connection of sessions, and opens a stream without a format.
-func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Stream, error) {
+func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Connection, error) {
 	by, err := s.subs.Admit(c, sessions...)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...s
 		s.subs.Admission.Leave(by.Visit)
 		return nil, err
 	}
-	return delivery.NewStream(s.subs.Streams, r, by), nil
+	return delivery.NewConnection(s.subs.Connections, r, by), nil
 }
 
 // start hands the stream to a worker, after the request.
@@ -117,7 +117,7 @@ func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...s
 func (m *streamForm) start(c *fiber.Ctx) error {
 	m.Chunked = c.Request().Header.IsHTTP11()
 	m.service.metrics.connections.Inc()
-	return subscriber.SendStream(c, m.Stream, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
+	return subscriber.SendStream(c, m.Connection, delivery.Beginning{Position: m.Reader.ResumesAt(m.Step), Read: true})
 }
 
 func (m *streamForm) Kind() string {

@@ -40,10 +40,10 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	last := strings.Clone(c.Get(headerLastID))
 	id, idErr := event.ParseID(last)
 	if last != "" && (idErr != nil || !sessionStream(id.Stream)) {
-		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.subs.Connections.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
-	rec, err := s.openSession(c, who)
+	rec, err := s.sessionInHeader(c, who)
 	ended := errors.Is(err, refusal.ErrNoSession) && rec.Session != ""
 	if err != nil && (!ended || last == "") {
 		return err
@@ -121,7 +121,7 @@ func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 	default:
 		return err
 	}
-	s.subs.Streams.CountRefused(reason)
+	s.subs.Connections.CountRefused(reason)
 	return s.comeBack(c, who)
 }
 
@@ -151,7 +151,7 @@ func (s *Service) delete(c *fiber.Ctx, who caller) error {
 	if err := who.unsupported(nil); err != nil {
 		return err
 	}
-	rec, err := s.openSession(c, who)
+	rec, err := s.sessionInHeader(c, who)
 	if err != nil {
 		return err
 	}

@@ -182,13 +182,13 @@ func TestHandOver_SlowClient(t *testing.T) {
 	for i := range n {
 		b.say(call.Session, call.Stream, false, fmt.Sprintf(`{"jsonrpc":"2.0","method":"m","params":{"n":%d,"x":%q}}`, i, strings.Repeat("x", 900<<10)))
 	}
-	waittest.Until(t, "the socket is full", func() bool { return testutil.ToFloat64(one.subs.Streams.Metrics.Blocked) == 1 })
+	waittest.Until(t, "the socket is full", func() bool { return testutil.ToFloat64(one.subs.Connections.Metrics.Blocked) == 1 })
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		stop()
 	}()
-	<-one.subs.Streams.Draining()
+	<-one.subs.Connections.Draining()
 	got, state := 0, ""
 	for state == "" {
 		e := c.Next("message")

@@ -141,15 +141,15 @@ func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byt
 	if r.Method == eventsPoll {
 		return postJSON, s.subs.Page(c, req, eventsPage(r.ID))
 	}
-	st, err := s.openStream(c, req, req.At.Session)
+	conn, err := s.openStream(c, req, req.At.Session)
 	if err != nil {
 		return "", err
 	}
-	form := &eventsForm{Stream: st, service: s, id: r.ID}
-	st.Format, st.Companion, st.Chunked, st.Continues = form, form, c.Request().Header.IsHTTP11(), true
-	st.Filter, st.Expires, st.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
+	form := &eventsForm{Connection: conn, service: s, id: r.ID}
+	conn.Format, conn.Companion, conn.Chunked, conn.Continues = form, form, c.Request().Header.IsHTTP11(), true
+	conn.Filter, conn.Expires, conn.Revoked = req.Filter, req.Expires, s.subs.Revoked(req.Guest)
 	s.metrics.connections.Inc()
-	return postStream, subscriber.SendStream(c, st, delivery.Beginning{Fresh: st.Reader.Fresh, Resumes: req.Start.After != "", Position: st.Reader.Cursor})
+	return postStream, subscriber.SendStream(c, conn, delivery.Beginning{Fresh: conn.Reader.Fresh, Resumes: req.Start.After != "", Position: conn.Reader.Cursor})
 }
 
 // eventsRefusal returns an error with the number that the sketch has for it.
@@ -207,7 +207,7 @@ func appendOccurrence(b []byte, r *cursor.Reader, it *window.Item) []byte {
 // eventsForm is the format of events/stream: notifications about one subscription, which the ID of
 // the request names, and the response at the end.
 type eventsForm struct {
-	*delivery.Stream
+	*delivery.Connection
 	delivery.NoCompanion
 	service *Service
 	id      json.RawMessage

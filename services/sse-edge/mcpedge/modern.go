@@ -96,20 +96,20 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 // stream that it stores: with the response alone where that is likely to be all.
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	st := newForm(who, call.Stream)
-	st.modern, st.held, st.discovers = true, call.Held, r.Method == mcp.MethodDiscover
-	if !st.primed && mcp.CanHandOver(r.Method) {
-		st.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
+	conn := newForm(who, call.Stream)
+	conn.modern, conn.held, conn.discovers = true, call.Held, r.Method == mcp.MethodDiscover
+	if !conn.primed && mcp.CanHandOver(r.Method) {
+		conn.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
 	}
-	if err := s.begin(c, who, req, st); err != nil {
+	if err := s.begin(c, who, req, conn); err != nil {
 		return postRefused, err
 	}
 	defer func() {
 		if err != nil {
-			st.Drop()
+			conn.Drop()
 		}
 	}()
-	answer, err := s.ask(st.Request.Ctx, call, s.requestTimeout)
+	answer, err := s.ask(conn.Request.Ctx, call, s.requestTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrNobody) && call.Held:
 		return postRefused, refusal.FromMCP(mcp.ErrState, nil)
@@ -119,13 +119,13 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Reque
 		}
 		return postRefused, err
 	case answer.Status >= http.StatusBadRequest:
-		return postRefused, pass(c, answer, st.Drop)
+		return postRefused, pass(c, answer, conn.Drop)
 	case answer.Status == http.StatusOK:
-		return direct(c, st.edited(answer.Data), st.Drop)
+		return direct(c, conn.edited(answer.Data), conn.Drop)
 	case answer.Status != http.StatusAccepted:
-		return postJSON, pass(c, answer, st.Drop)
+		return postJSON, pass(c, answer, conn.Drop)
 	}
-	return s.reply(c, st, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	return s.reply(c, conn, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 }
 
 // maxTokenBytes bounds the progress token that an edge keeps of a request.
@@ -193,7 +193,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	id, err := event.ParseID(text)
 	form := newForm(who, id.Stream)
 	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
-		s.subs.Streams.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
+		s.subs.Connections.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
 	rec, err := s.sessionOf(c, name, who.grants)

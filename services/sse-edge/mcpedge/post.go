@@ -43,7 +43,7 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 		result, err = s.open(c, who, body)
 		return err
 	}
-	rec, err := s.openSession(c, who)
+	rec, err := s.sessionInHeader(c, who)
 	if err != nil {
 		return err
 	}
@@ -137,24 +137,24 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Ask, p po
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	st := newForm(who, call.Stream)
-	if err := s.begin(c, who, req, st); err != nil {
+	conn := newForm(who, call.Stream)
+	if err := s.begin(c, who, req, conn); err != nil {
 		return postRefused, err
 	}
 	defer func() {
 		if err != nil {
-			st.Drop()
+			conn.Drop()
 		}
 	}()
-	answer, err := s.ask(st.Request.Ctx, call, takenTimeout)
+	answer, err := s.ask(conn.Request.Ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, pass(c, answer, st.Drop)
+		return postRefused, pass(c, answer, conn.Drop)
 	}
-	return s.reply(c, st, !p.batch && s.wantsPlain(c, p.methods[0]))
+	return s.reply(c, conn, !p.batch && s.wantsPlain(c, p.methods[0]))
 }
 
 // wantsPlain reports whether a request is answered with JSON when its response is all that there is.
@@ -165,31 +165,31 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 // reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
 // first, else with the stream, which is started unless it has ended. With an error the stream has to be
 // dropped.
-func (s *Service) reply(c *fiber.Ctx, st *streamForm, plain bool) (result string, err error) {
+func (s *Service) reply(c *fiber.Ctx, conn *streamForm, plain bool) (result string, err error) {
 	patience := atOnce
-	st.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
+	conn.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
 	if plain {
 		patience = min(s.subs.Config.Heartbeat, s.checkEvery)
 	}
-	if at := s.subs.Streams.CutAt(st.Request); !at.IsZero() {
+	if at := s.subs.Connections.CutAt(conn.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
 	}
-	if st.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, st.Request.Client), st.Reader, patience); err != nil {
-		s.subs.Streams.Waits(st.Request.Ctx, "an MCP call waits for the log", st.Reader.Place, err)
+	if conn.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, conn.Request.Client), conn.Reader, patience); err != nil {
+		s.subs.Connections.Waits(conn.Request.Ctx, "an MCP call waits for the log", conn.Reader.Place, err)
 	}
 	switch {
-	case st.renamed != nil && st.Step.Ended && len(st.Step.Gaps)+len(st.Step.Items) == 0: // the client has all of the call
-		return postRefused, refusal.FromMCP(mcp.ErrState, st.renamed.ID)
-	case plain && len(st.Step.Gaps) == 0 && len(st.Step.Items) > 0 && isResponse(messageOf(st.Step.Items[0])):
-		result, err = postJSON, st.sendResponse(c)
-	case st.Step.Ended:
-		result, err = postStream, st.sendWhole(c)
+	case conn.renamed != nil && conn.Step.Ended && len(conn.Step.Gaps)+len(conn.Step.Items) == 0: // the client has all of the call
+		return postRefused, refusal.FromMCP(mcp.ErrState, conn.renamed.ID)
+	case plain && len(conn.Step.Gaps) == 0 && len(conn.Step.Items) > 0 && isResponse(messageOf(conn.Step.Items[0])):
+		result, err = postJSON, conn.sendResponse(c)
+	case conn.Step.Ended:
+		result, err = postStream, conn.sendWhole(c)
 	default:
-		return postStream, st.start(c)
+		return postStream, conn.start(c)
 	}
-	if err != nil && st.primed { // the log has the response: the client comes back for it
-		result, err = postStream, subscriber.SendBriefly(c, st.Opening(c.UserContext(), delivery.Beginning{Position: st.Reader.ResumesAt(st.Step)}))
-		st.Drop()
+	if err != nil && conn.primed { // the log has the response: the client comes back for it
+		result, err = postStream, subscriber.SendBriefly(c, conn.Opening(c.UserContext(), delivery.Beginning{Position: conn.Reader.ResumesAt(conn.Step)}))
+		conn.Drop()
 	}
 	return result, err
 }
@@ -234,7 +234,7 @@ func (m *streamForm) send(c *fiber.Ctx, body []byte, step cursor.Step, events in
 	if err := web.Send(c, body, m.Drop); err != nil {
 		return err
 	}
-	m.service.subs.Streams.CountTold(m.Reader, step, events, m.Request)
+	m.service.subs.Connections.CountTold(m.Reader, step, events, m.Request)
 	m.DropStep()
 	return nil
 }

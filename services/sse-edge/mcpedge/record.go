@@ -165,12 +165,12 @@ func (a *attachRecords) beat(ctx context.Context, edge string) {
 }
 
 // follow shows all records and their changes until ctx ends, and gives signs of life of an edge. The bucket calls
-// forget first, and again when it may be another one, whose revisions say nothing about those before.
+// dropRevisions first, and again when it may be another one, whose revisions say nothing about those before.
 func (a *attachRecords) follow(ctx context.Context, edge string, to *attachments) {
 	for ctx.Err() == nil {
 		err := a.open(ctx)
 		if err == nil {
-			to.forget()
+			to.dropRevisions()
 			a.beat(ctx, edge)
 			err = bucket.Follow(ctx, a.js, rpc.AttachBucket, func(e bucket.Entry) {
 				if other, ok := strings.CutPrefix(e.Key, attachEdges); ok {

@@ -127,11 +127,11 @@ func TestProtocol_Text(t *testing.T) {
 				`data: {"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"The answer cannot be continued: unknown."}}` + "\n\n",
 		},
 	} {
-		opened := testutil.ToFloat64(edge.subs.Streams.Metrics.Opened)
+		opened := testutil.ToFloat64(edge.subs.Connections.Metrics.Opened)
 		answer := make(chan string, 1)
 		go func() { answer <- rawly(t, url, tt.request) }()
 		// An answer that is complete at once has a length, and the connection is kept.
-		waittest.Until(t, "the stream is open", func() bool { return testutil.ToFloat64(edge.subs.Streams.Metrics.Opened) > opened })
+		waittest.Until(t, "the stream is open", func() bool { return testutil.ToFloat64(edge.subs.Connections.Metrics.Opened) > opened })
 		if strings.HasPrefix(tt.request, "POST") {
 			calls := b.sent(rpc.Post)
 			b.say(u.session, calls[len(calls)-1].Stream, true, progress(1), result(`"a"`))

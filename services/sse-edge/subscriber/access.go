@@ -104,7 +104,7 @@ var (
 func (s *Service) Admit(c *fiber.Ctx, sessions ...string) (delivery.Request, error) {
 	by := delivery.Request{Visit: admission.Visit{Sessions: sessions, Address: s.ClientAddress(c), Client: s.Config.Clients.Client(c)}, Ctx: c.UserContext(), Begun: time.Now()}
 	if refused := s.Admission.Enter(by.Visit); refused != "" {
-		s.Streams.CountRefused(refused)
+		s.Connections.CountRefused(refused)
 		if refused == admission.Closed {
 			return by, ErrStopping
 		}

@@ -46,8 +46,8 @@ func SendBriefly(c *fiber.Ctx, block []byte) error {
 
 // SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
 // chunks gets them.
-func SendStream(c *fiber.Ctx, st *delivery.Stream, from delivery.Beginning) error {
-	st.Head = responseHead(c, st.Chunked)
-	web.TakeOver(c, func(conn net.Conn) { st.Hand(conn, from) })
+func SendStream(c *fiber.Ctx, conn *delivery.Connection, from delivery.Beginning) error {
+	conn.Head = responseHead(c, conn.Chunked)
+	web.TakeOver(c, func(socket net.Conn) { conn.Hand(socket, from) })
 	return nil
 }

@@ -84,14 +84,14 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
 	if len(step.Gaps) > 0 && req.OnGapError {
-		s.Streams.CountTold(r, step, 0, by) // of its events the client gets none
+		s.Connections.CountTold(r, step, 0, by) // of its events the client gets none
 		return nil, GoneProblem(step.Gap())
 	}
 	size := pageSize(step)
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
-	s.Streams.CountTold(r, step, len(step.Items), by)
+	s.Connections.CountTold(r, step, len(step.Items), by)
 	return form(make([]byte, 0, size), r, step)
 }
 
@@ -159,7 +159,7 @@ func (s *Service) await(ctx context.Context, r *cursor.Reader, step cursor.Step,
 	case <-r.Wait(step):
 		return true
 	case <-wait.C:
-	case <-s.Streams.Draining():
+	case <-s.Connections.Draining():
 	case <-ctx.Done():
 	}
 	return false

@@ -25,9 +25,9 @@ import (
 
 // Service serves subscribers. It is safe for concurrent use.
 type Service struct {
-	Parts     *cursor.Partitions
-	Streams   *delivery.Streams
-	Admission *admission.Admission
+	Parts       *cursor.Partitions
+	Connections *delivery.Connections
+	Admission   *admission.Admission
 	// Refusals logs what goes wrong for clients. The application closes it.
 	Refusals *web.Refusals
 
@@ -67,7 +67,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) *Service {
 		_, ok := b.Sessions.Session(name)
 		return ok
 	})
-	s.Streams = delivery.New(delivery.Config{
+	s.Connections = delivery.New(delivery.Config{
 		Base: base, Admission: s.Admission, Logger: env.Log, Metrics: env.Metrics, Traces: env.Traces, Memory: env.Memory, MaxConnections: cfg.MaxConnections,
 		Heartbeat: cfg.Heartbeat, Retry: cfg.Retry, MaxAge: cfg.MaxAge, RequestLimit: cfg.ProxyRequestLimit, WriteTimeout: cfg.WriteTimeout, Drain: cfg.Drain,
 		SentAway:  s.SentAway,
@@ -91,7 +91,7 @@ func (s *Service) Run(ctx context.Context) {
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
 	tails.Go(func() { s.Parts.Run(tailCtx) })
-	s.Streams.Run(ctx.Done())
+	s.Connections.Run(ctx.Done())
 	stopTails()
 	tails.Wait()
 }
@@ -100,7 +100,7 @@ func (s *Service) Run(ctx context.Context) {
 // polls.
 func (s *Service) Drain(within time.Duration) {
 	s.Admission.Close()
-	s.Streams.BeginDrain()
+	s.Connections.BeginDrain()
 	// Each stream picks its own moment within the time. Those that are stuck in a
 	// write to a client that does not read are cut off after it.
 	cut := time.AfterFunc(within+s.Config.WriteTimeout, s.end)

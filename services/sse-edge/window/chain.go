@@ -183,7 +183,7 @@ func (c *Chain) wake() {
 	}
 }
 
-// idle reports whether the window may forget the chain: everything that it says
+// idle reports whether the window may drop the chain: everything that it says
 // lies before start, where the log is asked anyway.
 func (c *Chain) idle(start uint64) bool {
 	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= start {

@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// Entry is the window's index of one event. It holds no pointer, so that the
+// indexEntry is the window's index of one event. It holds no pointer, so that the
 // garbage collector has nothing to follow through a million of them.
-type Entry struct {
+type indexEntry struct {
 	Sequence uint64
 	offset   uint64 // of the frame, in bytes since the window began
 	Time     int64  // nanoseconds since 1970
@@ -21,24 +21,24 @@ type Entry struct {
 
 // links lead to the neighbours in a chain, as distances in entries; 0 means none.
 //
-// jump leads further back, so that an entry is found in logarithmic time, and height
+// skip leads further back, so that an entry is found in logarithmic time, and height
 // counts the entries up to here. Entries form a list of complete trees of which two
 // of the same size become one under the next entry (Myers, An applicative
 // random-access stack, 1983), so that appending stays O(1).
-type links struct{ prev, next, jump, height uint32 }
+type links struct{ prev, next, skip, height uint32 }
 
 // linksOf picks the links of one of the two chains that an entry is on.
-type linksOf func(*Entry) *links
+type linksOf func(*indexEntry) *links
 
-func streamLinks(e *Entry) *links { return &e.stream }
-func flowLinks(e *Entry) *links   { return &e.flow }
+func streamLinks(e *indexEntry) *links { return &e.stream }
+func flowLinks(e *indexEntry) *links   { return &e.flow }
 
 // entryBytes is what an entry costs.
-const entryBytes = int(unsafe.Sizeof(Entry{}))
+const entryBytes = int(unsafe.Sizeof(indexEntry{}))
 
 // ring holds the entries numbered first to next-1.
 type ring struct {
-	entries     []Entry
+	entries     []indexEntry
 	first, next uint64
 }
 
@@ -49,7 +49,7 @@ func (r *ring) len() int { return int(r.next - r.first) } //nolint:gosec // entr
 func (r *ring) bytes() int { return r.len() * entryBytes }
 
 // at returns entry n, which must be held.
-func (r *ring) at(n uint64) *Entry { return &r.entries[n%uint64(len(r.entries))] }
+func (r *ring) at(n uint64) *indexEntry { return &r.entries[n%uint64(len(r.entries))] }
 
 // holds reports whether there is an entry of a sequence.
 func (r *ring) holds(sequence uint64) bool {
@@ -58,7 +58,7 @@ func (r *ring) holds(sequence uint64) bool {
 }
 
 // push adds an entry and returns its number.
-func (r *ring) push(e Entry) uint64 {
+func (r *ring) push(e indexEntry) uint64 {
 	if r.next-r.first == uint64(len(r.entries)) {
 		r.grow()
 	}
@@ -72,7 +72,7 @@ func (r *ring) pop() { r.first++ }
 
 // grow doubles the ring. Entries keep their numbers.
 func (r *ring) grow() {
-	bigger := ring{entries: make([]Entry, max(64, 2*len(r.entries))), first: r.first, next: r.next}
+	bigger := ring{entries: make([]indexEntry, max(64, 2*len(r.entries))), first: r.first, next: r.next}
 	for n := r.first; n < r.next; n++ {
 		*bigger.at(n) = *r.at(n)
 	}

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// maxTrails is how many events' trails a window has. An event whose trail is forgotten
+// maxTrails is how many events' trails a window has. An event whose trail was dropped
 // is delivered without a span.
 const maxTrails = 1024
 
@@ -33,7 +33,7 @@ type trailed struct {
 	*Trail
 }
 
-// add notes the trail of an event of a stream. Of too many it forgets the oldest.
+// add notes the trail of an event of a stream. Of too many it drops the oldest.
 func (t *trails) add(e eventlog.Entry, stream *Chain) {
 	if len(*t) == maxTrails {
 		*t = slices.Delete(*t, 0, maxTrails/4) // not for each
@@ -41,7 +41,7 @@ func (t *trails) add(e eventlog.Entry, stream *Chain) {
 	*t = append(*t, trailed{e.Sequence, &Trail{Publish: e.Trace.Span(), Subject: e.Subject, Came: time.Now(), Readers: stream.readers + stream.flow.readers}})
 }
 
-// of returns the trail of an event, nil when it is forgotten.
+// of returns the trail of an event, nil when it was dropped.
 func (t trails) of(sequence uint64) *Trail {
 	i, ok := slices.BinarySearchFunc(t, sequence, func(t trailed, sequence uint64) int { return cmp.Compare(t.sequence, sequence) })
 	if !ok {

@@ -11,21 +11,14 @@ import (
 
 // View is what a window says to one reader at one moment.
 type View struct {
+	Extent
 	// Inside says that nothing after the cursor was evicted; without it only the
 	// fields up to Items mean anything.
-	Inside     bool
-	Start      uint64 // the window's
-	Rollbacks  int
-	Common     uint64 // of the rollbacks that the reader has not seen yet
-	Generation string
-	Origin     string
-	Version    uint64
-	ClearedAt  uint64
-	Losses     []Loss // those that the reader has not heard of yet
-	// Proved is where the last jump of the tail ended.
-	Proved uint64
-	// End is the window's end.
-	End uint64
+	Inside    bool
+	Common    uint64 // of the rollbacks that the reader has not seen yet
+	Version   uint64
+	ClearedAt uint64
+	Losses    []Loss // those that the reader has not heard of yet
 	// Life is that of the chain: one that waited for its session may have got it.
 	Life string
 	// Closed is the sequence at which the place ends; 0 while it is open.
@@ -38,6 +31,17 @@ type View struct {
 	More    bool
 }
 
+// Extent is how far a window goes, and of which log. It is what a look at the partition's leader is compared with.
+type Extent struct {
+	CaughtUp   bool   // see [Window.CaughtUp]
+	Origin     string // of the partition
+	Generation string // the newest
+	Start      uint64
+	Proved     uint64 // where the last jump of the tail ended
+	End        uint64
+	Rollbacks  int // how many there were
+}
+
 // Limits bound what one read takes.
 type Limits struct{ Events, Bytes int }
 
@@ -47,8 +51,7 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Start: w.start, Rollbacks: len(w.rollbacks), Origin: w.origin, Generation: w.gens[len(w.gens)-1].ID,
-		Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Proved: w.proved, End: w.end, Closed: c.end(), Life: c.Place.Life,
+		Extent: w.extent(), Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {
@@ -118,7 +121,7 @@ func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
 	n := c.last
 	for n != c.first {
 		at := of(w.ring.at(n))
-		if far := n - uint64(at.jump); at.jump != 0 && far >= c.first && w.ring.at(far).Sequence > r.Cursor {
+		if far := n - uint64(at.skip); at.skip != 0 && far >= c.first && w.ring.at(far).Sequence > r.Cursor {
 			n = far
 			continue
 		}
@@ -195,16 +198,19 @@ func (w *Window) Reached(state eventlog.State) bool {
 	return w.end >= state.Last || w.origin != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
 }
 
-// Holes returns as much of a view as a look after a jump needs; inside says whether
-// the window has caught up.
-func (w *Window) Holes() View {
+// Extent returns it as it is now.
+func (w *Window) Extent() Extent {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	v := View{Inside: w.hasCaughtUp(), Origin: w.origin, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	return w.extent()
+}
+
+func (w *Window) extent() Extent {
+	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
 	if len(w.gens) > 0 {
-		v.Generation = w.gens[len(w.gens)-1].ID
+		x.Generation = w.gens[len(w.gens)-1].ID
 	}
-	return v
+	return x
 }
 
 // RolledBackTo returns the newest sequence that the partition has in common with what it was when a

@@ -50,7 +50,7 @@ type Window struct {
 	byNumber []*Chain
 	free     []uint32
 	// controls are the control entries from start on, oldest first. A chain that has nothing else
-	// is forgotten with its last one.
+	// is dropped with its last one.
 	controls []control
 	// chainBytes is what the chains take that the window has something of. Those that only
 	// readers hold count with these.
@@ -110,7 +110,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
 		c.lost, c.losses, c.lossesLeft, c.unsure = Loss{}, nil, 0, Loss{}
 		c.wake()
-		w.forget(c)
+		w.drop(c)
 	}
 	w.origin, w.gens = state.Origin, state.Generations
 	w.start, w.proved, w.end, w.oldest = start, after+1, after, state.First
@@ -299,8 +299,8 @@ func (w *Window) chain(p Place) *Chain {
 	return c
 }
 
-// forget drops a chain that nothing needs any more.
-func (w *Window) forget(c *Chain) {
+// drop drops a chain that nothing needs any more.
+func (w *Window) drop(c *Chain) {
 	if !c.idle(w.start) || w.chains[c.Place] != c {
 		return
 	}
@@ -309,7 +309,7 @@ func (w *Window) forget(c *Chain) {
 		w.byNumber[c.number] = nil
 		w.free = append(w.free, c.number)
 		delete(c.flow.streams, c.Place.Stream)
-		w.forget(c.flow)
+		w.drop(c.flow)
 		return
 	}
 	delete(c.name.flows, c.Place.Life)
@@ -439,7 +439,7 @@ func (w *Window) message(e eventlog.Entry) {
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return AppendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
 	})
-	en := Entry{Sequence: e.Sequence, Time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number}
+	en := indexEntry{Sequence: e.Sequence, Time: e.Time.UnixNano(), offset: offset, size: size, chain: stream.number}
 	if e.Trace.Sampled() {
 		w.trails.add(e, stream)
 		en.traced = true
@@ -463,7 +463,7 @@ func (w *Window) link(c *Chain, n uint64, of linksOf) {
 		own, before := of(w.ring.at(n)), of(w.ring.at(c.last))
 		own.prev, before.next = distance, distance
 		own.height = before.height + 1
-		own.jump = uint32(n - w.jumpFrom(c, of)) //nolint:gosec // as above
+		own.skip = uint32(n - w.skipFrom(c, of)) //nolint:gosec // as above
 	} else {
 		c.first = n
 	}
@@ -471,17 +471,17 @@ func (w *Window) link(c *Chain, n uint64, of linksOf) {
 	c.length++
 }
 
-// jumpFrom returns where the entry after a chain's last one jumps to: to that, or
+// skipFrom returns where the entry after a chain's last one jumps to: to that, or
 // over two trees of the same size that end there.
-func (w *Window) jumpFrom(c *Chain, of linksOf) uint64 {
+func (w *Window) skipFrom(c *Chain, of linksOf) uint64 {
 	last := of(w.ring.at(c.last))
-	one := c.last - uint64(last.jump)
-	if last.jump == 0 || one < c.first {
+	one := c.last - uint64(last.skip)
+	if last.skip == 0 || one < c.first {
 		return c.last
 	}
 	middle := of(w.ring.at(one))
-	two := one - uint64(middle.jump)
-	if middle.jump == 0 || two < c.first || last.height-middle.height != middle.height-of(w.ring.at(two)).height {
+	two := one - uint64(middle.skip)
+	if middle.skip == 0 || two < c.first || last.height-middle.height != middle.height-of(w.ring.at(two)).height {
 		return c.last
 	}
 	return two
@@ -512,7 +512,7 @@ func (w *Window) note(sequence uint64, c *Chain) {
 	w.evict()
 }
 
-// evict forgets the oldest events and control entries until the window is within its
+// evict drops the oldest events and control entries until the window is within its
 // budget. The newest one stays, however large it is.
 func (w *Window) evict() {
 	for w.held() > w.budget && w.ring.len()+len(w.controls) > 1 {
@@ -521,7 +521,7 @@ func (w *Window) evict() {
 			w.controls = w.controls[1:]
 			w.start = old.sequence + 1
 			w.hold(old.chain, -1)
-			w.forget(old.chain)
+			w.drop(old.chain)
 			continue
 		}
 		old := *w.ring.at(w.ring.first)
@@ -539,8 +539,8 @@ func (w *Window) evict() {
 		} else {
 			w.frames.clear()
 		}
-		w.forget(stream)
-		w.forget(flow)
+		w.drop(stream)
+		w.drop(flow)
 	}
 }
 
@@ -653,7 +653,7 @@ func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 	return 0
 }
 
-// Attach holds the chain of a place for a reader, so that it is not forgotten. found
+// Attach holds the chain of a place for a reader, so that it is not dropped. found
 // says that the log named the place's life, with the opening at a sequence if that is not 0.
 func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	w.mu.Lock()
@@ -667,10 +667,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	}
 	c := w.chain(p)
 	c.readers++
-	return Attachment{
-		Chain: c, Life: c.Place.Life, Origin: w.origin, Gens: w.gens, End: w.end, Rollbacks: len(w.rollbacks),
-		Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest, CaughtUp: w.hasCaughtUp(),
-	}
+	return Attachment{Extent: w.extent(), Chain: c, Life: c.Place.Life, Gens: w.gens, Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest}
 }
 
 // EndOf returns the sequence of the end of a chain's place; 0 when the window saw none.
@@ -710,16 +707,12 @@ func (w *Window) Unwatch(watcher Watcher) {
 
 // Attachment is what a new reader has to know of the window.
 type Attachment struct {
-	Chain     *Chain
-	Life      string
-	Origin    string
-	Gens      []event.Generation
-	End       uint64
-	Rollbacks int
+	Extent
+	Chain *Chain
+	Life  string
+	Gens  []event.Generation
 	// Unknown says that there is no event of the place in a window that is not whole.
 	Unknown bool
-	// CaughtUp says that the window had caught up with the log; see [Window.CaughtUp].
-	CaughtUp bool
 }
 
 // Detach lets go of what Attach returned.
@@ -727,20 +720,20 @@ func (w *Window) Detach(c *Chain) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c.readers--
-	w.forget(c)
+	w.drop(c)
 }
 
 // Stats says what a window holds and how far it goes.
 type Stats struct {
+	Extent
 	Events, Bytes int
-	Start, End    uint64
 }
 
 // Stats returns them as they are now.
 func (w *Window) Stats() Stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return Stats{Events: w.ring.len(), Bytes: w.held(), Start: w.start, End: w.end}
+	return Stats{w.extent(), w.ring.len(), w.held()}
 }
 
 // OldestOf returns the sequence of a chain's oldest event, when the window holds
