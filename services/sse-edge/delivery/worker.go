@@ -47,7 +47,7 @@ type worker struct {
 	out       outbox        // what is written
 	shared    shared        // the read that out holds
 	socket    sockets
-	times     times // of deliveries in this round
+	watch     stopwatch
 	now       int64 // when it woke up, Unix time in milliseconds
 }
 
@@ -142,7 +142,7 @@ func (w *worker) run(stop <-chan struct{}) {
 			over = nil
 			w.endAll()
 		}
-		w.now = time.Now().UnixMilli()
+		w.now, w.watch.n = time.Now().UnixMilli(), 0
 		w.mu.Lock()
 		dirty, w.dirty = w.dirty, dirty[:0]
 		posts, w.posts = w.posts, posts[:0]
@@ -162,7 +162,6 @@ func (w *worker) run(stop <-chan struct{}) {
 			w.advance(c)
 		}
 		w.tick(time.Now())
-		w.of.Metrics.Delivery.add(&w.times)
 		clear(dirty)
 		clear(posts)
 	}
@@ -299,7 +298,7 @@ func (w *worker) serve(c *Connection, s cursor.Step) {
 		return
 	}
 	if c.phase == live && len(s.Items) > 0 {
-		w.times.delivered(s.Items[0].Time)
+		w.of.Metrics.Delivery.Observe(w.watch.since(s.Items[0].Time))
 	}
 	if c.phase = live; s.More {
 		c.phase = behind
