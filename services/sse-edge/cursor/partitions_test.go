@@ -37,6 +37,7 @@ func opensAt(t *testing.T, ps *Partitions, at window.Place, from Start, limit wi
 func reads(t *testing.T, r *Reader, first, last uint64) {
 	t.Helper()
 	for next := first; next <= last; {
+		changed := r.Changed()
 		s, err := r.Next(waittest.Context(t))
 		if err != nil || len(s.Gaps) > 0 {
 			t.Fatalf("%v, gaps %v", err, s.Gaps)
@@ -48,7 +49,7 @@ func reads(t *testing.T, r *Reader, first, last uint64) {
 			next++
 		}
 		if len(s.Items) == 0 {
-			<-r.Wait(s)
+			<-changed
 		}
 	}
 }
@@ -252,6 +253,7 @@ func TestPartitions_ReadersComeAndGo(t *testing.T) {
 						return
 					}
 					for until := min(got+1+random.IntN(40), events); got < until; {
+						changed := r.Changed()
 						s, err := r.Next(waittest.Context(t))
 						if err != nil || len(s.Gaps) > 0 {
 							t.Errorf("%v, gaps %v", err, s.Gaps)
@@ -259,7 +261,7 @@ func TestPartitions_ReadersComeAndGo(t *testing.T) {
 						}
 						got += len(s.Items)
 						if s.Empty() {
-							<-r.Wait(s)
+							<-changed
 						}
 					}
 					at = Start{After: r.ID(r.Cursor)}

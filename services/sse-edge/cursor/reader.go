@@ -94,8 +94,6 @@ type Step struct {
 	// First is the sequence of the first item that was found, shown to the client or not; 0
 	// when there was none.
 	First uint64
-	// version is the chain's when the window was read, to wait for the next one.
-	version uint64
 	// proved is where the last jump of the tail had ended when the window was read.
 	proved uint64
 	// more: the window holds more than one step may carry.
@@ -199,7 +197,7 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 			return Step{}, err
 		}
 		r.Fresh = false // from here on the client has a place of its own
-		r.conclude(v, &s)
+		r.conclude(&s)
 		return s, nil
 	}
 }
@@ -216,7 +214,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	}
 	r.retag(v)
 	r.take(v, &s)
-	r.conclude(v, &s)
+	r.conclude(&s)
 	return s, v.Items, true
 }
 
@@ -241,8 +239,7 @@ func (r *Reader) take(v window.View, s *Step) {
 	}
 }
 
-func (r *Reader) conclude(v window.View, s *Step) {
-	s.version = v.Version
+func (r *Reader) conclude(s *Step) {
 	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 }
 
@@ -372,8 +369,8 @@ func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
 	return event.Subject{Partition: r.part.number, Session: r.Place.Session, Life: r.Place.Life, Stream: stream, Kind: kind}
 }
 
-// Wait returns a channel that is closed when there may be something to read.
-func (r *Reader) Wait(s Step) <-chan struct{} { return r.part.window.Wait(&r.ChainCursor, s.version) }
+// Changed returns a channel that is closed when there may be something that a later read has not found.
+func (r *Reader) Changed() <-chan struct{} { return r.part.window.Changed(r.Chain) }
 
 // Close lets go of the window, and of the partition.
 func (r *Reader) Close() {

@@ -143,20 +143,21 @@ func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
+		changed := r.Changed()
 		step, err := r.Next(ctx)
 		if err != nil || !step.Empty() || wait == 0 {
 			return step, err
 		}
-		if !s.await(ctx, r, step, timer) {
+		if !s.await(ctx, changed, timer) {
 			return step, ctx.Err()
 		}
 	}
 }
 
-// await waits until there may be something after a step. It reports false when the poll's wait is over.
-func (s *Service) await(ctx context.Context, r *cursor.Reader, step cursor.Step, wait *time.Timer) bool {
+// await waits until there may be something more. It reports false when the poll's wait is over.
+func (s *Service) await(ctx context.Context, changed <-chan struct{}, wait *time.Timer) bool {
 	select {
-	case <-r.Wait(step):
+	case <-changed:
 		return true
 	case <-wait.C:
 	case <-s.Connections.Draining():
@@ -197,7 +198,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Reques
 	defer timer.Stop()
 	v := &sieve{filter: req.Filter, limit: req.Limit}
 	for {
-		at, tags := r.Cursor, r.Tags
+		at, tags, changed := r.Cursor, r.Tags, r.Changed()
 		found, err := r.Next(ctx)
 		if err != nil {
 			if v.looked > 0 { // this much is good, and the rest comes with the next page
@@ -215,7 +216,7 @@ func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Reques
 		if v.take(r, found) {
 			return v.page, nil
 		}
-		if found.Empty() && (len(v.page.Items) > 0 || !s.await(ctx, r, found, timer)) {
+		if found.Empty() && (len(v.page.Items) > 0 || !s.await(ctx, changed, timer)) {
 			return v.page, nil
 		}
 	}

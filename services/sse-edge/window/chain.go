@@ -77,9 +77,8 @@ type Chain struct {
 	endAt uint64
 	// readers counts those that hold the chain.
 	readers int
-	// version counts what readers are woken for; changed is closed at the next
-	// one, and nil without a waiter. listeners are the workers that it wakes.
-	version   uint64
+	// changed is closed at the next change that readers are woken for, and nil without a
+	// waiter. listeners are the workers that it wakes.
 	changed   chan struct{}
 	listeners []Listener
 }
@@ -173,7 +172,6 @@ func (c *Chain) end() uint64 {
 }
 
 func (c *Chain) wake() {
-	c.version++
 	if c.changed != nil {
 		close(c.changed)
 		c.changed = nil

@@ -16,7 +16,6 @@ type View struct {
 	// fields up to Items mean anything.
 	Inside    bool
 	Common    uint64 // of the rollbacks that the reader has not seen yet
-	Version   uint64
 	ClearedAt uint64
 	Losses    []Loss // those that the reader has not heard of yet
 	// Life is that of the chain: one that waited for its session may have got it.
@@ -51,7 +50,7 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Extent: w.extent(), Version: c.version, ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Closed: c.end(), Life: c.Place.Life,
+		Extent: w.extent(), ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {
@@ -159,25 +158,15 @@ func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, start uin
 	return 0, n, w.start
 }
 
-// Wait returns a channel that is closed when the reader's chain has changed since
-// the view of that version was taken.
-func (w *Window) Wait(r *ChainCursor, version uint64) <-chan struct{} {
+// Changed returns a channel that is closed when a chain changes from now on.
+func (w *Window) Changed(c *Chain) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if r.Chain.version != version {
-		return closedChannel
+	if c.changed == nil {
+		c.changed = make(chan struct{})
 	}
-	if r.Chain.changed == nil {
-		r.Chain.changed = make(chan struct{})
-	}
-	return r.Chain.changed
+	return c.changed
 }
-
-var closedChannel = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
 
 // Trims returns the sequence of the newest trim of a chain's place, or for a flow of any of
 // its streams, as far as the window holds it, which is from its start on.

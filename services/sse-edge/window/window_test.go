@@ -378,8 +378,7 @@ func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
 	default:
 	}
 	w.Append(message(5, at, `{}`), 4)
-	v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil)
-	changed := w.Wait(r, v.Version) // of the jump
+	changed := w.Changed(r.Chain)
 	w.Through(5, 0)
 	waittest.Receive(t, "the window has caught up", now)
 	waittest.Receive(t, "its readers are woken", changed)
@@ -447,7 +446,7 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 		}
 	}
 	reader := cursorAt(w, a, 1)
-	woken := w.Wait(reader, w.Read(reader, Limits{10, 1 << 20}, nil).Version)
+	woken := w.Changed(reader.Chain)
 	w.Append(trimOf(7, a, 1, 6), 0)
 	if isClosed(woken) {
 		t.Error("a trim of what the window holds wakes readers")
@@ -632,10 +631,10 @@ func TestWindow_Copies(t *testing.T) {
 		return w.Read(r, Limits{10, 1 << 20}, nil).Closed
 	}
 	connected := cursorAt(w, at, 3)
-	version := w.Read(connected, Limits{10, 1 << 20}, nil).Version
+	woken := w.Changed(connected.Chain)
 	w.Append(opening(7, "s", "one"), 0)
 	w.Append(controlEntry(8, Place{"s", "one", "b"}, event.End), 0)
-	if isClosed(w.Wait(connected, version)) || closed(at) != 0 || closed(old) != 0 || closed(Place{"s", "one", "b"}) != 5 {
+	if isClosed(woken) || closed(at) != 0 || closed(old) != 0 || closed(Place{"s", "one", "b"}) != 5 {
 		t.Errorf("ends: %d, %d, %d", closed(at), closed(old), closed(Place{"s", "one", "b"}))
 	}
 	if life, known, _ := w.LifeOf("s"); life != "one" || !known {
@@ -647,15 +646,10 @@ func TestWait_WakesOnlyItsStream(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b := streamOf("s", "a"), streamOf("s", "b")
 	ra, rb, flow := cursorAt(w, a, 0), cursorAt(w, b, 0), cursorAt(w, Place{Session: "s"}, 0)
-	wait := func(r *ChainCursor) <-chan struct{} { return w.Wait(r, w.Read(r, Limits{10, 1 << 20}, nil).Version) }
-	wa, wb, wf := wait(ra), wait(rb), wait(flow)
-	before := w.Read(ra, Limits{10, 1 << 20}, nil).Version
+	wa, wb, wf := w.Changed(ra.Chain), w.Changed(rb.Chain), w.Changed(flow.Chain)
 	w.Append(message(1, a, `1`), 0)
 	if !isClosed(wa) || isClosed(wb) || !isClosed(wf) {
 		t.Errorf("woken: a %v, b %v, flow %v", isClosed(wa), isClosed(wb), isClosed(wf))
-	}
-	if !isClosed(w.Wait(ra, before)) {
-		t.Error("a wait for a version that is over must not block")
 	}
 }
 
