@@ -447,5 +447,5 @@ func (r *Reader) Release() { r.items = nil }
 
 // InMemory returns a reader of a window alone, whose partition has no log.
 func InMemory(w *window.Window, at window.Place, cursor uint64) *Reader {
-	return &Reader{part: &Partition{window: w}, Place: at, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
+	return &Reader{part: &Partition{window: w}, Place: at, limit: window.Limits{Events: 1000, Bytes: 1 << 20}, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
 }

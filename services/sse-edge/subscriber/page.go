@@ -171,78 +171,52 @@ func GoneProblem(g cursor.Gap) error {
 	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
 }
 
-// sieve makes one page of what a filter shows out of several reads.
-type sieve struct {
-	filter *delivery.Filter
-	limit  int // events on the page
-
-	page     cursor.Step
-	bytes    int // of the frames on the page
-	looked   int // events that were read, shown or not
-	lookedAt int // their bytes
-}
-
-// The work of one page. What follows is for the next one, which continues at the
+// How much is read for one page of what a filter shows. What follows is for the next one, which continues at the
 // cursor, however little this one shows.
 const (
-	sieveEvents = 10 * MaxLimit
-	sieveBytes  = 4 * pageBytes
+	filteredEvents = 10 * MaxLimit
+	filteredBytes  = 4 * pageBytes
 )
 
 // pollFiltered is Poll for a client with a filter: it reads until the page is full, or
 // there is nothing more, and nothing is to be waited for either.
-func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (cursor.Step, error) {
+func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (page cursor.Step, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, req.Wait+OpenTimeout)
 	defer cancel()
 	timer := time.NewTimer(req.Wait)
 	defer timer.Stop()
-	v := &sieve{filter: req.Filter, limit: req.Limit}
-	for {
+	for bytes, read, readBytes := 0, 0, 0; ; {
 		at, tags, changed := r.Cursor, r.Tags, r.Changed()
 		found, err := r.Next(ctx)
-		if err != nil {
-			if v.looked > 0 { // this much is good, and the rest comes with the next page
-				r.Cursor, r.Tags = at, tags
-				return v.page, nil
-			}
+		switch gap := len(found.Gaps) > 0; {
+		case err != nil && read == 0:
 			return cursor.Step{}, err
+		case err != nil, gap && len(page.Items) > 0: // a gap stands before a page's events
+			r.Cursor, r.Tags = at, tags // the next page finds it again from here
+			page.More = page.More || gap
+			return page, nil
+		case gap || page.First == 0:
+			page.Gaps, page.First = found.Gaps, found.First
 		}
-		if len(found.Gaps) > 0 && len(v.page.Items) > 0 {
-			// A gap stands before a page's events. The next page finds it again from here.
-			r.Cursor, r.Tags = at, tags
-			v.page.More = true
-			return v.page, nil
+		for i := range found.Items {
+			it := &found.Items[i]
+			if len(page.Items) == req.Limit || len(page.Items) > 0 && bytes+len(it.Frame) > pageBytes {
+				r.GoBack(found, i)
+				page.More = true
+				return page, nil
+			}
+			read++
+			readBytes += len(it.Frame)
+			if req.Filter.Shows(it) {
+				page.Items = append(page.Items, *it)
+				bytes += len(it.Frame)
+			}
 		}
-		if v.take(r, found) {
-			return v.page, nil
-		}
-		if found.Empty() && (len(v.page.Items) > 0 || !s.await(ctx, changed, timer)) {
-			return v.page, nil
-		}
-	}
-}
-
-// take adds what the filter shows of a read, and reports whether the page is done.
-func (v *sieve) take(r *cursor.Reader, found cursor.Step) (done bool) {
-	if len(found.Gaps) > 0 {
-		v.page.Gaps, v.page.First = found.Gaps, found.First
-	} else if v.page.First == 0 {
-		v.page.First = found.First
-	}
-	for i := range found.Items {
-		it := &found.Items[i]
-		if len(v.page.Items) == v.limit || len(v.page.Items) > 0 && v.bytes+len(it.Frame) > pageBytes {
-			r.GoBack(found, i)
-			v.page.More = true
-			return true
-		}
-		v.looked++
-		v.lookedAt += len(it.Frame)
-		if v.filter.Shows(it) {
-			v.page.Items = append(v.page.Items, *it)
-			v.bytes += len(it.Frame)
+		page.Ended, page.More = found.Ended, found.More
+		switch {
+		case page.Ended, len(page.Gaps) > 0, len(page.Items) == req.Limit, read >= filteredEvents, readBytes >= filteredBytes,
+			found.Empty() && (len(page.Items) > 0 || !s.await(ctx, changed, timer)):
+			return page, nil
 		}
 	}
-	v.page.Ended, v.page.More = found.Ended, found.More
-	return found.Ended || len(found.Gaps) > 0 || len(v.page.Items) == v.limit || v.looked >= sieveEvents || v.lookedAt >= sieveBytes
 }

@@ -1,8 +1,12 @@
 package subscriber
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
@@ -12,10 +16,9 @@ import (
 )
 
 // A page says what its first event would have been, hidden or not.
-func TestSieve_HidesTheOld(t *testing.T) {
-	w := window.New(1<<10, func(string) {})
-	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
-	r := cursor.InMemory(w, window.Place{Session: "s", Stream: "a"}, 0)
+func TestPollFiltered_HidesTheOld(t *testing.T) {
+	at := event.Subject{Session: "s", Stream: "a", Kind: event.Message}
+	s := &Service{Connections: delivery.New(delivery.Config{Metrics: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})}
 	for name, tt := range map[string]struct {
 		since int64
 		limit int
@@ -29,20 +32,18 @@ func TestSieve_HidesTheOld(t *testing.T) {
 		"and full":  {15, 1, false, true, []uint64{2}},
 		"and ended": {99, 10, true, false, nil},
 	} {
-		v := &sieve{filter: &delivery.Filter{Since: tt.since}, limit: tt.limit}
-		found := cursor.Step{Ended: tt.ended}
-		var items []window.Item
+		w := window.New(1<<20, func(string) {})
+		w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
 		for n := range uint64(3) {
-			items = append(items, window.Item{Stream: "a", Sequence: n + 1, Time: int64(10 * (n + 1)), Frame: window.AppendFrame(nil, []byte("a_0000000_"), n+1, event.DefaultType, []byte("{}"))}) //nolint:gosec // small
+			w.Append(eventlog.Entry{Sequence: n + 1, Time: time.Unix(0, int64(10*(n+1))), Valid: true, Subject: at, Type: event.DefaultType, Data: []byte("{}"), Final: tt.ended && n == 2}, 0) //nolint:gosec // small
 		}
-		found.Found(items)
-		v.take(r, found)
+		page, err := s.pollFiltered(t.Context(), cursor.InMemory(w, window.Place{Session: "s", Stream: "a"}, 0), Request{Filter: &delivery.Filter{Since: tt.since}, Limit: tt.limit})
 		var got []uint64
-		for _, it := range v.page.Items {
+		for _, it := range page.Items {
 			got = append(got, it.Sequence)
 		}
-		if !slices.Equal(got, tt.got) || v.page.First != 1 || v.page.More != tt.more || v.page.Ended != tt.ended {
-			t.Errorf("%s: %+v", name, v.page)
+		if err != nil || !slices.Equal(got, tt.got) || page.First != 1 || page.More != tt.more || page.Ended != tt.ended {
+			t.Errorf("%s: %+v, %v", name, page, err)
 		}
 	}
 }
