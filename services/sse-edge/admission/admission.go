@@ -84,20 +84,24 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	case !a.places.Take(v.Client, 1):
 		return "share_limit"
 	}
-	if six {
-		a.networks[network]++
-	}
 	a.inside.Add(1) // under the lock: never when close was called before
-	a.count(v.Sessions, 1)
-	a.addresses[v.Address]++
+	a.count(v, 1)
 	return ""
 }
 
-// count counts connections of sessions, fewer if n is negative. The caller holds mu.
-func (a *Admission) count(sessions []string, n int) {
-	for _, name := range sessions {
-		if a.sessions[name] += n; a.sessions[name] == 0 {
-			delete(a.sessions, name)
+// count counts a visit, or, with -1, that it has ended. The caller holds mu.
+func (a *Admission) count(v Visit, n int) {
+	add(a.sessions, v.Sessions, n)
+	add(a.addresses, []netip.Addr{v.Address}, n)
+	if network, six := v.network(); six {
+		add(a.networks, []netip.Addr{network}, n)
+	}
+}
+
+func add[K comparable](to map[K]int, keys []K, n int) {
+	for _, key := range keys {
+		if to[key] += n; to[key] == 0 {
+			delete(to, key)
 		}
 	}
 }
@@ -110,8 +114,8 @@ func (a *Admission) Move(v *Visit, to []string) {
 	a.note(*v)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count(v.Sessions, -1)
-	a.count(to, 1)
+	add(a.sessions, v.Sessions, -1)
+	add(a.sessions, to, 1)
 	v.Sessions = to
 }
 
@@ -141,15 +145,7 @@ func (a *Admission) Leave(v Visit) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.places.Give(v.Client, 1)
-	if network, six := v.network(); six {
-		if a.networks[network]--; a.networks[network] == 0 {
-			delete(a.networks, network)
-		}
-	}
-	a.count(v.Sessions, -1)
-	if a.addresses[v.Address]--; a.addresses[v.Address] == 0 {
-		delete(a.addresses, v.Address)
-	}
+	a.count(v, -1)
 	a.inside.Done()
 }
 

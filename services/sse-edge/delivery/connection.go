@@ -68,7 +68,7 @@ type Connection struct {
 	Reader    *cursor.Reader // the source, or, for a group, one that says how its client came alone
 	Request   Request
 	Format    Format
-	Companion Companion // nil: there is none
+	Companion Companion
 	conn      net.Conn
 	raw       syscall.RawConn // of conn
 	Chunked   bool            // its blocks are chunks
@@ -122,7 +122,7 @@ type Connection struct {
 
 // NewConnection returns a connection, which has to be handed over or dropped.
 func NewConnection(s *Connections, r *cursor.Reader, by Request) *Connection {
-	c := &Connection{of: s, source: r, Reader: r, Request: by, Turns: turns{served: true}, written: r.Cursor, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
+	c := &Connection{of: s, source: r, Reader: r, Request: by, Companion: noCompanion{}, Turns: turns{served: true}, written: r.Cursor, held: s.cfg.Memory.Part(by.Client), most: math.MaxInt64}
 	if pool := s.cfg.Memory; pool != nil {
 		c.most = pool.Share()
 	}
@@ -197,10 +197,8 @@ func (c *Connection) due() time.Time {
 	if !c.warnAt.IsZero() && c.warnAt.Before(due) {
 		due = c.warnAt
 	}
-	if c.Companion != nil {
-		if at := c.Companion.Due(); !at.IsZero() && at.Before(due) {
-			due = at
-		}
+	if at := c.Companion.Due(); !at.IsZero() && at.Before(due) {
+		due = at
 	}
 	return due
 }

@@ -37,7 +37,7 @@ func TestWorker_LongestAge(t *testing.T) {
 
 func TestToken_Warning(t *testing.T) {
 	now := time.Now()
-	c := &Connection{beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
+	c := &Connection{Companion: noCompanion{}, beatAt: now.Add(time.Hour), endAt: now.Add(time.Hour), warnAt: now.Add(59 * time.Minute)}
 	if due := c.due(); !due.Equal(c.warnAt) {
 		t.Errorf("due at %s", due)
 	}
@@ -54,7 +54,7 @@ func TestToken_Warning(t *testing.T) {
 func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 	now := time.Now()
 	w := newWorker(&Connections{cfg: Config{Drain: time.Hour}})
-	c := &Connection{Stays: true, beatAt: now, endAt: now.Add(forever)}
+	c := &Connection{Companion: noCompanion{}, Stays: true, beatAt: now, endAt: now.Add(forever)}
 	heap.Push(&w.timers, c)
 	w.drainOne(c, now)
 	if left := c.endAt.Sub(now); left != time.Hour || c.cause != "drain" {
@@ -289,7 +289,7 @@ func TestDrain_HandsOverLate(t *testing.T) {
 	w := newWorker(&Connections{cfg: Config{Drain: time.Minute}})
 	now := time.Now()
 	for range 100 {
-		c := &Connection{HandsOver: true, endAt: now.Add(forever)}
+		c := &Connection{Companion: noCompanion{}, HandsOver: true, endAt: now.Add(forever)}
 		heap.Push(&w.timers, c)
 		w.drainOne(c, now)
 		if at := c.endAt.Sub(now); at < 30*time.Second || at > time.Minute || c.cause != causeDrain {

@@ -32,7 +32,7 @@ type Format interface {
 	Farewell() []byte
 }
 
-// Companion goes with a connection from its beginning to its end. Its methods are called by the
+// Companion goes with a connection from its beginning to its end; one that does nothing is the default. Its methods are called by the
 // connection's worker.
 type Companion interface {
 	// Begun is called when the worker has taken the connection, and Ended once it is done with it,

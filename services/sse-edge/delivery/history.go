@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 )
 
 const (
-	// maxComings is how many connects, resumes and ends a history holds, 136 B each and their
+	// maxComings is how many connects, resumes and ends a history holds at most, 136 B each and their
 	// names.
 	maxComings = 8192
 	// maxGaps is how many gaps it holds: a storm of connects must not push these out.
@@ -83,7 +82,7 @@ func (d *History) OfSession(session string, limit int) (newest []inspect.Happeni
 	d.mu.Lock()
 	for _, book := range []*latest{&d.comings, &d.gaps} {
 		kept := 0
-		for h := range book.backward() {
+		for _, h := range slices.Backward(book.all) {
 			if h.where.Session != session {
 				continue
 			}
@@ -110,7 +109,7 @@ func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[str
 	defer d.mu.Unlock()
 	oldest := time.Now().Add(-inspect.Kept).UnixNano()
 	reasons = map[string]int{}
-	for h := range d.gaps.backward() {
+	for _, h := range slices.Backward(d.gaps.all) {
 		if h.at < oldest {
 			break
 		}
@@ -150,31 +149,19 @@ func (h happening) shown() inspect.Happening {
 	return s
 }
 
-// latest keeps the newest of what is added.
+// latest keeps the newest of what is added, oldest first.
 type latest struct {
 	most      int
 	all       []happening
-	next      int   // where the next one goes, once all is full
 	droppedAt int64 // when the newest that was dropped happened; 0 for none
 }
 
+// add adds one. Of too many it drops the oldest, some at a time.
 func (l *latest) add(one happening) {
-	if len(l.all) < l.most {
-		l.all = append(l.all, one)
-		return
+	if len(l.all) == l.most {
+		drop := l.most / 16
+		l.droppedAt = l.all[drop-1].at
+		l.all = slices.Delete(l.all, 0, drop)
 	}
-	l.droppedAt = l.all[l.next].at
-	l.all[l.next] = one
-	l.next = (l.next + 1) % l.most
-}
-
-// backward goes through what is kept, the newest first.
-func (l *latest) backward() iter.Seq[happening] {
-	return func(yield func(happening) bool) {
-		for i := range l.all {
-			if !yield(l.all[(l.next-1-i+2*len(l.all))%len(l.all)]) {
-				return
-			}
-		}
-	}
+	l.all = append(l.all, one)
 }

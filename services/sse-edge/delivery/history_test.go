@@ -23,10 +23,11 @@ func TestHistory_Bounded(t *testing.T) {
 	if total != maxComings/2 || since.UnixNano() != d.began {
 		t.Fatalf("%d happened since %s", total, since)
 	}
-	first := d.comings.all[0].at
+	const dropped = maxComings / 16
+	last := d.comings.all[dropped-1].at
 	d.note(happening{what: inspect.Ended, where: window.Place{Session: "s1", Stream: "a"}})
 	newest, total, since := d.OfSession("s1", 5)
-	if total != maxComings/2+1 || since.UnixNano() != first || len(newest) != 5 || newest[0].What != inspect.Ended || newest[1].Connection != maxComings-1 {
+	if total != (maxComings-dropped)/2+1 || since.UnixNano() != last || len(newest) != 5 || newest[0].What != inspect.Ended || newest[1].Connection != maxComings-1 {
 		t.Errorf("%d happened since %s: %s", total, since, edgetest.Happenings(newest))
 	}
 	if newest, reasons, total, since := d.Lately(10); total != 1 || reasons["trimmed"] != 1 || len(newest) != 1 || since.UnixNano() != d.began {
@@ -36,11 +37,12 @@ func TestHistory_Bounded(t *testing.T) {
 		d.note(gap)
 	}
 	newest, reasons, total, since := d.Lately(10)
-	if total != maxGaps || reasons["trimmed"] != maxGaps || len(newest) != 10 || since.UnixNano() <= d.began {
+	const kept = maxGaps - maxGaps/16 + 1
+	if total != kept || reasons["trimmed"] != kept || len(newest) != 10 || since.UnixNano() <= d.began {
 		t.Errorf("%d gaps, %v since %s", total, reasons, since)
 	}
-	d.gaps.all[d.gaps.next].at -= int64(2 * inspect.Kept) // the oldest
-	if _, _, total, _ := d.Lately(10); total != maxGaps-1 {
+	d.gaps.all[0].at -= int64(2 * inspect.Kept) // the oldest
+	if _, _, total, _ := d.Lately(10); total != kept-1 {
 		t.Errorf("%d gaps within the hour", total)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // else waits for the same.
 func TestRest_Twice(t *testing.T) {
 	ended := 0
-	w, c := &worker{}, &Connection{phase: reading, cancel: func() { ended++ }}
+	w, c := &worker{}, &Connection{Companion: noCompanion{}, phase: reading, cancel: func() { ended++ }}
 	first, second := make(chan string, 1), make(chan string, 1)
 	w.rest(c, first)
 	cursor := "a"

@@ -201,10 +201,8 @@ func (w *worker) begin(c *Connection, first cursor.Step) {
 	w.listen(c)
 	c.Request.number, c.traffic.opened = w.of.numbers.Add(1), time.Now().UnixMilli()
 	c.noteComing()
-	if c.Companion != nil {
-		c.Companion.Begun()
-		heap.Fix(&w.timers, c.timer) // it may have something to do
-	}
+	c.Companion.Begun()
+	heap.Fix(&w.timers, c.timer) // it may have something to do
 	c.Head, c.first = append(c.Head, c.first...), nil
 	w.serveOwn(c, first)
 	w.advance(c)
@@ -365,9 +363,7 @@ func (w *worker) writeNow(c *Connection) (int, error) {
 // noteWritten notes how much of a step was written; see [outbox.cut].
 func (w *worker) noteWritten(c *Connection, s cursor.Step, told int) {
 	c.traffic.wrote(min(told, len(s.Items)), w.now)
-	if c.Companion != nil {
-		c.Companion.Told(s, min(told, len(s.Items)))
-	}
+	c.Companion.Told(s, min(told, len(s.Items)))
 	w.of.CountTold(c.Reader, s, told, c.Request)
 }
 
@@ -525,9 +521,7 @@ func (w *worker) finish(c *Connection) {
 	c.source.Close()
 	c.held.Release()
 	w.of.Metrics.Connections.Dec()
-	if c.Companion != nil {
-		c.Companion.Ended(c.listener != nil)
-	}
+	c.Companion.Ended(c.listener != nil)
 	c.tellRested()
 	w.of.Metrics.Closed.WithLabelValues(c.reason).Inc()
 	c.noteEnd()
@@ -581,7 +575,7 @@ func (w *worker) tick(now time.Time) {
 			heap.Fix(&w.timers, c.timer)
 			w.advance(c) // so that it receives its newest cursor
 			w.warn(c)
-		case c.Companion != nil && !c.Companion.Due().IsZero() && !c.Companion.Due().After(now):
+		case !c.Companion.Due().IsZero() && !c.Companion.Due().After(now):
 			c.Companion.Tick(now)
 			heap.Fix(&w.timers, c.timer)
 		case c.Revoked != nil && c.Revoked():
