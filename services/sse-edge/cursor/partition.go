@@ -40,18 +40,15 @@ type Partition struct {
 	metrics  *metrics
 	traced   bool // there are traces
 	// again has the tail begin again.
-	again chan struct{}
-	// jumped asks for a look: the tail has begun, or has missed something. jumpLook is the
-	// newest of these looks.
-	jumped   chan struct{}
-	jumpLook atomic.Pointer[jumpLook]
+	again    chan struct{}
+	jumpLook atomic.Pointer[jumpLook] // the newest look after a jump
+	looking  atomic.Bool              // see lookAfterJump
 }
 
 // follow tails the partition into the window until ctx ends, and all reads have.
 func (p *Partition) follow() {
 	var work sync.WaitGroup
 	work.Go(p.watch)
-	work.Go(p.lookAfterJumps)
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
 		Turns:  p.of.turns,
 		Again:  p.again,
@@ -59,7 +56,7 @@ func (p *Partition) follow() {
 		Handle: p.handle,
 		Through: func(sequence, missed uint64) {
 			p.window.Through(sequence, missed)
-			p.askForLook()
+			p.lookAfterJump()
 		},
 	})
 	work.Wait()
@@ -80,8 +77,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
 			budget: max(cfg.WindowBytes/64, minScanBudget),
 		},
-		again:  make(chan struct{}, 1),
-		jumped: make(chan struct{}, 1),
+		again: make(chan struct{}, 1),
 	}
 }
 
@@ -173,7 +169,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	p.window.Append(e, missed)
 	if missed > 0 {
 		p.metrics.missed.Add(float64(missed))
-		p.askForLook()
+		p.lookAfterJump()
 	}
 }
 
@@ -230,30 +226,19 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	return life{token: of, found: err == nil}, err
 }
 
-func (p *Partition) askForLook() {
-	select {
-	case p.jumped <- struct{}{}:
-	default: // the one that is asked for already will do
+// lookAfterJump has the partition looked at if the window has holes, unless a look is under way: the earlier it is, the
+// less has been removed since that the window still holds. The tail calls it after a jump, and when it has caught up.
+func (p *Partition) lookAfterJump() {
+	x := p.window.Extent()
+	if !x.CaughtUp || x.Proved <= 1 || p.jumpLook.Load().follows(x) || p.looking.Swap(true) {
+		return
 	}
-}
-
-// lookAfterJumps looks at the partition as soon as a window has holes, while it is followed:
-// the earlier it looks, the less has been removed since that the window still holds.
-func (p *Partition) lookAfterJumps() {
-	for {
-		select {
-		case <-p.ctx.Done():
-			return
-		case <-p.jumped:
-		}
-		x := p.window.Extent()
-		if !x.CaughtUp || x.Proved <= 1 {
-			continue
-		}
+	p.looks.work.Go(func() {
+		defer p.looking.Store(false)
 		if _, err := p.afterJump(p.ctx, x); err != nil && p.ctx.Err() == nil {
 			p.logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
-	}
+	})
 }
 
 // start says where the tail begins: with a backfill the first time, and later on
@@ -380,11 +365,16 @@ type jumpLook struct {
 	state     eventlog.State
 }
 
+// follows reports whether there is a look, and none is newer than the last jump.
+func (b *jumpLook) follows(x window.Extent) bool {
+	return b != nil && b.proved == x.Proved && b.rollbacks == x.Rollbacks
+}
+
 // afterJump returns a look at the partition's leader that followed the newest jump that x
 // shows. What the tail missed there was announced before it, so a view of the window that
 // has come to the look's end has all of it. Errors are those of [looks.after].
 func (p *Partition) afterJump(ctx context.Context, x window.Extent) (eventlog.State, error) {
-	if b := p.jumpLook.Load(); b != nil && b.proved == x.Proved && b.rollbacks == x.Rollbacks {
+	if b := p.jumpLook.Load(); b.follows(x) {
 		return b.state, nil
 	}
 	state, err := p.looks.after(ctx, x)
