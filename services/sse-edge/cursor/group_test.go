@@ -96,6 +96,33 @@ func readAll(t *testing.T, g *Group) string {
 	}
 }
 
+// readsAll fails unless a group reads what is wanted.
+func readsAll(t *testing.T, g *Group, want string) {
+	t.Helper()
+	if got := readAll(t, g); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// readsEvents fails unless a group reads these events, whatever sessions open and close.
+func readsEvents(t *testing.T, g *Group, want ...string) {
+	t.Helper()
+	if got := events(readAll(t, g)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// resumesAfterEach fails unless a client that comes with any of the IDs receives the events after it, and no gap.
+func resumesAfterEach(t *testing.T, f *edgetest.Log, ps *Partitions, ids []string, names ...string) {
+	t.Helper()
+	for i, id := range ids {
+		got := readAll(t, openAfter(t, f, ps, id, nil, names...))
+		if strings.Contains(got, "gap") || strings.Count(got, ":") != len(ids)-1-i {
+			t.Errorf("after event %d: %s", i, got)
+		}
+	}
+}
+
 // knows waits until the window has come to sessions.
 func knows(t *testing.T, ps *Partitions, names ...string) {
 	t.Helper()
@@ -143,9 +170,7 @@ func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	four := f.PublishTo("x", "a", 1)
 	last := f.Publish("b", 1)
 	comesTo(t, ps, "s", last)
-	if got, want := readAll(t, g), fmt.Sprintf("s:%d s:closed s:open x:%d s:%d x:%d s:%d", one, two, three, four, last); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, g, fmt.Sprintf("s:%d s:closed s:open x:%d s:%d x:%d s:%d", one, two, three, four, last))
 	at, err := ParseGroupID(g.ID())
 	if err != nil || at.At[0].Sequence != last {
 		t.Errorf("the position is %s, %v", g.ID(), err)
@@ -187,9 +212,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 				again()
 				four := f.Publish("a", 1)
 				comesTo(t, ps, "s", four)
-				if got, want := events(readAll(t, g)), []string{fmt.Sprint("s:", four)}; !slices.Equal(got, want) {
-					t.Errorf("the next life: got %v, want %v", got, want)
-				}
+				readsEvents(t, g, fmt.Sprint("s:", four))
 			})
 		}
 	}
@@ -222,16 +245,12 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	}
 	two := renew("s", "alice")
 	comesTo(t, ps, "s", two)
-	if got, want := events(readAll(t, g)), []string{fmt.Sprint("s:", two)}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	readsEvents(t, g, fmt.Sprint("s:", two))
 	renew("y", "bob")
 	renew("y", "bob")
 	last := f.PublishTo("x", "a", 1)
 	comesTo(t, ps, "s", last)
-	if got, want := readAll(t, g), fmt.Sprint("x:", last); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, g, fmt.Sprint("x:", last))
 }
 
 // A client that is cut off behind any event gets no gap because other sessions began since.
@@ -249,12 +268,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	if got := readAll(t, g); len(ids) != 4 || !strings.Contains(got, "y:open") || !strings.Contains(got, "z:open") {
 		t.Fatalf("there are %d events: %s", len(ids), got)
 	}
-	for i, id := range ids {
-		got := readAll(t, openGroup(t, f, ps, Start{After: id}, nil, nil, "s", "y", "z"))
-		if strings.Contains(got, "gap") || strings.Count(got, ":") != len(ids)-i-1 {
-			t.Errorf("behind event %d: %s", i, got)
-		}
-	}
+	resumesAfterEach(t, f, ps, ids, "s", "y", "z")
 }
 
 // While it is unknown whether the client may read a new life, nothing behind its opening is sent.
@@ -282,9 +296,7 @@ func TestGroup_AdmissionFails(t *testing.T) {
 		}
 	}
 	failing = nil
-	if got, want := readAll(t, g), fmt.Sprintf("s:open s:%d x:%d", first, last); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, g, fmt.Sprintf("s:open s:%d x:%d", first, last))
 }
 
 // A session that the client was let in to while it was away is a gap, and that is no other one's.
@@ -359,24 +371,20 @@ func TestGroup_BecomesMember(t *testing.T) {
 			if got := membersOf(g) + readAll(t, g); got != "s:unknown x:open" {
 				t.Errorf("got %s", got)
 			}
-			reads := func(want string) {
+			wakes := func(want string) {
 				t.Helper()
 				waittest.Until(t, "the group is woken", func() bool { _, _, idle := g.Quick(nil); return !idle })
-				if got := readAll(t, g); got != want {
-					t.Errorf("got %q, want %q", got, want)
-				}
+				readsAll(t, g, want)
 			}
 			f.SetMembers("s", "alice")
-			reads("s:open")
-			reads(fmt.Sprint("s:", f.Publish("a", 1)))
+			wakes("s:open")
+			wakes(fmt.Sprint("s:", f.Publish("a", 1)))
 			behind = false
-			if got := readAll(t, open(Start{After: g.ID()})); got != "" {
-				t.Errorf("when the client comes again: %s", got)
-			}
+			readsAll(t, open(Start{After: g.ID()}), "")
 			f.SetMembers("s")
-			reads("s:unknown")
+			wakes("s:unknown")
 			f.SetMembers("s", "alice", "carol")
-			reads("s:open")
+			wakes("s:open")
 		})
 	}
 }
@@ -407,9 +415,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	f.Reuse("s", "")
 	last = f.Publish("a", 1)
 	comesTo(t, ps, "s", last)
-	if got, want := readAll(t, again), fmt.Sprintf("gap:s:unknown s:open s:%d", last); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, again, fmt.Sprintf("gap:s:unknown s:open s:%d", last))
 }
 
 // The position of a lost generation is a gap of each session, that of another log too.
@@ -613,9 +619,7 @@ func TestGroup_RollBackTakesTheOpening(t *testing.T) {
 	readAll(t, g)
 	next := f.Publish("a", 1)
 	comesTo(t, ps, "s", next)
-	if got, want := readAll(t, g), fmt.Sprint("s:", next); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, g, fmt.Sprint("s:", next))
 }
 
 // A generation that begins while sessions catch up takes the others' position back no further than the
@@ -680,12 +684,7 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 			if got, want := readAll(t, g), fmt.Sprintf("%s:1 %s:2 %s:3 %s:4", first, first, second, second); got != want {
 				t.Fatalf("got %s, want %s", got, want)
 			}
-			for i, id := range append([]string{g.Began()}, ids...) {
-				again := openAfter(t, f, ps, id, nil, first, second)
-				if got := readAll(t, again); strings.Contains(got, "gap") || strings.Count(got, ":") != 4-i {
-					t.Errorf("after event %d: %s", i, got)
-				}
-			}
+			resumesAfterEach(t, f, ps, append([]string{g.Began()}, ids...), first, second)
 			g = openAfter(t, f, ps, ids[1], &ids, first, "+"+second)
 			readAll(t, g)
 			if got := readAll(t, openAfter(t, f, ps, g.Began(), nil, first, "+"+second)); strings.Contains(got, "gap") {
@@ -745,9 +744,7 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 		t.Errorf("the heartbeat before the gap has the ID %s", id)
 	}
 	want := fmt.Sprintf("gap:%s:rolled_back %s:%d %s:%d %s:%d", second, first, one, second, two-1, second, two)
-	if got := readAll(t, g); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	readsAll(t, g, want)
 }
 
 // A heartbeat moves no position over sequences that the tail has missed, unless they were proved to be empty.
@@ -804,12 +801,7 @@ func TestGroup_AddedSessionsBegin(t *testing.T) {
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
-	for i, id := range ids {
-		got := readAll(t, openAfter(t, f, ps, id, nil, "x", "+one", "+two"))
-		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
-			t.Errorf("behind event %d: %s", i, got)
-		}
-	}
+	resumesAfterEach(t, f, ps, ids, "x", "+one", "+two")
 }
 
 // Sessions that began below the window get no gap at a position before they did.
@@ -829,12 +821,7 @@ func TestGroup_SessionsBeginBelowTheWindow(t *testing.T) {
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
 	}
-	for i, id := range ids {
-		got := readAll(t, openAfter(t, f, ps, id, nil, names...))
-		if strings.Contains(got, "gap") || strings.Count(got, ":") != 3-i {
-			t.Errorf("behind event %d: %s", i, got)
-		}
-	}
+	resumesAfterEach(t, f, ps, ids, names...)
 }
 
 // A session that catches up to a position of an edge that is ahead has its next life from there too.
@@ -874,9 +861,7 @@ func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	last := f.PublishTo("x", "a", 1)
 	for _, ps := range []*Partitions{ps, later} {
 		comesTo(t, ps, "x", last)
-		if got, want := readAll(t, openAfter(t, f, ps, ids[0], nil, "s", "x")), fmt.Sprint("x:", last); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		readsAll(t, openAfter(t, f, ps, ids[0], nil, "s", "x"), fmt.Sprint("x:", last))
 	}
 }
 
@@ -916,9 +901,7 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 	three := f.PublishTo("used", "a", 1)
 	f.RewriteOpening("used")
 	want := fmt.Sprintf("gap:used:unknown x:%d used:%d", two, three)
-	if got := readAll(t, openGroup(t, f, followLog(t, f, -1), Start{After: between}, nil, nil, names...)); got != want {
-		t.Errorf("another life: got %s, want %s", got, want)
-	}
+	readsAll(t, openGroup(t, f, followLog(t, f, -1), Start{After: between}, nil, nil, names...), want)
 }
 
 // publishLarge publishes an event of so many bytes.
@@ -953,9 +936,7 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 			if start := ps.Of("s").Stats().Start; start <= two || start > last {
 				t.Fatalf("the window begins at %d", start)
 			}
-			if got, want := readAll(t, g), fmt.Sprintf("gap:s:unknown s:%d s:closed s:open s:%d s:%d", one, two, three); got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			readsAll(t, g, fmt.Sprintf("gap:s:unknown s:%d s:closed s:open s:%d s:%d", one, two, three))
 		})
 	}
 }
