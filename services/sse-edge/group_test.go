@@ -80,6 +80,14 @@ func (c *client) connects() (states string, resumed bool, id string) {
 	return strings.Join(all, ", "), data.Resumed, e.ID
 }
 
+// receives fails unless the next events are those of some places.
+func (c *client) receives(want string) {
+	c.T.Helper()
+	if got := places(c.T, c.groupEvents(len(strings.Fields(want)))); got != want {
+		c.T.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // changes reads the news that a session is in another state.
 func (c *client) changes(session string, state cursor.MemberState) {
 	c.T.Helper()
@@ -148,17 +156,13 @@ func TestGroup_StreamsMethodsAndCursor(t *testing.T) {
 	}
 	c := subscribe(t, group+"&stream=a&stream=c")
 	c.Next("connect")
-	if got := places(t, c.groupEvents(4)); got != "x/a:1 y/a:2 x/c:5 y/c:6" {
-		t.Errorf("got %s", got)
-	}
+	c.receives("x/a:1 y/a:2 x/c:5 y/c:6")
 	f.store("x", "a", `{"method":"one"}`)
 	f.store("x", "a", `{"method":"two"}`)
 	s.has(t, f.store("y", "a", `{"method":"one"}`))
 	c = subscribe(t, group+"&method=one")
 	c.Next("connect")
-	if got := places(t, c.groupEvents(2)); got != "x/a:7 y/a:9" {
-		t.Errorf("got %s", got)
-	}
+	c.receives("x/a:7 y/a:9")
 	last := f.PublishTo("other", "a", 5)
 	waittest.Until(t, "the cursor is at the end", func() bool {
 		id, err := cursor.ParseGroupID(c.Next("cursor").ID)
@@ -215,9 +219,7 @@ func TestGroup_Trim(t *testing.T) {
 	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonTrimmed || edgetest.SequenceOf(t, g.ResumesAt) != 4 || edgetest.SequenceOf(t, g.Requested) != 2 {
 		t.Errorf("the gap is %+v", g)
 	}
-	if got := places(t, c.groupEvents(2)); got != "s/a:5 s/a:6" {
-		t.Errorf("got %s", got)
-	}
+	c.receives("s/a:5 s/a:6")
 }
 
 // A session that is added begins at its start, and a cut on the way loses and repeats nothing.
@@ -250,17 +252,13 @@ func TestGroup_Added(t *testing.T) {
 	}
 	c = subscribe(t, path+"&from=now", "Last-Event-ID", at)
 	c.Next("connect")
-	if got := places(t, c.groupEvents(1)); got != "x/a:6" {
-		t.Errorf("from now: got %s", got)
-	}
+	c.receives("x/a:6")
 	c = subscribe(t, url+"/v1/events?session=new", "Last-Event-ID", all[3].at) // and x is taken away
 	if _, resumed, _ := c.connects(); !resumed {
 		t.Error("it does not continue without the other")
 	}
 	f.PublishTo("new", "a", 1)
-	if got := places(t, c.groupEvents(1)); got != "new/a:7" {
-		t.Errorf("got %s", got)
-	}
+	c.receives("new/a:7")
 }
 
 // A session that is added where all others are taken away begins at its start.
@@ -499,9 +497,7 @@ func TestGroup_RemovedBeforeTheConnectEvent(t *testing.T) {
 	if _, resumed, _ := c.connects(); !resumed {
 		t.Error("the client does not resume")
 	}
-	if got := places(t, c.groupEvents(4)); got != "s/a:3 s/a:4 x/a:6 x/a:7" {
-		t.Errorf("got %s", got)
-	}
+	c.receives("s/a:3 s/a:4 x/a:6 x/a:7")
 }
 
 // Those who watch see the connection at each of its sessions.

@@ -19,6 +19,7 @@ import (
 	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
+	"rejoin/shared/waittest"
 )
 
 // bridge plays a bridge: what it does with a call is the test's.
@@ -122,6 +123,14 @@ func (b *bridge) make(ctx context.Context, call rpc.Ask) rpc.Answer {
 		b.say(call.Session, call.Stream, true, initialized)
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: []byte(initialized)}
+}
+
+// takesCall has a client call a tool, and returns that once the bridge has it.
+func (b *bridge) takesCall(u *mcpUser, headers ...string) (*client, rpc.Call) {
+	b.f.t.Helper()
+	calls := b.accepts()
+	c := u.follow(u.post(statelessTool, headers...))
+	return c, waittest.Receive(b.f.t, "the bridge has the request", calls)
 }
 
 // sent returns the calls of an action so far.

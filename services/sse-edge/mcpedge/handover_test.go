@@ -55,9 +55,7 @@ func TestHandOver_Drain(t *testing.T) {
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	b.say(call.Session, call.Stream, false, progress(1))
 	c.says(progress(1))
 	stop()
@@ -91,9 +89,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	b := f.bridge()
 	one, stop := f.mcpService(func(c *config) { c.Retry = time.Millisecond })
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
 	if refused := one.subs.Admission.Enter(visit); refused != "" {
 		t.Fatal(refused)
@@ -125,9 +121,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	b, u := newModern(t, limited)
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	id := "7"
 	for i := range mcp.MaxHandOvers {
 		state := c.handsOver(id)
@@ -145,9 +139,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 func TestHandOver_Plain(t *testing.T) {
 	t.Parallel()
 	b, u := newModern(t, func(c *config) { limited(c); c.MCP.StreamMethods = nil })
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	waittest.Receive(t, "the bridge has the request", calls)
+	c, _ := b.takesCall(u)
 	c.handsOver("7")
 }
 
@@ -175,9 +167,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 	large := func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute }
 	one, stop := f.mcpService(large)
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	const n = 12 // more than sockets hold
 	for i := range n {
 		b.say(call.Session, call.Stream, false, fmt.Sprintf(`{"jsonrpc":"2.0","method":"m","params":{"n":%d,"x":%q}}`, i, strings.Repeat("x", 900<<10)))
@@ -226,9 +216,7 @@ func TestHandOver_Refused(t *testing.T) {
 	one, stop := f.mcpService(guard)
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool, alice...))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u, alice...)
 	stop()
 	state := c.handsOver("7")
 	u = u.at(f.mcpEdge(guard))
@@ -283,9 +271,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	b := f.bridge()
 	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
 	u := &mcpUser{t: t, url: url, version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	last := c.primedUntilEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the client comes back after %s", c.Decoder.Retry())

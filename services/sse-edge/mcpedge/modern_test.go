@@ -130,9 +130,7 @@ func TestModern_SlowError(t *testing.T) {
 func TestModern_Stream(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
 		b, u, s := newModernEdge(t, func(c *config) { c.MCP.ResumeStateless = resumes })
-		calls := b.accepts()
-		c := u.follow(u.post(statelessTool))
-		call := waittest.Receive(t, "the bridge has the request", calls)
+		c, call := b.takesCall(u)
 		if resumes {
 			id := c.primed()
 			if name, _, ok := parseSessionEventID(id); !ok || name != call.Session {
@@ -153,9 +151,7 @@ func TestModern_Stream(t *testing.T) {
 func TestModern_ClientGoes(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
 		b, u := newModern(t, func(c *config) { c.MCP.ResumeStateless = resumes })
-		calls := b.accepts()
-		c := u.follow(u.post(statelessTool))
-		call := waittest.Receive(t, "the bridge has the request", calls)
+		c, call := b.takesCall(u)
 		b.say(call.Session, call.Stream, false, progress(1))
 		if resumes {
 			c.primed()
@@ -173,9 +169,7 @@ func TestModern_ClientGoes(t *testing.T) {
 // A client that comes back gets what it missed, and the bridge hears of it at once.
 func TestModern_Resume(t *testing.T) {
 	b, u := newModern(t, resumable)
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	first := c.primed()
 	b.say(call.Session, call.Stream, false, progress(1))
 	second := c.says(progress(1))
@@ -518,9 +512,7 @@ func TestModern_Listen(t *testing.T) {
 
 func TestModern_NotCancelledAfterResponse(t *testing.T) {
 	b, u, s := newModernEdge(t, nil)
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	b.say(call.Session, call.Stream, true, progress(1), result("7"))
 	c.says(progress(1), result("7"))
 	c.WantEnd()
@@ -621,9 +613,7 @@ func TestModern_InsufficientToken(t *testing.T) {
 // 204 would let it wait for its time-out.
 func TestModern_ResumeAfterCancel(t *testing.T) {
 	b, u := newModern(t, resumable)
-	calls := b.accepts()
-	c := u.follow(u.post(statelessTool))
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	c, call := b.takesCall(u)
 	first := c.primed()
 	b.say(call.Session, call.Stream, false, progress(1))
 	second := c.says(progress(1))
