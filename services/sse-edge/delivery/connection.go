@@ -203,24 +203,10 @@ func (c *Connection) due() time.Time {
 	return due
 }
 
-// logBegin writes a debug line about a connection that begins; cursor is where.
-func (c *Connection) logBegin(from Beginning) {
-	s, r := c.of, c.Reader
-	if !s.cfg.Logger.Enabled(c.Request.Ctx, slog.LevelDebug) {
-		return
-	}
-	message := "a subscriber connects"
-	if from.Resumes {
-		message = "a subscriber resumes"
-	}
-	s.cfg.Logger.DebugContext(c.Request.Ctx, message, "session", r.Place.Session, "stream", r.Place.Stream, "cursor", from.Position) //nolint:sloglint // one of two constants
-}
-
-// logEnd writes a debug line about a connection that has ended.
-func (c *Connection) logEnd() {
-	s, r := c.of, c.Reader
-	if s.cfg.Logger.Enabled(c.Request.Ctx, slog.LevelDebug) {
-		s.cfg.Logger.DebugContext(c.Request.Ctx, "a subscriber is gone", "session", r.Place.Session, "stream", r.Place.Stream, "cursor", r.Cursor, "reason", c.reason)
+// log writes a debug line about the connection.
+func (c *Connection) log(message string, cursor uint64, reason string) {
+	if log, at := c.of.cfg.Logger, c.Reader.Place; log.Enabled(c.Request.Ctx, slog.LevelDebug) {
+		log.DebugContext(c.Request.Ctx, message, "session", at.Session, "stream", at.Stream, "cursor", cursor, "reason", reason) //nolint:sloglint // one of few constants
 	}
 }
 
@@ -276,8 +262,4 @@ type Connections struct {
 	workers []*worker
 	next    atomic.Uint64 // counts the connections, to share them out
 	numbers atomic.Uint64 // of those that have begun
-}
-
-func (s *Connections) nextWorker() *worker {
-	return s.workers[s.next.Add(1)%uint64(len(s.workers))]
 }

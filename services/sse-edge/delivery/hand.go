@@ -27,24 +27,24 @@ func (c *Connection) Hand(conn net.Conn, from Beginning) {
 	c.conn = conn
 	s.Metrics.Opened.Inc()
 	s.Metrics.Connections.Inc()
-	w := s.nextWorker()
+	w := s.workers[s.next.Add(1)%uint64(len(s.workers))]
 	c.worker = w
 	s.cfg.Admission.Hold() // before anything can end the connection
 	ctx, cancel := context.WithTimeout(cursor.WithClient(s.cfg.Base, c.Request.Client), openingTimeout)
 	c.raw, c.err = RawOf(conn)
 	c.phase, c.cancel = opening, cancel
-	w.post(c, newsHanded)
+	w.send(func() { w.adopt(c) })
 	go func() {
 		defer cancel()
 		if c.err == nil {
 			c.err = c.open(ctx, from)
 		}
-		w.post(c, newsBack)
+		w.send(func() { w.back(c) })
 	}()
 	go func() { // with a small stack
 		defer s.cfg.Admission.Release()
 		waitUntilGone(c.conn)
-		w.post(c, newsGone)
+		w.send(func() { w.end(c, "gone") })
 	}()
 }
 
@@ -62,7 +62,11 @@ func (c *Connection) open(ctx context.Context, from Beginning) (err error) {
 		from.Position = r.ResumesAt(c.Step)
 	}
 	c.traffic.stood = from.Position
-	c.logBegin(from)
+	message := "a subscriber connects"
+	if from.Resumes {
+		message = "a subscriber resumes"
+	}
+	c.log(message, from.Position, "")
 	out := outbox{chunked: c.Chunked}
 	out.block(c.Format.Opening(ctx, from))
 	c.first = slices.Concat(out.buffers...)

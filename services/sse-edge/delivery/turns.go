@@ -32,12 +32,12 @@ func (c *Connection) WaitTurn(behind bool) {
 
 // Turn gives the connection the messages from now on: after a cursor, if that is known.
 func (c *Connection) Turn(cursor string) {
-	c.worker.send(post{run: func() { c.worker.takeTurn(c, cursor) }})
+	c.Do(func() { c.worker.takeTurn(c, cursor) })
 }
 
 // Rest takes the messages from the connection, and has it send its cursor to rested, which has room.
 func (c *Connection) Rest(rested chan<- string) {
-	c.worker.send(post{run: func() { c.worker.rest(c, rested) }})
+	c.Do(func() { c.worker.rest(c, rested) })
 }
 
 // IsQuiet reports whether another connection receives the messages.

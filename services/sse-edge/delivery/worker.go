@@ -37,7 +37,7 @@ type worker struct {
 
 	mu    sync.Mutex
 	dirty []*chainListener // chains that have changed
-	posts []post
+	posts []func()
 
 	// What follows belongs to the goroutine of run.
 	listeners map[*window.Chain]*chainListener
@@ -50,13 +50,6 @@ type worker struct {
 	watch     stopwatch
 	now       int64 // when it woke up, Unix time in milliseconds
 }
-
-// alwaysReady is a channel that can be received from at any time.
-var alwaysReady = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
 
 // chainListener is one worker's [window.Listener] of one chain: the chain's changes queue it.
 type chainListener struct {
@@ -77,32 +70,14 @@ func (s *chainListener) Wake() {
 	}
 }
 
-// post is news for a worker.
-type post struct {
-	stream *Connection
-	what   news
-	run    func() // with newsRun, which may be about no connection
-}
-
-// news is what a worker hears of.
-type news uint8
-
-const (
-	newsRun    news = iota // the worker calls run
-	newsHanded             // the connection is the worker's from now on: the first post of each
-	newsBack               // it is back from where it had to wait
-	newsGone               // its client has closed the connection
-)
-
 func newWorker(s *Connections) *worker {
 	return &worker{of: s, wake: make(chan struct{}, 1), listeners: map[*window.Chain]*chainListener{}}
 }
 
-func (w *worker) post(c *Connection, what news) { w.send(post{stream: c, what: what}) }
-
-func (w *worker) send(p post) {
+// send has the worker call a function.
+func (w *worker) send(f func()) {
 	w.mu.Lock()
-	w.posts = append(w.posts, p)
+	w.posts = append(w.posts, f)
 	w.mu.Unlock()
 	w.rouse()
 }
@@ -120,17 +95,15 @@ func (w *worker) run(stop <-chan struct{}) {
 	clock := time.NewTimer(0)
 	defer clock.Stop()
 	var dirty []*chainListener
-	var posts []post
+	var posts []func()
 	for {
-		var ready <-chan struct{}
 		if len(w.more) > 0 {
-			ready = alwaysReady
+			w.rouse()
 		} else {
 			w.clear()
 			clock.Reset(w.timers.wait(time.Now()))
 		}
 		select {
-		case <-ready:
 		case <-w.wake:
 		case <-clock.C:
 		case <-stop:
@@ -147,8 +120,8 @@ func (w *worker) run(stop <-chan struct{}) {
 		dirty, w.dirty = w.dirty, dirty[:0]
 		posts, w.posts = w.posts, posts[:0]
 		w.mu.Unlock()
-		for _, p := range posts {
-			w.hear(p)
+		for _, f := range posts {
+			f()
 		}
 		for _, s := range dirty {
 			s.queued.Store(false) // before it is read: a change from now on queues it again
@@ -164,19 +137,6 @@ func (w *worker) run(stop <-chan struct{}) {
 		w.tick(time.Now())
 		clear(dirty)
 		clear(posts)
-	}
-}
-
-func (w *worker) hear(p post) {
-	switch c := p.stream; p.what {
-	case newsHanded:
-		w.adopt(c)
-	case newsBack:
-		w.back(c)
-	case newsGone:
-		w.end(c, "gone")
-	case newsRun:
-		p.run()
 	}
 }
 
@@ -382,7 +342,7 @@ func (w *worker) read(c *Connection) {
 	go func() {
 		defer cancel()
 		c.Step, c.err = c.source.Next(ctx)
-		w.post(c, newsBack)
+		w.send(func() { w.back(c) })
 	}()
 }
 
@@ -424,7 +384,7 @@ func (w *worker) flush(c *Connection, s cursor.Step, n int) {
 		c.err = flush(c.conn, rest, w.of.cfg.WriteTimeout, copied)
 		w.of.Metrics.Blocked.Dec()
 		w.of.Metrics.sentBytes.Add(float64(length))
-		w.post(c, newsBack)
+		w.send(func() { w.back(c) })
 	}()
 }
 
@@ -517,7 +477,7 @@ func (w *worker) unlisten(c *Connection) {
 
 // finish releases what a connection held. It is not used after that.
 func (w *worker) finish(c *Connection) {
-	c.logEnd()
+	c.log("a subscriber is gone", c.Reader.Cursor, c.reason)
 	c.source.Close()
 	c.held.Release()
 	w.of.Metrics.Connections.Dec()
@@ -705,7 +665,7 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 }
 
 // Do has the connection's worker call a function.
-func (c *Connection) Do(f func()) { c.worker.send(post{run: f}) }
+func (c *Connection) Do(f func()) { c.worker.send(f) }
 
 // SendAll sends what the window has after the connection's cursor, and reports whether that was all and the connection
 // still runs. Its worker calls it.

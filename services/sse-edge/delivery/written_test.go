@@ -62,7 +62,7 @@ func (o *oneStep) withGap() cursor.Step {
 
 // back waits for the goroutine that a stream is away in, and takes the stream back after meanwhile.
 func back(w *worker, meanwhile func()) {
-	var posts []post
+	var posts []func()
 	for len(posts) == 0 {
 		<-w.wake
 		w.mu.Lock()
@@ -71,7 +71,7 @@ func back(w *worker, meanwhile func()) {
 	}
 	meanwhile()
 	for _, p := range posts {
-		w.hear(p)
+		p()
 	}
 }
 
