@@ -11,19 +11,9 @@ type Place struct{ Session, Life, Stream string }
 
 // lives is what the window knows of a session's name: which of its lives is the newest.
 type lives struct {
-	session string
-	// life is the newest one, if known, or was that before a roll-back. opened is the sequence of its newest
-	// opening, 0 when the window did not see that. began is that of its first one, 0 when that is unknown and
-	// lies below the window.
-	life          string
-	known         bool
-	opened, began uint64
-	// before is the life that was the newest one before, also when it is forgotten, and beforeBegan its began.
-	before      string
-	beforeBegan uint64
-	// owner and members are those of the newest opening that the window saw.
-	owner   string
-	members []string
+	SessionView // without End and Others. Life stays what it was when a roll-back, or the log, has left known false
+	known       bool
+	opened      uint64 // the sequence of its newest opening, 0 when the window did not see that
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
 }
@@ -31,7 +21,7 @@ type lives struct {
 // isFollowed reports whether the window has a flow of the newest life, which has not ended as far as it
 // knows. After a roll-back that took the opening this is the life that connected readers are in.
 func (n *lives) isFollowed() bool {
-	flow := n.flows[n.life]
+	flow := n.flows[n.Life]
 	return flow != nil && flow.Closed == 0
 }
 
@@ -184,7 +174,7 @@ func (c *Chain) wake() {
 // idle reports whether the window may drop the chain: everything that it says
 // lies before start, where the log is asked anyway.
 func (c *Chain) idle(start uint64) bool {
-	if c.flow == nil && c.Place.Life == c.name.life && c.name.opened >= start {
+	if c.flow == nil && c.Place.Life == c.name.Life && c.name.opened >= start {
 		return false // it knows the opening
 	}
 	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start

@@ -246,12 +246,12 @@ type SessionView struct {
 
 // view returns what is known of a name.
 func (w *Window) view(n *lives) SessionView {
-	v := SessionView{Session: n.session, Life: n.life, Began: n.began, Before: n.before, BeforeBegan: n.beforeBegan, Owner: n.owner, Members: n.members}
-	if flow := n.flows[n.life]; flow != nil {
+	v := n.SessionView
+	if flow := n.flows[n.Life]; flow != nil {
 		v.End = flow.Closed
 	}
 	for life, flow := range n.flows {
-		if life != n.life && flow.length > 0 {
+		if life != n.Life && flow.length > 0 {
 			v.Others = max(v.Others, w.ring.at(flow.last).Sequence)
 		}
 	}

@@ -104,7 +104,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	w.ring.clear()
 	w.controls, w.trails, w.chainBytes, w.newest = nil, nil, 0, w.newest[:0]
 	for _, n := range w.names {
-		n.known, n.opened, n.began = false, 0, 0 // the log may have lost the opening
+		n.known, n.opened, n.Began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
 		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
@@ -282,7 +282,7 @@ func (w *Window) chain(p Place) *Chain {
 		c.name = w.nameOf(p.Session)
 		c.name.flows[p.Life] = c
 		c.streams = map[string]*Chain{}
-		if n := c.name; n.known && n.life != p.Life {
+		if n := c.name; n.known && n.Life != p.Life {
 			c.Closed = n.opened // another life of the name has ended this one
 		}
 		return c
@@ -314,7 +314,7 @@ func (w *Window) drop(c *Chain) {
 	}
 	delete(c.name.flows, c.Place.Life)
 	if len(c.name.flows) == 0 {
-		delete(w.names, c.name.session)
+		delete(w.names, c.name.Session)
 	}
 }
 
@@ -330,7 +330,7 @@ func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	case n == nil:
 		return "", false, whole
 	case n.known:
-		return n.life, true, whole
+		return n.Life, true, whole
 	}
 	_, waited := n.flows[""]
 	return "", false, whole && waited && len(n.flows) == 1 // or there is an end without its opening
@@ -340,7 +340,7 @@ func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 func (w *Window) nameOf(session string) *lives {
 	n := w.names[session]
 	if n == nil {
-		n = &lives{session: session, flows: map[string]*Chain{}}
+		n = &lives{SessionView: SessionView{Session: session}, flows: map[string]*Chain{}}
 		w.names[session] = n
 	}
 	return n
@@ -354,17 +354,17 @@ func (w *Window) live(session, life string, opened uint64) {
 	switch {
 	case n.known && opened <= n.opened:
 		return
-	case n.known && n.opened > 0 && n.life == life: // the opening was written again
+	case n.known && n.opened > 0 && n.Life == life: // the opening was written again
 		n.opened = opened
 		return
 	}
 	if !n.known && life != "" && n.flows[life] == nil {
 		w.giveLife(n.flows[""], life)
 	}
-	if n.life != life && n.life != "" {
-		n.before, n.beforeBegan = n.life, n.began
+	if n.Life != life && n.Life != "" {
+		n.Before, n.BeforeBegan = n.Life, n.Began
 	}
-	n.life, n.known, n.opened, n.began, n.owner, n.members = life, true, opened, opened, "", nil
+	n.Life, n.known, n.opened, n.Began, n.Owner, n.Members = life, true, opened, opened, "", nil
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
 			if flow.Closed == 0 {
@@ -415,12 +415,12 @@ func (w *Window) open(e eventlog.Entry) {
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
 	n, flow := w.names[e.Subject.Session], w.chain(Place{Session: e.Subject.Session, Life: o.Life})
-	if n.life == o.Life { // else the log has named a later one, to which the tail has yet to come
-		if n.owner != o.Owner || !slices.Equal(n.members, o.Members) {
+	if n.Life == o.Life { // else the log has named a later one, to which the tail has yet to come
+		if n.Owner != o.Owner || !slices.Equal(n.Members, o.Members) {
 			wakeAll(flow) // a reader that was refused may read it now
 		}
-		if n.owner, n.members = o.Owner, o.Members; n.began == e.Sequence {
-			n.began = o.Began
+		if n.Owner, n.Members = o.Owner, o.Members; n.Began == e.Sequence {
+			n.Began = o.Began
 		}
 	}
 	w.note(e.Sequence, flow)
@@ -620,9 +620,9 @@ func (w *Window) trim(e eventlog.Entry) {
 		w.note(e.Sequence, c)
 		return
 	}
-	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.life == e.Subject.Life {
-		n.before, n.beforeBegan = n.life, n.began
-		n.life, n.known, n.opened, n.began = "", false, 0, 0 // no later reader belongs to it
+	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.Life == e.Subject.Life {
+		n.Before, n.BeforeBegan = n.Life, n.Began
+		n.Life, n.known, n.opened, n.Began = "", false, 0, 0 // no later reader belongs to it
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
 		c.lose(Loss{Stream: c.Place.Stream, UpTo: missed, Reason: e.Trim.Reason, Certain: c.flow != nil}, w.start)
@@ -660,7 +660,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	defer w.mu.Unlock()
 	n := w.names[p.Session]
 	if p.Life == "" && n != nil && (n.known || n.isFollowed()) {
-		p.Life = n.life // it got a life since the look, or a roll-back took the opening
+		p.Life = n.Life // it got a life since the look, or a roll-back took the opening
 	}
 	if found || p.Life != "" && n != nil && !n.known && n.flows[""] != nil { // a life that readers wait for
 		w.live(p.Session, p.Life, opened)
