@@ -46,7 +46,6 @@ import (
 type attachments struct {
 	edge    string // its ID
 	records *attachRecords
-	logger  *slog.Logger
 	base    context.Context //nolint:containedctx // of the edge
 	work    sync.WaitGroup  // of claims and the like, which end by themselves
 	// claimWithin is how long a client waits for its claim, and cursorWithin for the cursor of a connection at another edge.
@@ -60,8 +59,6 @@ type attachments struct {
 	heard  map[string]time.Time // when other edges were, last
 	// unreleased are where connections stood whose records may not have been released, by the same.
 	unreleased map[string]string
-	// unclaimed says that the newest claim failed, and that it was logged.
-	unclaimed bool
 }
 
 // connection is a stream of a client that may have several.
@@ -133,9 +130,9 @@ const (
 	maxUnreleased = 10_000                 // beyond, records stay until they expire
 )
 
-func newAttachments(base context.Context, records *attachRecords, logger *slog.Logger) *attachments {
+func newAttachments(base context.Context, records *attachRecords) *attachments {
 	return &attachments{
-		edge: rand.Text(), records: records, logger: logger, base: base,
+		edge: rand.Text(), records: records, base: base,
 		claimWithin: claimTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
 		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 		unreleased: map[string]string{},
@@ -215,14 +212,8 @@ func (a *attachments) claim(key string) claim {
 	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
 	before, revision, err := a.records.claim(ctx, key, a.edge)
-	a.mu.Lock()
-	logged := a.unclaimed
-	a.unclaimed = err != nil
-	a.mu.Unlock()
-	if err != nil {
-		if !logged { // clients make as many as they like while NATS is unavailable
-			a.logger.Warn("MCP connections are not known to other edges", "error", err)
-		}
+	if err != nil { // clients make as many as they like while NATS is unavailable
+		a.records.trouble.Note(ctx, "claim", "MCP connections are not known to other edges", slog.Any("error", err))
 		return claim{tried: true}
 	}
 	return claim{true, before, revision}
@@ -503,7 +494,7 @@ func (a *attachments) open(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
 	if err := a.records.open(ctx); err != nil {
-		a.logger.Warn("the attach records are not there yet", "error", err)
+		a.records.trouble.Note(ctx, "open", "the attach records are not there yet", slog.Any("error", err))
 	}
 }
 

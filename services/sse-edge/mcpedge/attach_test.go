@@ -18,6 +18,7 @@ import (
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/logrepeat"
 	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
@@ -606,7 +607,7 @@ func TestAttach_ClaimFails(t *testing.T) {
 func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	a := newAttachments(t.Context(), &attachRecords{}, slog.New(slog.NewTextHandler(&out, nil)))
+	a := newAttachments(t.Context(), &attachRecords{trouble: logrepeat.New(slog.New(slog.NewTextHandler(&out, nil)))})
 	for range 3 {
 		a.claim("s")
 	}

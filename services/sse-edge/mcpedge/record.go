@@ -47,7 +47,7 @@ type attachRecords struct {
 	js       jetstream.JetStream
 	within   time.Duration // bounds each use
 	replicas int
-	trouble  *logrepeat.Log                     // that the bucket cannot be followed, which is tried again soon
+	trouble  *logrepeat.Log                     // that the bucket cannot be used, which is tried again soon
 	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is there
 }
 
