@@ -170,21 +170,16 @@ func (s *Service) Run(ctx context.Context) error {
 		err = <-served
 	}
 	stopServing()
-	if s.front != nil {
-		s.stopFront()
+	if s.front != nil { // its connections end after the server
+		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.WriteTimeout)
+		s.front.Stop(ctx)
+		cancel()
 	}
 	stopSubs()
 	subs.Wait()
 	stopTails()
 	tails.Wait()
 	return err
-}
-
-// stopFront ends the connections in front of the server, which has ended.
-func (s *Service) stopFront() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.WriteTimeout)
-	defer cancel()
-	s.front.Stop(ctx)
 }
 
 // ProgramConfig holds the flags of the program that runs nothing but the edge.

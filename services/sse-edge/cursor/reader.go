@@ -197,7 +197,7 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 			return Step{}, err
 		}
 		r.Fresh = false // from here on the client has a place of its own
-		r.conclude(&s)
+		s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 		return s, nil
 	}
 }
@@ -214,7 +214,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	}
 	r.retag(v)
 	r.take(v, &s)
-	r.conclude(&s)
+	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 	return s, v.Items, true
 }
 
@@ -237,10 +237,6 @@ func (r *Reader) take(v window.View, s *Step) {
 	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
 		r.end = v.Closed
 	}
-}
-
-func (r *Reader) conclude(s *Step) {
-	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 }
 
 func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
