@@ -391,7 +391,7 @@ func TestGroup_BecomesMember(t *testing.T) {
 func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
-	last := f.Publish("a", 1)
+	f.Publish("a", 1)
 	ps := followLog(t, f, 0)
 	admitted := true
 	open := func(from Start) *Group {
@@ -410,7 +410,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	again := open(Start{After: g.ID()})
 	admitted = true
 	f.Reuse("s", "")
-	last = f.Publish("a", 1)
+	last := f.Publish("a", 1)
 	comesTo(t, ps, "s", last)
 	readsAll(t, again, fmt.Sprintf("gap:s:unknown s:open s:%d", last))
 }
@@ -820,7 +820,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
 	f.Publish("a", 2)
-	last := f.PublishTo("x", "a", 1)
+	f.PublishTo("x", "a", 1)
 	ps := followLog(t, f, 0)
 	g := openGroup(t, f, ps, Start{}, nil, nil, "x")
 	readAll(t, g)
@@ -829,7 +829,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	g.lanes[0].position += 3
 	f.Reuse("s", "")
 	next := f.Publish("a", 1)
-	last = f.PublishTo("x", "a", 3)
+	last := f.PublishTo("x", "a", 3)
 	comesTo(t, ps, "s", last)
 	if got, want := readAll(t, g), fmt.Sprintf("s:%d", next); !strings.Contains(got, want) {
 		t.Errorf("got %s without %s", got, want)

@@ -1012,7 +1012,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 		f.Restart()
 		p := followLog(t, f, -1).Of("s")
 		r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{Continues: true, At: 4}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
-		defer r.Close()
+		t.Cleanup(r.Close)
 		var step Step
 		read := make(chan error, 1)
 		go func() {
