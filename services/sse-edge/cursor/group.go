@@ -383,9 +383,9 @@ func (g *Group) ID() string {
 	return string(b)
 }
 
-// Cursor returns the positions as an event ID, moved to the end of the windows where there is nothing
+// CursorID returns the positions as an event ID, moved to the end of the windows where there is nothing
 // in between; empty while something has to be told first, or a client without an ID has yet to be read for.
-func (g *Group) Cursor() string {
+func (g *Group) CursorID() string {
 	if !g.clean() || g.untold() || g.fresh() {
 		return ""
 	}

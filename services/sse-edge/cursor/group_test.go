@@ -671,7 +671,7 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 			ps := followLog(t, f, backfill)
 			var ids []string
 			g := openAfter(t, f, ps, "", &ids, first, second)
-			if id := g.Cursor(); id != "" {
+			if id := g.CursorID(); id != "" {
 				t.Errorf("before the first read, the heartbeat has the ID %s", id)
 			}
 			if got, want := readAll(t, g), fmt.Sprintf("%s:1 %s:2 %s:3 %s:4", first, first, second, second); got != want {
@@ -733,7 +733,7 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
 		t.Errorf("%d events before the gap, %v", len(s.Items), err)
 	}
-	if id := g.Cursor(); id != "" {
+	if id := g.CursorID(); id != "" {
 		t.Errorf("the heartbeat before the gap has the ID %s", id)
 	}
 	want := fmt.Sprintf("gap:%s:rolled_back %s:%d %s:%d %s:%d", second, first, one, second, two-1, second, two)
@@ -748,11 +748,11 @@ func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
 	ps.Of("x").window.Through(last+2, 0)
-	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
+	if id, err := ParseGroupID(g.CursorID()); err != nil || id.At[0].Sequence != last+2 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
 	ps.Of("x").window.Through(last+5, 3)
-	if id, err := ParseGroupID(g.Cursor()); err != nil || id.At[0].Sequence != last+2 {
+	if id, err := ParseGroupID(g.CursorID()); err != nil || id.At[0].Sequence != last+2 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
 }

@@ -716,14 +716,14 @@ func TestPattern_Heartbeat(t *testing.T) {
 	p := ps.Of("other").number
 	last := f.PublishTo("other", "a", 3)
 	comesTo(t, ps, "other", last)
-	id, err := ParseGroupID(g.Cursor())
+	id, err := ParseGroupID(g.CursorID())
 	if err != nil || id.At[p].Sequence != last || len(id.At) != 4 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
 	f.Create("o.1", "")
 	knows(t, ps, "o.1")
 	at := ps.Of("o.1").number
-	if id, err = ParseGroupID(g.Cursor()); err != nil || id.At[at].Sequence >= ps.Of("o.1").Stats().End {
+	if id, err = ParseGroupID(g.CursorID()); err != nil || id.At[at].Sequence >= ps.Of("o.1").Stats().End {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
 	if got := readAll(t, g); got != "o.1:open" {

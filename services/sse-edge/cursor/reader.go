@@ -143,9 +143,9 @@ func (s *Step) Gap() Gap {
 
 // found enters what was read, for the client.
 func (r *Reader) found(s *Step, items []window.Item) {
-	s.Found(items)
+	s.Items = items
 	if n := len(items); n > 0 {
-		r.sent = items[n-1].Sequence
+		s.First, r.sent = items[0].Sequence, items[n-1].Sequence
 	}
 }
 
@@ -153,14 +153,6 @@ func (r *Reader) found(s *Step, items []window.Item) {
 func (r *Reader) unsent() {
 	if r.sent > r.Cursor {
 		r.sent = 0 // which one before it was the newest is not known any more
-	}
-}
-
-// Found enters what was read.
-func (s *Step) Found(items []window.Item) {
-	s.Items = items
-	if len(items) > 0 {
-		s.First = items[0].Sequence
 	}
 }
 
@@ -428,6 +420,14 @@ func (r *Reader) Key() *window.Chain { return r.Chain }
 
 // Follows reports whether the reader's place is of a session.
 func (r *Reader) Follows(session string) bool { return r.Place.Session == session }
+
+// CursorID returns the cursor as an event ID; empty while a gap is to be told first.
+func (r *Reader) CursorID() string {
+	if len(r.Pending) > 0 {
+		return ""
+	}
+	return r.ID(r.Cursor)
+}
 
 // At returns the cursor.
 func (r *Reader) At(string) uint64 { return r.Cursor }

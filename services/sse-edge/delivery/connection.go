@@ -45,6 +45,8 @@ type Source interface {
 	Follows(session string) bool
 	// At returns up to which sequence a session's events were sent.
 	At(session string) uint64
+	// CursorID returns the cursor as an event ID; empty while a gap is to be told first.
+	CursorID() string
 	Listen(l window.Listener)
 	Unlisten(l window.Listener)
 	// Quick and Next read what follows, Quick without a wait.

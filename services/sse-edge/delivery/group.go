@@ -5,13 +5,12 @@ import (
 
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/inspect"
 	"rejoin/shared/sse"
 )
 
 // groupFormat is the format of a connection that follows several sessions.
 type groupFormat struct {
-	*Connection
+	v1Format
 	group *cursor.Group
 }
 
@@ -23,7 +22,7 @@ func NewGroup(s *Connections, g *cursor.Group, by Request, came cursor.Arrival) 
 	if most := int64(g.MaxHold()); most > 0 {
 		c.most = most
 	}
-	f := groupFormat{c, g}
+	f := groupFormat{v1Format{c}, g}
 	c.Format, c.expiring, c.Continues = f, f.expiring, true
 	return c
 }
@@ -36,8 +35,6 @@ func GroupFrame(id string, of *cursor.Member, it *window.Item) []byte {
 }
 
 func (f groupFormat) Kind() string { return "group" }
-
-func (groupFormat) Protocol() inspect.Protocol { return inspect.SSE }
 
 // groupConnect is the data of the first event on a connection of several sessions.
 type groupConnect struct {
@@ -87,16 +84,3 @@ func (f groupFormat) Gaps(s cursor.Step) []byte {
 }
 
 func (groupFormat) Closing(cursor.Step) []byte { return nil }
-
-func (f groupFormat) Heartbeat() []byte {
-	if id := f.group.Cursor(); id != "" {
-		return sse.AppendEvent(nil, id, "cursor", []byte("{}"))
-	}
-	return comment
-}
-
-func (f groupFormat) Farewell() []byte { return Farewell(f.Retry()) }
-
-func (f groupFormat) expiring() []byte {
-	return appendJSON(nil, f.group.Cursor(), "expiring", ExpiringData{f.Expires.UTC()})
-}

@@ -33,9 +33,8 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 			w.Append(messageAt(3*n, at, fmt.Sprintf(`{"n":%d,"method":"m%d"}`, n, n%3)), 0)
 		}
 		r := cursor.InMemory(w, at, 0)
-		v := w.Read(&r.ChainCursor, window.Limits{Events: 100, Bytes: 1 << 20}, nil)
-		s := cursor.Step{Items: v.Items, Ended: rapid.Bool().Draw(t, "ended")}
-		s.Found(v.Items)
+		s, _, _ := r.Quick(nil)
+		s.Ended = rapid.Bool().Draw(t, "ended")
 		methods := rapid.SliceOfN(rapid.SampledFrom([]string{"m0", "m1", "m2"}), 1, 3).Draw(t, "methods")
 		(&Filter{Methods: methods}).show(&s)
 		if rapid.Bool().Draw(t, "gap") {

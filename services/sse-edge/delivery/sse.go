@@ -12,16 +12,38 @@ import (
 	"rejoin/shared/sse"
 )
 
-// sseFormat is the format of /v1.
+// v1Format is what the formats of /v1 have in common.
+type v1Format struct{ *Connection }
+
+func (v1Format) Protocol() inspect.Protocol { return inspect.SSE }
+
+// Heartbeat moves the client's cursor, but never over a gap that it has not been
+// told of yet.
+func (f v1Format) Heartbeat() []byte {
+	if id := f.source.CursorID(); id != "" {
+		return sse.AppendEvent(nil, id, "cursor", []byte("{}"))
+	}
+	return comment
+}
+
+func (f v1Format) Farewell() []byte { return Farewell(f.Retry()) }
+
+// expiring tells a client to renew its token, and, unless a gap is still to be told, the
+// place to go on from.
+func (f v1Format) expiring() []byte {
+	return appendJSON(nil, f.source.CursorID(), "expiring", ExpiringData{f.Expires.UTC()})
+}
+
+// sseFormat is the format of one session, or one stream of it.
 type sseFormat struct {
-	*Connection
+	v1Format
 	envelope bool
 }
 
 // NewSSE returns a stream of /v1; an envelope names the stream of each message.
 func NewSSE(s *Connections, r *cursor.Reader, by Request, envelope bool) *Connection {
 	c := NewConnection(s, r, by)
-	f := sseFormat{c, envelope}
+	f := sseFormat{v1Format{c}, envelope}
 	c.Format, c.expiring, c.Continues = f, f.expiring, true
 	return c
 }
@@ -32,8 +54,6 @@ func (f sseFormat) Kind() string {
 	}
 	return "sse"
 }
-
-func (sseFormat) Protocol() inspect.Protocol { return inspect.SSE }
 
 // Opening returns the connect event. A client that receives a gap next keeps the cursor
 // that it came with until then: else a connection that ends before would swallow the gap.
@@ -74,15 +94,6 @@ func (f sseFormat) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	return sse.AppendEvent(b, id, typ, data), room
 }
 
-// Heartbeat moves the client's cursor, but never over a gap that it has not been
-// told of yet.
-func (f sseFormat) Heartbeat() []byte {
-	if len(f.Reader.Pending) > 0 {
-		return comment
-	}
-	return sse.AppendEvent(nil, f.Reader.ID(f.Reader.Cursor), "cursor", []byte("{}"))
-}
-
 // Closing is the last block of a stream or session that has ended with a step.
 func (f sseFormat) Closing(cursor.Step) []byte {
 	r := f.Reader
@@ -103,8 +114,6 @@ func (f sseFormat) Gaps(s cursor.Step) []byte {
 	}
 	return b
 }
-
-func (f sseFormat) Farewell() []byte { return Farewell(f.Retry()) }
 
 // limitRetry is the reconnection time at the end of a response that a proxy would have cut.
 const limitRetry = 100 * time.Millisecond
@@ -132,16 +141,6 @@ func (s *Connections) CutAt(by Request) time.Time {
 type ExpiringData struct {
 	// ExpiresAt is when the stream ends, RFC 3339 in UTC.
 	ExpiresAt time.Time `json:"expiresAt"`
-}
-
-// expiring tells a client to renew its token, and, unless a gap is still to be told, the
-// place to go on from.
-func (f sseFormat) expiring() []byte {
-	id := ""
-	if len(f.Reader.Pending) == 0 {
-		id = f.Reader.ID(f.Reader.Cursor)
-	}
-	return appendJSON(nil, id, "expiring", ExpiringData{f.Expires.UTC()})
 }
 
 // comment keeps a connection alive.

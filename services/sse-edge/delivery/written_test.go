@@ -46,9 +46,9 @@ type oneStep struct {
 }
 
 func (o *oneStep) Quick(memory []window.Item) (cursor.Step, []window.Item, bool) {
-	var s cursor.Step
-	if s.Found(o.items); len(o.items) > 0 {
-		o.Cursor, o.items = o.items[len(o.items)-1].Sequence, nil
+	s := cursor.Step{Items: o.items}
+	if n := len(o.items); n > 0 {
+		s.First, o.Cursor, o.items = o.items[0].Sequence, o.items[n-1].Sequence, nil
 	}
 	return s, memory, true
 }

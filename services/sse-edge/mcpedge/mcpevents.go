@@ -243,10 +243,11 @@ func (f *eventsForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 
 // Heartbeat moves the client's cursor, but never over a gap that it has not been told of yet.
 func (f *eventsForm) Heartbeat() []byte {
-	if len(f.Reader.Pending) > 0 {
+	id := f.Reader.CursorID()
+	if id == "" {
 		return []byte(":\n\n")
 	}
-	return f.notify("heartbeat", map[string]any{"cursor": f.Reader.ID(f.Reader.Cursor)})
+	return f.notify("heartbeat", map[string]any{"cursor": id})
 }
 
 // messageClosed is the error about a stream from which nothing more will come.
