@@ -75,7 +75,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 		return Closed
 	case a.places.Used() >= a.places.Capacity():
 		return "limit"
-	case a.crowded(v):
+	case slices.ContainsFunc(v.Sessions, func(name string) bool { return a.sessions[name] >= a.perSession }):
 		return "session_limit"
 	case a.addresses[v.Address] >= a.perAddress:
 		return "address_limit"
@@ -117,11 +117,6 @@ func (a *Admission) Move(v *Visit, to []string) {
 	add(a.sessions, v.Sessions, -1)
 	add(a.sessions, to, 1)
 	v.Sessions = to
-}
-
-// crowded reports whether a session of a visit has as many as it may have. The caller holds mu.
-func (a *Admission) crowded(v Visit) bool {
-	return slices.ContainsFunc(v.Sessions, func(name string) bool { return a.sessions[name] >= a.perSession })
 }
 
 // note notes a visit's sessions.

@@ -155,7 +155,7 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 		Stream: e.Subject.Stream, Sequence: e.Sequence, Time: e.Time.UnixNano(),
 		Frame: window.AppendFrame(nil, prefix, e.Sequence, e.Type, e.Data), Segment: window.OfLog, FromLog: true,
 	}
-	if r.part.traced && e.Trace.Sampled() {
+	if r.part.of.cfg.Traced && e.Trace.Sampled() {
 		it.Trail = &window.Trail{Publish: e.Trace.Span(), Subject: e.Subject}
 	}
 	return it

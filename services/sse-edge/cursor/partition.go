@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,11 +33,9 @@ type Partition struct {
 	looks    looks
 	backlog  backlog
 	patience patience
-	unsure   atomic.Bool // the tail has found that the log may not end where its leader says
-	logger   *slog.Logger
+	unsure   atomic.Bool                    // the tail has found that the log may not end where its leader says
 	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
 	metrics  *metrics
-	traced   bool // there are traces
 	// again has the tail begin again.
 	again    chan struct{}
 	jumpLook atomic.Pointer[jumpLook] // the newest look after a jump
@@ -70,7 +67,7 @@ func (ps *Partitions) newPartition(number int) *Partition {
 	ctx, end := context.WithCancel(ps.ctx)
 	return &Partition{
 		of: ps, ctx: ctx, end: end,
-		number: number, log: cfg.Log, logger: cfg.Logger, metrics: ps.metrics, traced: cfg.Traced, window: w,
+		number: number, log: cfg.Log, metrics: ps.metrics, window: w,
 		looks:    looks{base: ctx, look: func(ctx context.Context) (eventlog.State, error) { return cfg.Log.LookAfterRead(ctx, number) }, window: w},
 		patience: patience{limit: cfg.Patience},
 		backlog: backlog{
@@ -163,7 +160,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 		p.metrics.skipped.WithLabelValues("json").Inc()
 		e.Valid = false
 	}
-	if !p.traced {
+	if !p.of.cfg.Traced {
 		e.Trace = tracing.Context{}
 	}
 	p.window.Append(e, missed)
@@ -236,7 +233,7 @@ func (p *Partition) lookAfterJump() {
 	p.looks.work.Go(func() {
 		defer p.looking.Store(false)
 		if _, err := p.afterJump(p.ctx, x); err != nil && p.ctx.Err() == nil {
-			p.logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
+			p.of.cfg.Logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 	})
 }
@@ -261,7 +258,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	}
 	common, same, err := p.compare(ctx, *before, state, end)
 	if errors.Is(err, errNoQuorum) && !p.unsure.Swap(true) {
-		p.logger.Warn("the leader of a partition has not heard from most of its servers; its window is served as it is", "partition", p.number, "end", end, "last", state.Last)
+		p.of.cfg.Logger.Warn("the leader of a partition has not heard from most of its servers; its window is served as it is", "partition", p.number, "end", end, "last", state.Last)
 	}
 	if err != nil {
 		return 0, err
@@ -270,7 +267,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 		p.window.GoOn(state)
 		after = end
 	} else {
-		p.logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
+		p.of.cfg.Logger.Warn("the partition was rolled back; the window starts again", "partition", p.number, "from", end, "to", state.Last, "common", common)
 		p.metrics.rollbacks.Inc()
 		p.noteBegin()
 		p.window.Rollback(state, after, start, common)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/auth"
@@ -94,9 +95,9 @@ func TestMCP_ResourceURL(t *testing.T) {
 		{AuthorizationServers: []string{"login"}},
 		{AuthorizationServers: []string{"https://login.example?x"}},
 	} {
-		if c.checkURLs() == nil {
+		if c.Validate(time.Second) == nil {
 			t.Errorf("%q and %q are taken", c.PublicURL, c.AuthorizationServers)
 		}
 	}
-	must.NoError(t, (Config{PublicURL: "http://localhost:8080", AuthorizationServers: []string{"https://login.example/tenant"}}).checkURLs())
+	must.NoError(t, (Config{PublicURL: "http://localhost:8080", AuthorizationServers: []string{"https://login.example/tenant"}}).Validate(time.Second))
 }

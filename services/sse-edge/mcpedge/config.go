@@ -34,11 +34,6 @@ func (c Config) Validate(heartbeat time.Duration) error {
 	if c.Events && heartbeat > maxEventsHeartbeat {
 		return errors.New("--heartbeat must be at most 30s with --mcp-events")
 	}
-	return c.checkURLs()
-}
-
-// checkURLs returns an error about the first URL that is none.
-func (c Config) checkURLs() error {
 	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || !isWeb(u) || c.PublicURL != u.Scheme+"://"+u.Host) {
 		return errors.New("--public-url takes a scheme and a host, such as https://mcp.example")
 	}
