@@ -347,8 +347,10 @@ func (p *Partition) locate(ctx context.Context, at GroupPosition) (position, err
 	if err == nil && at.Tag == partitionTag(state.Origin, state.Generation().ID) {
 		state, err = lookUpTo(ctx, state, at.Sequence, p.look)
 	}
-	origin, gens = state.Origin, state.Generations
-	generation, known = find()
+	if !known { // else the readers find out whether the window is behind
+		origin, gens = state.Origin, state.Generations
+		generation, known = find()
+	}
 	return position{origin, generation, known || event.SamePlace(at.Tag, partitionTag(origin, "")), &state}, err
 }
 

@@ -87,7 +87,10 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 		s.Connections.CountTold(r, step, 0, by) // of its events the client gets none
 		return nil, GoneProblem(step.Gap())
 	}
-	size := pageSize(step)
+	size := pageOverhead
+	for i := range step.Items {
+		size += len(step.Items[i].Frame) + pageOverhead
+	}
 	if !held.Grow(int64(size)) {
 		return nil, web.ErrNoMemory
 	}
@@ -97,15 +100,6 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 
 // pageOverhead is about what an answer has of an event besides its frame.
 const pageOverhead = 200
-
-// pageSize is about what the answer to a poll takes.
-func pageSize(s cursor.Step) int {
-	n := pageOverhead
-	for i := range s.Items {
-		n += len(s.Items[i].Frame) + pageOverhead
-	}
-	return n
-}
 
 // goneEvery is how often a poll that waits looks whether its client is still there.
 const goneEvery = time.Second
