@@ -126,7 +126,7 @@ func (b *bridge) make(ctx context.Context, call rpc.Ask) rpc.Answer {
 }
 
 // takesCall has a client call a tool, and returns that once the bridge has it.
-func (b *bridge) takesCall(u *mcpUser, headers ...string) (*client, rpc.Call) {
+func (b *bridge) takesCall(u *mcpUser, headers ...string) (*client, rpc.Ask) {
 	b.f.t.Helper()
 	calls := b.accepts()
 	c := u.follow(u.post(statelessTool, headers...))
