@@ -124,7 +124,7 @@ func TestServe_InvalidCall(t *testing.T) {
 	}
 }
 
-func FuzzParseCall(f *testing.F) {
+func FuzzParseAsk(f *testing.F) {
 	f.Add(rpc.Subject("s"), `{"action":"post","session":"s","stream":"x","header":{"A":["b"]}}`)
 	f.Add(rpc.OpenSubject, `{"action":"open","session":"s"}`)
 	f.Fuzz(func(t *testing.T, subject, head string) {
