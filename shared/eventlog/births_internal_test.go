@@ -22,7 +22,7 @@ func TestBirths_Forgotten(t *testing.T) {
 	}{
 		"as it is":                     {at, known, true},
 		"another generation":           {at, epoch{generation: "b"}, false},
-		"another connection":           {at, epoch{generation: "a", reconnects: 1}, false},
+		"another connection":           {at, epoch{generation: "a", connection: 1}, false},
 		"another stream":               {event.Subject{Session: "s", Life: "l", Stream: "u"}, known, false},
 		"another life of the session":  {event.Subject{Session: "s", Life: "m", Stream: "t"}, known, false},
 		"a stream of the same letters": {event.Subject{Session: "sl", Stream: "t"}, known, false},

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // syncQueue is how many messages a synchronous subscription holds that are not read yet. It is made
@@ -67,7 +69,8 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 
 // dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection
 // there is and what is published on it: a publisher that is paused in between would publish on the next
-// one, where it overtakes what was lost on this one. It is safe for concurrent use.
+// one, where it overtakes what was lost on this one, and whose server may be in no generation yet. It is safe for
+// concurrent use.
 type dialGuard struct {
 	dial func(network, address string) (net.Conn, error)
 
@@ -80,14 +83,18 @@ type dialGuard struct {
 // that who publishes waits for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
 
-// enter returns the number of the newest connection, and keeps the next one from being made
-// until leave is called; it returns 0 when one is being made.
-func (g *dialGuard) enter() (connection uint64) {
+// enter keeps the next connection from being made until leave is called, unless the one with a number is not the
+// newest any more, or the next one is being made.
+func (g *dialGuard) enter(connection uint64) bool {
 	if g.dialing.Load() {
-		return 0
+		return false
 	}
 	g.publishing.RLock()
-	return g.dialed.Load() + 1
+	if g.dialed.Load() == connection {
+		return true
+	}
+	g.leave()
+	return false
 }
 
 func (g *dialGuard) leave() { g.publishing.RUnlock() }
@@ -117,16 +124,33 @@ func guardDials(o *nats.Options) error {
 	return nil
 }
 
-// hold returns the number of the connection to NATS, and keeps it from being made again until
-// release is called; it returns 0 and no release while it is being made. A connection that is
-// not of [Connect] is only numbered.
-func (l *Log) hold() (connection uint64, release func()) {
-	g, ok := l.nc.Opts.CustomDialer.(*dialGuard)
-	if !ok {
-		return l.nc.Stats().Reconnects + 1, func() {}
+// connection returns the number of the newest connection to NATS. One that is not of [Connect] is numbered when it
+// is made, and [Log.send] does not keep the next one from being made.
+func (l *Log) connection() uint64 {
+	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
+		return g.dialed.Load()
 	}
-	if connection = g.enter(); connection == 0 {
-		return 0, nil
+	return l.nc.Stats().Reconnects
+}
+
+// errAgain is returned when nothing was sent, and [Log.whenReady] is to look again on which connection it may be.
+var errAgain = fmt.Errorf("%w: another connection was made", ErrUnavailable)
+
+// send sends a message for a partition on the connection with a number, and on no other: all that is published
+// alone goes this way. The error is [errAgain] if another one was made, or one of [publishError].
+func (l *Log) send(on uint64, p int, msg *nats.Msg) (jetstream.PubAckFuture, error) {
+	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
+		if !g.enter(on) {
+			return nil, errAgain
+		}
+		defer g.leave()
+	} else if l.connection() != on {
+		return nil, errAgain
 	}
-	return connection, g.leave
+	l.parts[p].sent.Add(size(msg.Data))
+	future, err := l.js.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return nil, publishError(err)
+	}
+	return future, nil
 }

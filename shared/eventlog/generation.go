@@ -169,53 +169,51 @@ func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64
 	return err
 }
 
-// writable waits until something may be stored in a partition, as awaitReady does. Where no janitor has
-// begun a generation, it begins one: with an entry under a subject that the server's run alone has,
-// so that the first to store it decides where the generation starts. The error wraps [ErrUnavailable].
-func (l *Log) writable(ctx context.Context, p int) error {
+// writable waits until something may be stored in a partition, as awaitReady does, and returns the connection for
+// which that holds. Where no janitor has begun a generation, it begins one: with an entry under a subject that the
+// server's run alone has, so that the first to store it decides where the generation starts. The error wraps
+// [ErrUnavailable] or [ErrFull].
+func (l *Log) writable(ctx context.Context, p int) (on uint64, err error) {
 	for {
+		on = l.connection()
 		server, err := l.awaitReady(ctx, p)
 		if err != nil || l.Clustered() {
-			return err
+			return on, err
 		}
 		if state, _ := l.State(p); state.begun(server) {
-			return nil
+			return on, nil
 		}
-		if again, err := l.storeGeneration(ctx, p, server); err != nil || !again {
-			return unavailable(err)
+		if err = l.storeGeneration(ctx, on, p, server); !errors.Is(err, errAgain) {
+			return on, unavailable(err)
 		}
 	}
 }
 
-// storeGeneration stores the entry that the generation of a server's run begins with. again says that
-// another server is connected by now.
-func (l *Log) storeGeneration(ctx context.Context, p int, server string) (again bool, err error) {
+// storeGeneration stores the entry that the generation of a server's run begins with.
+func (l *Log) storeGeneration(ctx context.Context, on uint64, p int, server string) error {
 	release, err := l.parts[p].own(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer release()
-	state, err := l.Look(ctx, p)
-	if err != nil || state.seenOn != server {
-		return true, err
-	}
-	if state.begun(server) {
-		return false, nil
+	if state, err := l.Look(ctx, p); err != nil || state.begun(server) {
+		return err
 	}
 	msg := nats.NewMsg(event.GenerationSubject(p, metadata.GenerationIDOf(server)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
-	if _, err := l.publish(ctx, p, msg); err != nil && !errors.Is(err, ErrConflict) {
-		return false, err
+	if _, err := l.publishOn(ctx, on, p, msg); err != nil && !errors.Is(err, ErrConflict) {
+		return err
 	}
-	state, err = l.Look(ctx, p)
-	return err == nil && state.seenOn != server, err
+	_, err = l.Look(ctx, p)
+	return err
 }
 
 // AwaitGeneration returns when the partition of a session has a generation for the server that is
 // connected, and begins one where no janitor does, as every publish: for those who publish straight to
 // JetStream. Errors wrap [ErrUnavailable] or [ErrFull].
 func (l *Log) AwaitGeneration(ctx context.Context, session string) error {
-	return l.writable(ctx, l.Partition(session))
+	_, err := l.writable(ctx, l.Partition(session))
+	return err
 }
 
 // unavailable is the error of what was to come before an event, which was not sent then.

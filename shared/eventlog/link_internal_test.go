@@ -22,15 +22,15 @@ func TestDialGuard(t *testing.T) {
 		_, err := g.Dial("", "")
 		return err
 	}
-	first := g.enter()
-	if first == 0 || g.enter() != first { // two at a time
-		t.Fatalf("it is connection %d", first)
+	first := g.dialed.Load()
+	if !g.enter(first) || !g.enter(first) { // two at a time
+		t.Fatal("nobody may begin")
 	}
 	if err := dial(); !errors.Is(err, errPublishing) || made != 0 {
 		t.Errorf("%v, %d connections", err, made)
 	}
-	if now := g.enter(); now != 0 {
-		t.Errorf("somebody begins on connection %d", now)
+	if g.enter(first) {
+		t.Error("somebody begins though the next connection is to be made")
 	}
 	g.leave()
 	if err := dial(); !errors.Is(err, errPublishing) {
@@ -40,8 +40,11 @@ func TestDialGuard(t *testing.T) {
 	if err := dial(); err != nil || made != 1 {
 		t.Errorf("%v, %d connections", err, made)
 	}
-	if now := g.enter(); now == 0 || now == first {
-		t.Errorf("it is connection %d, and was %d", now, first)
+	if g.enter(first) {
+		t.Error("somebody begins on the connection before")
+	}
+	if !g.enter(g.dialed.Load()) {
+		t.Error("nobody may begin on the next connection")
 	}
 	g.leave()
 }
@@ -57,9 +60,8 @@ func TestHold_NoReconnect(t *testing.T) {
 		nats.ReconnectHandler(func(*nats.Conn) { connected <- struct{}{} }))
 	must.NoError(t, err)
 	t.Cleanup(nc.Close)
-	l := &Log{nc: nc}
-	first, release := l.hold()
-	if release == nil {
+	g, _ := nc.Opts.CustomDialer.(*dialGuard)
+	if !g.enter(g.dialed.Load()) {
 		t.Fatal("it is not connected")
 	}
 	link.Cut()
@@ -74,13 +76,8 @@ func TestHold_NoReconnect(t *testing.T) {
 			t.Fatal("there is another connection")
 		}
 	}
-	release()
+	g.leave()
 	<-connected
-	next, release := l.hold()
-	if next == first {
-		t.Errorf("it is connection %d again", next)
-	}
-	release()
 }
 
 // createLog creates a log, which the test closes at its end.

@@ -199,14 +199,6 @@ func (l *Log) control(ctx context.Context, s event.Subject, data []byte) (Ack, e
 // storeAfter stores a control entry if the newest entry under its subject lies at a sequence, or if there is
 // none for 0; otherwise the error wraps [ErrConflict].
 func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint64) (Ack, error) {
-	if err := l.writable(ctx, p); err != nil {
-		return Ack{}, err
-	}
-	ctx, done := natsconn.While(ctx, l.nc)
-	defer done()
-	if err := l.writable(ctx, p); err != nil { // the server may have been restarted in between
-		return Ack{}, err
-	}
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(follows, 10))
 	return l.publish(ctx, p, msg)
 }
@@ -230,7 +222,7 @@ type births struct {
 // epoch is what births are remembered with: those of another one are forgotten.
 type epoch struct {
 	generation string // the ID of the partition's newest generation
-	reconnects uint64 // of the connection to NATS
+	connection uint64 // the number of the connection to NATS
 }
 
 // has reports whether the birth at a subject is known to be stored.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -345,6 +347,29 @@ func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 		must.NoError(t, l.Delete(waittest.Context(t), 0, o.Sequence))
 		mustPublish(t, other, of("s", "t", 0)) // nothing says that it has ended
 	})
+}
+
+// A publisher that gives up takes what it has begun with it: nothing runs on after [Log.Close].
+func TestBirth_PublisherGivesUp(t *testing.T) {
+	_, l := single(t)
+	ctx, giveUp := context.WithCancel(t.Context())
+	var asking atomic.Bool
+	l.AskIndex(func(context.Context, string) (string, error) {
+		asking.Store(true)
+		giveUp()
+		for range 1000 {
+			runtime.Gosched()
+		}
+		asking.Store(false)
+		return "l", nil
+	})
+	if _, err := l.Publish(ctx, of("s", "t", 0)); !errors.Is(err, eventlog.ErrUnavailable) {
+		t.Error(err)
+	}
+	l.Close()
+	if asking.Load() {
+		t.Error("the birth is still being stored")
+	}
 }
 
 // Publishers of a new stream wait for one birth. One that does not know it leaves it at that.

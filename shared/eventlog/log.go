@@ -15,8 +15,7 @@
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
 // A [Log] is safe for concurrent use. It has one goroutine, and in a cluster one for each fence
-// that events wait for; [Log.Close] waits for these. A series in a cluster has one of its own,
-// which ends when nothing waits. A birth is stored in a goroutine for all that need it, which ends with its request.
+// and each series that events wait for; [Log.Close] waits for these.
 package eventlog
 
 import (

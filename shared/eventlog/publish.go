@@ -62,8 +62,8 @@ type Ack struct {
 // the record of the file store.
 const entryOverhead = 256
 
-// size is about what the event takes of its partition.
-func (e Event) size() int64 { return int64(len(e.Data) + entryOverhead) }
+// size is about what data takes of its partition.
+func size(data []byte) int64 { return int64(len(data) + entryOverhead) }
 
 // Publish stores an event and returns when JetStream has acknowledged it. It sends again only
 // what JetStream has refused because another message with the same fence is on its way, which was
@@ -134,30 +134,32 @@ type Publishing struct {
 //
 // Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
 // wraps [ErrUnknown].
-func (l *Log) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
-	p, stored, err := l.prepare(ctx, e)
-	if err != nil || stored != nil {
-		return stored, err
+func (l *Log) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
+	p := l.Partition(e.Session)
+	err = l.whenReady(ctx, p, &e, func(on uint64) (err error) {
+		w, err = l.begin(ctx, on, p, e, e.route(p))
+		return err
+	})
+	if err != nil {
+		return l.storedOr(ctx, p, e, err)
 	}
-	return l.send(ctx, p, e, e.route(p))
+	return w, nil
 }
 
-func (l *Log) send(ctx context.Context, p int, e Event, to route) (*Publishing, error) {
-	l.parts[p].sent.Add(e.size())
-	span := l.trace(ctx, &e, p)
+// begin begins to publish an event on a connection.
+func (l *Log) begin(ctx context.Context, on uint64, p int, e Event, to route) (*Publishing, error) {
+	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
 	if e.Life != "" && l.batches(p) {
-		w := &Publishing{log: l, p: p, span: span}
 		w.queued = &queued{ctx: ctx, event: e, done: make(chan struct{})}
 		l.join(w)
 		return w, nil
 	}
-	future, err := l.js.PublishMsgAsync(e.messageTo(to), jetstream.WithRetryAttempts(0))
-	if err != nil {
-		err = publishError(err)
-		endSpan(span, Ack{}, err)
+	var err error
+	if w.future, err = l.send(on, p, e.messageTo(to)); err != nil {
+		endSpan(w.span, Ack{}, err)
 		return nil, err
 	}
-	return &Publishing{log: l, p: p, future: future, span: span}, nil
+	return w, nil
 }
 
 // batches reports whether a partition is better for atomic batches: without replicas one is written twice.
@@ -166,56 +168,63 @@ func (l *Log) batches(p int) bool {
 	return state.Limits.Replicas > 1
 }
 
-// prepare waits until events may be published to an event's partition, and sees to the birth of its stream.
-// It returns the event as stored if the stream can have no birth any more, and the event was stored before.
-func (l *Log) prepare(ctx context.Context, e Event) (p int, stored *Publishing, err error) {
-	p = l.Partition(e.Session)
+// whenReady waits until an event may be published to its partition, sees to the birth of its stream, and calls do
+// with the connection for which both hold: again, while do returns [errAgain].
+func (l *Log) whenReady(ctx context.Context, p int, e *Event, do func(on uint64) error) error {
 	if len(e.Data) > l.Settings().MaxMessageBytes {
-		return 0, nil, ErrTooLarge
+		return ErrTooLarge
 	}
-	if err = l.writable(ctx, p); err == nil && e.Life != "" && !e.Sole {
-		err = l.ensureBirth(ctx, p, e)
-	}
-	if errors.Is(err, ErrClosed) && e.Key != "" {
-		stored = &Publishing{log: l, p: p, queued: &queued{done: make(chan struct{})}}
-		if stored.queued.ack, err = l.storedBefore(ctx, p, e.message(p), err); err != nil {
-			return p, nil, err
+	for {
+		on, err := l.writable(ctx, p)
+		if err == nil && e.Life != "" && !e.Sole {
+			err = l.ensureBirth(ctx, on, event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth})
 		}
-		close(stored.queued.done)
+		if err == nil {
+			err = do(on)
+		}
+		if !errors.Is(err, errAgain) {
+			return err
+		}
 	}
-	return p, stored, err
 }
 
-// ensureBirth makes sure that the stream of an event has a birth in the partition as it is known
-// now, before the event is stored. Errors are those of [Log.Publish]; [ErrClosed] says that
+// storedOr returns an event as stored that was not begun, if that is because its stream has ended and it was
+// stored before.
+func (l *Log) storedOr(ctx context.Context, p int, e Event, err error) (*Publishing, error) {
+	if !errors.Is(err, ErrClosed) || e.Key == "" {
+		return nil, err
+	}
+	q := &queued{done: make(chan struct{})}
+	close(q.done)
+	if q.ack, err = l.storedBefore(ctx, p, e.message(p), err); err != nil {
+		return nil, err
+	}
+	return &Publishing{log: l, p: p, queued: q}, nil
+}
+
+// ensureBirth makes sure that a stream has a birth in the partition as it is known on a connection, before an event
+// is stored. Of those that need it at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed] says that
 // the session has ended.
-func (l *Log) ensureBirth(ctx context.Context, p int, e Event) error {
-	known := &l.parts[p].births
-	birth := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth}
+func (l *Log) ensureBirth(ctx context.Context, on uint64, birth event.Subject) error {
+	known := &l.parts[birth.Partition].births
 	for {
-		now, own := l.epoch(p), false
+		state, _ := l.State(birth.Partition)
+		now, own := epoch{state.Generation().ID, on}, false
 		if known.has(birth, now) {
 			return nil
 		}
-		stored := known.storing.DoChan(birth.String(), func() (any, error) {
+		_, err, _ := known.storing.Do(birth.String(), func() (any, error) {
 			own = true
-			err := l.publishBirth(ctx, birth)
+			err := l.publishBirth(ctx, on, birth)
 			if err == nil {
 				known.add(birth, now)
 			}
 			return nil, err
 		})
-		select {
-		case r := <-stored:
-			if own || errors.Is(r.Err, ErrClosed) {
-				return r.Err
-			}
-			if r.Err != nil { // another server may be connected by now
-				if err := l.writable(ctx, p); err != nil {
-					return err
-				}
-			}
-		case <-ctx.Done():
+		switch {
+		case own, errors.Is(err, ErrClosed), errors.Is(err, errAgain):
+			return err
+		case ctx.Err() != nil:
 			return fmt.Errorf("%w: the birth of the stream: %w", ErrUnavailable, ctx.Err())
 		}
 	}
@@ -227,7 +236,7 @@ func (l *Log) ensureBirth(ctx context.Context, p int, e Event) error {
 // A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
 // end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
 // copy of the first one says of the stream (see [Log.RemovedAfter]).
-func (l *Log) publishBirth(ctx context.Context, birth event.Subject) error {
+func (l *Log) publishBirth(ctx context.Context, on uint64, birth event.Subject) error {
 	o, err := l.Opening(ctx, birth.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
 		o.Life, err = (*ask)(ctx, birth.Session)
@@ -246,7 +255,7 @@ func (l *Log) publishBirth(ctx context.Context, birth event.Subject) error {
 	}
 	msg := nats.NewMsg(birth.String())
 	setFence(msg, []string{event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal}.String()})
-	_, err = l.publish(ctx, birth.Partition, msg)
+	_, err = l.publishOn(ctx, on, birth.Partition, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
 	}
@@ -263,16 +272,22 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	if w.queued != nil {
 		return w.queued.wait(ctx)
 	}
+	stored, err := await(ctx, w.future)
+	if fenceBusy(err) && pause(ctx) {
+		return w.log.publish(ctx, w.p, w.future.Msg())
+	}
+	return w.log.outcome(ctx, w.p, w.future.Msg(), stored, err)
+}
+
+// await returns JetStream's answer.
+func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAck, error) {
 	select {
-	case ack := <-w.future.Ok():
-		return w.log.ack(w.p, w.future.Msg().Subject, ack)
-	case err := <-w.future.Err():
-		if fenceBusy(err) && pause(ctx) {
-			return w.log.publish(ctx, w.p, w.future.Msg())
-		}
-		return w.log.refused(ctx, w.p, w.future.Msg(), err)
+	case ack := <-future.Ok():
+		return ack, nil
+	case err := <-future.Err():
+		return nil, err
 	case <-ctx.Done():
-		return Ack{}, publishError(ctx.Err())
+		return nil, ctx.Err()
 	}
 }
 
@@ -283,21 +298,39 @@ func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
 	return Ack{Partition: p, Sequence: ack.Sequence, Duplicate: ack.Duplicate}, nil
 }
 
-// publish stores one event and waits for its acknowledgement.
-func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (Ack, error) {
+// publish stores one message and waits for its acknowledgement, once its partition may be published to.
+func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (ack Ack, err error) {
+	err = l.whenReady(ctx, p, &Event{}, func(on uint64) (err error) {
+		ack, err = l.publishOn(ctx, on, p, msg)
+		return err
+	})
+	return ack, err
+}
+
+// publishOn is publish on a connection. The error is [errAgain] when another one was made.
+func (l *Log) publishOn(ctx context.Context, on uint64, p int, msg *nats.Msg) (Ack, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+	}
 	for {
-		ack, err := l.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-		if err == nil {
-			return l.ack(p, msg.Subject, ack)
+		future, err := l.send(on, p, msg)
+		if err != nil {
+			return Ack{}, err
 		}
+		stored, err := await(ctx, future)
 		if !fenceBusy(err) || !pause(ctx) {
-			return l.refused(ctx, p, msg, err)
+			return l.outcome(ctx, p, msg, stored, err)
 		}
 	}
 }
 
-// refused tells what is known of an event whose publish failed.
-func (l *Log) refused(ctx context.Context, p int, msg *nats.Msg, err error) (Ack, error) {
+// outcome tells what is known of a message by JetStream's answer, or by the error that came instead.
+func (l *Log) outcome(ctx context.Context, p int, msg *nats.Msg, stored *jetstream.PubAck, err error) (Ack, error) {
+	if err == nil {
+		return l.ack(p, msg.Subject, stored)
+	}
 	if fenced(err) && msg.Header.Get(jetstream.ExpectedLastSubjSeqSubjHeader) == "" { // it names no fence but its own subject
 		return Ack{}, fmt.Errorf("%w: %w", ErrConflict, err)
 	}

@@ -2,19 +2,26 @@ package eventlog_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/tracing"
 	"rejoin/shared/waittest"
 )
 
@@ -166,6 +173,58 @@ func TestTail_WithoutJanitor(t *testing.T) {
 	}
 	if s := look(t, l); len(s.Generations) != 2 || s.Generation() != want {
 		t.Errorf("the janitor makes generations %+v of it, want %+v at the end", s.Generations, want)
+	}
+}
+
+// meanwhile is a tracer that does something whenever a span begins, in the middle of a publish.
+type meanwhile struct {
+	noop.Tracer
+
+	do func()
+}
+
+func (m meanwhile) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	m.do()
+	return m.Tracer.Start(ctx, name, opts...)
+}
+
+type provider struct {
+	noop.TracerProvider
+
+	tracer trace.Tracer
+}
+
+func (p provider) Tracer(string, ...trace.TracerOption) trace.Tracer { return p.tracer }
+
+// A program is paused right before it sends an event, or the birth of its stream, while the server is restarted
+// and loses what it has stored: nothing is stored before the server's run has a generation, nor an event without
+// the birth of its stream.
+func TestPublish_ServerLosesItsTailMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, publish := range ways {
+		for _, before := range []string{"event", "birth"} {
+			t.Run(name+", "+before, func(t *testing.T) {
+				srv, l := single(t)
+				l.AwaitJanitor(time.Millisecond)
+				older := filepath.Join(t.TempDir(), "older")
+				stop(t, srv, l)
+				copyTree(t, srv.Dir(), older)
+				start(t, srv, l)
+				mustPublish(t, l, of("other", "t", 0))
+				lose := sync.OnceFunc(func() {
+					stop(t, srv, l)
+					copyTree(t, older, srv.Dir())
+					start(t, srv, l)
+				})
+				if before == "event" {
+					l.TraceTo(tracing.New(provider{tracer: meanwhile{do: lose}}))
+				} else {
+					l.AskIndex(func(context.Context, string) (string, error) { lose(); return "l", nil })
+				}
+				must.Value(publish(waittest.Context(t), l, of("s", "t", 0)))(t)
+				wantSubjects(t, l, event.GenerationSubject(0, look(t, l).Generation().ID), "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
+			})
+		}
 	}
 }
 

@@ -43,9 +43,6 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
 	}
-	if err := l.writable(ctx, s.Partition); err != nil {
-		return Ack{}, err
-	}
 	if s.Kind == event.Open || s.Kind == event.End {
 		msg.Header.Set(headerAgain, "1")
 		there, err := l.get(ctx, s.Partition, sequence)
@@ -88,9 +85,6 @@ func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
 // wrap [ErrNotFound]. Only the acting janitor calls it.
 func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
 	if l.Clustered() {
-		if err := l.writable(ctx, p); err != nil {
-			return err
-		}
 		msg := nats.NewMsg(event.FloorSubject(p))
 		msg.Header.Set(headerUpTo, strconv.FormatUint(before-1, 10))
 		if _, err := l.publish(ctx, p, msg); err != nil {

@@ -52,40 +52,55 @@ func (l *Log) Series() *Series { return &Series{log: l} }
 
 // PublishAsync sends the next event, as [Log.PublishAsync] does, whose errors it has. ctx bounds
 // the acknowledgement, and must not end before Wait is called.
-func (s *Series) PublishAsync(ctx context.Context, e Event) (*Publishing, error) {
-	l := s.log
-	p, stored, err := l.prepare(ctx, e)
-	if err != nil || stored != nil {
+func (s *Series) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
+	l, p := s.log, s.log.Partition(e.Session)
+	err = l.whenReady(ctx, p, &e, func(on uint64) (err error) {
+		if l.Clustered() {
+			w, err = s.queue(ctx, p, e)
+		} else {
+			w, err = s.begin(ctx, on, p, e)
+		}
+		return err
+	})
+	if err != nil {
+		w, err = l.storedOr(ctx, p, e, err)
 		s.end(err)
-		return stored, err
 	}
-	if !l.Clustered() {
-		return s.beginSingly(ctx, p, e)
-	}
+	return w, err
+}
+
+// queue has an event stored together with those that wait.
+func (s *Series) queue(ctx context.Context, p int, e Event) (*Publishing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
 		return nil, s.failed
 	}
-	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
+	w := &Publishing{log: s.log, p: p, span: s.log.trace(ctx, &e, p)}
 	w.queued = &queued{giveUp: s.giveUp, ctx: ctx, event: e, done: make(chan struct{})}
 	s.waiting = append(s.waiting, w)
 	if !s.sending {
 		s.sending = true
-		go s.send()
+		s.log.watched.Go(s.send)
 	}
 	return w, nil
 }
 
-// beginSingly begins an event as soon as it would overtake nothing.
-func (s *Series) beginSingly(ctx context.Context, p int, e Event) (*Publishing, error) {
-	release, err := s.enter(ctx, p, e.size())
+// begin begins an event on a connection, if it would overtake nothing. Otherwise it waits, and returns [errAgain].
+func (s *Series) begin(ctx context.Context, on uint64, p int, e Event) (*Publishing, error) {
+	quiet, err := s.enter(on, p, size(e.Data))
 	if err != nil {
-		s.end(err)
 		return nil, err
 	}
-	defer release()
-	w, err := s.log.send(ctx, p, e, s.route(p, e))
+	if quiet != nil {
+		select {
+		case <-quiet:
+			return nil, errAgain
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		}
+	}
+	w, err := s.log.begin(ctx, on, p, e, s.route(p, e))
 	if err != nil {
 		s.answered(err)
 		return nil, err
@@ -108,54 +123,22 @@ type routed struct {
 	sole                  bool
 }
 
-// enter counts one more event as under way, once it would overtake nothing, and keeps the
-// connection from being made again until release is called.
-func (s *Series) enter(ctx context.Context, p int, size int64) (release func(), err error) {
-	for {
-		release, quiet, err := s.tryEnter(p, size)
-		if release != nil || err != nil {
-			return release, err
-		}
-		select {
-		case <-quiet:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
-		}
-		if err := s.log.writable(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// ready is closed.
-var ready = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
-// tryEnter is enter, or returns what has to be waited for.
-func (s *Series) tryEnter(p int, size int64) (release func(), quiet <-chan struct{}, err error) {
-	now, release := s.log.hold()
-	if release == nil {
-		return nil, ready, nil
-	}
+// enter counts one more event as under way, or returns what has to be waited for before it overtakes nothing.
+func (s *Series) enter(on uint64, p int, size int64) (quiet <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.failed != nil:
-		release()
-		return nil, nil, s.failed
-	case s.unanswered > 0 && (s.on != now || s.log.parts[p].mayBeFull(size)):
-		release()
+		return nil, s.failed
+	case s.unanswered > 0 && (s.on != on || s.log.parts[p].mayBeFull(size)):
 		if s.quiet == nil {
 			s.quiet = make(chan struct{})
 		}
-		return nil, s.quiet, nil
+		return s.quiet, nil
 	}
-	s.on = now
+	s.on = on
 	s.unanswered++
-	return release, nil, nil
+	return nil, nil
 }
 
 // answered notes what became of an event that was sent at once.
@@ -271,7 +254,9 @@ func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 }
 
 // ends reports whether what comes after an event with this error is not sent.
-func ends(err error) bool { return err != nil && !errors.Is(err, ErrTooLarge) }
+func ends(err error) bool {
+	return err != nil && !errors.Is(err, ErrTooLarge) && !errors.Is(err, errAgain)
+}
 
 // notSent is what becomes of an event after one that failed. It is known not to be
 // stored, whatever is known of the other.

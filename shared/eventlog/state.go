@@ -162,13 +162,6 @@ func (part *partition) mayBeFull(size int64) bool {
 	return part.sent.Load()+size > part.roomUntil.Load()
 }
 
-// epoch returns what births are remembered with now.
-func (l *Log) epoch(p int) epoch {
-	reconnects := l.nc.Stats().Reconnects
-	state, _ := l.State(p)
-	return epoch{state.Generation().ID, reconnects}
-}
-
 // Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
 // or [ErrNotFound].
 func (l *Log) Look(ctx context.Context, p int) (State, error) {
