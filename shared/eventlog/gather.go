@@ -104,10 +104,7 @@ func dropGivenUp(waiting []*Publishing) (left []*Publishing) {
 
 // storeIndependent stores events of which none depends on another, and sets what became of each.
 func (l *Log) storeIndependent(all []*Publishing) {
-	decided := false
-	if len(all) > 1 {
-		decided, _ = l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)
-	}
+	decided := len(all) > 1 && l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)
 	for _, w := range all {
 		if !decided {
 			w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
@@ -127,15 +124,12 @@ func together(waiting []*Publishing) (now, later []*Publishing) {
 	return waiting[:n:n], waiting[n:]
 }
 
-// errorRepeated is JetStream's error for an atomic batch with an event that it has.
-const errorRepeated jetstream.ErrorCode = 10201
-
-// storeTogether stores events as an atomic batch. Unless decided, JetStream has refused
-// it as a whole, and none is stored; repeated says that it has some of them already.
-func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, repeated bool) {
+// storeTogether stores events as an atomic batch. Unless decided, JetStream has refused it as a whole, for example
+// since it has one of them already, and none is stored.
+func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided bool) {
 	p := all[0].p
 	if !l.batches(p) {
-		return false, false
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout) // the answer may be lost though the connection is not
 	defer cancel()
@@ -145,8 +139,8 @@ func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, re
 	for fenceBusy(err) && pause(ctx) {
 		ack, err = l.publishTogether(ctx, all)
 	}
-	if code := natsconn.Code(err); code != 0 || errors.Is(err, nats.ErrMaxPayload) {
-		return false, code == errorRepeated
+	if natsconn.Code(err) != 0 || errors.Is(err, nats.ErrMaxPayload) {
+		return false
 	}
 	for i, w := range all {
 		if err != nil {
@@ -155,7 +149,7 @@ func (l *Log) storeTogether(ctx context.Context, all []*Publishing) (decided, re
 		}
 		w.queued.ack = Ack{Partition: p, Sequence: ack.Sequence - uint64(len(all)-1-i)} //nolint:gosec // not negative
 	}
-	return true, false
+	return true
 }
 
 // batchAck is JetStream's answer to the last event of an atomic batch.
@@ -208,8 +202,6 @@ const (
 	// 1,000 events.
 	maxTogether      = 500
 	maxTogetherBytes = 1 << 20
-	// maxTries is how often what is left of them is tried at once.
-	maxTries = 3
 )
 
 // The headers of an atomic batch (nats-server's ADR-50).

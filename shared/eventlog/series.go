@@ -218,39 +218,21 @@ func (s *Series) failLocked(err error) {
 	s.waiting = nil
 }
 
-// store stores events of one partition in their order, and sets what became of each. It
-// continues after those alone that are too large.
+// store stores events of one partition in their order, and sets what became of each: together, or, if JetStream
+// refuses that, one after the other. It continues after those alone that are too large.
 func (l *Log) store(all []*Publishing) {
-	together := len(all) > 1
-	for tries := 0; len(all) > 0; tries++ {
-		if together && tries < maxTries {
-			decided, repeated := l.storeTogether(all[0].queued.ctx, all)
-			if decided {
-				return
-			}
-			// A repeated request repeats first what was stored of it.
-			together = repeated
-		}
-		all = l.storeSingly(all, together && tries < maxTries)
+	if len(all) > 1 && l.storeTogether(all[0].queued.ctx, all) {
+		return
 	}
-}
-
-// storeSingly stores events one after the other, while they are duplicates or to the end.
-// It returns what is left.
-func (l *Log) storeSingly(all []*Publishing, duplicates bool) []*Publishing {
 	for i, w := range all {
 		w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
 		if err := w.queued.err; ends(err) {
 			for _, later := range all[i+1:] {
 				later.queued.err = notSent(err)
 			}
-			return nil
-		}
-		if duplicates && !w.queued.ack.Duplicate {
-			return all[i+1:]
+			return
 		}
 	}
-	return nil
 }
 
 // ends reports whether what comes after an event with this error is not sent.
