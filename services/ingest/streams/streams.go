@@ -10,15 +10,16 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sync/errgroup"
 
 	"rejoin/shared/session"
 )
 
 const (
-	// maxHeld bounds the streams in either half of what is known of them: some
-	// 20 MB in all, 40 with the longest names.
-	maxHeld = 1 << 16
+	// maxHeld bounds the sessions and streams that are known, but for the streams of one session, which its own
+	// limit bounds: some 20 MB, 40 with the longest names.
+	maxHeld = 1 << 17
 	// longestIdle is how long a stream counts at most after its last message.
 	longestIdle = 24 * time.Hour
 	// maxAsked is how many streams a look asks for: all with the default limit of 100.
@@ -43,9 +44,9 @@ type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
 
-	mu            sync.Mutex
-	recent, older map[string]*ofSession // by session; older: without a message since recent began
-	held          int                   // streams in recent
+	mu    sync.Mutex
+	known *simplelru.LRU[string, *ofSession] // by session
+	held  int                                // streams of all
 }
 
 // ofSession are the streams of one life of a session.
@@ -62,7 +63,9 @@ type ofStream struct {
 // NewLimit returns a Limit to which no stream is known: most is the limit of a session, retained how
 // long the log retains an event.
 func NewLimit(most func(session.Record) int64, retained func() time.Duration) *Limit {
-	return &Limit{most: most, retained: retained, recent: map[string]*ofSession{}}
+	o := &Limit{most: most, retained: retained}
+	o.known, _ = simplelru.NewLRU(maxHeld, func(_ string, known *ofSession) { o.held -= len(known.streams) }) // fails only without a size
+	return o
 }
 
 // Enter counts a message of a stream, and reports whether it may be the first one that is sent to the
@@ -153,9 +156,6 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 		return false, nil
 	}
 	if !ok {
-		if o.makeRoom(1) {
-			known = o.of(rec) // it is in the older half now
-		}
 		o.held++
 	}
 	begins = !ok || is.beginning > 0
@@ -163,37 +163,24 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 		is.beginning++
 	}
 	known.streams[stream] = is
+	for o.held-len(known.streams)+o.known.Len() > maxHeld {
+		o.known.RemoveOldest()
+	}
 	return begins, nil
 }
 
 // of returns what is known of a session. The caller holds the lock.
 func (o *Limit) of(rec session.Record) *ofSession {
-	known, ok := o.recent[rec.Session]
+	known, ok := o.known.Get(rec.Session)
 	if ok && known.life == rec.Life {
 		return known
 	}
 	if ok {
 		o.held -= len(known.streams)
-	} else if known, ok = o.older[rec.Session]; ok {
-		delete(o.older, rec.Session)
 	}
-	if !ok || known.life != rec.Life {
-		known = &ofSession{rec.Life, map[string]ofStream{}}
-	}
-	o.makeRoom(1 + len(known.streams)) // an empty session takes room as well
-	o.recent[rec.Session] = known
-	o.held += len(known.streams)
+	known = &ofSession{rec.Life, map[string]ofStream{}}
+	o.known.Add(rec.Session, known)
 	return known
-}
-
-// makeRoom makes recent the older half if it has no room for n more, and reports whether it
-// did. A session that is alone stays: its own limit bounds it. The caller holds the lock.
-func (o *Limit) makeRoom(n int) bool {
-	if len(o.recent) <= 1 || o.held+len(o.recent)+n <= maxHeld {
-		return false
-	}
-	o.older, o.recent, o.held = o.recent, map[string]*ofSession{}, 0
-	return true
 }
 
 // Ended forgets a stream that has ended, or all of a session when stream is empty.
@@ -210,13 +197,10 @@ func (o *Limit) Ended(session, stream string) {
 func (o *Limit) change(session string, do func(*ofSession)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if known, ok := o.recent[session]; ok {
+	if known, ok := o.known.Peek(session); ok {
 		before := len(known.streams)
 		do(known)
 		o.held -= before - len(known.streams)
-	}
-	if known, ok := o.older[session]; ok {
-		do(known)
 	}
 }
 
