@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"rejoin/services/ingest/request"
@@ -62,70 +63,51 @@ func Of(err error) *web.Problem {
 	if large, ok := errors.AsType[*request.TooLargeError](err); ok {
 		return web.Wrap(err, web.CodeBodyTooLarge, large.Error())
 	}
-	is := func(target error) bool { return errors.Is(err, target) }
-	switch {
-	case is(event.ErrInvalidName), is(event.ErrInvalidToken):
-		return web.Wrap(err, web.CodeInvalidName, err.Error())
-	case is(event.ErrInvalidJSON):
-		return web.Wrap(err, web.CodeInvalidJSON, err.Error())
-	case is(event.ErrInvalidMessage):
-		return web.Wrap(err, web.CodeInvalidMessage, err.Error())
-	case is(session.ErrRetention), is(session.ErrMessages):
-		return web.Wrap(err, web.CodeInvalidBody, err.Error())
-	case is(event.ErrInvalidType):
-		return web.Wrap(err, web.CodeInvalidHeader, "Event-Type: "+err.Error())
-	case is(event.ErrReservedType):
-		return web.Wrap(err, web.CodeReservedType, err.Error())
-
-	case is(ErrStreamClosed):
-		return web.Wrap(err, web.CodeStreamClosed, earlierAttempt(err))
-	case is(session.ErrClosed):
-		return web.Wrap(err, web.CodeSessionClosed, earlierAttempt(err))
-	case is(streams.ErrTooMany):
-		return web.Wrap(err, web.CodeTooManyStreams, "Close a stream of the session before you begin another one.")
-	case is(session.ErrExists):
-		return web.Wrap(err, web.CodeSessionExists, "")
-	case is(session.ErrNotFound):
-		return web.Wrap(err, web.CodeNotFound, "There is no such session.")
-
-	case is(ErrMember):
-		return web.Wrap(err, web.CodeInsufficientScope, "The session is its owner's to close, and so are its members.")
-	case is(auth.ErrExpired):
-		return web.Wrap(err, web.CodeUnauthorized, "")
-
-	case is(ErrBusy):
-		return web.Wrap(err, web.CodeUnavailable, "Too many requests are under way.")
-	case is(ErrStopping):
-		return web.Wrap(err, web.CodeUnavailable, "This server is stopping.")
-	case is(ErrCloseFailed):
-		return web.Wrap(err, web.CodeUnavailable, "The close is not finished; repeat the request to finish it.")
-	case is(ErrOpenedAgain):
-		return web.Wrap(err, web.CodeUnavailable, "The session was closed and opened again in between; the message was not stored.")
-
-	case is(eventlog.ErrTooLarge):
-		return web.Wrap(err, web.CodeBodyTooLarge, "The message and its headers are larger than the log allows.")
-	case is(eventlog.ErrFull):
-		return web.Wrap(err, web.CodeStorageFull, "The event was not stored.")
-	case is(session.ErrUnavailable): // with an unknown outcome too: of an opening, not of an event
-		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached; nothing was stored.")
-	case is(eventlog.ErrUnknown):
-		return web.Wrap(err, web.CodePublishUnknown,
-			"The event may have been stored. Repeat the request with the same Idempotency-Key within two minutes: it is not stored twice then.")
-	case is(eventlog.ErrUnavailable):
-		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached; nothing was stored.")
-	case is(context.DeadlineExceeded), is(context.Canceled):
-		return web.Wrap(err, web.CodeUnavailable, "")
-	default:
-		return web.AsProblem(err)
+	for _, a := range answers {
+		if !errors.Is(err, a.of) {
+			continue
+		}
+		detail := strings.Replace(a.detail, "%s", err.Error(), 1)
+		if errors.Is(err, ErrRepeated) {
+			detail = "The message was not stored now; an earlier attempt with the same Idempotency-Key may have been stored before the end."
+		}
+		return web.Wrap(err, a.code, detail)
 	}
+	return web.AsProblem(err)
 }
 
-// earlierAttempt returns the detail of an answer to a message whose stream has ended.
-func earlierAttempt(err error) string {
-	if errors.Is(err, ErrRepeated) {
-		return "The message was not stored now; an earlier attempt with the same Idempotency-Key may have been stored before the end."
-	}
-	return ""
+// answers are those to errors without a type of their own. Of several that an error wraps the first one counts.
+var answers = []struct {
+	of     error
+	code   web.Code
+	detail string // %s stands for the error
+}{
+	{event.ErrInvalidName, web.CodeInvalidName, "%s"},
+	{event.ErrInvalidToken, web.CodeInvalidName, "%s"},
+	{event.ErrInvalidJSON, web.CodeInvalidJSON, "%s"},
+	{event.ErrInvalidMessage, web.CodeInvalidMessage, "%s"},
+	{session.ErrRetention, web.CodeInvalidBody, "%s"},
+	{session.ErrMessages, web.CodeInvalidBody, "%s"},
+	{event.ErrInvalidType, web.CodeInvalidHeader, "Event-Type: %s"},
+	{event.ErrReservedType, web.CodeReservedType, "%s"},
+	{ErrStreamClosed, web.CodeStreamClosed, ""},
+	{session.ErrClosed, web.CodeSessionClosed, ""},
+	{streams.ErrTooMany, web.CodeTooManyStreams, "Close a stream of the session before you begin another one."},
+	{session.ErrExists, web.CodeSessionExists, ""},
+	{session.ErrNotFound, web.CodeNotFound, "There is no such session."},
+	{ErrMember, web.CodeInsufficientScope, "The session is its owner's to close, and so are its members."},
+	{auth.ErrExpired, web.CodeUnauthorized, ""},
+	{ErrBusy, web.CodeUnavailable, "Too many requests are under way."},
+	{ErrStopping, web.CodeUnavailable, "This server is stopping."},
+	{ErrCloseFailed, web.CodeUnavailable, "The close is not finished; repeat the request to finish it."},
+	{ErrOpenedAgain, web.CodeUnavailable, "The session was closed and opened again in between; the message was not stored."},
+	{eventlog.ErrTooLarge, web.CodeBodyTooLarge, "The message and its headers are larger than the log allows."},
+	{eventlog.ErrFull, web.CodeStorageFull, "The event was not stored."},
+	{session.ErrUnavailable, web.CodeUnavailable, "The log cannot be reached; nothing was stored."}, // with an unknown outcome too: of an opening, not of an event
+	{eventlog.ErrUnknown, web.CodePublishUnknown, "The event may have been stored. Repeat the request with the same Idempotency-Key within two minutes: it is not stored twice then."},
+	{eventlog.ErrUnavailable, web.CodeUnavailable, "The log cannot be reached; nothing was stored."},
+	{context.DeadlineExceeded, web.CodeUnavailable, ""},
+	{context.Canceled, web.CodeUnavailable, ""},
 }
 
 // RateError is returned when a publisher or a session has as many messages a second as it
