@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"rejoin/services/ingest/request"
 	"rejoin/services/ingest/streams"
 	"rejoin/shared/backend"
+	"rejoin/shared/event"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -50,7 +52,8 @@ type Service struct {
 	streams  *streams.Limit
 	endings  streams.Endings
 	memory   *quota.Pool // that requests and results may take, in bytes
-	ids      *ids
+	// idPrefixes has what the IDs of a place begin with: its tag is two hashes.
+	idPrefixes *lru.Cache[event.Place, string]
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
 	looks                            *web.Limiter[string] // for the ends of a session's streams

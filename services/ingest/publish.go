@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"rejoin/services/ingest/problem"
@@ -211,8 +212,16 @@ func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) st
 		Origin: state.Origin, Generation: generationOf(at.Sequence, state.Generations),
 		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}
-	return s.ids.of(place, at.Sequence)
+	prefix, ok := s.idPrefixes.Get(place)
+	if !ok {
+		prefix = string(event.AppendIDPrefix(nil, place.Stream, place.Tag()))
+		s.idPrefixes.Add(place, prefix)
+	}
+	return prefix + strconv.FormatUint(at.Sequence, 10)
 }
+
+// maxPlaces bounds [Service.idPrefixes]: some 3 MB, 7 with the longest names.
+const maxPlaces = 1 << 13
 
 // generationOf returns the ID of the newest generation that had begun when a
 // sequence was given.

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"rejoin/services/ingest/request"
 	"rejoin/services/ingest/streams"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
+	"rejoin/shared/event"
 	"rejoin/shared/quota"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
@@ -31,6 +33,10 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	idPrefixes, err := lru.New[event.Place, string](maxPlaces)
+	if err != nil {
+		return nil, err
+	}
 	limits := session.NewLimits(cfg.Sessions, b.Sessions.Usage)
 	inflight := quota.NewPool(int64(cfg.MaxInFlight))
 	m := newMetrics(env.Metrics, limits.Share, inflight)
@@ -41,8 +47,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		places:   quota.NewPool(int64(cfg.MaxInFlight)),
 		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
 		bodies:   request.NewArrays(max(runtime.GOMAXPROCS(0)/4, 1)),
-		endings:  streams.NewEndings(),
-		ids:      newIDs(),
+		endings:  streams.NewEndings(), idPrefixes: idPrefixes,
 		memory:   env.Memory,
 		sessions: limits,
 		streams: streams.NewLimit(func(rec session.Record) int64 {
