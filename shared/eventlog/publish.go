@@ -80,26 +80,11 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 }
 
 // message returns what is published for an event.
-func (e Event) message(p int) *nats.Msg { return e.messageTo(e.route(p)) }
-
-// route is what all events of a stream have in common.
-type route struct {
-	subject string
-	fence   []string // nil without a life
-}
-
-func (e Event) route(p int) route {
-	r := route{subject: event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}.String()}
+func (e Event) message(p int) *nats.Msg {
+	subject := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}
+	msg := &nats.Msg{Subject: subject.String(), Header: make(nats.Header, 4), Data: e.Data}
 	if e.Life != "" {
-		r.fence = []string{e.fence(p).String()}
-	}
-	return r
-}
-
-func (e Event) messageTo(to route) *nats.Msg {
-	msg := &nats.Msg{Subject: to.subject, Header: make(nats.Header, 4), Data: e.Data}
-	if to.fence != nil {
-		setFence(msg, to.fence)
+		setFence(msg, e.fence(p))
 	}
 	if e.Type != "" && e.Type != event.DefaultType {
 		msg.Header.Set(HeaderType, e.Type)
@@ -137,7 +122,7 @@ type Publishing struct {
 func (l *Log) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
 	p := l.Partition(e.Session)
 	err = l.whenReady(ctx, p, &e, func(on uint64) (err error) {
-		w, err = l.begin(ctx, on, p, e, e.route(p))
+		w, err = l.begin(ctx, on, p, e)
 		return err
 	})
 	if err != nil {
@@ -147,7 +132,7 @@ func (l *Log) PublishAsync(ctx context.Context, e Event) (w *Publishing, err err
 }
 
 // begin begins to publish an event on a connection.
-func (l *Log) begin(ctx context.Context, on uint64, p int, e Event, to route) (*Publishing, error) {
+func (l *Log) begin(ctx context.Context, on uint64, p int, e Event) (*Publishing, error) {
 	w := &Publishing{log: l, p: p, span: l.trace(ctx, &e, p)}
 	if e.Life != "" && l.batches(p) {
 		w.queued = &queued{ctx: ctx, event: e, done: make(chan struct{})}
@@ -155,7 +140,7 @@ func (l *Log) begin(ctx context.Context, on uint64, p int, e Event, to route) (*
 		return w, nil
 	}
 	var err error
-	if w.future, err = l.send(on, p, e.messageTo(to)); err != nil {
+	if w.future, err = l.send(on, p, e.message(p)); err != nil {
 		endSpan(w.span, Ack{}, err)
 		return nil, err
 	}
@@ -254,7 +239,7 @@ func (l *Log) publishBirth(ctx context.Context, on uint64, birth event.Subject) 
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	msg := nats.NewMsg(birth.String())
-	setFence(msg, []string{event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal}.String()})
+	setFence(msg, event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal})
 	_, err = l.publishOn(ctx, on, birth.Partition, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
@@ -379,9 +364,9 @@ func (e Event) fence(p int) event.Subject {
 	return event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.End}
 }
 
-func setFence(msg *nats.Msg, on []string) {
+func setFence(msg *nats.Msg, on event.Subject) {
 	msg.Header[jetstream.ExpectedLastSubjSeqHeader] = noEntry
-	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = on
+	msg.Header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{on.String()}
 }
 
 // noEntry is the sequence that a subject without an entry has.

@@ -31,9 +31,6 @@ import (
 type Series struct {
 	log *Log
 
-	of routed // what to is for; both belong to who begins events
-	to route
-
 	mu     sync.Mutex
 	failed error // what ended the series
 
@@ -100,27 +97,13 @@ func (s *Series) begin(ctx context.Context, on uint64, p int, e Event) (*Publish
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		}
 	}
-	w, err := s.log.begin(ctx, on, p, e, s.route(p, e))
+	w, err := s.log.begin(ctx, on, p, e)
 	if err != nil {
 		s.answered(err)
 		return nil, err
 	}
 	w.answered = s.answered
 	return w, nil
-}
-
-// route is [Event.route], which is the same for most events of a series.
-func (s *Series) route(p int, e Event) route {
-	if of := (routed{e.Session, e.Life, e.Stream, e.Sole}); s.to.subject == "" || of != s.of {
-		s.of, s.to = of, e.route(p)
-	}
-	return s.to
-}
-
-// routed is what a route depends on.
-type routed struct {
-	session, life, stream string
-	sole                  bool
 }
 
 // enter counts one more event as under way, or returns what has to be waited for before it overtakes nothing.
