@@ -196,7 +196,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case <-a.cfg.Again:
 			return errors.New("it was told to begin again")
 		case <-a.drained:
-			a.ask(ctx)
+			_ = a.ask(ctx, false) // it has not stalled
 			continue
 		case <-a.inbox.filled:
 			if err := a.takeIn(); err != nil {
@@ -219,7 +219,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 				return fmt.Errorf("the partition was rolled back from %d to %d", last, now.Last)
 			}
 		case stalled:
-			if err := a.standstill(ctx, last); err != nil {
+			if err := a.ask(ctx, true); err != nil {
 				return err
 			}
 		case broken != nil && a.log.feed.join(a):
@@ -237,26 +237,23 @@ func (a *attempt) position() uint64 {
 	return a.last
 }
 
-// next returns the entry that follows a sequence, as the leader has it. The error wraps [ErrNotFound] when
-// there is none.
-func (a *attempt) next(ctx context.Context, last uint64) (*jetstream.RawStreamMsg, error) {
+// ask asks the leader what follows the newest entry: nothing that it had when the attempt began, then the tail has
+// caught up, unless it has said so. Of a tail that has stalled an error says that it has to begin again: since the
+// consumer does not deliver what there is, or to catch up with what was stored and removed since.
+func (a *attempt) ask(ctx context.Context, stalled bool) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
-}
-
-// standstill finds out why nothing comes after last: an error says that the tail has to begin again.
-// Otherwise everything after last was removed before it could be sent, and a tail that has not caught
-// up yet has. One that has begins again, and so catches up with what was stored and removed since.
-func (a *attempt) standstill(ctx context.Context, last uint64) error {
-	msg, err := a.next(ctx, last)
+	last := a.position()
+	next, err := a.log.get(ctx, a.p, last+1, jetstream.WithGetMsgSubject(streamSubject(a.p)))
 	switch {
-	case err == nil && a.position() == last:
-		return fmt.Errorf("the consumer stalls at %d before %d", last, msg.Sequence)
-	case !errors.Is(err, ErrNotFound):
-		return nil // that says nothing; the next look asks again
+	case err == nil && stalled && a.position() == last:
+		return fmt.Errorf("the consumer stalls at %d before %d", last, next.Sequence)
+	case err == nil && next.Sequence > a.state.Last, errors.Is(err, ErrNotFound):
+		a.throughFrom(last)
+	default:
+		return nil // it comes, or nothing is known: the next look asks again
 	}
-	if a.throughFrom(last); a.position() == last {
+	if stalled && a.position() == last {
 		return fmt.Errorf("everything after %d was removed before it came", last)
 	}
 	return nil
@@ -303,16 +300,6 @@ func (a *attempt) drain() {
 		return
 	}
 	ring(a.drained)
-}
-
-// ask asks the leader whether anything is to come that it had when the attempt began. If
-// not, the tail has caught up. Else it comes, or the tail is found to stand still.
-func (a *attempt) ask(ctx context.Context) {
-	last := a.position()
-	msg, err := a.next(ctx, last)
-	if errors.Is(err, ErrNotFound) || err == nil && msg.Sequence > a.state.Last {
-		a.throughFrom(last)
-	}
 }
 
 // throughFrom says that the tail has caught up, unless it has gone on or has said so.
