@@ -123,7 +123,7 @@ func (l *Log) adopt(settings Settings) {
 	l.settings.Store(&settings)
 	l.parts = make([]*partition, settings.Partitions)
 	for p := range l.parts {
-		l.parts[p] = &partition{stream: unseen{}, changed: make(chan struct{}), owned: make(chan struct{}, 1)}
+		l.parts[p] = &partition{stream: unseen{}, changed: make(chan struct{}), owned: make(chan struct{}, 1), births: newBirths()}
 	}
 }
 

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -203,46 +202,26 @@ func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint
 	return l.publish(ctx, p, msg)
 }
 
-// maxBirths bounds the streams that are remembered of a partition: some 8 MB.
+// maxBirths bounds the streams that are remembered of a partition: some 10 MB.
 const maxBirths = 1 << 15
 
 // births are the streams of a partition that are known to have a birth in the log, so that a publisher asks for it
 // once for each stream and not for each event. What is forgotten is asked of the log, which costs two requests. A
 // birth stays in the log as long as the life does, but a server that was restarted may have lost it, and the life
-// may be over, and forgotten, after a reconnect: so another epoch makes all of them forgotten.
-// The zero births knows none. It is safe for concurrent use.
+// may be over, and forgotten, after a reconnect: so it is known in one generation and on one connection.
 type births struct {
 	storing singleflight.Group // by subject
-
-	mu    sync.Mutex
-	epoch epoch
-	born  *simplelru.LRU[event.Subject, struct{}] // nil: none
+	known   *lru.Cache[birth, struct{}]
 }
 
-// epoch is what births are remembered with: those of another one are forgotten.
-type epoch struct {
+// birth is where a birth is, and how it came to be known.
+type birth struct {
+	at         event.Subject
 	generation string // the ID of the partition's newest generation
 	connection uint64 // the number of the connection to NATS
 }
 
-// has reports whether the birth at a subject is known to be stored.
-func (b *births) has(birth event.Subject, now epoch) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.born == nil || b.epoch != now {
-		return false
-	}
-	_, has := b.born.Get(birth)
-	return has
-}
-
-// add notes a birth that was stored, or found, in an epoch.
-func (b *births) add(birth event.Subject, of epoch) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.born == nil || b.epoch != of {
-		b.epoch = of
-		b.born, _ = simplelru.NewLRU[event.Subject, struct{}](maxBirths, nil) // fails only without a size
-	}
-	b.born.Add(birth, struct{}{})
+func newBirths() *births {
+	known, _ := lru.New[birth, struct{}](maxBirths) // fails only without a size
+	return &births{known: known}
 }

@@ -190,19 +190,19 @@ func (l *Log) storedOr(ctx context.Context, p int, e Event, err error) (*Publish
 // ensureBirth makes sure that a stream has a birth in the partition as it is known on a connection, before an event
 // is stored. Of those that need it at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed] says that
 // the session has ended.
-func (l *Log) ensureBirth(ctx context.Context, on uint64, birth event.Subject) error {
-	known := &l.parts[birth.Partition].births
+func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) error {
+	births := l.parts[at.Partition].births
 	for {
-		state, _ := l.State(birth.Partition)
-		now, own := epoch{state.Generation().ID, on}, false
-		if known.has(birth, now) {
+		state, _ := l.State(at.Partition)
+		now, own := birth{at, state.Generation().ID, on}, false
+		if _, known := births.known.Get(now); known {
 			return nil
 		}
-		_, err, _ := known.storing.Do(birth.String(), func() (any, error) {
+		_, err, _ := births.storing.Do(at.String(), func() (any, error) {
 			own = true
-			err := l.publishBirth(ctx, on, birth)
+			err := l.publishBirth(ctx, on, at)
 			if err == nil {
-				known.add(birth, now)
+				births.known.Add(now, struct{}{})
 			}
 			return nil, err
 		})

@@ -107,7 +107,7 @@ type partition struct {
 	asked    uint64 // the number of looks that were begun
 	shown    uint64 // the number of the look that state is from
 	changed  chan struct{}
-	births   births
+	births   *births
 	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
 	// the partition is nearly full, by the last look.
 	sent, roomUntil atomic.Int64
