@@ -176,20 +176,14 @@ func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 		if l.converted.Err() != nil {
 			return "", fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(l.converted))
 		}
-		server := l.nc.ConnectedServerId()
+		now := l.connected()
 		part.mu.Lock()
-		ready, changed := part.readyOn == server, part.changed
+		ready, changed := part.isReadyOn(now), part.changed
 		part.mu.Unlock()
-		if !ready {
-			now := l.connected()
-			part.mu.Lock()
-			server, ready = now.id, part.isReadyOn(now)
-			part.mu.Unlock()
+		if now.id != "" && ready {
+			return now.id, nil
 		}
-		if server != "" && ready {
-			return server, nil
-		}
-		if server == "" && l.nc.IsClosed() {
+		if now.id == "" && l.nc.IsClosed() {
 			return "", fmt.Errorf("%w: %w", ErrUnavailable, nats.ErrConnectionClosed)
 		}
 		select {
