@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/logrepeat"
 )
 
 // syncQueue is how many messages a synchronous subscription holds that are not read yet. It is made
@@ -26,7 +29,7 @@ const syncQueue = 4096
 //
 // name is shown by the server's monitoring. opts are applied last.
 func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
-	var last error // reported of the connection since it was made; handlers run one at a time
+	trouble := logrepeat.New(log)
 	base := []nats.Option{
 		nats.Name(name),
 		nats.MaxReconnects(-1),
@@ -44,24 +47,18 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 			}
 		}),
 		nats.ConnectHandler(func(c *nats.Conn) {
-			last = nil
 			log.Info("connected to NATS", "server", c.ConnectedServerName())
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
-			last = nil
 			log.Info("reconnected to NATS", "server", c.ConnectedServerName())
 		}),
-		nats.ErrorHandler(func(c *nats.Conn, s *nats.Subscription, err error) {
+		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
-			switch {
-			case s != nil:
+			if s != nil {
 				subject = s.Subject
-			case errors.Is(err, last) && !c.IsConnected():
-				return // a refused connection is tried up to four times a second
-			default:
-				last = err
 			}
-			log.Warn("NATS reported an error", "error", err, "subject", subject)
+			// A refused connection is tried up to four times a second.
+			trouble.Note(context.Background(), err.Error()+subject, "NATS reported an error", slog.Any("error", err), slog.String("subject", subject))
 		}),
 	}
 	return nats.Connect(url, append(append(base, opts...), guardDials)...)
