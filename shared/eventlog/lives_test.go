@@ -325,17 +325,6 @@ func TestBirth_LostWithTheGeneration(t *testing.T) {
 	wantSubjects(t, l, message, message, message, birth, message)
 }
 
-// The same without a janitor: the first event begins the generation.
-func TestBirth_AgainWithoutAJanitor(t *testing.T) {
-	srv, l := single(t)
-	mustPublish(t, l, of("s", "t", 0))
-	must.NoError(t, l.Delete(waittest.Context(t), 0, 1)) // the birth
-	restart(t, srv, l)
-	mustPublish(t, l, of("s", "t", 1))
-	begun := event.GenerationSubject(0, look(t, l).Generation().ID)
-	wantSubjects(t, l, "mcp.0.s.l.t", begun, "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
-}
-
 // Of a life that ended long ago the log has no seal any more, but an opening that followed.
 func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {

@@ -47,24 +47,6 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 	}
 }
 
-func TestTail_CountsMissed(t *testing.T) {
-	_, l := single(t)
-	publishAll(t, l, "t", 0, 20)
-	for _, s := range []uint64{1, 2, 5, 6, 7, 12, 19, 20} {
-		must.NoError(t, l.Delete(waittest.Context(t), 0, s))
-	}
-	f := follow(t, l, 0, 0)
-	f.wait(t, "caught up", func() bool { return f.through == 20 })
-	if f.missed != 8 || len(f.entries) != 12 {
-		t.Errorf("%d missed, %d entries", f.missed, len(f.entries))
-	}
-	publish(t, l, "s", "t", 21)
-	f.waitLast(t, 21)
-	if f.missed != 8 {
-		t.Errorf("%d missed after another event", f.missed)
-	}
-}
-
 // Everything behind what the client holds is removed while it is being handled:
 // nothing more comes that could say that the tail has caught up.
 func TestTail_RestIsRemovedMeanwhile(t *testing.T) {

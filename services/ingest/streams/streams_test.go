@@ -160,30 +160,7 @@ func TestLimit_Unlimited(t *testing.T) {
 }
 
 // What is known stays bounded, and what is in use stays known.
-func TestMemory_MillionSessions(t *testing.T) {
-	w := world{retained: time.Hour}
-	o := w.streams(2)
-	busy := session.Record{Session: "busy"}
-	for i := range 1_000_000 {
-		rec := session.Record{Session: strconv.Itoa(i / 3)}
-		if _, err := o.Enter(rec, strconv.Itoa(i), noon); (err != nil) != (i%3 == 2) {
-			t.Fatalf("stream %d: %v", i, err)
-		}
-		if i%1000 == 0 {
-			stream := strconv.Itoa(i / 1000)
-			if _, err := o.Enter(busy, stream, noon); (err != nil) != (i > 1000) {
-				t.Fatalf("stream %s of the busy one: %v", stream, err)
-			}
-		}
-		if i%10_000 == 0 {
-			count(t, o)
-		}
-	}
-	count(t, o)
-}
-
-// Sessions that begin more and more streams are bounded too, and the one in use stays known.
-func TestMemory_KnownSessionsGrow(t *testing.T) {
+func TestLimit_Memory(t *testing.T) {
 	const sessions, most = 1000, 200
 	w := world{retained: time.Hour}
 	o := w.streams(most)
@@ -245,15 +222,5 @@ func TestAllocations_KnownStream(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkAKnownStream(b *testing.B) {
-	w := world{retained: time.Hour}
-	o := w.streams(100)
-	rec := session.Record{Session: "s"}
-	b.ReportAllocs()
-	for b.Loop() {
-		must.Value(o.Enter(rec, "t", noon))(b)
 	}
 }
