@@ -79,37 +79,33 @@ func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	in.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "session_closed")
 }
 
-func TestCreateSession_UnknownOutcome(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.create(t, `{"session":"first"}`).got(t, http.StatusCreated)
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	a := s.unacknowledged(t, in, func() answer { return in.create(t, `{"session":"s"}`) })
-	a.expect(t, http.StatusServiceUnavailable, "unavailable")
-	if !strings.Contains(string(a.body), "may have been created") {
-		t.Errorf("the answer says %s", a.body)
-	}
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	in.create(t, `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
-}
-
-func TestPutMembers_UnknownOutcome(t *testing.T) {
+func TestSession_UnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in, alice := s.start(t, guardedConfig(t)), actingFor(t, "alice")
-	in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`).got(t, http.StatusCreated)
-	put := func() answer {
-		return in.as(t, alice, http.MethodPut, "/v1/sessions/s/members", `{"members":["bob"]}`)
+	create := func(session string) answer {
+		return in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`)
 	}
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
-	a := s.unacknowledged(t, in, put)
-	a.expect(t, http.StatusServiceUnavailable, "unavailable")
-	if !strings.Contains(string(a.body), "may have been changed") {
-		t.Errorf("the answer says %s", a.body)
+	create("first").got(t, http.StatusCreated)
+	for _, tt := range []struct {
+		ask   func() answer
+		says  string
+		again int
+	}{
+		{func() answer { return create("s") }, "may have been created", http.StatusConflict},
+		{func() answer {
+			return in.as(t, alice, http.MethodPut, "/v1/sessions/s/members", `{"members":["bob"]}`)
+		}, "may have been changed", http.StatusOK},
+	} {
+		s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+		a := s.unacknowledged(t, in, tt.ask)
+		a.expect(t, http.StatusServiceUnavailable, "unavailable")
+		if !strings.Contains(string(a.body), tt.says) {
+			t.Errorf("the answer says %s", a.body)
+		}
+		s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
+		tt.ask().got(t, tt.again)
 	}
-	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = false })
-	put().got(t, http.StatusOK)
 }
 
 func TestMetrics_EachMoves(t *testing.T) {
