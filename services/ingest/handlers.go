@@ -131,14 +131,9 @@ func readPublish(c *fiber.Ctx) (req publishRequest, err error) {
 	return req, err
 }
 
-// closeSession answers DELETE /v1/sessions/{session}.
-func (s *Service) closeSession(c *fiber.Ctx) error { return s.answerClose(c, false) }
-
-// closeStream answers DELETE /v1/sessions/{session}/streams/{stream}.
-func (s *Service) closeStream(c *fiber.Ctx) error { return s.answerClose(c, true) }
-
-func (s *Service) answerClose(c *fiber.Ctx, ofStream bool) error {
-	req, err := readClose(c, ofStream)
+// answerClose answers DELETE /v1/sessions/{session} and DELETE /v1/sessions/{session}/streams/{stream}.
+func (s *Service) answerClose(c *fiber.Ctx) error {
+	req, err := readClose(c)
 	if err != nil {
 		return problem.Of(err)
 	}
@@ -160,14 +155,14 @@ type closeRequest struct {
 	closer          string      // in whose rate and share it counts
 }
 
-func readClose(c *fiber.Ctx, ofStream bool) (req closeRequest, err error) {
+func readClose(c *fiber.Ctx) (req closeRequest, err error) {
 	if req.session, err = web.Param(c, "session"); err != nil {
 		return req, err
 	}
 	if err := event.CheckSession(req.session); err != nil {
 		return req, fmt.Errorf("session: %w", err)
 	}
-	if ofStream {
+	if c.Params("stream") != "" {
 		if req.stream, err = web.Param(c, "stream"); err != nil {
 			return req, err
 		}

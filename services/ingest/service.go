@@ -78,8 +78,8 @@ func (s *Service) Routes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodPost, Path: "/v1/sessions", Handler: s.cfg.Access.Guard(s.createSession)},
 		{Method: fiber.MethodPut, Path: "/v1/sessions/:session/members", Handler: s.guard(s.putMembers)},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.closeSession), Query: []string{"clear"}},
-		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.closeStream), Query: []string{"clear"}},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session", Handler: s.guard(s.answerClose), Query: []string{"clear"}},
+		{Method: fiber.MethodDelete, Path: "/v1/sessions/:session/streams/:stream", Handler: s.guard(s.answerClose), Query: []string{"clear"}},
 		{Method: fiber.MethodPost, Path: "/v1/sessions/:session/streams/:stream/events", Handler: s.guard(s.postEvents), Query: []string{"results"}},
 	}
 }
