@@ -164,7 +164,11 @@ func (l *Log) whenReady(ctx context.Context, p int, e *Event, do func(on uint64)
 		if err == nil && e.Life != "" && !e.Sole {
 			err = l.ensureBirth(ctx, on, event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth})
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case ctx.Err() != nil: // the term of a janitor ends with its connection
+			err = fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+		default:
 			err = do(on)
 		}
 		if !errors.Is(err, errAgain) {

@@ -171,6 +171,22 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 	return err
 }
 
+// Nothing is sent for somebody whose time is over, such as a janitor whose term has ended with its connection.
+func TestPublish_ContextIsOver(t *testing.T) {
+	_, l := single(t)
+	over, errs := gone(t), map[string]error{}
+	_, errs["OpenSession"] = l.OpenSession(over, eventlog.Opening{Session: "s", Life: "l"})
+	for name, publish := range ways {
+		_, errs[name] = publish(over, l, eventlog.Event{Session: "s", Stream: "t", Data: numbered(0)})
+	}
+	for name, err := range errs {
+		if !errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wantSubjects(t, l)
+}
+
 func TestLog_WithoutServer(t *testing.T) {
 	srv, l := single(t)
 	eventlogtest.Begin(t, l)
