@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -115,7 +117,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 			meta[metadata.KeyServers] = next.Format()
 		}
 		if lost {
-			start, err := l.lostFrom(ctx, p, info, known, looks[len(looks)-1])
+			start, err := l.lostFrom(ctx, p, info, known, looks)
 			if err != nil {
 				return nil, err
 			}
@@ -127,28 +129,83 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 
 // lostFrom returns where the generation of a partition begins of which most servers were restarted together: at the
 // first sequence that may have been given to an entry that was lost, and again to one stored since. known are the
-// servers before, now those after it.
+// servers before, looks those after it.
 //
-// Clients of a server that was not restarted do not wait. They store once a restarted server leads, by whose clock
-// the entries have their times. Under a leader that was not restarted, which may lead for long, the generation begins
-// at the end of the log; also when the entries are not found within half a second, as when an answer takes 25 ms.
-func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known, now cluster.Servers) (uint64, error) {
+// Clients of a server that was not restarted do not wait. They store once a restarted server is back, and the leader
+// may have changed since: the generation begins with the first entry after the last look before that. Where all were
+// restarted, all clients wait, and the newest leader is as far as one has to go back, if it is one of them. Else the
+// generation begins at the end of the log; also when the entries are not found within half a second, as when an
+// answer takes 25 ms.
+func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
-	leader, since := info.Cluster.Leader, info.Cluster.LeaderSince
-	if since == nil || known[leader] == "" || now[leader] == "" || known.Knows(leader, now[leader]) {
+	leader, led := info.Cluster.Leader, info.Cluster.LeaderSince
+	now := looks[len(looks)-1][leader]
+	var from time.Time // by the leader's clock
+	if led != nil && now != "" && known.Awaits(leader, now) {
+		from = *led
+	}
+	restarted, survives := known.Restarted(cluster.Holders(info), looks)
+	if away := l.arrivals.first(restarted); !away.IsZero() && (survives || led == nil) {
+		if back := info.TimeStamp.Add(-time.Since(away)); from.IsZero() || back.Before(from) {
+			from = back
+		}
+	}
+	if from.IsZero() {
 		return end, nil
 	}
 	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
 	defer cancel()
-	from, err := l.SequenceAt(searching, p, *since)
+	first, err := l.SequenceAt(searching, p, from)
 	switch {
 	case err == nil:
-		return min(from, end), nil
+		return min(first, end), nil
 	case searching.Err() != nil:
 		return end, nil // publishers and edges wait for the generation
 	default:
 		return 0, err
 	}
+}
+
+// arrivals are when the servers of a cluster were not there yet. The zero arrivals know of none. It is safe for
+// concurrent use.
+type arrivals struct {
+	mu     sync.Mutex
+	looked time.Time            // when the newest look began
+	before map[string]time.Time // when the last look began that a server was not part of, by its ID; zero: at none
+}
+
+// maxArrivals bounds the servers that are remembered.
+const maxArrivals = 256
+
+// note takes in a look that began at a time.
+func (a *arrivals) note(there cluster.Servers, began time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.before == nil || len(a.before) > maxArrivals {
+		a.before, a.looked = map[string]time.Time{}, time.Time{}
+	}
+	for _, id := range there {
+		if _, known := a.before[id]; !known {
+			a.before[id] = a.looked
+		}
+	}
+	a.looked = began
+}
+
+// first returns when none of some servers was there yet; zero if that is not known.
+func (a *arrivals) first(ids []string) (at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, id := range ids {
+		before := a.before[id]
+		if before.IsZero() {
+			return time.Time{}
+		}
+		if i == 0 || before.Before(at) {
+			at = before
+		}
+	}
+	return at
 }
 
 // SetChecked notes that a janitor has found out what is missing of a partition without an

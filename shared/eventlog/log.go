@@ -61,6 +61,7 @@ type Log struct {
 	server      *natsconn.Server
 	traces      *tracing.Traces
 	gathers     gathers
+	arrivals    arrivals
 	openLife    atomic.Pointer[OpenLife] // nil for none
 	beginWithin time.Duration            // bounds BeginGeneration: lookWithin but in tests
 	awaits      atomic.Int64             // see AwaitJanitor; 0 for the defaults
@@ -122,10 +123,12 @@ func (l *Log) Clustered() bool { return l.server.Clustered() }
 // Servers asks all servers of the cluster who they are, as [cluster.Ping] does. The error wraps
 // [ErrUnavailable].
 func (l *Log) Servers(ctx context.Context, known cluster.Servers) (cluster.Servers, error) {
+	began := time.Now()
 	there, err := cluster.Ping(ctx, l.nc, known)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
+	l.arrivals.note(there, began)
 	return there, nil
 }
 

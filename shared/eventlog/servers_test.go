@@ -165,37 +165,60 @@ func allServers(t *testing.T, l *eventlog.Log) cluster.Servers {
 }
 
 // A client that is connected to the server that was not restarted does not wait. What it stores before the
-// janitor looks may have the sequences of what was lost.
+// janitor looks may have the sequences of what was lost, whichever server stored it and leads by then.
 func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
-	c, l := inCluster(t)
-	l.BeginWithin(waittest.Timeout) // else a search that takes long ends at the end of the log
-	before := allServers(t, l)
-	begin(t, l, before)
-	publishAll(t, l, "t", 0, 3)
-	stays := l.Conn().ConnectedServerName()
-	others := slices.DeleteFunc(slices.Clone(c.Servers), func(s *natstest.Server) bool { return s.Name() == stays })
-	for _, srv := range others {
-		srv.Stop()
-	}
-	for _, srv := range others {
-		srv.Start()
-	}
-	c.WaitCurrent()
-	waittest.NoError(t, func() error { // one that has all it had loses nothing as the leader
-		state, err := l.Look(waittest.Context(t), 0)
-		if err == nil && strings.HasPrefix(state.Leader, stays+"@") {
-			_, err = l.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, time.Second)
-			err = cmp.Or(err, errors.New("it leads"))
-		}
-		return err
-	})
-	leader := look(t, l).Leader
-	first := publish(t, l, "s", "t", 3)
-	publish(t, l, "s", "t", 4)
-	begin(t, l, before, allServers(t, l))
-	state := look(t, l)
-	if begun := state.Generations; len(begun) != 2 || begun[1].Start < first || begun[1].Start > first && state.Leader == leader {
-		t.Errorf("the generations are %v, and the first event after the restart is %d; it was led by %s, and then %s", begun, first, leader, state.Leader)
+	t.Parallel()
+	for name, test := range map[string]struct {
+		replicas int
+		leaders  []int // when the events are stored, and when the janitor looks; server 0 is not restarted
+	}{
+		"a restarted server leads":              {3, []int{1, 1}},
+		"another restarted server leads by now": {3, []int{1, 2}},
+		"the server that stays leads":           {3, []int{0, 0}},
+		"only a restarted server has them":      {1, []int{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := natstest.StartCluster(t)
+			holder, _, _ := strings.Cut(look(t, clustered(t, c, test.replicas)).Leader, "@")
+			servers := slices.Clone(c.Servers)
+			slices.SortStableFunc(servers, func(a, b *natstest.Server) int {
+				return cmp.Compare(strings.Count(a.Name(), holder), strings.Count(b.Name(), holder))
+			})
+			slices.Reverse(servers[1:])
+			l := open(t, servers[0])
+			l.BeginWithin(waittest.Timeout) // else a search that takes long ends at the end of the log
+			before := allServers(t, l)
+			begin(t, l, before)
+			publishAll(t, l, "t", 0, 3)
+			for _, srv := range servers[1:] {
+				srv.Stop()
+			}
+			waittest.Until(t, "one server is left", func() bool { there, _ := l.Servers(waittest.Context(t), nil); return len(there) == 1 })
+			for _, srv := range servers[1:] {
+				srv.Start()
+			}
+			c.WaitCurrent()
+			lead := func(srv *natstest.Server) {
+				t.Helper()
+				waittest.NoError(t, func() error {
+					state, err := l.Look(waittest.Context(t), 0)
+					if leader, _, _ := strings.Cut(state.Leader, "@"); err == nil && leader != srv.Name() {
+						_, err = l.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, srv.Name()), time.Second)
+						err = cmp.Or(err, errors.New(state.Leader+" leads"))
+					}
+					return err
+				})
+			}
+			lead(servers[test.leaders[0]])
+			first := publish(t, l, "s", "t", 3)
+			publish(t, l, "s", "t", 4)
+			lead(servers[test.leaders[1]])
+			begin(t, l, before, allServers(t, l))
+			if begun := look(t, l).Generations; len(begun) != 2 || begun[1].Start != first {
+				t.Errorf("the generations are %v, and the first event after the restart is %d", begun, first)
+			}
+		})
 	}
 }
 

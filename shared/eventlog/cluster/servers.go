@@ -118,6 +118,26 @@ func (s Servers) Compare(holders []string, looks []Servers) (lost bool, next Ser
 	return lost, next
 }
 
+// Restarted returns the IDs that holders of a partition got since the look of its metadata s, and whether one of
+// them was not restarted. There are none unless most were restarted: that some are in doubt is no news.
+func (s Servers) Restarted(holders []string, looks []Servers) (ids []string, survives bool) {
+	restarted := 0
+	for _, there := range s.since(holders, looks) {
+		restarted = 0
+		for _, name := range holders {
+			if there[name] != "" && s.Awaits(name, there[name]) {
+				restarted++
+				ids = append(ids, there[name])
+			}
+		}
+		survives = restarted < there.count(holders)
+	}
+	if 2*restarted <= len(holders) {
+		return nil, survives
+	}
+	return ids, survives
+}
+
 // since returns the looks that are newer than s: those from the newest ones on that agree
 // with s, or the newest one alone. Others have written s perhaps, and it is unknown on which
 // side of it older looks are.
