@@ -1,6 +1,8 @@
 package janitor
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
@@ -247,5 +251,95 @@ func TestSession_NameUsedAgain(t *testing.T) {
 	}
 	if all := r.publish(t, "s", "a", 1); !slices.Equal(r.stored(t, "s", "a"), all) {
 		t.Errorf("%d is not stored", all)
+	}
+}
+
+// backup is a stream as `nats stream backup` has it.
+type backup struct {
+	Config, State json.RawMessage
+	chunks        [][]byte
+}
+
+// call asks JetStream's API.
+func call(t *testing.T, nc *nats.Conn, subject string, request []byte) (answer []byte) {
+	t.Helper()
+	msg := must.Value(nc.Request(subject, request, waittest.Timeout))(t)
+	if bytes.Contains(msg.Data, []byte(`"error"`)) {
+		t.Fatalf("%s: %s", subject, msg.Data)
+	}
+	return msg.Data
+}
+
+func takeBackup(t *testing.T, nc *nats.Conn, stream string) (b backup) {
+	t.Helper()
+	sub := must.Value(nc.SubscribeSync(nc.NewInbox()))(t)
+	must.NoError(t, json.Unmarshal(call(t, nc, "$JS.API.STREAM.SNAPSHOT."+stream, fmt.Appendf(nil, `{"deliver_subject":%q}`, sub.Subject)), &b))
+	for {
+		msg := must.Value(sub.NextMsg(waittest.Timeout))(t)
+		if len(msg.Data) == 0 {
+			must.NoError(t, sub.Unsubscribe())
+			return b
+		}
+		b.chunks = append(b.chunks, msg.Data)
+		_ = msg.Respond(nil) // the last one awaits no answer
+	}
+}
+
+// restore puts the stream back, in the place of the one that is there.
+func (b backup) restore(t *testing.T, nc *nats.Conn, stream string) {
+	t.Helper()
+	call(t, nc, "$JS.API.STREAM.DELETE."+stream, nil)
+	var to struct {
+		DeliverSubject string `json:"deliver_subject"`
+	}
+	must.NoError(t, json.Unmarshal(call(t, nc, "$JS.API.STREAM.RESTORE."+stream, fmt.Appendf(nil, `{"config":%s,"state":%s}`, b.Config, b.State)), &to))
+	for _, chunk := range append(b.chunks, nil) {
+		call(t, nc, to.DeliverSubject, chunk)
+	}
+}
+
+// A partition is put back to a backup while everything runs: JetStream makes the stream anew, with its metadata.
+func TestRestore_PartitionOfARunningServer(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) (*natstest.Server, int){
+		"alone":     func(t *testing.T) (*natstest.Server, int) { return natstest.Start(t), 1 },
+		"clustered": func(t *testing.T) (*natstest.Server, int) { return natstest.StartCluster(t).Servers[0], 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv, replicas := start(t)
+			network, nc := newNetwork(t, srv), srv.Connect()
+			r := beginAt(t, network.url, eventlog.Settings{Partitions: 1, Replicas: replicas}, idle())
+			kept := r.publish(t, "s", "a", 3)
+			js := natstest.JetStream(t, nc)
+			waittest.Until(t, "the janitor has written down which stream it is", func() bool {
+				stream, err := js.Stream(t.Context(), "MCP_0")
+				return err == nil && stream.CachedInfo().Config.Metadata["rejoin.made"] != ""
+			})
+			older := takeBackup(t, nc, "MCP_0")
+			lost := r.publish(t, "s", "a", 3)
+			before := must.Value(r.b.Log.Look(t.Context(), 0))(t)
+			place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
+			network.lose("$JS.API.STREAM.INFO.MCP_0") // or the janitor may create the partition before it is back
+			older.restore(t, nc, "MCP_0")
+			network.lose("")
+			waittest.NoError(t, func() error { // the log may not be read yet
+				ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{}`)})
+				if err == nil && ack.Sequence <= lost[2] {
+					err = fmt.Errorf("the log ends at %d", ack.Sequence)
+				}
+				return err
+			})
+			waittest.NoError(t, func() error {
+				state, err := r.b.Log.Look(t.Context(), 0)
+				for sequence, want := range map[uint64]event.Verdict{kept[1]: event.Good, lost[0]: event.RolledBack, lost[2]: event.RolledBack} {
+					id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: sequence}
+					if got, common := event.Resolve(id, place, state.Generations); got != want || got == event.RolledBack && common < kept[2] {
+						err = errors.Join(err, fmt.Errorf("sequence %d: verdict %d, common %d; generations %v", sequence, got, common, state.Generations))
+					}
+				}
+				return err
+			})
+		})
 	}
 }

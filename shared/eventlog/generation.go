@@ -44,13 +44,15 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		return l.compareServers(ctx, p, looks)
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		if meta[metadata.KeyServer] == at.id {
-			return nil, nil
+		more, err := l.putBack(ctx, p, info, meta)
+		if err != nil || meta[metadata.KeyServer] == at.id {
+			return more, err
 		}
-		more, err := l.begunByEntry(ctx, l.stream(p), p, gens)
+		begun, err := l.begunByEntry(ctx, l.stream(p), p, gens)
 		if err != nil {
 			return nil, err
 		}
+		more = append(begun, more...)
 		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
@@ -90,13 +92,25 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 	return begun, l.refresh(ctx, p)
 }
 
+// putBack notes in a partition's metadata which JetStream stream it is, and returns the generation of one that was
+// put back since, from a backup: it begins with the first entry that was stored there.
+func (l *Log) putBack(ctx context.Context, p int, info *jetstream.StreamInfo, meta map[string]string) ([]event.Generation, error) {
+	is := State{Created: info.Created, made: meta[metadata.KeyMade]}
+	meta[metadata.KeyMade] = metadata.Made(info.Created)
+	if !is.isPutBack() {
+		return nil, nil
+	}
+	from, err := l.SequenceAt(ctx, p, info.Created)
+	return []event.Generation{{ID: metadata.NewGenerationID(), Start: from}}, err
+}
+
 // compareServers is BeginGeneration in a cluster.
 func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers) (bool, error) {
 	if len(looks) == 0 {
 		return false, nil
 	}
 	state, _ := l.State(p)
-	if lost, next := state.servers.Compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) {
+	if lost, next := state.servers.Compare(state.holders, looks); len(state.holders) > 0 && !lost && maps.Equal(next, state.servers) && state.made == metadata.Made(state.Created) {
 		return false, nil
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
@@ -112,6 +126,11 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 		if more, err = l.begunByEntry(ctx, l.stream(p), p, gens); err != nil {
 			return nil, err
 		}
+		begun, err := l.putBack(ctx, p, info, meta)
+		if err != nil {
+			return nil, err
+		}
+		more = append(more, begun...)
 		lost, next := known.Compare(names, looks)
 		if !maps.Equal(next, known) {
 			meta[metadata.KeyServers] = next.Format()

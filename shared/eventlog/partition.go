@@ -328,8 +328,10 @@ func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
 func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) error {
 	part := l.parts[p]
 	part.unwritten = true // also if they cannot be read
-	return l.changeOwned(ctx, p, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
-		if part.unwritten = maps.Equal(cfg.Metadata, created); part.unwritten && last > 0 {
+	return l.changeOwned(ctx, p, func(info *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
+		part.unwritten = maps.Equal(cfg.Metadata, created)
+		cfg.Metadata[metadata.KeyMade] = metadata.Made(info.Created)
+		if part.unwritten && last > 0 {
 			l.log.Warn("a partition that was created again has entries", "partition", p, "last", last)
 			delete(cfg.Metadata, metadata.KeyServer)
 		}

@@ -52,6 +52,7 @@ type State struct {
 	Leader string
 
 	checked metadata.Checked // what a janitor has noted
+	made    string           // when the stream was made that the generations are of; empty if that is not written down
 	server  string           // the server that the newest generation was begun for
 	servers cluster.Servers  // in a cluster, what the janitor has written down
 	holders []string         // in a cluster, the names of the servers that hold it
@@ -78,6 +79,10 @@ func (s State) Checked() bool {
 func (s State) begun(server string) bool {
 	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
 }
+
+// isPutBack reports whether a backup of the partition was restored on a server that runs: this makes a JetStream
+// stream, which has the entries and metadata of the backup.
+func (s State) isPutBack() bool { return s.made != "" && s.made != metadata.Made(s.Created) }
 
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
@@ -299,6 +304,7 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 		Origin:      info.Config.Metadata[metadata.KeyBirth],
 		Generations: gens,
 		checked:     noted,
+		made:        info.Config.Metadata[metadata.KeyMade],
 		Damaged:     noted.Damaged,
 		First:       max(info.State.FirstSeq, 1),
 		Last:        info.State.LastSeq,

@@ -31,14 +31,20 @@ type Generations struct {
 	logger *slog.Logger
 
 	wake chan struct{}
-	done map[int]<-chan struct{} // the end of the term in which a partition of a server that is alone got its own
+	done map[int]beginning // for a server that is alone
+}
+
+// beginning is for which JetStream stream of a partition a generation has begun, and in which term.
+type beginning struct {
+	term    <-chan struct{} // its end
+	created time.Time
 }
 
 // NewGenerations returns one that begins none before Run.
 func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, begun prometheus.Counter, logger *slog.Logger) *Generations {
 	return &Generations{
 		log: log, leases: leases, roster: roster, begun: begun, logger: logger,
-		wake: make(chan struct{}, 1), done: map[int]<-chan struct{}{},
+		wake: make(chan struct{}, 1), done: map[int]beginning{},
 	}
 }
 
@@ -48,7 +54,8 @@ func (g *Generations) Wake() { Ring(g.wake) }
 // Run makes sure, from the beginning of a term, that the partition has a
 // generation for the servers that hold it. Publishing and tails wait up to 3 s for it after
 // a start of the server that they are connected to, so it waits for nothing itself. A term
-// ends with its connection, and so for a server that is alone it need be done only once.
+// ends with its connection, and so for a server that is alone it need be done only once, unless a backup is restored
+// meanwhile.
 func (g *Generations) Run(ctx context.Context) {
 	complained := false
 	for {
@@ -58,16 +65,16 @@ func (g *Generations) Run(ctx context.Context) {
 			g.logger.Warn("cannot begin a generation", "error", err)
 		}
 		complained = err != nil
-		var again <-chan time.Time
+		again := rosterPause
 		if err != nil {
-			again = time.After(generationRetry)
+			again = generationRetry
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-g.wake:
 		case <-seen:
-		case <-again:
+		case <-time.After(again):
 		}
 	}
 }
@@ -77,12 +84,14 @@ func (g *Generations) Run(ctx context.Context) {
 func (g *Generations) beginAll(looks []cluster.Servers) error {
 	var work errgroup.Group
 	var mu sync.Mutex
-	var begun atomic.Int64
+	var count atomic.Int64
 	for p := range g.log.Settings().Partitions {
 		work.Go(func() error {
 			_, err := g.leases.Do(p, func(term context.Context) error {
+				state, _ := g.log.State(p)
+				now := beginning{term.Done(), state.Created}
 				mu.Lock()
-				done := g.done[p] == term.Done() && !g.log.Clustered()
+				done := g.done[p] == now && !g.log.Clustered()
 				mu.Unlock()
 				if err := lease.StillActing(term); err != nil || done {
 					return err
@@ -91,11 +100,11 @@ func (g *Generations) beginAll(looks []cluster.Servers) error {
 				defer cancel()
 				ok, err := g.log.BeginGeneration(ctx, p, looks...)
 				if ok {
-					begun.Add(1)
+					count.Add(1)
 				}
 				if err == nil {
 					mu.Lock()
-					g.done[p] = term.Done()
+					g.done[p] = now
 					mu.Unlock()
 				}
 				return err
@@ -107,9 +116,9 @@ func (g *Generations) beginAll(looks []cluster.Servers) error {
 		})
 	}
 	first := work.Wait()
-	if n := begun.Load(); n > 0 {
+	if n := count.Load(); n > 0 {
 		g.begun.Add(float64(n))
-		g.logger.Info("the server was restarted, or most of those that hold a partition; generations begun", "partitions", n)
+		g.logger.Info("the server was restarted, or most of those that hold a partition, or a backup was restored; generations begun", "partitions", n)
 	}
 	return first
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // prefix begins the keys of all entries that are ours.
@@ -20,6 +21,8 @@ const (
 	KeyBirth = prefix + "birth"
 	// KeyGenerations has its generations: see [FormatGenerations].
 	KeyGenerations = prefix + "generations"
+	// KeyMade has when the JetStream stream was made that the generations are of: see [Made].
+	KeyMade = prefix + "made"
 	// KeyServer has the ID of the server that the newest generation was begun for; none in a cluster.
 	KeyServer = prefix + "server"
 	// KeyServers has the servers of a cluster, as [cluster.Servers.Format] writes them.
@@ -43,6 +46,9 @@ func Foreign(meta map[string]string) map[string]string {
 	maps.DeleteFunc(foreign, func(key, _ string) bool { return strings.HasPrefix(key, "_nats.") })
 	return foreign
 }
+
+// Made formats when a JetStream stream was made.
+func Made(created time.Time) string { return strconv.FormatInt(created.UnixNano(), 10) }
 
 // Checked says that a janitor has found out what is missing of a partition. Files that were
 // damaged are found when their server starts, so what was true of a generation, and of the
