@@ -190,6 +190,23 @@ func TestClock_Jumps(t *testing.T) {
 	r.wantTrimmed(t, "quiet", "a", 0, "")
 }
 
+// Somebody deletes an event while everything runs.
+func TestFollow_EventsDeletedByOthers(t *testing.T) {
+	srv := natstest.StartParallel(t)
+	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerStream: 2}, quick())
+	quiet := r.publish(t, "s", "quiet", 2)
+	r.publish(t, "s", "busy", 5)
+	r.everything(t) // what is trimmed is deleted
+	stream := must.Value(natstest.JetStream(t, srv.Connect()).Stream(t.Context(), "MCP_0"))(t)
+	must.NoError(t, stream.DeleteMsg(t.Context(), quiet[1]))
+	waittest.NoError(t, func() error {
+		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged != quiet[1] {
+			return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
+		}
+		return nil
+	})
+}
+
 // A restarted server reads its blocks again, and one of them may be damaged.
 func TestFollow_MissingEvents(t *testing.T) {
 	srv := natstest.StartParallel(t)

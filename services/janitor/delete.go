@@ -21,7 +21,7 @@ const (
 	// still the one of the ledger.
 	batchSize = 512
 	// inFlight is how many of them are deleted at a time.
-	inFlight = 16
+	inFlight = ledger.InFlight
 )
 
 // Entries are deleted in a fifth of the time, so that publishers do not notice: a server that

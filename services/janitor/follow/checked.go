@@ -51,8 +51,9 @@ func (p *Partition) KeepChecked(ctx context.Context) {
 // the server that leads. The error is ErrMoved when that cannot be told at the moment.
 func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
-	generation, damaged, known := "", uint64(0), false
+	generation, damaged, known, misses := "", uint64(0), false, false
 	p.With(func(l *ledger.Ledger) {
+		misses = p.misses
 		if n := len(l.Generations); n > 0 && l.Exact() && l.Through >= p.tailed.Last && p.compared(state) {
 			generation, damaged, known = l.Generations[n-1].ID, l.Damaged, true
 		}
@@ -60,14 +61,14 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 	switch {
 	case !known || generation != state.Generation().ID:
 		return nil
-	case state.Checked() && damaged <= state.Damaged:
+	case state.Checked() && damaged <= state.Damaged && !misses:
 		return nil
 	case state.Leader == "" && p.Log.Clustered(): // an election is not over
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
-	if state.Leader != "" {
+	if state.Leader != "" || misses {
 		compare := p.listLeader
 		if state.Absent() > maxAbsent {
 			compare = p.CountLeader
@@ -76,6 +77,7 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 		if state, damaged, err = compare(ctx); err != nil {
 			return err
 		}
+		p.With(func(*ledger.Ledger) { p.misses = false })
 	}
 	if err := lease.StillActing(ctx); err != nil {
 		return err
@@ -110,8 +112,8 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 			p.lacking = state.Leader
 		}
 	})
-	if found.N > 0 && !known {
-		p.logger.Warn("the server that leads a partition lacks entries that others have; every stream may have lost events up to the last of them",
+	if found.N > 0 && (!known || state.Leader == "") {
+		p.logger.Warn("the server that leads a partition lacks entries that others have, or somebody has deleted some; every stream may have lost events up to the last of them",
 			"partition", p.Number, "leader", state.Leader, "from", found.From, "to", found.To, "entries", found.N)
 	}
 	return state, damaged, err

@@ -42,6 +42,7 @@ type Partition struct {
 	wake    chan struct{}  // tells follow that a look is wanted
 	again   chan struct{}  // has the tail begin again
 	lacking string         // the leader that was found to lack entries, for its line in the log
+	misses  bool           // the server has fewer entries than it should
 }
 
 // New returns a partition with an empty ledger. It takes turns with others that read the log.
@@ -61,7 +62,7 @@ func (p *Partition) Keep(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ledger.Drop()
-	p.ready, p.tailed, p.lacking = false, eventlog.State{}, ""
+	p.ready, p.tailed, p.lacking, p.misses = false, eventlog.State{}, "", false
 	p.progress()
 }
 
@@ -301,12 +302,15 @@ var ErrMoved = errors.New("the partition is not what it was")
 // Check looks at the server, and calls f with the state and the ledger if that is of the
 // partition and complete. Each change of the log begins with it.
 func (p *Partition) Check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
+	var before ledger.Tally
+	p.With(func(l *ledger.Ledger) { before = l.Tally() })
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		l := p.ledger
 		if !same || !l.Complete || !l.Followed(s, asOf) || !p.compared(s) {
 			return ErrMoved
 		}
 		l.Looked(asOf, s)
+		p.misses = p.misses || l.Misses(s, before)
 		p.progress()
 		f(s, l)
 		return nil

@@ -13,6 +13,24 @@ func (l *Ledger) Has(s eventlog.State, balance uint64) bool {
 	return l.Damaged < l.first && s.First == l.first && s.Events == balance+s.Last
 }
 
+// InFlight is how many entries a janitor deletes at a time: the ledger learns of these together.
+const InFlight = 16
+
+// Tally is what [Ledger.Misses] compares a look with.
+type Tally struct {
+	first, balance uint64
+	deleted        int // at most, of which the ledger does not know yet
+}
+
+// Tally returns what the ledger has before a look.
+func (l *Ledger) Tally() Tally { return Tally{l.first, l.Balance(), min(l.ToDelete(), InFlight)} }
+
+// Misses reports whether a look shows fewer entries than the ledger had before it: somebody else has removed some.
+func (l *Ledger) Misses(s eventlog.State, before Tally) bool {
+	missing := int64(before.balance + s.Last - s.Events) //nolint:gosec // far fewer, and negative at times
+	return l.Exact() && l.Damaged < l.first && s.First == before.first && missing > int64(before.deleted)
+}
+
 // Lacking returns what the ledger has of some sequences, which are in order.
 func (l *Ledger) Lacking(absent []uint64) (d Damage) {
 	if len(absent) == 0 {

@@ -92,13 +92,16 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 			m.catchUp()
 			m.log, same = log, false
 		}
-		before, asOf := m.ledger.Balance(), m.ledger.Through
+		before, tally, asOf := m.ledger.Balance(), m.ledger.Tally(), m.ledger.Through
 		steps("while it is asked")
 		lost := lose(t, log, "lost")
 		_, state, absent := replica(log, lost)
 		steps("while it answers")
 		m.ledger.Looked(asOf, state)
 		whole := m.ledger.Has(state, before)
+		if m.ledger.Misses(state, tally) && len(lost) == 0 && same {
+			t.Fatal("the leader has lost nothing, and misses something")
+		}
 		named := func(seq uint64) bool {
 			return slices.ContainsFunc(log.trims, func(t eventlog.Trim) bool { return contains(t.Removed, seq) })
 		}
