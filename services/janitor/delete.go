@@ -122,7 +122,7 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 	for len(todo) > 0 && err == nil {
 		begun := time.Now()
 		some := todo[:min(inFlight, len(todo))]
-		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, seq) }); err != nil {
+		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, epoch, seq) }); err != nil {
 			break // what it has deleted is deleted again
 		}
 		todo, left = todo[len(some):], left-len(some)
@@ -139,12 +139,15 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 	return left > 0, err
 }
 
-func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, seq uint64) error {
+func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, epoch int, seq uint64) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
-	if now, _ := d.log.State(p.Number); !now.Created.Equal(created) {
-		return follow.ErrMoved // it was created again since the batch was begun
+	state, _ := d.log.State(p.Number)
+	same := state.Created.Equal(created)
+	p.With(func(l *ledger.Ledger) { same = same && l.Epoch == epoch })
+	if !same {
+		return follow.ErrMoved // it was created again, restored or rolled back since the batch was begun
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

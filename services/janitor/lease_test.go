@@ -65,10 +65,11 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 		"in the first batch": func(t *testing.T, r *running) {
 			announce(t, r)
 			var todo []uint64
-			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10) })
+			epoch := 0
+			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10); epoch = l.Epoch })
 			state, _ := r.b.Log.State(0)
 			for _, seq := range todo {
-				must.NoError(t, r.deleter.delete(r.term(t), r.partitions[0], state.Created, seq))
+				must.NoError(t, r.deleter.delete(r.term(t), r.partitions[0], state.Created, epoch, seq))
 			}
 		},
 		"after the first batch": func(t *testing.T, r *running) { remove(t, r, 1) },
@@ -120,7 +121,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	if first.metric(t, "partitions_held") != 0 {
 		t.Error("two hold the lease")
 	}
-	if err := first.deleter.delete(term, p, time.Time{}, all[4]); !errors.Is(err, lease.ErrNotActing) {
+	if err := first.deleter.delete(term, p, time.Time{}, 0, all[4]); !errors.Is(err, lease.ErrNotActing) {
 		t.Errorf("it deletes: %v", err)
 	}
 	if err := first.sweeper.purge(term, p, all[4], ledger.ByAge); !errors.Is(err, lease.ErrNotActing) {
@@ -260,6 +261,8 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	r.publish(t, "s", "a", 5)
 	term, p := r.leases.Acting(0), r.partitions[0]
 	r.announce(t, 0)
+	epoch := func() (epoch int) { p.With(func(l *ledger.Ledger) { epoch = l.Epoch }); return epoch }
+	before := epoch()
 	old := r.recreate(t)
 	var all []uint64
 	for range 2 { // as many as the session may have, so that the new partition has nothing to trim
@@ -267,8 +270,15 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 		must.NoError(t, err)
 		all = append(all, ack.Sequence)
 	}
-	if err := r.deleter.delete(term.Ctx, p, old.Created, all[0]); !errors.Is(err, follow.ErrMoved) {
-		t.Errorf("it deletes: %v", err)
+	waittest.Until(t, "the ledger starts again", func() bool { return epoch() != before })
+	now, _ := r.b.Log.State(0)
+	for what, err := range map[string]error{
+		"seen by the log":    r.deleter.delete(term.Ctx, p, old.Created, epoch(), all[0]),
+		"seen by the ledger": r.deleter.delete(term.Ctx, p, now.Created, before, all[0]),
+	} {
+		if !errors.Is(err, follow.ErrMoved) {
+			t.Errorf("%s: it deletes: %v", what, err)
+		}
 	}
 	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, follow.ErrMoved) {
 		t.Error(err)
