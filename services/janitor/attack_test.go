@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/services/janitor/follow"
 	"rejoin/services/janitor/lease"
@@ -188,6 +189,32 @@ func TestClock_Jumps(t *testing.T) {
 	r.sweepNow(t)
 	r.wantTrimmed(t, "closed", "a", closed[2], eventlog.Trimmed)
 	r.wantTrimmed(t, "quiet", "a", 0, "")
+}
+
+// Somebody gives a partition limits by which JetStream removes entries itself.
+func TestLimits_OfSomebodyElse(t *testing.T) {
+	srv := natstest.StartParallel(t)
+	r := begin(t, srv, eventlog.Settings{Partitions: 1}, quick())
+	js := natstest.JetStream(t, srv.Connect())
+	for what, edit := range map[string]func(*jetstream.StreamConfig){
+		"age":     func(cfg *jetstream.StreamConfig) { cfg.MaxAge = time.Hour },
+		"count":   func(cfg *jetstream.StreamConfig) { cfg.MaxMsgs = 1000 },
+		"subject": func(cfg *jetstream.StreamConfig) { cfg.MaxMsgsPerSubject = 1000 },
+		"discard": func(cfg *jetstream.StreamConfig) { cfg.Discard = jetstream.DiscardOld },
+	} {
+		had := must.Value(js.Stream(t.Context(), "MCP_0"))(t).CachedInfo().Config
+		cfg := had
+		edit(&cfg)
+		must.Value(js.UpdateStream(t.Context(), cfg))(t)
+		waittest.NoError(t, func() error {
+			stream, err := js.Stream(t.Context(), "MCP_0")
+			if now := stream.CachedInfo().Config; err == nil && (now.MaxAge != had.MaxAge || now.MaxMsgs != had.MaxMsgs || now.MaxMsgsPerSubject != had.MaxMsgsPerSubject || now.Discard != had.Discard) {
+				err = fmt.Errorf("%s: the partition is %+v", what, now)
+			}
+			return err
+		})
+	}
+	r.publish(t, "s", "a", 1)
 }
 
 // Somebody deletes an event while everything runs.

@@ -203,11 +203,17 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 }
 
 // resetLimits gives a partition whose limits are not those of the settings these: it got room, or a change of
-// the limits was cut off. Room is taken back when there is room below it.
+// the limits was cut off. What somebody else has set so that NATS removes entries ends at once. Room is taken back when there is room below it.
 func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
 	state, _ := p.Log.State(p.Number)
 	want := w.log.Settings().Limits()
 	switch {
+	case state.Limits.Removes:
+		err := w.log.ResetLimits(ctx, p.Number)
+		if err == nil {
+			w.logger.Warn("a partition had limits by which NATS removes events unannounced; they are reset", "partition", p.Number)
+		}
+		return err
 	case state.Limits == want, state.Limits.Replicas != want.Replicas,
 		eventlog.SmallerLimit(want.MaxBytes, state.Limits.MaxBytes) && r.Used(state.Bytes) > ledger.FullShare:
 		at.other = time.Time{}

@@ -64,7 +64,7 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	return l.refresh(ctx, p)
 }
 
-// ResetLimits gives partition p the limits of bytes and of messages that the log's settings say. Errors are
+// ResetLimits gives partition p the limits that the log's settings say, but for the replicas. Errors are
 // those of [Log.MakeRoom]. Only the acting janitor may call it.
 func (l *Log) ResetLimits(ctx context.Context, p int) error {
 	ctx, done := natsconn.While(ctx, l.nc)
@@ -78,7 +78,8 @@ func (l *Log) ResetLimits(ctx context.Context, p int) error {
 			}
 		}
 		want := settings.streamConfig(p)
-		cfg.MaxBytes, cfg.MaxMsgSize = want.MaxBytes, want.MaxMsgSize
+		cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard = want.MaxBytes, want.MaxMsgSize, want.Discard
+		cfg.MaxAge, cfg.MaxMsgs, cfg.MaxMsgsPerSubject = want.MaxAge, want.MaxMsgs, want.MaxMsgsPerSubject
 		return limitsOf(*cfg) != limitsOf(info.Config), nil
 	}); err != nil {
 		return err

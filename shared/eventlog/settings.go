@@ -190,6 +190,8 @@ type Limits struct {
 	// MaxMessageBytes is the largest entry, without its headers: the largest event or, if that is smaller,
 	// 64 KiB for control entries.
 	MaxMessageBytes int
+	// Removes says that JetStream removes entries by itself, as somebody has set.
+	Removes bool
 }
 
 // Limits returns the limits that every partition of a log with these settings has.
@@ -203,7 +205,10 @@ func (s Settings) Limits() Limits {
 
 // limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
 func limitsOf(cfg jetstream.StreamConfig) Limits {
-	l := Limits{Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes, MaxMessageBytes: int(cfg.MaxMsgSize) - HeaderRoom}
+	l := Limits{
+		Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes, MaxMessageBytes: int(cfg.MaxMsgSize) - HeaderRoom,
+		Removes: cfg.MaxAge > 0 || cfg.MaxMsgs > 0 || cfg.MaxMsgsPerSubject > 0 || cfg.Discard != jetstream.DiscardNew,
+	}
 	if l.MaxBytes <= 0 {
 		l.MaxBytes = -1
 	}
