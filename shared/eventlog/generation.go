@@ -22,7 +22,8 @@ import (
 // that acts for the partition may call it.
 //
 // A server that was restarted may have lost what it stored last (a power cut,
-// an older copy of its files), so IDs made before may name events that are gone.
+// an older copy of its files), so IDs made before may name events that are gone. So may
+// those of a partition of which a backup was restored while its server ran.
 // In a cluster the loss of one server loses nothing, and a generation is begun when most
 // of those that hold the partition were restarted at once. looks is what [Log.Servers]
 // said, oldest first; without any, nothing is done in a cluster. The log is asked there
