@@ -115,6 +115,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 		return false, nil
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) (more []event.Generation, _ error) {
+		at := time.Now() // when info.TimeStamp was, or soon after
 		names := cluster.Holders(info)
 		if len(names) == 0 {
 			return nil, fmt.Errorf("%w: partition %d has no leader", ErrUnavailable, p)
@@ -137,7 +138,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 			meta[metadata.KeyServers] = next.Format()
 		}
 		if lost {
-			start, err := l.lostFrom(ctx, p, info, known, looks)
+			start, err := l.lostFrom(ctx, p, info, at, known, looks)
 			if err != nil {
 				return nil, err
 			}
@@ -148,15 +149,15 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 }
 
 // lostFrom returns where the generation of a partition begins of which most servers were restarted together: at the
-// first sequence that may have been given to an entry that was lost, and again to one stored since. known are the
-// servers before, looks those after it.
+// first sequence that may have been given to an entry that was lost, and again to one stored since. info is as of at,
+// known are the servers before, looks those after it.
 //
 // Clients of a server that was not restarted do not wait. They store once a restarted server is back, and the leader
 // may have changed since: the generation begins with the first entry after the last look before that. Where all were
 // restarted, all clients wait, and the newest leader is as far as one has to go back, if it is one of them. Else the
 // generation begins at the end of the log; also when the entries are not found within half a second, as when an
 // answer takes 25 ms.
-func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
+func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
 	leader, led := info.Cluster.Leader, info.Cluster.LeaderSince
 	now := looks[len(looks)-1][leader]
@@ -166,7 +167,7 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, k
 	}
 	restarted, survives := known.Restarted(cluster.Holders(info), looks)
 	if away := l.arrivals.first(restarted); !away.IsZero() && (survives || led == nil) {
-		if back := info.TimeStamp.Add(-time.Since(away)); from.IsZero() || back.Before(from) {
+		if back := info.TimeStamp.Add(away.Sub(at)); from.IsZero() || back.Before(from) {
 			from = back
 		}
 	}

@@ -215,7 +215,8 @@ func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
 			publish(t, l, "s", "t", 4)
 			lead(servers[test.leaders[1]])
 			begin(t, l, before, allServers(t, l))
-			if begun := look(t, l).Generations; len(begun) != 2 || begun[1].Start != first {
+			// On a slow machine it may begin earlier: the leader's time is taken for that of the answer.
+			if begun := look(t, l).Generations; len(begun) != 2 || begun[1].Start > first {
 				t.Errorf("the generations are %v, and the first event after the restart is %d", begun, first)
 			}
 		})
