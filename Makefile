@@ -108,7 +108,7 @@ sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on, and a quarte
 	go test -count=1 -run '^TestSimulation' -v -timeout 20m $(TESTFLAGS) ./e2e -seeds=$(SEEDS) -seed=$(or $(filter-out 0,$(SEED)),$$(date +%s))
 
 .PHONY: attack
-attack: ## Attack the standalone program in every known way, one after the other, and print what each attack took; with TLS=1 over TLS and HTTP/2.
+attack: ## Attack the standalone program in one way after the other, and print what each attack took; with TLS=1 over TLS and HTTP/2.
 	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e $(if $(TLS),-tls) | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
 
 .PHONY: natskills

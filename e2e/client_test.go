@@ -18,6 +18,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
+const jsonType = "application/json"
+
 // client keeps no connections, so that none is left when a test ends.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: trusting(), ForceAttemptHTTP2: true}, Timeout: waittest.Timeout}
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -395,4 +396,14 @@ func (p *proc) endWith(t *testing.T, subject string, n int) {
 		a := do(t, http.MethodGet, p.api()+streamPath("odd", "s")+"?after="+id, "", "Accept", jsonType)
 		return a.status == http.StatusOK && strings.Contains(a.body, numbered(n+2)) && strings.Contains(a.body, `"closed":false`)
 	})
+}
+
+// compact takes out the white space between tokens and changes nothing else.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(text)); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return b.String()
 }

@@ -25,7 +25,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-func TestFilter_Invalid(t *testing.T) {
+func TestQuery_Invalid(t *testing.T) {
 	f := newFixture(t)
 	edge := f.edge(nil)
 	many := strings.Repeat("m,", maxMethods) + "m"
@@ -34,6 +34,8 @@ func TestFilter_Invalid(t *testing.T) {
 		"method=" + strings.Repeat("m", maxMethodLen): 200,
 		"method": 400, "method=": 400, "method=a,": 400, "method=a*b": 400, "method=**": 400, "method=%ff": 400, "method=a&method=": 400,
 		"method=" + strings.Repeat("m", maxMethodLen+1): 400, "method=" + distinct(maxMethods+1): 400,
+		"limit=ten": 400, "limit=0": 400, "limit=1001": 400, "limit=99999999999999999999": 400, "limit=": 400, "limit=1&limit=2": 400,
+		"wait=soon": 400, "wait=61": 400, "after=a&after=b": 400, "from=": 400, "from=there": 400, "on_gap=ignore": 400, "envelope": 400, "envelope=perhaps": 400,
 		"level": 400, "level=": 400, "level=warn": 400, "level=ERROR": 400, "level=3": 400, "level=info&level=info": 400,
 	} {
 		for _, path := range []string{streamPath, flowPath} {
@@ -52,6 +54,9 @@ func TestFilter_Invalid(t *testing.T) {
 			}
 		}
 	}
+	edgetest.Ask(t, http.MethodGet, edge+streamPath, "Accept", "application/xml").Got(t, http.StatusNotAcceptable)
+	edgetest.Ask(t, http.MethodGet, edge+"/v1/sessions/%20/events").Got(t, http.StatusBadRequest)
+	edgetest.Ask(t, http.MethodGet, edge+"/v1/sessions/s/streams/%0a/events").Got(t, http.StatusBadRequest)
 }
 
 func distinct(n int) string {

@@ -371,7 +371,9 @@ func TestResume_UnknownID(t *testing.T) {
 	f.Publish("a", 2)
 	c := subscribe(t, url+"/v1/sessions/s/streams/b/events")
 	foreign := c.Next("connect").ID
-	for _, id := range []string{"rubbish", foreign, "a_0000000_1", "*_0000000_1"} {
+	f.PublishTo("other", "a", 1)
+	another := cursorAt(t, url, "/v1/sessions/other/streams/a/events", 1)
+	for _, id := range []string{"rubbish", strings.Repeat("x", 5000), foreign, another, "a_0000000_1", "*_0000000_1"} {
 		c := subscribe(t, url+streamPath+"?after="+id)
 		c.Next("connect")
 		if g := c.gap(); g.Reason != cursor.ReasonUnknown || !g.Certain || g.Requested != id {
