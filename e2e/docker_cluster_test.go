@@ -20,11 +20,13 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	rejoin "rejoin/shared/client"
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
 )
 
 var (
+	loadRate = flag.Float64("rate", 1000, "how many events a second are published to the cluster")
 	restarts = flag.String("restarts", "all", "which containers of the cluster are restarted, one after the other: all, or the first of each kind")
 	kills    = flag.Int("kills", 2, "how many containers of the cluster are killed, one after the other")
 	killSeed = flag.Uint64("kill-seed", 0, "which ones; 0: at random")
@@ -195,15 +197,45 @@ func (d *deployment) rolls(t *testing.T) {
 			return strings.HasSuffix(service, "-2") || strings.HasSuffix(service, "-3")
 		})
 	}
-	l := startLoad(t, "rolling", d.url, d.trust())
+	tr, end := d.load("rolling")
 	for _, service := range restarted {
 		begun := time.Now()
 		d.compose("restart", service)
 		d.healthy(service)
-		took := time.Since(begun).Round(100 * time.Millisecond)
-		t.Logf("%s was restarted in %s; everybody had everything %s later", service, took, l.flows("a restart of "+service))
+		tr.flows("a restart of " + service)
+		t.Logf("%s was restarted, and everybody had everything, in %s", service, time.Since(begun).Round(100*time.Millisecond))
 	}
-	l.finish()
+	end()
+}
+
+// load publishes at an even rate to a hundred sessions with ten readers each. end ends it, and expects that each
+// reader has everything once and in order.
+func (d *deployment) load(name string) (tr *traffic, end func()) {
+	d.t.Helper()
+	const sessions, readers, waiting = 100, 10, 120_000 // events that a cluster does not take at the moment
+	trust := d.trust()
+	tr = newTraffic(d.t, rejoin.PublisherConfig{
+		URL: d.url, MaxRetry: time.Second, MaxRequests: sessions, AnswerTimeout: 10 * time.Second, MaxBufferedMessages: waiting, MaxBufferedBytes: 1 << 30,
+		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true}},
+	})
+	tr.client = &http.Client{Transport: &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true}} // a connection for each
+	ctx, cancel := context.WithCancel(d.t.Context())
+	for i := range sessions {
+		session := fmt.Sprint(name, "-", i)
+		tr.write(ctx, session, "main")
+		for range readers {
+			tr.read(ctx, d.url, session, "main")
+		}
+	}
+	tr.pace(*loadRate)
+	tr.flows("the start")
+	return tr, func() {
+		d.t.Helper()
+		defer cancel()
+		tr.end(ctx, d.url)
+		tr.compare()
+		d.t.Logf("%d events, all of which came to %d readers each, once and in order", tr.stored.Load(), readers)
+	}
 }
 
 func (d *deployment) survivesKills(t *testing.T) {
@@ -213,20 +245,20 @@ func (d *deployment) survivesKills(t *testing.T) {
 	}
 	t.Logf("-kill-seed=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // it is to be repeatable
-	l := startLoad(t, "killed", d.url, d.trust())
+	tr, end := d.load("killed")
 	for n := 1; n <= *kills; n++ {
 		service := clustered[rng.IntN(len(clustered))]
 		id := d.container(service)
 		d.run("docker", "kill", "--signal", "KILL", id)
-		away := time.Duration(0)
 		if service != "proxy" { // there is one, and no client comes past it
-			away = l.flows("the end of " + service)
+			tr.flows("the end of " + service)
 		}
 		d.run("docker", "start", id)
 		d.healthy(service)
-		t.Logf("%d. %s was killed: without it everybody had everything after %s, and with it again %s after it was healthy", n, service, away, l.flows("the return of "+service))
+		tr.flows("the return of " + service)
+		t.Logf("%d. %s was killed", n, service)
 	}
-	l.finish()
+	end()
 }
 
 func (d *deployment) wasAllowed(t *testing.T) {

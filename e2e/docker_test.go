@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -383,37 +381,16 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(d.url + "/v1/sessions"))
 	b.listen(streamPath("restarts", "main"))
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-	defer cancel()
-	publisher := must.Value(rejoin.NewPublisher(rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second}))(t)
-	var last atomic.Int64 // the newest message that is stored
-	published := make(chan error, 1)
-	publishing, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
-		published <- func() error {
-			pace := time.NewTicker(50 * time.Millisecond) // so that none is trimmed
-			defer pace.Stop()
-			for n := int64(1); publishing.Err() == nil; n++ {
-				<-pace.C
-				if _, err := publisher.PublishAndWait(ctx, rejoin.Message{Session: "restarts", Stream: "main", Data: []byte(numbered(int(n)))}); err != nil {
-					return fmt.Errorf("message %d: %w", n, err)
-				}
-				last.Store(n)
-			}
-			return nil
-		}()
-	}()
-	received := make(chan error, 1)
-	var got atomic.Int64
-	go func() { received <- receiveNumbered(ctx, d.url, &got) }()
-
+	tr := newTraffic(t, rejoin.PublisherConfig{URL: d.url, MaxRetry: time.Second})
+	tr.write(t.Context(), "restarts", "main")
+	tr.read(t.Context(), d.url, "restarts", "main")
+	tr.pace(20) // so that none is trimmed
 	flows := func(what string) {
 		t.Helper()
-		n := last.Load() + 20
-		waittest.Until(t, "messages are stored after "+what, func() bool { return last.Load() >= n })
+		n := tr.stored.Load() + 20
+		waittest.Until(t, "messages are stored after "+what, func() bool { return tr.stored.Load() >= n })
 		waittest.Until(t, "they come to the browser after "+what, func() bool { return script[int64](b, "got.length") >= n })
-		waittest.Until(t, "they come to the client after "+what, func() bool { return got.Load() >= n })
+		tr.flows(what)
 	}
 	flows("the start")
 	for _, service := range deployed {
@@ -424,44 +401,17 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 		d.run("docker", "start", id)
 		flows("the end of " + service)
 	}
-	stop()
-	must.NoError(t, <-published)
-	if err := publisher.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	n := last.Load()
+	tr.end(t.Context(), d.url)
+	tr.compare()
+	n := tr.stored.Load()
 	waittest.Until(t, "all have come to the browser", func() bool { return script[int64](b, "got.length") >= n })
-	waittest.Until(t, "all have come to the client", func() bool { return got.Load() >= n })
-	cancel()
-	if err := <-received; !errors.Is(err, context.Canceled) {
-		t.Errorf("the client: %v", err)
-	}
-	if !script[bool](b, fmt.Sprintf("gaps === 0 && got.length === %d && got.every((n, i) => n === i + 1)", n)) {
-		t.Errorf("the browser has %s gaps and %v", script[string](b, "String(gaps)"), script[string](b, "String(got.filter((n, i) => n !== i + 1).slice(0, 20))"))
+	if !script[bool](b, fmt.Sprintf("gaps === 0 && got.length === %d && got.every((n, i) => n === i)", n)) {
+		t.Errorf("the browser has %s gaps and %v", script[string](b, "String(gaps)"), script[string](b, "String(got.filter((n, i) => n !== i).slice(0, 20))"))
 	}
 	if logs := d.compose("logs", "--no-color"); strings.Contains(strings.ToLower(logs), "permissions violation") {
 		t.Errorf("NATS has refused something:\n%s", logs)
 	}
 	t.Logf("%d messages, %d connections of the browser", n, script[int](b, "opened"))
-}
-
-// receiveNumbered follows the stream until ctx ends, and counts. The error says what came
-// that is not the next number.
-func receiveNumbered(ctx context.Context, url string, got *atomic.Int64) error {
-	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: url, Session: "restarts", Stream: "main", MaxRetry: time.Second})
-	if err != nil {
-		return err
-	}
-	for e, err := range subscriber.Events(ctx) {
-		if err != nil {
-			return err
-		}
-		if want := numbered(int(got.Load()) + 1); e.Gap != nil || string(e.Message) != want {
-			return fmt.Errorf("%+v came in place of %s", e, want)
-		}
-		got.Add(1)
-	}
-	return ctx.Err()
 }
 
 func (d *deployment) letsIn(t *testing.T) {

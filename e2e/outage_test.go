@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	rejoin "rejoin/shared/client"
+	"rejoin/shared/event"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
@@ -79,6 +81,7 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 type traffic struct {
 	t         *testing.T
 	publisher *rejoin.Publisher
+	client    *http.Client // of readers
 	stored    atomic.Int64 // messages
 	allowed   int64
 	allow     chan struct{} // one for each message that is allowed and not published
@@ -87,12 +90,29 @@ type traffic struct {
 	writers          []*writer
 	readers          []*reader
 	writing, reading sync.WaitGroup
+
+	mu    sync.Mutex
+	wrong []string
 }
 
 func newTraffic(t *testing.T, cfg rejoin.PublisherConfig) *traffic {
 	t.Helper()
 	publisher := must.Value(rejoin.NewPublisher(cfg))(t)
 	return &traffic{t: t, publisher: publisher, allow: make(chan struct{}, 1<<14), stopped: make(chan struct{})}
+}
+
+// fail notes what ends a writer or a reader.
+func (tr *traffic) fail(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.wrong = append(tr.wrong, fmt.Sprintf(format, args...))
+}
+
+// failures returns what was wrong so far.
+func (tr *traffic) failures() []string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.Clone(tr.wrong)
 }
 
 // write has a writer publish to a stream until end.
@@ -104,7 +124,7 @@ func (tr *traffic) write(ctx context.Context, session, stream string) {
 
 // read has a reader follow a stream, or all of a session, to its end.
 func (tr *traffic) read(ctx context.Context, url, session, stream string) {
-	r := &reader{url: url, session: session, stream: stream}
+	r := &reader{traffic: tr, url: url, session: session, stream: stream}
 	tr.readers = append(tr.readers, r)
 	tr.reading.Go(func() { r.run(ctx) })
 }
@@ -120,6 +140,26 @@ func (tr *traffic) permit(n int64) (target int64) {
 		tr.allow <- struct{}{}
 	}
 	return target
+}
+
+// pace has so many messages a second published until the traffic ends.
+func (tr *traffic) pace(rate float64) {
+	begun, ticker := time.Now(), time.NewTicker(10*time.Millisecond)
+	tr.writing.Go(func() {
+		defer ticker.Stop()
+		for n := 0.0; ; {
+			select {
+			case <-tr.stopped:
+				return
+			case <-tr.t.Context().Done():
+				return
+			case <-ticker.C:
+			}
+			for ; n < time.Since(begun).Seconds()*rate && len(tr.allow) < cap(tr.allow); n++ {
+				tr.allow <- struct{}{}
+			}
+		}
+	})
 }
 
 // more waits until n more messages are stored.
@@ -147,19 +187,42 @@ func (tr *traffic) end(ctx context.Context, ingest string) {
 	tr.reading.Wait()
 }
 
-// compare expects of each reader what the writers of its stream or session were told to be stored.
+// flows waits until all that is stored now has come to each reader of a stream, and one more message.
+func (tr *traffic) flows(what string) {
+	tr.t.Helper()
+	want := map[*writer]int64{}
+	for _, w := range tr.writers {
+		want[w] = w.count.Load() + 1
+	}
+	waittest.Until(tr.t, "all that is stored, and more, comes after "+what, func() bool {
+		if wrong := tr.failures(); len(wrong) > 0 {
+			tr.t.Fatalf("after %s: %q", what, wrong)
+		}
+		for _, w := range tr.writers {
+			for _, r := range tr.readers {
+				if r.session == w.session && r.stream == w.stream && r.count.Load() < want[w] {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// compare expects of each reader what the writers of its stream or session were told to be stored. Of an event whose
+// first acknowledgement was lost the writer's ID may be of the server's next life: another tag for the same place.
 func (tr *traffic) compare() {
 	tr.t.Helper()
+	for _, wrong := range tr.failures() {
+		tr.t.Error(wrong)
+	}
 	for _, w := range tr.writers {
-		if w.err != nil {
-			tr.t.Errorf("stream %s: %v", w.stream, w.err)
-		}
 		for i, r := range tr.readers {
 			if r.session != w.session || r.stream != "" && r.stream != w.stream {
 				continue
 			}
-			if err := r.compare(tr.t, w); err != nil {
-				tr.t.Errorf("stream %s, reader %d at %s: %v", w.stream, i, r.url, err)
+			if got := r.sequences[w.stream]; len(got) != len(w.sequences) || r.stream != "" && !slices.Equal(got, w.sequences) {
+				tr.t.Errorf("stream %s, reader %d at %s: %d of %d messages, or others", w.stream, i, r.url, len(got), len(w.sequences))
 			}
 		}
 	}
@@ -172,11 +235,10 @@ const unseen = 50
 type writer struct {
 	*traffic
 
-	session string
-	stream  string
+	session, stream string
 
-	ids []string // of what is stored, in the order of publishing
-	err error
+	sequences []uint64     // of what is stored, in the order of publishing
+	count     atomic.Int64 // of them
 }
 
 // mayPublish waits until the writer may publish another message, and returns false when it is to end.
@@ -196,10 +258,12 @@ func (w *writer) run(ctx context.Context) {
 	waiting.Go(func() {
 		for r := range results {
 			s, err := r.Wait(ctx)
-			if err != nil && w.err == nil {
-				w.err = fmt.Errorf("message %d: %w", len(w.ids), err)
+			id, err2 := event.ParseID(s.ID)
+			if err = cmp.Or(err, err2); err != nil {
+				w.fail("stream %s: message %d: %v", w.stream, len(w.sequences), err)
 			}
-			w.ids = append(w.ids, s.ID)
+			w.sequences = append(w.sequences, id.Sequence)
+			w.count.Add(1)
 			w.stored.Add(1)
 		}
 	})
@@ -220,49 +284,32 @@ func (w *writer) run(ctx context.Context) {
 
 // reader follows a stream, or all of a session, to its end.
 type reader struct {
+	*traffic
+
 	url, session, stream string
 
-	events map[string][]rejoin.Event // by stream
-	err    error
+	sequences map[string][]uint64 // by stream
+	count     atomic.Int64        // of them
 }
 
 func (r *reader) run(ctx context.Context) {
-	r.events = map[string][]rejoin.Event{}
-	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: r.url, Session: r.session, Stream: r.stream, MaxRetry: 500 * time.Millisecond})
+	r.sequences = map[string][]uint64{}
+	subscriber, err := rejoin.NewSubscriber(rejoin.SubscriberConfig{URL: r.url, Session: r.session, Stream: r.stream, MaxRetry: 500 * time.Millisecond, HTTPClient: r.client})
 	if err != nil {
-		r.err = err
+		r.fail("%v", err)
 		return
 	}
 	for e, err := range subscriber.Events(ctx) {
-		if err == nil && e.Kind != rejoin.KindMessage {
-			err = fmt.Errorf("got %+v", e)
-		}
-		if err != nil {
-			r.err = err
+		stream := cmp.Or(r.stream, e.Stream)
+		n := len(r.sequences[stream])
+		if err != nil || e.Kind != rejoin.KindMessage || string(e.Message) != numbered(n) {
+			r.fail("%s/%s at %s: in place of message %d comes %+v, %v", r.session, stream, r.url, n, e, err)
 			return
 		}
-		stream := e.Stream
-		if r.stream != "" {
-			stream = r.stream
-		}
-		r.events[stream] = append(r.events[stream], e)
+		id, _ := event.ParseID(e.ID) // without one it is another than the writer's
+		r.sequences[stream] = append(r.sequences[stream], id.Sequence)
+		r.count.Add(1)
 	}
-}
-
-// compare expects exactly what a writer was told to be stored. Of an event whose first
-// acknowledgement was lost the writer's ID may be of the server's next life: another tag
-// for the same place.
-func (r *reader) compare(t *testing.T, w *writer) error {
-	got := r.events[w.stream]
-	if r.err != nil || len(got) != len(w.ids) {
-		return fmt.Errorf("%d of %d messages, and the error %w", len(got), len(w.ids), r.err)
-	}
-	for n, e := range got {
-		if string(e.Message) != numbered(n) || r.stream != "" && sequenceOf(t, e.ID) != sequenceOf(t, w.ids[n]) {
-			return fmt.Errorf("message %d is %s %s, stored as %s", n, e.ID, e.Message, w.ids[n])
-		}
-	}
-	return nil
 }
 
 // services are the programs of one service each, on a NATS server of their own.
