@@ -16,7 +16,6 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/auth/authtest"
 	mcprev "rejoin/shared/mcp"
-	"rejoin/shared/must"
 	"rejoin/shared/natsconn"
 	"rejoin/shared/waittest"
 )
@@ -107,16 +106,11 @@ func TestMCP_UsersAreAskedAtOnce(t *testing.T) {
 		for i := range 4 {
 			revision := []string{mcprev.Modern, revisionSessions}[i%2]
 			name := fmt.Sprintf("%s's client %d of %s", user, i/2, revision)
-			transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
-			t.Cleanup(transport.CloseIdleConnections)
-			c := mcp.NewClient(&mcp.Implementation{Name: name, Version: "1"}, &mcp.ClientOptions{
+			session := connectGo(ctx, t, name, p.api()+"/mcp", revision, token, &mcp.ClientOptions{
 				ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": name + " about " + r.Params.Message}}, nil
 				},
 			})
-			session := must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{
-				Endpoint: p.api() + "/mcp", HTTPClient: &http.Client{Transport: withToken{token, transport}},
-			}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 			clients = append(clients, client{name, session})
 		}
 	}

@@ -216,7 +216,7 @@ func callWithGo(t testing.TB, url, revision string, args counting) *mcpCall {
 	t.Helper()
 	c := &mcpCall{t: t, ended: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*waittest.Timeout)
-	session := connectGoAs(ctx, t, url, revision, &mcp.ClientOptions{
+	session := connectGo(ctx, t, "rejoin-e2e", url, revision, "", &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			c.tell(told{Progress: r.Params.Progress})
 		},
@@ -246,21 +246,18 @@ func callWithGo(t testing.TB, url, revision string, args counting) *mcpCall {
 	return c
 }
 
-// connectGo opens a session with the Go SDK, on connections of its own that end with
-// the test.
-func connectGo(ctx context.Context, t testing.TB, url string, options *mcp.ClientOptions) *mcp.ClientSession {
-	t.Helper()
-	return connectGoAs(ctx, t, url, revisionSessions, options)
-}
-
-// connectGoAs is connectGo for a revision of MCP.
-func connectGoAs(ctx context.Context, t testing.TB, url, revision string, options *mcp.ClientOptions) *mcp.ClientSession {
+// connectGo opens a session of a revision with the Go SDK, on connections of its own that end with the test. Its
+// requests have a token, unless that is empty.
+func connectGo(ctx context.Context, t testing.TB, name, url, revision, token string, options *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
 	t.Cleanup(transport.CloseIdleConnections)
-	c := mcp.NewClient(&mcp.Implementation{Name: "rejoin-e2e", Version: "1"}, options)
-	session := must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: transport}}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
-	return session
+	own := &http.Client{Transport: transport}
+	if token != "" {
+		own.Transport = withToken{token, transport}
+	}
+	c := mcp.NewClient(&mcp.Implementation{Name: name, Version: "1"}, options)
+	return must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: own}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 }
 
 // textOf is the text of a tool's result.

@@ -25,8 +25,8 @@ func parentOf(n int, flags string) (traceparent, traceID, spanID string) {
 	return "00-" + traceID + "-" + spanID + "-" + flags, traceID, spanID
 }
 
-// upstream is an MCP server that answers at once, and notes the trace context of each
-// method.
+// upstream is an MCP server with one session that answers at once, reports on the client's GET that its tools have
+// changed, and notes the trace context of each method.
 type upstream struct {
 	*httptest.Server
 
@@ -38,25 +38,27 @@ func newUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{parents: map[string]string{}}
 	u.Server = serve(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
 		var m struct {
 			ID     json.RawMessage
 			Method string
 		}
-		if r.Method != http.MethodPost || json.Unmarshal(body, &m) != nil {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
+		_ = json.NewDecoder(r.Body).Decode(&m) // else it has no method
 		u.mu.Lock()
 		u.parents[m.Method] = r.Header.Get("traceparent")
 		u.mu.Unlock()
-		if m.ID == nil {
+		switch {
+		case r.Method == http.MethodGet:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		case m.ID == nil:
 			w.WriteHeader(http.StatusAccepted)
-			return
+		default:
+			w.Header().Set("Content-Type", jsonType)
+			w.Header().Set("Mcp-Session-Id", "theirs")
+			_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"u","version":"1"},"content":[]}}`, m.ID)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Mcp-Session-Id", "theirs")
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"u","version":"1"}}}`, m.ID)
 	})
 	return u
 }

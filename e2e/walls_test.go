@@ -85,7 +85,7 @@ func startWalled(t *testing.T) *walled {
 	w.service(t, "janitor", "--partitions=1", "--lease=10m")
 	ingest := w.service(t, "ingest", "--ack-timeout=30s").url
 	w.service(t, "sse-edge")
-	w.service(t, "bridge", "--bridge-name=test", "--upstream="+echoServer(t))
+	w.service(t, "bridge", "--bridge-name=test", "--upstream="+newUpstream(t).URL)
 	for _, user := range w.users {
 		w.as[user] = w.privileged.as(t, user)
 	}
