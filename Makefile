@@ -92,8 +92,8 @@ test-short: ## Run the tests that start no programs, which need Go alone: about 
 # the work, builds have no races of ours, what NATS permits is its own doing, a cluster that is
 # started as a whole elects for ten seconds, publishing waits for three after a program was killed,
 # attacks are one step after the other, or are measured, and the detector would be too, and bodies in
-# logs, idle sessions and quiet streams are looked for one by one; `make test` does it.
-NORACE := ^(TestAttack|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestIdleSession_|TestProgramLog_|TestResume_Quiet|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
+# logs are looked for one by one; `make test` does it.
+NORACE := ^(TestAttack|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestProgramLog_|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1

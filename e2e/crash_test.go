@@ -34,12 +34,6 @@ func (p *proc) retained(session, stream string) int {
 	return 0
 }
 
-// emptied waits until nothing of a stream is retained.
-func (p *proc) emptied(session, stream string) {
-	p.t.Helper()
-	waittest.Until(p.t, "all events have expired", func() bool { return p.retained(session, stream) == 0 })
-}
-
 // sequenceOf returns an id's sequence, 0 for no id.
 func sequenceOf(t testing.TB, id string) uint64 {
 	t.Helper()
@@ -48,42 +42,6 @@ func sequenceOf(t testing.TB, id string) uint64 {
 	}
 	parsed := must.Value(event.ParseID(id))(t)
 	return parsed.Sequence
-}
-
-func TestResume_QuietStreamWhoseEventsExpired(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*proc){
-		"after a cut":        func(*proc) {},
-		"after a kill":       func(p *proc) { p.kill(); p.start() },
-		"after a quiet life": func(p *proc) { p.stop(); p.start() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := startProc(t, "--max-age=10s", "--heartbeat=100ms", "--nats-sync-interval=100ms", "--partitions=1")
-			path := streamPath("quiet", "s")
-			p.publish("quiet", "s", 1, 3)
-			s := p.subscribe(path, "")
-			s.connected()
-			s.numbers(1, 3)
-			others := p.publish("quiet", "other", 1, 3) // of which this client hears nothing
-			p.emptied("quiet", "s")
-			p.emptied("quiet", "other")
-			lastID := ""
-			for sequenceOf(t, lastID) < sequenceOf(t, others) {
-				lastID = s.next("cursor").ID // those from before come first
-			}
-			s.cut()
-
-			end(p)
-
-			s = p.subscribe(path, lastID)
-			if !s.connected() {
-				t.Error("the stream was not resumed")
-			}
-			p.publish("quiet", "s", 4, 5)
-			s.numbers(4, 5)
-		})
-	}
 }
 
 // begun waits until the janitor has begun the generation of another life of the log, for which others

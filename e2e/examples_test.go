@@ -49,10 +49,10 @@ var subscribingExamples = []struct{ name, program string }{
 
 // run is an example that runs.
 type run struct {
+	*process
+
 	t     testing.TB
-	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	done  chan struct{}
 
 	output, error waittest.Buffer
 }
@@ -73,28 +73,18 @@ func (p *proc) example(program string, args ...string) *run {
 		args = append([]string{built(t, program)}, args...)
 	}
 	built(t, natsPackage)
-	r := &run{t: t, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})} //nolint:noctx // it is killed by the test's cleanup
-	r.cmd.Env = append(withoutRejoin(os.Environ()), "REJOIN_URL="+p.api(), "NATS_URL=nats://"+p.addrs["--nats-addr"], "PATH="+scratch+":"+os.Getenv("PATH"))
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	r.stdin = must.Value(r.cmd.StdinPipe())(t)
-	r.cmd.Stdout, r.cmd.Stderr = &r.output, &r.error
-	must.NoError(t, r.cmd.Start())
-	go func() {
-		_ = r.cmd.Wait() // how it ended is in ProcessState
-		close(r.done)
-	}()
-	t.Cleanup(r.kill)
+	r := &run{t: t}
+	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // launch ends it
+	cmd.Env = append(withoutRejoin(os.Environ()), "REJOIN_URL="+p.api(), "NATS_URL=nats://"+p.addrs["--nats-addr"], "PATH="+scratch+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // scripts start others
+	r.stdin = must.Value(cmd.StdinPipe())(t)
+	cmd.Stdout, cmd.Stderr = &r.output, &r.error
+	r.process = launch(t, cmd)
 	return r
 }
 
 // natsPackage is what takes the place of the NATS command line.
 const natsPackage = "rejoin/e2e/nats"
-
-// kill ends it and what it has started.
-func (r *run) kill() {
-	_ = syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) // fails when it has ended by itself
-	<-r.done
-}
 
 // write gives it lines to read.
 func (r *run) write(lines string) {

@@ -3,9 +3,11 @@
 package e2e
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +19,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"rejoin/shared/leaktest"
 	"rejoin/shared/must"
@@ -102,9 +103,7 @@ type proc struct {
 	// addrs are the addresses that it listens on, by flag. Nobody else is given them meanwhile.
 	addrs map[string]string
 
-	cmd  *exec.Cmd
-	log  *procLog
-	done chan struct{} // closed when it has ended
+	*process // nil: it does not run, or was never started
 }
 
 // listening maps the log's messages to the flag whose address they tell.
@@ -135,15 +134,6 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 	for _, flag := range listening {
 		p.addrs[flag] = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
 	}
-	t.Cleanup(func() {
-		if p.cmd != nil {
-			p.kill()
-		}
-		p.checkRaces()
-		if t.Failed() && p.log != nil {
-			t.Logf("the last of the log of the program on %s:\n%s", data, p.log.tail(40))
-		}
-	})
 	return p
 }
 
@@ -160,48 +150,20 @@ func (p *proc) start() {
 	for flag, addr := range p.addrs {
 		args = append(args, flag+"="+addr)
 	}
-	p.cmd = exec.Command(built(p.t, rejoinPackage), args...) //nolint:noctx // it is killed by the test's cleanup
-	p.cmd.Env = withoutRejoin(os.Environ())
-	// It must not outlive a test run that panics.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd := exec.Command(built(p.t, rejoinPackage), args...) //nolint:noctx // launch ends it
+	cmd.Env = withoutRejoin(os.Environ())
 	if p.prepare != nil {
-		p.prepare(p.cmd)
+		p.prepare(cmd)
 	}
-	p.checkRaces()
-	p.log = &procLog{}
-	p.cmd.Stderr = p.log
-	must.NoError(p.t, p.cmd.Start())
-	p.done = make(chan struct{})
-	go func() {
-		_ = p.cmd.Wait() // how it ended is in ProcessState
-		close(p.done)
-	}()
-	deadline := time.Now().Add(waittest.Timeout)
-	for !p.isReady() {
+	p.process = launch(p.t, cmd)
+	waittest.Until(p.t, "the program is ready", func() bool {
 		select {
 		case <-p.done:
-			p.cmd = nil
-			p.t.Fatalf("the program did not start:\n%s", p.log.tail(20))
-		case <-time.After(10 * time.Millisecond): // the program announces on no channel that it is ready
+			p.t.Fatal("the program did not start")
+		default:
 		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("the program was not ready in time:\n%s", p.log.tail(20))
-		}
-	}
-}
-
-// checkRaces reports what the race detector found in the program's last life.
-func (p *proc) checkRaces() {
-	p.t.Helper()
-	if p.log == nil {
-		return
-	}
-	for _, race := range strings.Split(p.log.String(), "WARNING: DATA RACE")[1:] {
-		if strings.Count(race, "(*fileStore).setSyncTimer()") == 2 { // in nats-server alone; see docs/upstream/0032
-			continue
-		}
-		p.t.Errorf("the program has a data race:%.4000s", race)
-	}
+		return p.isReady()
+	})
 }
 
 func (p *proc) isReady() bool {
@@ -214,14 +176,6 @@ func (p *proc) isReady() bool {
 	return err == nil && a.status == http.StatusOK
 }
 
-// kill ends the program as kill -9 does.
-func (p *proc) kill() {
-	p.t.Helper()
-	_ = p.cmd.Process.Kill() // fails when it has ended by itself
-	<-p.done
-	p.cmd = nil
-}
-
 // stop ends the program as Ctrl-C does, and expects exit code 0.
 func (p *proc) stop() {
 	p.t.Helper()
@@ -230,7 +184,6 @@ func (p *proc) stop() {
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		p.t.Errorf("the program stopped with exit code %d\n%s", code, p.log.tail(20))
 	}
-	p.cmd = nil
 }
 
 // in returns the same program for a test inside the one that started it.
@@ -257,6 +210,57 @@ func (p *proc) url(flag string) string {
 
 // api is the address that serves the whole API.
 func (p *proc) api() string { return p.url("--edge-addr") }
+
+// process is a program that runs.
+type process struct {
+	cmd  *exec.Cmd
+	log  *procLog      // what it prints that the caller does not read
+	done chan struct{} // closed when it has ended
+}
+
+// launch starts a program, or with Setpgid one that starts others. It ends with the test, also when the test run
+// panics. What the race detector has found in it fails the test.
+func launch(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, log: &procLog{}, done: make(chan struct{})}
+	cmd.SysProcAttr = cmp.Or(cmd.SysProcAttr, &syscall.SysProcAttr{})
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	cmd.Stdout, cmd.Stderr = cmp.Or(cmd.Stdout, io.Writer(p.log)), cmp.Or(cmd.Stderr, io.Writer(p.log))
+	must.NoError(t, cmd.Start())
+	go func() {
+		_ = cmd.Wait() // how it ended is in ProcessState
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		for _, race := range strings.Split(p.log.String(), "WARNING: DATA RACE")[1:] {
+			if strings.Count(race, "(*fileStore).setSyncTimer()") != 2 { // in nats-server alone; see docs/upstream/0032
+				t.Errorf("%s has a data race:%.4000s", filepath.Base(cmd.Path), race)
+			}
+		}
+		if t.Failed() {
+			t.Logf("the last of what %s printed:\n%s", filepath.Base(cmd.Path), p.log.tail(40))
+		}
+	})
+	return p
+}
+
+// kill ends the program as kill -9 does.
+func (p *process) kill() { p.end(syscall.SIGKILL) }
+
+// end sends a signal and waits for the end, which may have come before.
+func (p *process) end(signal syscall.Signal) {
+	pid := p.cmd.Process.Pid
+	if p.cmd.SysProcAttr.Setpgid {
+		pid = -pid
+	}
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(pid, signal) // fails when it has just ended by itself
+		<-p.done
+	}
+}
 
 // procLog holds what the program logged.
 type procLog struct{ waittest.Buffer }

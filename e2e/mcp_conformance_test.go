@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"rejoin/shared/must"
@@ -206,7 +205,7 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 func startEverythingServer(t *testing.T, eras string) (url string) {
 	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	startProcess(t, exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras)) //nolint:noctx // it is killed by the test's cleanup
+	launch(t, exec.Command(built(t, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server"), "-http", addr, eras)) //nolint:noctx // launch ends it
 	waittest.Until(t, "the server listens", func() bool { return listens(addr) })
 	return "http://" + addr
 }
@@ -214,23 +213,8 @@ func startEverythingServer(t *testing.T, eras string) (url string) {
 // startServer starts an MCP server that prints its URL, and returns that.
 func startServer(t *testing.T, program string, args ...string) (url string) {
 	t.Helper()
-	cmd := exec.Command(program, args...) //nolint:noctx // it is killed by the test's cleanup
+	cmd := exec.Command(program, args...) //nolint:noctx // launch ends it
 	stdout := must.Value(cmd.StdoutPipe())(t)
-	startProcess(t, cmd)
+	launch(t, cmd)
 	return strings.TrimSpace(must.Value(bufio.NewReader(stdout).ReadString('\n'))(t))
-}
-
-// startProcess starts an MCP server, which ends with the test.
-func startProcess(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	log := &procLog{}
-	cmd.SysProcAttr, cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, log
-	must.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("the last of the server's log:\n%s", log.tail(20))
-		}
-	})
 }

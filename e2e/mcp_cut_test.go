@@ -22,27 +22,17 @@ import (
 // mcpSystem is an MCP server with a bridge before it, in programs of one service each.
 // Tests start the edges that they want.
 type mcpSystem struct {
-	t      testing.TB
 	nats   *natsProc
-	way    *cutter // of the bridge to NATS
 	server *mcpServer
-	bridge *program
 }
 
 func startMCP(t *testing.T, bridge ...string) *mcpSystem {
 	t.Helper()
-	s := &mcpSystem{t: t, nats: newNATS(t, ""), server: newMCPServer(t)}
+	s := &mcpSystem{nats: newNATS(t, ""), server: newMCPServer(t, nil)}
 	s.nats.start()
-	s.way = newCutter(t, s.nats.addr)
 	startService(t, "janitor", s.nats.flag())
-	s.startBridge(bridge...)
+	startService(t, "bridge", append(bridge, s.nats.flag(), "--upstream="+s.server.url, "--bridge-name=e2e")...)
 	return s
-}
-
-func (s *mcpSystem) startBridge(args ...string) {
-	s.t.Helper()
-	args = append([]string{"--nats-url=nats://" + s.way.addr(), "--upstream=" + s.server.url, "--bridge-name=e2e"}, args...)
-	s.bridge = startService(s.t, "bridge", args...)
 }
 
 // edge starts an edge whose clients come back soon; addr has port 0 for any.

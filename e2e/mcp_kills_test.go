@@ -51,17 +51,17 @@ func TestMCP_Kills(t *testing.T) {
 			t.Helper()
 			store := mcp.NewMemoryEventStore(nil)
 			store.SetMaxBytes(1 << 30)
-			s := newMCPServerWith(t, store)
+			s := newMCPServer(t, store)
 			return s, true, s.asUpstream
 		},
 		"no event IDs": func(t *testing.T) (*mcpServer, bool, func(string) []string) {
 			t.Helper()
-			s := newMCPServer(t)
+			s := newMCPServer(t, nil)
 			return s, false, s.asUpstream
 		},
 		"stdio": func(t *testing.T) (*mcpServer, bool, func(string) []string) {
 			t.Helper()
-			s := newMCPServer(t)
+			s := newMCPServer(t, nil)
 			gate := s.gate(t)
 			program := built(t, "rejoin/e2e/testdata/stdiocount")
 			return s, false, func(bridge string) []string {

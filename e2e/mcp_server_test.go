@@ -37,14 +37,8 @@ type counting struct {
 	Pause int    `json:"pause,omitempty" jsonschema:"milliseconds before each step"`
 }
 
-// newMCPServer starts the server without an event store. It ends with the test.
-func newMCPServer(t testing.TB) *mcpServer {
-	t.Helper()
-	return newMCPServerWith(t, nil)
-}
-
-// newMCPServerWith is newMCPServer with an event store: the server gives event IDs.
-func newMCPServerWith(t testing.TB, store mcp.EventStore) *mcpServer {
+// newMCPServer starts the server. It ends with the test. With an event store it gives event IDs.
+func newMCPServer(t testing.TB, store mcp.EventStore) *mcpServer {
 	t.Helper()
 	m := &mcpServer{allowed: map[string]int{}, changed: make(chan struct{}), ran: map[string]int{}, sent: map[string]int{}, bridges: map[string]string{}}
 	server := mcp.NewServer(&mcp.Implementation{Name: "count", Version: "1"}, nil)

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -350,10 +349,9 @@ func startService(t testing.TB, name string, args ...string) *program {
 
 // program is a program of one service, running.
 type program struct {
-	url  string // that its log named, if it did
-	cmd  *exec.Cmd
-	log  *procLog
-	once sync.Once
+	*process
+
+	url string // that its log named, if it did
 }
 
 // startProgram starts a program, which ends with the test, and waits until it is ready and
@@ -361,73 +359,40 @@ type program struct {
 // nobody else listens on until the test ends, also after the program was killed.
 func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Helper()
-	log := &procLog{}
 	args = append(slices.Clone(args), "--log-format=json", "--admin-addr=127.0.0.1:0")
 	for i, arg := range args {
 		if addr, ok := strings.CutSuffix(arg, ":0"); ok {
 			args[i] = fmt.Sprintf("%s:%d", addr, natstest.FreePort(t))
 		}
 	}
-	cmd := exec.Command(built(t, pkg), args...) //nolint:noctx // it is killed by the test's cleanup
+	cmd := exec.Command(built(t, pkg), args...) //nolint:noctx // launch ends it
 	cmd.Env = withoutRejoin(os.Environ())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Stderr = log
-	must.NoError(t, cmd.Start())
-	p := &program{cmd: cmd, log: log}
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("the last of the log of %s:\n%s", path.Base(pkg), log.tail(200))
-		}
-	})
+	p := &program{process: launch(t, cmd)}
 	waittest.Until(t, path.Base(pkg)+" is ready", func() bool {
-		a, err := try(http.MethodGet, "http://"+log.attr("admin port open", "addr")+"/readyz", "")
-		return err == nil && a.status == http.StatusOK && log.attr(says, "msg") != ""
+		a, err := try(http.MethodGet, "http://"+p.log.attr("admin port open", "addr")+"/readyz", "")
+		return err == nil && a.status == http.StatusOK && p.log.attr(says, "msg") != ""
 	})
-	p.url = "http://" + log.attr(says, "addr")
+	p.url = "http://" + p.log.attr(says, "addr")
 	return p
-}
-
-// kill ends the program as kill -9 does.
-func (p *program) kill() { p.end(syscall.SIGKILL) }
-
-// end sends a signal and waits for the end, which may have come before.
-func (p *program) end(signal syscall.Signal) {
-	p.once.Do(func() {
-		_ = p.cmd.Process.Signal(signal) // fails when it has ended by itself
-		_ = p.cmd.Wait()                 // how it ended is in ProcessState
-	})
 }
 
 // natsProc is a NATS server in a process of its own, which can be killed.
 type natsProc struct {
-	t      *testing.T
-	addr   string
-	config string
-	store  string // which a test can change while the server is stopped
-	cmd    *exec.Cmd
+	*process
+
+	t            *testing.T
+	addr, config string
 }
 
-// newNATS returns a server that is not started yet, with more in its configuration.
+// newNATS returns a server that is not started yet, with more in its configuration. Without a limit it would
+// promise logs no more than three quarters of the disk that is free.
 func newNATS(t *testing.T, more string) *natsProc {
 	t.Helper()
 	dir := t.TempDir()
-	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(dir, "nats.conf"), store: filepath.Join(dir, "store")}
-	n.configure("max_payload: 2MB\n" + more)
-	t.Cleanup(func() {
-		if n.cmd != nil {
-			n.kill()
-		}
-	})
+	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(dir, "nats.conf")}
+	text := fmt.Sprintf("max_payload: 2MB\n%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, dir)
+	must.NoError(t, os.WriteFile(n.config, []byte(text), 0o600))
 	return n
-}
-
-// configure writes the server's configuration: where it listens and stores, and more. Without a limit it would
-// promise logs no more than three quarters of the disk that is free.
-func (n *natsProc) configure(more string) {
-	n.t.Helper()
-	text := fmt.Sprintf("%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, n.store)
-	must.NoError(n.t, os.WriteFile(n.config, []byte(text), 0o600))
 }
 
 func (n *natsProc) urls() string { return "nats://" + n.addr }
@@ -436,9 +401,7 @@ func (n *natsProc) flag() string { return "--nats-url=" + n.urls() }
 
 func (n *natsProc) start() {
 	n.t.Helper()
-	n.cmd = exec.Command(built(n.t, "github.com/nats-io/nats-server/v2"), "-c", n.config) //nolint:noctx // it is killed by the test's cleanup
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must.NoError(n.t, n.cmd.Start())
+	n.process = launch(n.t, exec.Command(built(n.t, "github.com/nats-io/nats-server/v2"), "-c", n.config)) //nolint:noctx // launch ends it
 	waittest.Until(n.t, "NATS listens", func() bool { return listens(n.addr) })
 }
 
@@ -449,16 +412,4 @@ func listens(addr string) bool {
 		_ = conn.Close()
 	}
 	return err == nil
-}
-
-// kill ends the server as kill -9 does.
-func (n *natsProc) kill() { n.end(syscall.SIGKILL) }
-
-// stop ends the server as Ctrl-C does: everything is on the disk then.
-func (n *natsProc) stop() { n.end(syscall.SIGINT) }
-
-func (n *natsProc) end(signal syscall.Signal) {
-	_ = n.cmd.Process.Signal(signal)
-	_ = n.cmd.Wait() // it was killed, or exits with 1
-	n.cmd = nil
 }

@@ -225,34 +225,20 @@ func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
 	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	cmd := exec.Command(program[0], append(program[1:], file)...) //nolint:gosec,noctx // ended below
+	cmd := exec.Command(program[0], append(program[1:], file)...) //nolint:gosec,noctx // launch ends it
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir)
-	log := &procLog{}
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nginx is several processes
-	must.NoError(t, cmd.Start())
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // it is killed
-		close(ended)
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended by itself
-		<-ended
-		if t.Failed() {
-			t.Logf("the last of the proxy's log:\n%s", log.tail(20))
-		}
-	})
+	p := launch(t, cmd)
 	waittest.Until(t, "the proxy listens", func() bool {
 		select {
-		case <-ended:
-			t.Fatalf("the proxy ended:\n%s", log.tail(20))
+		case <-p.done:
+			t.Fatal("the proxy has ended")
 		default:
 		}
 		return listens(addr)
 	})
-	return log
+	return p.log
 }
 
 // The proxy of deploy/ has room for so many connections; one address must not take all of it.

@@ -233,7 +233,6 @@ func (d *openedDocument) starts(command string) bool {
 func (d *openedDocument) restarted() {
 	d.t.Helper()
 	waittest.Receive(d.t, "the killed program ends", d.p.done)
-	d.p.cmd = nil
 	d.p.start()
 }
 

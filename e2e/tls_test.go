@@ -14,7 +14,6 @@ import (
 
 	"rejoin/deploy/credentials"
 	"rejoin/shared/must"
-	"rejoin/shared/waittest"
 )
 
 var overTLS = flag.Bool("tls", false, "the edge speaks TLS in all tests, and clients HTTP/2 where they can")
@@ -111,19 +110,4 @@ func upTo(n int) string {
 		all = append(all, strconv.Itoa(i+1))
 	}
 	return strings.Join(all, ",")
-}
-
-// A client that goes without a word is noticed over TLS as without it.
-func TestTLS_ClientsGo(t *testing.T) {
-	t.Parallel()
-	p := startTLS(t)
-	p.publish("gone", "s", 1, 1)
-	for range 3 {
-		s := p.subscribe(streamPath("gone", "s"), "")
-		s.connected()
-		s.numbers(1, 1)
-		s.cut()
-	}
-	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
-	waittest.Until(t, "no connection is open", func() bool { return p.connections() == 0 })
 }
