@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -28,14 +27,10 @@ type follower struct {
 	method   string   // a filter, if not empty
 	fromNow  bool     // and not from the start
 	crowd    int      // it also names so many that there is no session of
-	single   *place   // it follows this, and has the event IDs of that
-	poll     bool     // in pages of so many events
-	limit    int
 
 	mu     sync.Mutex
 	final  bool // it stays connected until it has everything
 	ended  bool
-	closed bool // what it follows has ended
 	cancel context.CancelFunc
 	newest *receipt   // that it comes back with, if not with an older one
 	usable []*receipt // those with an ID
@@ -43,7 +38,7 @@ type follower struct {
 }
 
 func (f *follower) String() string {
-	return fmt.Sprintf("follower %d (single %v, poll %t by %d, streams %q, method %s, now %t, crowd %d)", f.n, f.single, f.poll, f.limit, f.streams, f.method, f.fromNow, f.crowd)
+	return fmt.Sprintf("follower %d (streams %q, method %s, now %t, crowd %d)", f.n, f.streams, f.method, f.fromNow, f.crowd)
 }
 
 // receipt is something that a follower received, or a connection that it made. Those before it, up to the
@@ -52,7 +47,7 @@ type receipt struct {
 	before   *receipt
 	number   int
 	at       time.Duration
-	what     string // "connect", "message", "gap", "closed", or the type of an event with nothing but an ID
+	what     string // "connect", "message", "gap", or the type of an event with nothing but an ID
 	edge     string
 	asks     []ask  // what is followed from here on
 	id       string // with which the client may come back
@@ -122,8 +117,6 @@ func (f *follower) connect(ctx context.Context, edge int, from *receipt, asks []
 	defer func() { _ = resp.Body.Close() }()
 	c.add(receipt{what: "connect"})
 	switch {
-	case resp.StatusCode == http.StatusOK && f.poll:
-		c.page(resp.Body)
 	case resp.StatusCode == http.StatusOK:
 		dec := sse.NewDecoder(resp.Body, 32<<20)
 		for range most {
@@ -133,83 +126,21 @@ func (f *follower) connect(ctx context.Context, edge int, from *receipt, asks []
 			}
 			c.event(ev)
 		}
-	case resp.StatusCode == http.StatusNoContent && f.single != nil:
-		c.close()
 	case resp.StatusCode != http.StatusServiceUnavailable:
 		body, _ := io.ReadAll(resp.Body)
 		f.w.violate("%s: %s answers %d %s", f, life, resp.StatusCode, body)
 	}
 }
 
-// close enters that what the follower follows has ended: everything has come.
-func (c *following) close() {
-	c.add(receipt{what: "closed", position: c.of(math.MaxUint64)})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-}
-
-// of returns a position of the one partition that is followed.
-func (f *follower) of(sequence uint64) map[int]cursor.GroupPosition {
-	return map[int]cursor.GroupPosition{f.w.truth.partition(f.single.session): {Sequence: sequence, Added: sequence}}
-}
-
-// page takes a page. The ID of each of its events is one of that event's stream.
-func (c *following) page(body io.Reader) {
-	var page struct {
-		Events []pageEvent
-		Cursor string
-		Gap    *toldGap
-		Closed bool
-	}
-	if err := json.NewDecoder(body).Decode(&page); err != nil {
-		return // it was cut
-	}
-	if len(page.Events) > c.limit {
-		c.w.violate("%s: a page of %d events", c.follower, len(page.Events))
-	}
-	if page.Gap != nil {
-		c.gap(page.Gap, c.single.session)
-	}
-	for _, e := range page.Events {
-		id := c.eventID(e)
-		c.add(receipt{what: "message", session: c.single.session, stream: e.Stream, sequence: id.Sequence})
-	}
-	c.add(receipt{what: "cursor", id: page.Cursor, position: c.positions(page.Cursor)})
-	if page.Closed {
-		c.close()
-	}
-}
-
-func (c *following) eventID(e pageEvent) event.ID {
-	id, err := event.ParseID(e.ID)
-	if err != nil || id.Stream != e.Stream {
-		c.w.violate("%s: an event of %s with the ID %s: %v", c.follower, e.Stream, e.ID, err)
-	}
-	return id
-}
-
-// positions returns those of an ID.
-func (c *following) positions(text string) map[int]cursor.GroupPosition {
-	if c.single != nil {
-		id, err := event.ParseID(text)
-		if err != nil {
-			c.w.violate("%s: the ID %q: %v", c.follower, text, err)
-		}
-		return c.of(id.Sequence)
-	}
-	id, err := cursor.ParseGroupID(text)
-	if err != nil {
-		c.w.violate("%s: the ID %q: %v", c.follower, text, err)
-	}
-	return id.At
-}
-
 // event takes an event of an event stream.
 func (c *following) event(ev sse.Event) {
 	r := receipt{what: ev.Type}
 	if ev.HasID && ev.ID != "" {
-		r.id, r.position = ev.ID, c.positions(ev.ID)
+		id, err := cursor.ParseGroupID(ev.ID)
+		if err != nil {
+			c.w.violate("%s: the ID %q: %v", c.follower, ev.ID, err)
+		}
+		r.id, r.position = ev.ID, id.At
 	}
 	switch ev.Type {
 	case "gap":
@@ -221,14 +152,8 @@ func (c *following) event(ev sse.Event) {
 			c.w.violate("%s: the gap %q: %v", c.follower, ev.Data, err)
 			return
 		}
-		if c.single != nil {
-			gap.Session = c.single.session
-		}
 		c.gap(&gap.toldGap, gap.Session)
 		r.what = "gap's ID"
-	case "close":
-		c.close()
-		return
 	case "connect", "cursor", "state", "expiring":
 	default:
 		r.what = "message"
@@ -244,11 +169,6 @@ func (c *following) event(ev sse.Event) {
 
 // message reads whose an event is.
 func (c *following) message(r *receipt, data []byte) error {
-	if c.single != nil && c.single.stream != "" {
-		r.session, r.stream = c.single.session, c.single.stream
-		r.sequence = r.position[c.w.truth.partition(r.session)].Sequence
-		return nil
-	}
 	var e struct {
 		pageEvent
 		Session string
@@ -256,9 +176,11 @@ func (c *following) message(r *receipt, data []byte) error {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return err
 	}
-	if r.session, r.stream, r.sequence = e.Session, e.Stream, c.eventID(e.pageEvent).Sequence; c.single != nil {
-		r.session = c.single.session
+	id, err := event.ParseID(e.ID)
+	if err != nil || id.Stream != e.Stream {
+		return fmt.Errorf("it has the ID %s: %w", e.ID, err)
 	}
+	r.session, r.stream, r.sequence = e.Session, e.Stream, id.Sequence
 	if at := r.position[c.w.truth.partition(r.session)]; at.Sequence != r.sequence && at.Added != r.sequence {
 		return fmt.Errorf("it comes with the position %+v", at)
 	}
@@ -281,13 +203,10 @@ func (c *following) gap(gap *toldGap, of string) {
 	c.pictures.want()
 }
 
-// hasCaughtUp reports whether the follower has come to the newest events, or to the end.
+// hasCaughtUp reports whether the follower has come to the newest events.
 func (f *follower) hasCaughtUp() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return true
-	}
 	for _, name := range sessionNames {
 		if _, is := follows(f.newest.asks, name); !is {
 			continue

@@ -161,8 +161,6 @@ func sameNames(a, b []ask) bool {
 	})
 }
 
-// newFollower draws one. Where names are not used again, every third follows a stream or a flow with the
-// event IDs of these, as an event stream or in pages: what the group of one place would be.
 func newFollower(w *world, pictures *pictures, n int) *follower {
 	rng := rand.New(rand.NewPCG(w.sc.seed, uint64(1000+n)))
 	f := &follower{w: w, pictures: pictures, n: n, rng: rng}
@@ -178,15 +176,6 @@ func newFollower(w *world, pictures *pictures, n int) *follower {
 		f.crowd = 36 // more than a group opens at a time
 	}
 	f.newest = &receipt{asks: f.drawAsks(nil)}
-	if !w.sc.reuses && n%3 == 2 {
-		at := place{}
-		at.session, at.stream = streamAt(rng.IntN(9))
-		if f.streams = []string{at.stream}; f.chance(50) {
-			at.stream, f.streams = "", nil
-		}
-		f.single, f.poll, f.limit = &at, f.chance(50), []int{1, 2, 5, 50}[rng.IntN(4)]
-		f.newest.asks = []ask{{at.session, false}}
-	}
 	return f
 }
 
@@ -216,7 +205,7 @@ func (f *follower) drawAsks(before []ask) (asks []ask) {
 func (f *follower) run() {
 	for {
 		f.mu.Lock()
-		if f.ended || f.closed && f.final {
+		if f.ended {
 			f.mu.Unlock()
 			return
 		}
@@ -226,7 +215,7 @@ func (f *follower) run() {
 				from = f.usable[f.rng.IntN(len(f.usable))]
 				asks = from.asks
 			}
-			if f.single == nil && from.id != "" && f.chance(12) {
+			if from.id != "" && f.chance(12) {
 				asks = f.drawAsks(asks)
 				if sameNames(asks, from.asks) {
 					asks = from.asks
@@ -246,7 +235,6 @@ func (f *follower) run() {
 		if f.final {
 			most, within, away = 1<<30, time.Hour, 10*time.Millisecond
 		}
-		f.closed = false
 		ctx, cancel := context.WithTimeout(f.w.ctx, within)
 		f.cancel = cancel
 		f.mu.Unlock()
@@ -269,21 +257,16 @@ func (f *follower) change(how func()) {
 // request returns the request of a connection.
 func (f *follower) request(ctx context.Context, addr string, from *receipt, asks []ask) *http.Request {
 	q := url.Values{}
-	path := "/v1/events"
-	if f.single != nil {
-		path = eventsPath(*f.single)
-	} else {
-		for _, a := range asks {
-			param := "session"
-			if a.added {
-				param = "added"
-			}
-			q.Add(param, a.name)
+	for _, a := range asks {
+		param := "session"
+		if a.added {
+			param = "added"
 		}
-		q["stream"] = f.streams
-		for i := range f.crowd {
-			q.Add("session", fmt.Sprint("nobody", i))
-		}
+		q.Add(param, a.name)
+	}
+	q["stream"] = f.streams
+	for i := range f.crowd {
+		q.Add("session", fmt.Sprint("nobody", i))
 	}
 	if f.fromNow {
 		q.Set("from", "now")
@@ -291,21 +274,15 @@ func (f *follower) request(ctx context.Context, addr string, from *receipt, asks
 	if f.method != "" {
 		q.Set("method", f.method)
 	}
-	accept := "text/event-stream"
-	if f.poll {
-		accept = "application/json"
-		q.Set("limit", strconv.Itoa(f.limit))
-		q.Set("wait", strconv.Itoa(f.rng.IntN(2)))
-	}
-	byHeader := !f.poll && f.chance(50)
+	byHeader := f.chance(50)
 	if from.id != "" && !byHeader {
 		q.Set("after", from.id)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path+"?"+q.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v1/events?"+q.Encode(), nil)
 	if err != nil {
 		panic(err)
 	}
-	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept", "text/event-stream")
 	if from.id != "" && byHeader {
 		req.Header.Set("Last-Event-ID", from.id)
 	}
