@@ -32,8 +32,10 @@ func (p *proc) raw(flag, head, body string) answer {
 const forged = "\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}\ntime=2026-01-01T00:00:00Z level=ERROR msg=forged\n\x1b[31m\x1b]0;forged\x07\x7f\u009b31m\u202e"
 
 func TestAttackLogInjection(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"json", "text"} {
 		t.Run(format, func(t *testing.T) {
+			t.Parallel()
 			p := startGuarded(t, "--log-format="+format)
 			alice, _ := p.victim("s")
 			encoded := encodeAll(forged)

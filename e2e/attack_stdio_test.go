@@ -26,17 +26,17 @@ cat >/dev/null
 // the program that started it: in its own environment, in that of the program, in the
 // program's memory, and in what the program has open.
 func TestAttackStdioServerReadsItsBridge(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server, secret := filepath.Join(dir, "server.sh"), filepath.Join(dir, "secret")
 	for name, text := range map[string]string{server: spyServer, secret: "secret-of-a-descriptor"} {
 		must.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	}
-	t.Setenv("SECRET", "secret-of-the-environment")
-	t.Setenv("WANTED", "given-by-name")
 	inherited := must.Value(os.Open(secret))(t)
 	defer func() { _ = inherited.Close() }()
 	p := newProc(t, filepath.Join(dir, "data"), "--upstream-command=sh "+server, "--upstream-env=WANTED")
 	p.prepare = func(cmd *exec.Cmd) {
+		cmd.Env = append(cmd.Env, "SECRET=secret-of-the-environment", "WANTED=given-by-name")
 		cmd.ExtraFiles = []*os.File{inherited}
 		if os.Geteuid() == 0 { // with capabilities root reads any memory
 			setpriv := must.Value(exec.LookPath("setpriv"))(t)

@@ -58,6 +58,7 @@ func (p *proc) unharmed(token, session string) {
 func encodedPart(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
 func TestAttackHeaderInjection(t *testing.T) {
+	t.Parallel()
 	p := startGuarded(t)
 	alice, _ := p.victim("s")
 	const line = "\r\nX-Injected: yes"

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -216,17 +215,17 @@ func (r *recorder) requests() []recorded {
 	return append([]recorded(nil), r.all...)
 }
 
-// No edge is there for 3 s. A documented proxy answers meanwhile, with the place that each client has,
-// and all calls go on when an edge is back.
+// No edge is there until clients have come back in vain. A documented proxy answers meanwhile, with the place that
+// each client has, and all calls go on when an edge is back.
 func TestMCP_CallOutlivesAllEdges(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)
 	edge := s.edge(t, anyPort)
-	addr := startDocumentedProxy(t, "nginx", edge.host()) // it answers at once; HAProxy waits for a while
+	way := newRecorder(t, "http://"+startDocumentedProxy(t, "nginx", edge.host())) // it answers at once; HAProxy waits for a while
 	const steps = 6
 	calls := map[string]*mcpCall{}
 	for _, name := range []string{"TypeScript v1", "TypeScript v2", "TypeScript v2, 2026-07-28", "Go", "Go, 2026-07-28"} {
-		calls[name] = mcpClients[name](t, "http://"+addr+"/mcp", counting{Call: name, Steps: steps, Gate: "all"})
+		calls[name] = mcpClients[name](t, way.URL+"/mcp", counting{Call: name, Steps: steps, Gate: "all"})
 	}
 	s.server.allow("all", 2)
 	for _, call := range calls {
@@ -234,7 +233,8 @@ func TestMCP_CallOutlivesAllEdges(t *testing.T) {
 	}
 	edge.kill()
 	s.server.allow("all", 4)
-	time.Sleep(3 * time.Second) // it is the clients' own time in which they come back in vain
+	since := len(way.requests())
+	waittest.Until(t, "the clients have come back in vain, most of them twice", func() bool { return len(way.requests()) >= since+2*len(calls) })
 	s.edge(t, edge.host())
 	s.server.allow("all", steps+1)
 	for name, call := range calls {

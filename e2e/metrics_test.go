@@ -60,6 +60,7 @@ func metricsTable(t *testing.T) map[string]documented {
 // The table of docs/metrics.md has every metric of every service, with its type, its
 // labels and their values, and no other.
 func TestMetrics_TableIsComplete(t *testing.T) {
+	t.Parallel()
 	p := startProc(t, "--upstream=http://127.0.0.1:9/mcp")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr"} {
 		do(t, http.MethodGet, p.url(flag)+"/nothing", "") // the times of a method come with its first request

@@ -62,6 +62,7 @@ func TestDocument_ProxiesPassEventStreams(t *testing.T) {
 	t.Parallel()
 	for name := range documentedProxies {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := startProc(t, "--heartbeat=100ms")
 			throughProxy(t, p, startDocumentedProxy(t, name, p.addrs["--edge-addr"]))
 		})
@@ -166,14 +167,16 @@ func answersWithoutEdge(t *testing.T, base, ofStream, ofGroup string) {
 
 // The proxy of deploy/ answers event streams as the documented ones do.
 func TestProxy_NoEdge(t *testing.T) {
-	addr, _, _ := startOwnProxy(t, "", fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)))
+	t.Parallel()
+	addr, _, _ := startOwnProxy(t, "", manyConnections, fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)))
 	answersWithoutEdge(t, "http://"+addr, "main_bjqd8zw_3", "group_0elga750bcqy1p_3.p6lcjym.4_b.0k2c1qd.1")
 }
 
 // A proxy stays in a load balancer while it has any service to reach.
 func TestProxy_ReadyWithAnyService(t *testing.T) {
+	t.Parallel()
 	for edges, want := range map[int][2]int{0: {503, 403}, 1: {503, 200}} {
-		_, health, _ := startOwnProxy(t, "", slices.Repeat([]string{"127.0.0.1:1"}, edges)...)
+		_, health, _ := startOwnProxy(t, "", manyConnections, slices.Repeat([]string{"127.0.0.1:1"}, edges)...)
 		for i, path := range []string{"/health", "/ready"} {
 			// Names that cannot be resolved count at first, and the address is bound after the other one.
 			waittest.NoError(t, func() error {
@@ -190,9 +193,10 @@ func TestProxy_ReadyWithAnyService(t *testing.T) {
 // A connection that sends nothing is a probe, of Kubernetes or of a load balancer, and not logged: the log
 // has what failed.
 func TestProxy_ProbesAreNotLogged(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	must.NoError(t, credentials.MakeCertificates(dir))
-	addr, _, log := startOwnProxy(t, " ssl crt "+filepath.Join(dir, credentials.ProxyFile))                                             // which is probed
+	addr, _, log := startOwnProxy(t, " ssl crt "+filepath.Join(dir, credentials.ProxyFile), manyConnections)                            // which is probed
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // self-signed
 	// What came before the first one is logged by the second one's time.
 	for range 2 {
@@ -210,24 +214,27 @@ func TestProxy_ProbesAreNotLogged(t *testing.T) {
 	}
 }
 
+// manyConnections is more than a test makes.
+const manyConnections = 20_000
+
 // startOwnProxy runs the proxy of deploy/ before edges, and returns where it listens, where its health is asked for,
-// and what it prints. bind is more of how it listens.
-func startOwnProxy(t *testing.T, bind string, edges ...string) (addr, health string, log *procLog) {
+// and what it prints. bind is more of how it listens, most how many connections an address may have.
+func startOwnProxy(t *testing.T, bind string, most int, edges ...string) (addr, health string, log *procLog) {
 	t.Helper()
 	addr, health = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
-	t.Setenv("REJOIN_PROXY_BIND", addr+bind)
-	return addr, health, startProxy(t, addr, proxy.Local(health, edges...), []string{"haproxy", "-db", "-f"})
+	return addr, health, startProxy(t, addr, proxy.Local(health, edges...), []string{"haproxy", "-db", "-f"},
+		"REJOIN_PROXY_BIND="+addr+bind, "REJOIN_PROXY_ADDRESS_CONNECTIONS="+fmt.Sprint(most))
 }
 
 // startProxy runs a proxy until the test ends, and returns what it prints.
-func startProxy(t *testing.T, addr, text string, program []string) *procLog {
+func startProxy(t *testing.T, addr, text string, program []string, env ...string) *procLog {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
 	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	cmd := exec.Command(program[0], append(program[1:], file)...) //nolint:gosec,noctx // launch ends it
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+dir)
+	cmd.Env = append(append(os.Environ(), "HOME="+dir), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nginx is several processes
 	p := launch(t, cmd)
 	waittest.Until(t, "the proxy listens", func() bool {
@@ -243,9 +250,9 @@ func startProxy(t *testing.T, addr, text string, program []string) *procLog {
 
 // The proxy of deploy/ has room for so many connections; one address must not take all of it.
 func TestAttackConnectionsAtTheProxy(t *testing.T) {
+	t.Parallel()
 	const most = 5
-	t.Setenv("REJOIN_PROXY_ADDRESS_CONNECTIONS", fmt.Sprint(most))
-	addr, _, _ := startOwnProxy(t, "")
+	addr, _, _ := startOwnProxy(t, "", most)
 	// answered makes a connection, which stays open, and reports whether it is served.
 	answered := func() (net.Conn, bool) {
 		conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
@@ -300,12 +307,13 @@ func startEdgesProxy(t *testing.T, edges int) (addr string) {
 		})
 		addrs = append(addrs, strings.TrimPrefix(edge.URL, "http://"))
 	}
-	addr, _, _ = startOwnProxy(t, "", addrs...)
+	addr, _, _ = startOwnProxy(t, "", manyConnections, addrs...)
 	return addr
 }
 
 // The proxy of deploy/ sends requests about a partition's sessions to the same edge.
 func TestProxy_PartitionsStayTogether(t *testing.T) {
+	t.Parallel()
 	addr := startEdgesProxy(t, 4)
 	of := map[int]string{} // the edge of a partition
 	for n := range 100 {
@@ -344,6 +352,7 @@ func TestProxy_PartitionsStayTogether(t *testing.T) {
 
 // Event streams are spread evenly enough, also where some sessions have most of them.
 func TestProxy_EventStreamsAreSpread(t *testing.T) {
+	t.Parallel()
 	const edges, streams = 4, 200
 	addr := startEdgesProxy(t, edges)
 	at := map[string]int{}

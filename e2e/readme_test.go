@@ -482,6 +482,7 @@ func table(t *testing.T) string {
 }
 
 func TestDocument_FlagTables(t *testing.T) {
+	t.Parallel()
 	checkTable(t, "../docs/configuration.md", "<!-- flags -->\n", "<!-- /flags -->\n", table(t))
 }
 
