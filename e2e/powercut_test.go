@@ -87,24 +87,18 @@ func TestPowerCut(t *testing.T) {
 	// them empty, and NATS forgets the stream. That is not what this test is about.
 	c.pause(*youngest)
 	waittest.Until(t, "the floor moves", func() bool { return c.live.metric("rejoin_janitor_floor_removed_events_total") > 0 })
-	total := newCutReport(0)
+	total := map[string]int{}
 	for i := range *powerCuts {
 		if (i+1)%*restartEvery == 0 { // so that IDs are of several generations
 			c.live.kill()
 			c.live.start()
 		}
 		c.pause(time.Duration(rand.Int64N(int64(4 * time.Second))))
-		r := c.cutAndCheck(d, i+1)
-		t.Log(r)
-		total.add(r)
-		for _, v := range r.violations {
-			t.Errorf("image %d: %s", r.image, v)
-		}
-		for _, v := range r.oldLost {
-			t.Logf("image %d: reported, though stored for longer than two sync intervals: %s", r.image, v)
+		for what, n := range c.cutAndCheck(d, i+1) {
+			total[what] += n
 		}
 	}
-	t.Logf("all %d images: %s", *powerCuts, total)
+	t.Logf("all %d images: %v", *powerCuts, total)
 }
 
 // cutProc is the program with a data folder, which is not started yet. It ends with the test.
@@ -483,16 +477,14 @@ func (c *powerCut) places(now time.Time) (all []*cutStream) {
 	return all
 }
 
-// cutAndCheck takes one image and checks it.
-func (c *powerCut) cutAndCheck(d *powerDisk, number int) *cutReport {
+// cutAndCheck takes one image and checks it. It returns what was found, and how often.
+func (c *powerCut) cutAndCheck(d *powerDisk, number int) map[string]int {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	image := filepath.Join(dir, "image")
 	known := c.states(c.live, nil)
-	r := newCutReport(number)
-	r.before, r.after = d.cut(image)
-	r.at, r.copying = r.before.Sub(c.begun), time.Since(r.after)
-	places := c.places(r.after)
+	before, after := d.cut(image)
+	places := c.places(after)
 	kept := "" // a copy as it was before the program was started on it
 	if *keepImages != "" {
 		kept = filepath.Join(*keepImages, fmt.Sprintf("image%d", number))
@@ -506,39 +498,39 @@ func (c *powerCut) cutAndCheck(d *powerDisk, number int) *cutReport {
 	case 2:
 		args = append(args, "--interval=5s") // the default
 	}
-	p := cutProc(c.t, filepath.Join(dir, "disk", "data"), args...)
-	p.start()
-	r.up = time.Since(r.after) - r.copying
-	x := &cutImage{proc: p, report: r}
-	for part, state := range c.states(p, known) {
+	x := &cutImage{proc: cutProc(c.t, filepath.Join(dir, "disk", "data"), args...), number: number, before: before, counts: map[string]int{}}
+	started := time.Now()
+	x.start()
+	up := time.Since(started)
+	for part, state := range c.states(x.proc, known) {
 		x.lost = append(x.lost, state.Generation().Start)
 		x.recreated = append(x.recreated, state.Origin != known[part].Origin)
 		x.unheard = append(x.unheard, ^uint64(0))
 		if newest := known[part].Generation(); !slices.Contains(state.Generations, newest) {
-			r.count("generations lost")
+			x.counts["generations lost"]++
 			x.unheard[part] = newest.Start
 		}
 		if x.recreated[part] { // it has adopted the events
-			r.count("partitions created again")
+			x.counts["partitions created again"]++
 			x.lost[part] = state.Last + 1
 		}
 	}
 	x.check(places)
-	log := p.log.String()
-	p.kill()
+	x.kill()
 	unmount()
-	for line := range strings.Lines(log) {
+	for line := range strings.Lines(x.log.String()) {
 		if strings.Contains(line, "are missing that nothing explains") {
 			c.t.Logf("image %d: %s", number, line)
 		}
 	}
 	_ = os.Remove(image)
-	if len(r.violations)+len(r.oldLost) > 0 {
-		c.t.Logf("what the program on image %d logged:\n%.6000s", number, log)
+	if x.odd {
+		c.t.Logf("what the program on image %d logged:\n%.6000s", number, x.log)
 	} else if kept != "" {
 		_ = os.Remove(kept)
 	}
-	return r
+	c.t.Logf("image %2d at %s, up in %s: %v", number, before.Sub(c.begun).Round(100*time.Millisecond), up.Round(time.Millisecond), x.counts)
+	return x.counts
 }
 
 // states returns what the log says of each partition, once the janitor has begun another
@@ -564,116 +556,45 @@ func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State
 	return all
 }
 
-// cutReport is what was found on an image, or on all of them.
-type cutReport struct {
-	image         int
-	before, after time.Time // the cut lies between
-	at            time.Duration
-	copying, up   time.Duration
-
-	mu         sync.Mutex
-	oldest     time.Duration // of the events that the image lacks at its end
-	cursors    int
-	delivered  int
-	counts     map[string]int // gaps by reason and certainty, and other things that are no violations
-	oldLost    []string       // lost and reported, though stored for longer than two sync intervals
-	violations []string
-}
-
-func newCutReport(image int) *cutReport { return &cutReport{image: image, counts: map[string]int{}} }
-
-func (r *cutReport) count(what string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.counts[what]++
-}
-
-func (r *cutReport) tail(age time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.oldest = max(r.oldest, age)
-}
-
-func (r *cutReport) violate(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.violations = append(r.violations, fmt.Sprintf(format, args...))
-}
-
-func (r *cutReport) old(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.oldLost = append(r.oldLost, fmt.Sprintf(format, args...))
-}
-
-func (r *cutReport) add(other *cutReport) {
-	r.oldest = max(r.oldest, other.oldest)
-	r.cursors += other.cursors
-	r.delivered += other.delivered
-	for what, n := range other.counts {
-		r.counts[what] += n
-	}
-	r.oldLost, r.violations = append(r.oldLost, other.oldLost...), append(r.violations, other.violations...)
-}
-
-func (r *cutReport) String() string {
-	var text strings.Builder
-	if r.image > 0 {
-		fmt.Fprintf(&text, "image %2d at %5.1f s, copied in %4d ms, up in %4d ms: ", r.image, r.at.Seconds(), r.copying.Milliseconds(), r.up.Milliseconds())
-	}
-	fmt.Fprintf(&text, "%d cursors, %d deliveries", r.cursors, r.delivered)
-	for _, what := range slices.Sorted(maps.Keys(r.counts)) {
-		fmt.Fprintf(&text, ", %s %d", what, r.counts[what])
-	}
-	fmt.Fprintf(&text, "; oldest lost %s; old but lost %d; violations %d", r.oldest, len(r.oldLost), len(r.violations))
-	return text.String()
-}
-
 // cutImage is the program on an image.
 type cutImage struct {
 	*proc
-	report *cutReport
-	lost   []uint64 // the first sequence of each partition that the image does not hold
+	number int
+	before time.Time      // of the cut
+	counts map[string]int // gaps by reason and certainty, and other things that are no violations
+	odd    bool           // there were violations, or losses that should not be
+	lost   []uint64       // the first sequence of each partition that the image does not hold
 	// unheard is where the generation starts that the live program was in, if the image does
 	// not know it. Its IDs are all rolled back: where it started is not known any more.
 	unheard   []uint64
 	recreated []bool // partitions whose metadata was lost: NATS has forgotten the stream, and it was created again
 }
 
-// checkers is how many places are read at a time.
-const checkers = 4
+func (x *cutImage) violate(format string, args ...any) {
+	x.odd = true
+	x.t.Errorf("image %d: %s", x.number, fmt.Sprintf(format, args...))
+}
 
 // check reads all places, first as the image has them and then with an event published after
 // what was there.
 func (x *cutImage) check(places []*cutStream) {
-	probes := map[*cutStream]int{}
-	readers := map[*cutStream]*placeReader{}
-	for i, at := range places {
-		readers[at] = &placeReader{cutImage: x, at: at, events: map[int]*cutEvent{}, part: event.Partition(at.session.name, cutPartitions)}
-		readers[at].lost = x.lost[readers[at].part]
-		if at.name != "" {
-			probes[at] = probesFrom + i
+	var readers []*placeReader
+	for _, at := range places {
+		part := event.Partition(at.session.name, cutPartitions)
+		readers = append(readers, &placeReader{cutImage: x, at: at, events: map[int]*cutEvent{}, part: part, lost: x.lost[part]})
+	}
+	for _, r := range readers {
+		r.sample()
+		r.readPages()
+	}
+	for i, r := range readers {
+		if r.at.name != "" {
+			r.probe(probesFrom + i)
 		}
 	}
-	each := func(do func(*placeReader)) {
-		var work sync.WaitGroup
-		queue := make(chan *placeReader)
-		for range checkers {
-			work.Go(func() {
-				for r := range queue {
-					do(r)
-				}
-			})
-		}
-		for _, at := range places {
-			queue <- readers[at]
-		}
-		close(queue)
-		work.Wait()
+	for _, r := range readers {
+		r.readStreams()
 	}
-	each(func(r *placeReader) { r.sample(); r.readPages() })
-	each(func(r *placeReader) { r.probe(probes[r.at]) })
-	each((*placeReader).readStreams)
 }
 
 // placeReader reads one stream or flow on an image.
@@ -694,7 +615,7 @@ func (r *placeReader) sample() {
 	var acked []*cutEvent
 	for _, e := range r.at.events {
 		r.events[e.n] = e
-		if !e.acked.IsZero() && e.acked.Before(r.report.before) {
+		if !e.acked.IsZero() && e.acked.Before(r.before) {
 			acked = append(acked, e)
 		}
 	}
@@ -707,7 +628,7 @@ func (r *placeReader) sample() {
 	}
 	var seen []cutCursor
 	for _, cursor := range r.at.cursors {
-		if cursor.at.Before(r.report.before) {
+		if cursor.at.Before(r.before) {
 			seen = append(seen, cursor)
 		}
 	}
@@ -785,7 +706,7 @@ func (r *placeReader) readPages() {
 	for _, cursor := range cursors {
 		read := &cutRead{how: "page", cursor: cursor}
 		if err := r.pages(read); err != nil {
-			r.report.violate("%s %s: %v", r.at, read, err)
+			r.violate("%s %s: %v", r.at, read, err)
 			continue
 		}
 		r.judge(read)
@@ -793,19 +714,14 @@ func (r *placeReader) readPages() {
 }
 
 func (r *placeReader) pages(read *cutRead) error {
-	after := read.cursor
-	for deadline := time.Now().Add(waittest.Timeout); ; {
+	for after := read.cursor; ; {
 		query := "?limit=1000"
 		if after != "" {
 			query += "&after=" + after
 		}
-		a, err := try(http.MethodGet, r.api()+r.at.path()+query, "", "Accept", "application/json")
-		if err == nil && a.status == http.StatusServiceUnavailable && time.Now().Before(deadline) {
-			time.Sleep(20 * time.Millisecond)
-			continue
-		}
-		if err != nil || a.status != http.StatusOK {
-			return fmt.Errorf("a page: %w %d %s", err, a.status, a.body)
+		a, _ := inTime(r.t, "a page is read", func() answer { return do(r.t, http.MethodGet, r.api()+r.at.path()+query, "", "Accept", jsonType) })
+		if a.status != http.StatusOK {
+			return fmt.Errorf("a page: %d %s", a.status, a.body)
 		}
 		var page struct {
 			Events []struct {
@@ -839,37 +755,29 @@ func (r *placeReader) pages(read *cutRead) error {
 
 // probe publishes an event, which JetStream refuses where the stream or session has ended.
 func (r *placeReader) probe(n int) {
-	if n == 0 {
-		return
-	}
-	var a answer
-	var err error
-	for deadline := time.Now().Add(waittest.Timeout); ; time.Sleep(20 * time.Millisecond) {
-		a, err = try(http.MethodPost, r.api()+r.at.path(), cutMessage(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
-		if err == nil && a.status != http.StatusServiceUnavailable || time.Now().After(deadline) {
-			break
-		}
-	}
+	a, _ := inTime(r.t, "an event is published", func() answer {
+		return do(r.t, http.MethodPost, r.api()+r.at.path(), cutMessage(n), "Content-Type", jsonType, "Idempotency-Key", strconv.Itoa(n))
+	})
 	asked := !r.at.asked.IsZero() || !r.at.session.asked.IsZero()
 	ended := r.settled(r.at.closed) || r.settled(r.at.session.closed)
-	switch {
-	case err == nil && a.status == http.StatusCreated:
+	switch a.status {
+	case http.StatusCreated:
 		if r.probed = n; ended {
-			r.report.violate("%s takes an event though its end was stored for longer than two sync intervals: stream %s, session %s", r.at, r.at.ending, r.at.session.ending)
+			r.violate("%s takes an event though its end was stored for longer than two sync intervals: stream %s, session %s", r.at, r.at.ending, r.at.session.ending)
 		}
-	case err == nil && a.status == http.StatusConflict:
-		r.report.count("ends")
+	case http.StatusConflict:
+		r.counts["ends"]++
 		if !asked {
-			r.report.violate("%s takes no event and was not closed: %s", r.at, a.body)
+			r.violate("%s takes no event and was not closed: %s", r.at, a.body)
 		}
 	default:
-		r.report.violate("%s: publishing on the image: %v %d %s", r.at, err, a.status, a.body)
+		r.violate("%s: publishing on the image: %d %s", r.at, a.status, a.body)
 	}
 }
 
 // settled reports whether something was stored for two sync intervals when the power was cut.
 func (r *placeReader) settled(at time.Time) bool {
-	return !at.IsZero() && at.Before(r.report.before.Add(-2*cutSync))
+	return !at.IsZero() && at.Before(r.before.Add(-2*cutSync))
 }
 
 // readStreams reads event streams up to the event that was published on the image, or to the
@@ -881,7 +789,7 @@ func (r *placeReader) readStreams() {
 	for _, cursor := range r.cursors[(len(r.cursors)+1)/2:] {
 		read := &cutRead{how: "event stream", cursor: cursor}
 		if err := r.stream(read); err != nil {
-			r.report.violate("%s %s: %v after %v", r.at, read, err, read.items)
+			r.violate("%s %s: %v after %v", r.at, read, err, read.items)
 			continue
 		}
 		r.judge(read)
@@ -935,8 +843,8 @@ func (r *placeReader) judge(read *cutRead) {
 		if len(shown) > 12 {
 			shown = slices.Concat(shown[:6], shown[len(shown)-6:])
 		}
-		r.report.violate("%s %s: %s; stream %s, session %s, the partition was left up to %d; cut at %s; it got %v", r.at, read, fmt.Sprintf(format, args...),
-			r.at.ending, r.at.session.ending, r.lost-1, r.report.before.Format(time.StampMilli), shown)
+		r.violate("%s %s: %s; stream %s, session %s, the partition was left up to %d; cut at %s; it got %v", r.at, read, fmt.Sprintf(format, args...),
+			r.at.ending, r.at.session.ending, r.lost-1, r.before.Format(time.StampMilli), shown)
 	}
 	if read.cursor != "" {
 		id, err := event.ParseID(read.cursor)
@@ -970,7 +878,7 @@ func (r *placeReader) checkDelivered(read *cutRead, wrong func(string, ...any)) 
 	last := read.seq
 	for _, item := range read.items {
 		if item.gap != nil {
-			r.report.count(fmt.Sprintf("%s certain=%t", item.gap.Reason, item.gap.Certain))
+			r.counts[fmt.Sprintf("%s certain=%t", item.gap.Reason, item.gap.Certain)]++
 			if item.gap.Reason == "rolled_back" || item.gap.Reason == "unknown" {
 				last = min(last, item.to)
 			}
@@ -997,10 +905,8 @@ func (r *placeReader) checkDelivered(read *cutRead, wrong func(string, ...any)) 
 			wrong("number %d has the sequence %d and was acknowledged with %d", item.n, item.seq, e.seq)
 		}
 	}
-	r.report.mu.Lock()
-	defer r.report.mu.Unlock()
-	r.report.cursors++
-	r.report.delivered += len(got)
+	r.counts["cursors"]++
+	r.counts["deliveries"] += len(got)
 	return got
 }
 
@@ -1023,7 +929,7 @@ func (r *placeReader) covers(item cutItem, seq uint64) bool {
 // delivered was reported before the next event.
 func (r *placeReader) checkMissing(read *cutRead, got map[int]bool, wrong func(string, ...any)) {
 	for _, e := range r.events {
-		if e.acked.IsZero() || !e.acked.Before(r.report.before) || e.seq <= read.seq || got[e.n] {
+		if e.acked.IsZero() || !e.acked.Before(r.before) || e.seq <= read.seq || got[e.n] {
 			continue
 		}
 		var by *procGap
@@ -1035,20 +941,19 @@ func (r *placeReader) checkMissing(read *cutRead, got map[int]bool, wrong func(s
 				by = item.gap
 			}
 		}
-		age := r.report.before.Sub(e.acked).Round(time.Millisecond)
-		if e.seq >= r.lost {
-			r.report.tail(age)
-		}
+		age := r.before.Sub(e.acked).Round(time.Millisecond)
 		switch {
 		case by == nil && e.seq >= r.lost && !r.settled(e.acked):
-			r.report.count("lost unseen") // the tail of the log: who has not seen it is not told
+			r.counts["lost unseen"]++ // the tail of the log: who has not seen it is not told
 		case by == nil:
 			wrong("number %d at %d, acknowledged %s before the cut, is missing without a gap", e.n, e.seq, age)
 		case r.removable(e):
 		case !r.settled(e.acked):
-			r.report.count("lost and reported")
+			r.counts["lost and reported"]++
 		case by.Reason == "rolled_back" || by.Reason == "damaged":
-			r.report.old("%s %s: number %d at %d, acknowledged %s before the cut, %v", r.at, read, e.n, e.seq, age, read.items)
+			r.odd = true
+			r.counts["old but lost"]++
+			r.t.Logf("image %d: reported, though stored for longer than two sync intervals: %s %s: number %d at %d, acknowledged %s before the cut, %v", r.number, r.at, read, e.n, e.seq, age, read.items)
 		default:
 			wrong("number %d at %d, acknowledged %s before the cut, is reported %s, for which there is no cause", e.n, e.seq, age, by.Reason)
 		}
@@ -1089,25 +994,25 @@ func (r *placeReader) checkGaps(read *cutRead, got map[int]bool, wrong func(stri
 			switch {
 			case lost || !item.gap.Certain:
 			case read.seq >= r.unheard[r.part]:
-				r.report.count("rolled back with a lost generation")
+				r.counts["rolled back with a lost generation"]++
 			default:
 				wrong("it is rolled back and had seen nothing that was lost")
 			}
 			lost = false
 		case item.gap.Reason == "unknown":
 			if opened := r.opened(); r.settled(opened) && !r.recreated[r.part] {
-				wrong("the session was opened %s before the cut, and the cursor is unknown", r.report.before.Sub(opened))
+				wrong("the session was opened %s before the cut, and the cursor is unknown", r.before.Sub(opened))
 			}
 			lost = false
 		case !item.gap.Certain:
 			if missing, unknown := r.missing(item, got); !missing && !unknown {
-				r.report.count("uncertain and nothing missing")
+				r.counts["uncertain and nothing missing"]++
 			}
 		default:
 			switch missing, unknown := r.missing(item, got); {
 			case missing:
 			case unknown:
-				r.report.count("certain of unknown outcome")
+				r.counts["certain of unknown outcome"]++
 			default:
 				wrong("%s: nothing is missing", item)
 			}
