@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"rejoin/shared/event"
 	"rejoin/shared/must"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
@@ -280,4 +281,37 @@ func (s *tap) connected() (resumed bool) {
 	}
 	must.NoError(s.t, json.Unmarshal(s.next("connect").Data, &c))
 	return c.Resumed
+}
+
+// retained asks the janitor how many events of a stream the log holds.
+func (p *proc) retained(session, stream string) int {
+	a := do(p.t, http.MethodGet, p.api()+"/v1/sessions/"+session, "")
+	if a.status == http.StatusNotFound {
+		return 0
+	}
+	var detail struct {
+		Streams []struct {
+			Stream string `json:"stream"`
+			Events int    `json:"events"`
+		} `json:"streams"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &detail); err != nil || a.status != http.StatusOK {
+		p.t.Fatalf("%d %s", a.status, a.body)
+	}
+	for _, s := range detail.Streams {
+		if s.Stream == stream {
+			return s.Events
+		}
+	}
+	return 0
+}
+
+// sequenceOf returns an id's sequence, 0 for no id.
+func sequenceOf(t testing.TB, id string) uint64 {
+	t.Helper()
+	if id == "" {
+		return 0
+	}
+	parsed := must.Value(event.ParseID(id))(t)
+	return parsed.Sequence
 }

@@ -407,3 +407,25 @@ func compact(t *testing.T, text string) string {
 	}
 	return b.String()
 }
+
+// The publisher's id and the subscribers' are the same, from the first event of a
+// session on, and can be resumed from.
+func TestPublish_AnswersTheIDThatSubscribersSee(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	for i := range 200 {
+		session := fmt.Sprintf("fresh-%d", i)
+		id := p.publish(session, "s", 1, 1)
+		s := p.subscribe(streamPath(session, "s"), "")
+		s.connected()
+		if got := s.next("message").ID; got != id {
+			t.Errorf("%s was published, %s came out", id, got)
+		}
+		s.cut()
+		s = p.subscribe(streamPath(session, "s"), id)
+		if !s.connected() {
+			t.Errorf("%s cannot be resumed from: %s", id, s.next("gap").Data)
+		}
+		s.cut()
+	}
+}

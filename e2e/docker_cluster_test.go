@@ -136,25 +136,20 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 	}
 }
 
-// connections returns how many event streams each edge has.
-func (d *deployment) connections() (each []string) {
+// edgeConnections returns how many event streams each edge has.
+func (d *deployment) edgeConnections() (each []string) {
 	d.t.Helper()
-	for _, edge := range edges {
-		metrics := d.compose("exec", "-T", "proxy", "wget", "-q", "-O", "-", "http://"+edge+":9080/metrics")
-		_, rest, _ := strings.Cut(metrics, "\nrejoin_edge_connections ")
-		number, _, _ := strings.Cut(rest, "\n")
-		each = append(each, number)
+	for _, edge := range []string{"sse-edge-1", "sse-edge-2", "sse-edge-3"} {
+		each = append(each, d.connections(edge))
 	}
 	return each
 }
-
-var edges = []string{"sse-edge-1", "sse-edge-2", "sse-edge-3"}
 
 // Else each edge would follow what the others do. The proxy gives to the next edge what is more than one
 // and a half times the average, which of so few is soon.
 func (d *deployment) sticks(t *testing.T) {
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
-	waittest.Until(t, "no client is connected", func() bool { return slices.Equal(d.connections(), []string{"0", "0", "0"}) })
+	waittest.Until(t, "no client is connected", func() bool { return slices.Equal(d.edgeConnections(), []string{"0", "0", "0"}) })
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	const streams = 6
@@ -170,7 +165,7 @@ func (d *deployment) sticks(t *testing.T) {
 	}
 	waittest.Until(t, "two edges have all", func() bool {
 		sum, without := 0, 0
-		for _, each := range d.connections() {
+		for _, each := range d.edgeConnections() {
 			n := must.Value(strconv.Atoi(each))(t)
 			if sum += n; n == 0 {
 				without++

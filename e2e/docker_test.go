@@ -252,12 +252,7 @@ func (d *deployment) isReached() {
 
 // Else its connection would be counted until a time-out of the proxy, 45 s later.
 func (d *deployment) noticesWhoGoes(t *testing.T) {
-	connections := func() string {
-		metrics := d.compose("exec", "-T", "proxy", "wget", "-q", "-O", "-", "http://sse-edge:9080/metrics")
-		_, rest, _ := strings.Cut(metrics, "\nrejoin_edge_connections ")
-		number, _, _ := strings.Cut(rest, "\n")
-		return number
-	}
+	connections := func() string { return d.connections("sse-edge") }
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, d.url+streamPath("leaving", "main"), http.NoBody))(t)
@@ -271,6 +266,15 @@ func (d *deployment) noticesWhoGoes(t *testing.T) {
 	if took := time.Since(left); took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
+}
+
+// connections returns how many event streams an edge has.
+func (d *deployment) connections(edge string) string {
+	d.t.Helper()
+	metrics := d.compose("exec", "-T", "proxy", "wget", "-q", "-O", "-", "http://"+edge+":9080/metrics")
+	_, rest, _ := strings.Cut(metrics, "\nrejoin_edge_connections ")
+	number, _, _ := strings.Cut(rest, "\n")
+	return number
 }
 
 // standsAttacks makes the attacks of attack_memory_test.go on the containers themselves, whose

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"rejoin/shared/event"
 	"rejoin/shared/must"
+	"rejoin/shared/waittest"
 )
 
 // operationsBlocks returns the blocks of a language in docs/operations.md.
@@ -119,4 +123,20 @@ func TestDocument_RestoreOfAVolume(t *testing.T) {
 			}
 		})
 	}
+}
+
+// begun waits until the janitor has begun the generation of another life of the log, for which others
+// wait for 3 s only. earlier is an event ID of the stream, of the generation that the log had before.
+func (p *proc) begun(path, earlier string) {
+	p.t.Helper()
+	before := must.Value(event.ParseID(earlier))(p.t)
+	waittest.Until(p.t, "the generation is begun", func() bool {
+		var page struct{ Cursor string }
+		a, err := try(http.MethodGet, p.api()+path+"?from=now", "", "Accept", "application/json")
+		if err != nil || json.Unmarshal([]byte(a.body), &page) != nil {
+			return false
+		}
+		now, err := event.ParseID(page.Cursor)
+		return err == nil && now.Tag != before.Tag
+	})
 }
