@@ -216,7 +216,7 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 func TestAdminPage_AsksForAToken(t *testing.T) {
 	t.Parallel()
 	p := startGuarded(t)
-	alice, _ := p.victim("s")
+	alice := p.victim("s")
 	b := openBrowser(t)
 	b.admin(p.api())
 	b.shows("state", "token needed")

@@ -37,7 +37,7 @@ func TestAttackLogInjection(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			p := startGuarded(t, "--log-format="+format)
-			alice, _ := p.victim("s")
+			alice := p.victim("s")
 			encoded := encodeAll(forged)
 			line := strings.NewReplacer("\r", "", "\n", "").Replace(forged) // as much of it as a header can hold
 			head := func(request string, headers ...string) {

@@ -28,7 +28,7 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 	t.Parallel()
 	listed, other := site(t, ""), site(t, "")
 	p := startGuarded(t, "--cors-origins="+listed)
-	alice, _ := p.victim("s")
+	alice := p.victim("s")
 	b := openBrowser(t)
 	exchange := fmt.Sprintf(`window.answered = 0; window.failed = ''
 		fetch('%s/v1/cookie', {method: 'POST', credentials: 'include', headers: {Authorization: 'Bearer %s'}})

@@ -165,26 +165,6 @@ func (tr *traffic) permit(n int64) (target int64) {
 	return target
 }
 
-// pace has so many messages a second published until the traffic ends.
-func (tr *traffic) pace(rate float64) {
-	begun, ticker := time.Now(), time.NewTicker(10*time.Millisecond)
-	tr.writing.Go(func() {
-		defer ticker.Stop()
-		for n := 0.0; ; {
-			select {
-			case <-tr.stopped:
-				return
-			case <-tr.t.Context().Done():
-				return
-			case <-ticker.C:
-			}
-			for ; n < time.Since(begun).Seconds()*rate && len(tr.allow) < cap(tr.allow); n++ {
-				tr.allow <- struct{}{}
-			}
-		}
-	})
-}
-
 // more waits until n more messages are stored.
 func (tr *traffic) more(ctx context.Context, n int64) {
 	tr.t.Helper()
@@ -208,28 +188,6 @@ func (tr *traffic) end(ctx context.Context, ingest string) {
 		}
 	}
 	tr.reading.Wait()
-}
-
-// flows waits until all that is stored now has come to each reader of a stream, and one more message.
-func (tr *traffic) flows(what string) {
-	tr.t.Helper()
-	want := map[*writer]int64{}
-	for _, w := range tr.writers {
-		want[w] = w.count.Load() + 1
-	}
-	waittest.Until(tr.t, "all that is stored, and more, comes after "+what, func() bool {
-		if wrong := tr.failures(); len(wrong) > 0 {
-			tr.t.Fatalf("after %s: %q", what, wrong)
-		}
-		for _, w := range tr.writers {
-			for _, r := range tr.readers {
-				if r.session == w.session && r.stream == w.stream && r.count.Load() < want[w] {
-					return false
-				}
-			}
-		}
-		return true
-	})
 }
 
 // compare expects of each reader what the writers of its stream or session were told to be stored. Of an event whose
