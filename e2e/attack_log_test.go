@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func TestAttack_TrimLost(t *testing.T) {
 			cursor := s.numbers(1, 1)
 			s.cut()
 			p.publish("trimmed", "busy", 1, 5)
-			p.emptied("trimmed", "quiet") // its events are the oldest
+			waittest.Until(t, "the oldest events have gone", func() bool { return p.retained("trimmed", "quiet") == 0 })
 			waittest.Until(t, "the events are deleted", func() bool { return !p.stored(sequenceOf(t, last)) })
 			tt.damage(t, p)
 			p.start()
@@ -514,7 +515,7 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 			for i := range streams {
 				cursors[i] = publishAt(t, ingest, pathOf(i), 1, 2)[2]
 			}
-			n.stop()
+			n.end(syscall.SIGINT)
 			older := filepath.Join(t.TempDir(), "older")
 			copyFolder(t, older, n.store)
 			n.start()
@@ -526,7 +527,7 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 			for i := range streams {
 				waittest.Until(t, "the edge has the end", func() bool { return edge.page(pathOf(i), "").closed })
 			}
-			n.stop()
+			n.end(syscall.SIGINT)
 			putBack(t, n.store, older)
 			if prefix != "" {
 				link.holdBack(prefix)

@@ -362,8 +362,8 @@ func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 type natsProc struct {
 	*process
 
-	t            *testing.T
-	addr, config string
+	t                   *testing.T
+	addr, config, store string
 }
 
 // newNATS returns a server that is not started yet, with more in its configuration. Without a limit it would
@@ -371,8 +371,8 @@ type natsProc struct {
 func newNATS(t *testing.T, more string) *natsProc {
 	t.Helper()
 	dir := t.TempDir()
-	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(dir, "nats.conf")}
-	text := fmt.Sprintf("max_payload: 2MB\n%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, dir)
+	n := &natsProc{t: t, addr: fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), config: filepath.Join(dir, "nats.conf"), store: filepath.Join(dir, "store")}
+	text := fmt.Sprintf("max_payload: 2MB\n%slisten: %q\njetstream { store_dir: %q, max_file_store: 16GB }\n", more, n.addr, n.store)
 	must.NoError(t, os.WriteFile(n.config, []byte(text), 0o600))
 	return n
 }
