@@ -42,51 +42,6 @@ type Partition struct {
 	looking  atomic.Bool              // see lookAfterJump
 }
 
-// follow tails the partition into the window until ctx ends, and all reads have.
-func (p *Partition) follow() {
-	var work sync.WaitGroup
-	work.Go(p.watch)
-	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
-		Turns:  p.of.turns,
-		Again:  p.again,
-		Start:  p.start,
-		Handle: p.handle,
-		Through: func(sequence, missed uint64) {
-			p.window.Through(sequence, missed)
-			p.lookAfterJump()
-		},
-	})
-	work.Wait()
-	p.backlog.work.Wait()
-	p.looks.work.Wait()
-}
-
-func (ps *Partitions) newPartition(number int) *Partition {
-	cfg := ps.cfg
-	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
-	ctx, end := context.WithCancel(ps.ctx)
-	return &Partition{
-		of: ps, ctx: ctx, end: end,
-		number: number, log: cfg.Log, metrics: ps.metrics, window: w,
-		looks:    looks{base: ctx, look: func(ctx context.Context) (eventlog.State, error) { return cfg.Log.LookAfterRead(ctx, number) }, window: w},
-		patience: patience{limit: cfg.Patience},
-		backlog: backlog{
-			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
-			budget: max(cfg.WindowBytes/64, minScanBudget),
-		},
-		again: make(chan struct{}, 1),
-	}
-}
-
-// release ends what [Partitions.acquire] began.
-func (p *Partition) release() {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if p.readers--; p.readers == 0 {
-		p.linger = time.AfterFunc(p.of.cfg.Linger, func() { p.of.unfollow(p) })
-	}
-}
-
 // untilReady waits until the window has caught up, unless NATS cannot be reached. The error is errNotReady.
 func (p *Partition) untilReady(ctx context.Context) error {
 	if p.hasCaughtUp() {

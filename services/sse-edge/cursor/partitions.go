@@ -7,41 +7,16 @@ package cursor
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"rejoin/services/sse-edge/window"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/quota"
 )
-
-// Config configures the partitions of an edge.
-type Config struct {
-	// Base ends the tails and all reads of the log, at the latest.
-	Base    context.Context //nolint:containedctx // of the edge
-	Log     *eventlog.Log
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
-	// Traced says that there are traces.
-	Traced bool
-	// WindowBytes bounds the memory of all windows together.
-	WindowBytes int
-	// Backfill is how many bytes of the newest events the windows read when they
-	// begin, all together; 0 means as much as fits, -1 none.
-	Backfill int
-	// Linger is how long a partition that has no reader any more is followed; -1 follows all
-	// partitions from the start, always.
-	Linger time.Duration
-	// LogReads is how many reads below the windows may run at a time.
-	LogReads int
-	// Patience is how long a reader waits for the janitor to check a partition for damage.
-	Patience time.Duration
-}
 
 // Partitions are those of the log that have readers, or had some lately, each with its window. It is
 // safe for concurrent use.
@@ -71,30 +46,6 @@ type Partitions struct {
 // wholeAtOnce is how many such requests are made at a time: an answer may have 11 MiB, and a server ends a
 // connection for which 64 MiB wait.
 const wholeAtOnce = 4
-
-// clientKey is the key of a context's client.
-type clientKey struct{}
-
-// WithClient returns a context for what a client asks for, which counts in the client's share of the
-// requests that are answered with whole events, and of scans. Without a client there is no share.
-func WithClient(ctx context.Context, client string) context.Context {
-	return context.WithValue(ctx, clientKey{}, client)
-}
-
-// clientOf returns the client of a context; empty without one.
-func clientOf(ctx context.Context) string {
-	client, _ := ctx.Value(clientKey{}).(string)
-	return client
-}
-
-// takeOne waits for a place in a pool for the client of a context. Then give has to be called.
-func takeOne(ctx context.Context, from *quota.Pool) (give func(), err error) {
-	client := clientOf(ctx)
-	if err := from.Wait(ctx, client, 1); err != nil {
-		return nil, err
-	}
-	return func() { from.Give(client, 1) }, nil
-}
 
 // Newest is [eventlog.Log.Newest], which is answered with a whole event.
 func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
@@ -142,6 +93,51 @@ func (ps *Partitions) acquire(number int) *Partition {
 		p.linger.Stop()
 	}
 	return p
+}
+
+func (ps *Partitions) newPartition(number int) *Partition {
+	cfg := ps.cfg
+	w := window.New(max(cfg.WindowBytes/len(ps.followed), 1), func(reason string) { ps.metrics.skipped.WithLabelValues(reason).Inc() })
+	ctx, end := context.WithCancel(ps.ctx)
+	return &Partition{
+		of: ps, ctx: ctx, end: end,
+		number: number, log: cfg.Log, metrics: ps.metrics, window: w,
+		looks:    looks{base: ctx, look: func(ctx context.Context) (eventlog.State, error) { return cfg.Log.LookAfterRead(ctx, number) }, window: w},
+		patience: patience{limit: cfg.Patience},
+		backlog: backlog{
+			base: ctx, log: cfg.Log, number: number, slots: ps.reads, metrics: ps.metrics,
+			budget: max(cfg.WindowBytes/64, minScanBudget),
+		},
+		again: make(chan struct{}, 1),
+	}
+}
+
+// follow tails the partition into the window until ctx ends, and all reads have.
+func (p *Partition) follow() {
+	var work sync.WaitGroup
+	work.Go(p.watch)
+	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
+		Turns:  p.of.turns,
+		Again:  p.again,
+		Start:  p.start,
+		Handle: p.handle,
+		Through: func(sequence, missed uint64) {
+			p.window.Through(sequence, missed)
+			p.lookAfterJump()
+		},
+	})
+	work.Wait()
+	p.backlog.work.Wait()
+	p.looks.work.Wait()
+}
+
+// release ends what [Partitions.acquire] began.
+func (p *Partition) release() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if p.readers--; p.readers == 0 {
+		p.linger = time.AfterFunc(p.of.cfg.Linger, func() { p.of.unfollow(p) })
+	}
 }
 
 // unfollow ends following a partition that has no reader.

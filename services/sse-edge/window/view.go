@@ -30,17 +30,6 @@ type View struct {
 	More    bool
 }
 
-// Extent is how far a window goes, and of which log. It is what a look at the partition's leader is compared with.
-type Extent struct {
-	CaughtUp   bool   // see [Window.CaughtUp]
-	Origin     string // of the partition
-	Generation string // the newest
-	Start      uint64
-	Proved     uint64 // where the last jump of the tail ended
-	End        uint64
-	Rollbacks  int // how many there were
-}
-
 // Limits bound what one read takes.
 type Limits struct{ Events, Bytes int }
 
@@ -187,21 +176,6 @@ func (w *Window) Reached(state eventlog.State) bool {
 	return w.end >= state.Last || w.origin != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
 }
 
-// Extent returns it as it is now.
-func (w *Window) Extent() Extent {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return w.extent()
-}
-
-func (w *Window) extent() Extent {
-	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
-	if len(w.gens) > 0 {
-		x.Generation = w.gens[len(w.gens)-1].ID
-	}
-	return x
-}
-
 // RolledBackTo returns the newest sequence that the partition has in common with what it was when a
 // reader had seen so many of the roll-backs.
 func (w *Window) RolledBackTo(seen int) (common uint64) {
@@ -223,25 +197,6 @@ func (w *Window) Generations() (origin string, gens []event.Generation) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.origin, w.gens
-}
-
-// SessionView is what a window says of a session.
-type SessionView struct {
-	Session string
-	// Life is its newest one, and End the sequence of that one's end; 0 while it is open. Began is that of its first
-	// opening; 0 when the window does not know it, which then lies before its start: an opening is written again before the
-	// floor of the log passes it.
-	Life       string
-	Began, End uint64
-	// Before is the life before that, and BeforeBegan where it began; empty and 0 when the window does not
-	// know that.
-	Before      string
-	BeforeBegan uint64
-	// Others is the sequence of the newest event of all other lives; 0 when the window has none.
-	Others uint64
-	// Owner and Members are those of its newest opening, if the window saw one.
-	Owner   string
-	Members []string
 }
 
 // view returns what is known of a name.

@@ -723,6 +723,32 @@ func (w *Window) Detach(c *Chain) {
 	w.drop(c)
 }
 
+// Extent is how far a window goes, and of which log. It is what a look at the partition's leader is compared with.
+type Extent struct {
+	CaughtUp   bool   // see [Window.CaughtUp]
+	Origin     string // of the partition
+	Generation string // the newest
+	Start      uint64
+	Proved     uint64 // where the last jump of the tail ended
+	End        uint64
+	Rollbacks  int // how many there were
+}
+
+// Extent returns it as it is now.
+func (w *Window) Extent() Extent {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.extent()
+}
+
+func (w *Window) extent() Extent {
+	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	if len(w.gens) > 0 {
+		x.Generation = w.gens[len(w.gens)-1].ID
+	}
+	return x
+}
+
 // Stats says what a window holds and how far it goes.
 type Stats struct {
 	Extent
