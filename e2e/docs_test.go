@@ -194,8 +194,8 @@ func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	t.Parallel()
 	program := must.Value(os.ReadFile("../examples/go/publish/main.go"))(t)
 	mod := buildElsewhere(t, string(program), "../docs/publishing.md")
-	// The document says that it brings one along.
-	if n := bytes.Count(mod, []byte("// indirect")); n != 1 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) {
+	// The document says that it brings two along.
+	if n := bytes.Count(mod, []byte("// indirect")); n != 2 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) || !bytes.Contains(mod, []byte("golang.org/x/sync ")) {
 		t.Errorf("it needs\n%s", mod)
 	}
 }
