@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -177,6 +178,21 @@ func TestBatch_TooManyRefused(t *testing.T) {
 		if got.Refused != most+1 || len(got.Errors) != most || got.Stopped == nil || got.Stopped.Index != most+1 || got.Stopped.Code != "invalid_body" {
 			t.Errorf("%s: %d refused, %d errors, stopped %+v", kind, got.Refused, len(got.Errors), got.Stopped)
 		}
+	}
+}
+
+// Messages are stored by then: a refusal would say that they are not.
+func TestBatch_NoMemoryForTheSummary(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	s.memory = quota.NewPool(64 << 10)
+	in := s.start(t, testConfig())
+	const most = 1000
+	got := in.postBatch(t, asEnvelopes, batchPath, `[{"message":`+string(ping("0"))+`}`+strings.Repeat(",0", most)+"]")
+	if got.Accepted != 1 || got.Refused != most || len(got.Errors) == 0 || got.Errors[0].Index != 1 || got.Stopped != nil {
+		t.Errorf("got %+v", got)
+	}
+	if n := s.memory.Used(); n != 0 {
+		t.Errorf("%d bytes still count", n)
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 		if err != nil {
 			return problem.Of(err)
 		}
-		return c.JSON(sum)
+		return answerSummary(c, sum)
 	}
 	// Later than this there is no status any more.
 	if err := b.template.checkNames(); err != nil {
@@ -100,6 +100,23 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 		b.answerEach(conn, w)
 	})
 	return nil
+}
+
+// fewErrors is how many errors a summary names when there is no memory for all of them.
+const fewErrors = 10
+
+// answerSummary answers with a summary. Its messages are stored by now, and the error for want of memory says that
+// nothing was: without memory the summary names few errors, which do not count.
+func answerSummary(c *fiber.Ctx, sum *summary) error {
+	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
+	if err := web.Send(c, event.MustJSON(sum), nil); !errors.Is(err, web.ErrNoMemory) {
+		return err
+	}
+	sum.Errors = sum.Errors[:min(len(sum.Errors), fewErrors)]
+	for i := range sum.Errors {
+		sum.Errors[i].Detail = ""
+	}
+	return c.JSON(sum)
 }
 
 // publishRequest is what a request says of its messages.

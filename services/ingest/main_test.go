@@ -27,6 +27,7 @@ import (
 	"rejoin/shared/metric/metrictest"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 	"rejoin/shared/web/webtest"
 )
@@ -40,6 +41,8 @@ type system struct {
 	srv *natstest.Server
 	b   *backend.Backend // the creator's; no ingest uses it
 	log io.Writer        // of the ingests; nil: errors go to the test's output
+	// memory is what the clients of all ingests take memory of; nil bounds nothing.
+	memory *quota.Pool
 }
 
 // instance is one ingest.
@@ -117,6 +120,9 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
 	if s.log != nil {
 		env.Log = slog.New(slog.NewTextHandler(s.log, nil))
+	}
+	if s.memory != nil {
+		env.Memory = s.memory
 	}
 	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
 	must.NoError(t, err)
