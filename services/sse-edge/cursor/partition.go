@@ -178,17 +178,22 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 	return life{token: of, found: err == nil}, err
 }
 
-// lookAfterJump has the partition looked at if the window has holes, unless a look is under way: the earlier it is, the
-// less has been removed since that the window still holds. The tail calls it after a jump, and when it has caught up.
+// lookAfterJump has the partition looked at if the window has holes: the earlier it is, the less has been removed since
+// that the window still holds. The tail calls it after a jump, and when it has caught up. One look is under way at a
+// time; a jump meanwhile has another one follow.
 func (p *Partition) lookAfterJump() {
 	x := p.window.Extent()
 	if !x.CaughtUp || x.Proved <= 1 || p.jumpLook.Load().follows(x) || p.looking.Swap(true) {
 		return
 	}
 	p.looks.work.Go(func() {
-		defer p.looking.Store(false)
-		if _, err := p.afterJump(p.ctx, x); err != nil && p.ctx.Err() == nil {
+		_, err := p.afterJump(p.ctx, x)
+		if err != nil && p.ctx.Err() == nil {
 			p.of.cfg.Logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
+		}
+		p.looking.Store(false)
+		if now := p.window.Extent(); now.Proved != x.Proved || now.Rollbacks != x.Rollbacks {
+			p.lookAfterJump()
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -1240,6 +1241,33 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	v.End--
 	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errAgain) {
 		t.Errorf("a view of %d is enough: %v", v.End, err)
+	}
+}
+
+// The tail may jump again while the partition is looked at after a jump.
+func TestPartition_JumpDuringALook(t *testing.T) {
+	for _, failed := range []error{nil, eventlog.ErrUnavailable} {
+		ctx, cancel := context.WithCancel(t.Context())
+		log := eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1, Last: 1}
+		w := window.New(1<<20, func(string) {})
+		asked, answers := make(chan struct{}), make(chan error)
+		p := &Partition{of: &Partitions{cfg: Config{Logger: slog.New(slog.DiscardHandler)}}, ctx: ctx, window: w}
+		p.looks = looks{base: ctx, window: w, look: func(context.Context) (eventlog.State, error) {
+			asked <- struct{}{}
+			return log, <-answers
+		}}
+		w.Begin(log, 1, 2)
+		w.Through(1, 0)
+		p.lookAfterJump()
+		waittest.Receive(t, "the first look", asked)
+		w.Through(3, 2)
+		p.lookAfterJump()
+		answers <- failed
+		waittest.Receive(t, "the second look", asked)
+		answers <- nil
+		waittest.Until(t, "the second look is known", func() bool { return p.jumpLook.Load().follows(w.Extent()) })
+		cancel()
+		p.looks.work.Wait()
 	}
 }
 
