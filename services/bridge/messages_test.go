@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/translate"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
@@ -103,6 +106,33 @@ func TestListen_TooLargeEvent(t *testing.T) {
 		all, _ := s.read(t, name, rpc.Standalone)
 		return len(all) == 2 && all[1] == note(2)
 	})
+}
+
+// A server need not send again what has no event ID: on the next connection the same notification may be a new one.
+func TestListen_ChangesWithoutAnID(t *testing.T) {
+	t.Parallel()
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	const most = 3
+	var connections atomic.Int64
+	changed := fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, translate.ToolsChanged)
+	up.onGet(func(w *writing, r *http.Request) {
+		w.stream()
+		_, _ = fmt.Fprint(w, "retry: 1\n\n")
+		if r.Header.Get("Last-Event-ID") == "" {
+			w.send("1", note(1))
+		}
+		if connections.Add(1) <= most {
+			w.send("", changed)
+			return
+		}
+		<-r.Context().Done()
+	})
+	s.start(t, testConfig(up.URL))
+	name := s.ready(t)
+	waittest.Until(t, "the last connection is there", func() bool { return connections.Load() > most })
+	if all, _ := s.read(t, name, rpc.Standalone); !slices.Equal(all, []string{note(1), changed, changed, changed}) {
+		t.Errorf("the client has %v", all)
+	}
 }
 
 func TestHeaders_Forwarded(t *testing.T) {

@@ -29,6 +29,9 @@ func (c *Call) Take(it Item) error {
 		m, it.Data = translate.OwnError(m, it.Data, id)
 	}
 	c.Session.Host.NoteChange(m) // before the client can learn of it
+	if it.After && translate.IsChange(m) {
+		it.ID, it.After = "", false // the same notification may be a new one, and does no harm twice
+	}
 	if c.To == nil && c.Repeated(it) {
 		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
 		return nil

@@ -428,6 +428,11 @@ const (
 	ResourceUpdated  = "notifications/resources/updated"
 )
 
+// IsChange reports whether a message is one of these.
+func IsChange(m rpc.Message) bool {
+	return slices.ContainsFunc([]string{ToolsChanged, PromptsChanged, ResourcesChanged, ResourceUpdated}, m.Is)
+}
+
 func (f Filter) wants(m rpc.Message) bool {
 	switch *m.Method {
 	case ToolsChanged:
