@@ -262,9 +262,9 @@ func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 	_, _, in, name := begun(t)
 	h := in.table.Session(name)
 	c := call.New(call.NewScope(in.host, name, h.Life, h), newStream(t, "1"), nil)
-	c.To = questions{of: c.Session}
+	c.To = questions{of: c.Scope}
 	for _, id := range []string{"e1", "e2"} {
-		c.Session.Asking.Store(false) // the one before is stored
+		c.Scope.Asking.Store(false) // the one before is stored
 		must.NoError(t, c.Take(call.Item{Data: []byte(note(1)), ID: id}))
 		c.Moved(id)
 	}

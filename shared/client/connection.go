@@ -88,8 +88,8 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 	return req, nil
 }
 
-// check returns nil when an answer is an event stream. Without a cursor, of an earlier connection, a page means
-// that the URL is wrong; with one it is a proxy's, and passes.
+// check returns nil when an answer is an event stream. Without a cursor, a page means that the URL is wrong; with
+// one, from an earlier connection or the configuration, it is taken for a proxy's, and passes.
 func (s *Subscriber) check(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK:

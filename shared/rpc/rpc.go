@@ -42,7 +42,7 @@ var (
 	// ErrAway is returned when there is no connection to NATS: nothing was done.
 	ErrAway = errors.New("NATS is away")
 	// ErrTooLarge is returned for what is more than NATS takes: nothing was done.
-	ErrTooLarge = errors.New("what is asked is too large")
+	ErrTooLarge = errors.New("the request to the bridge is too large")
 	// ErrInvalid is returned for what is neither an ask nor an answer.
 	ErrInvalid = errors.New("not a message between edge and bridge")
 )

@@ -120,7 +120,7 @@ type Cursor struct {
 // and calls Take, Moved, End and Refuse; the rest is safe for concurrent use.
 type Call struct {
 	*requests
-	Session *Scope
+	Scope *Scope
 	Stream  string
 	Began   time.Time
 	out     *Writer
@@ -155,7 +155,7 @@ type Call struct {
 // New returns a call of a session: a body of requests with these IDs.
 func New(s *Scope, stream string, ids []json.RawMessage) *Call {
 	c := &Call{
-		requests: newRequests(ids), Session: s, Stream: stream, Began: time.Now(),
+		requests: newRequests(ids), Scope: s, Stream: stream, Began: time.Now(),
 		out: NewWriter(s.Host, s.Name, s.Life, stream), Reply: make(chan rpc.Answer, 1),
 	}
 	c.out.over = s.over
@@ -218,7 +218,7 @@ func (c *Call) Begin() bool {
 // Accept tells the client that the upstream has taken its requests. A client without a session
 // hears of that with the first message for it; see [Client.AnswerOrOpen].
 func (c *Call) Accept() {
-	if !c.Session.OnDemand {
+	if !c.Scope.OnDemand {
 		c.Tell(rpc.Answer{Status: http.StatusAccepted})
 	}
 }
@@ -265,7 +265,7 @@ func (c *Call) Cursor() Cursor {
 func (c *Call) Stored() Cursor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.Session.Asking.Load() { // all that has come is stored
+	if !c.Scope.Asking.Load() { // all that has come is stored
 		c.resume = c.at
 	}
 	return c.resume
@@ -332,19 +332,19 @@ func (c *Call) Put(it Item) (uint64, error) {
 
 // Store stores an event, unless it is answered at once.
 func (c *Call) Store(it Item) (uint64, error) {
-	if told, err := c.Session.Client.AnswerOrOpen(c, it); told || err != nil {
+	if told, err := c.Scope.Client.AnswerOrOpen(c, it); told || err != nil {
 		return 0, err
 	}
-	return c.out.Put(c.Session.Host.Life, it)
+	return c.out.Put(c.Scope.Host.Life, it)
 }
 
 // WithIdleTimer returns a context that ends once the upstream was silent for CallTimeout; see [upstream.NewIdleTimer].
 func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.IdleTimer) {
-	timeout := time.Duration(c.Session.Host.Config.CallTimeout)
-	if c.Session.OnDemand {
+	timeout := time.Duration(c.Scope.Host.Config.CallTimeout)
+	if c.Scope.OnDemand {
 		timeout = 0 // the call ends with its client, and a task with tasks/cancel
 	}
-	ctx, p := upstream.NewIdleTimer(ctx, timeout, &c.Session.Host.Pauses)
+	ctx, p := upstream.NewIdleTimer(ctx, timeout, &c.Scope.Host.Pauses)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = p

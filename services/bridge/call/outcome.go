@@ -28,12 +28,12 @@ func (c *Call) Take(it Item) error {
 	if id := c.only(); id != nil {
 		m, it.Data = translate.OwnError(m, it.Data, id)
 	}
-	c.Session.Host.NoteChange(m) // before the client can learn of it
+	c.Scope.Host.NoteChange(m) // before the client can learn of it
 	if it.After && translate.IsChange(m) {
 		it.ID, it.After = "", false // the same notification may be a new one, and does no harm twice
 	}
 	if c.To == nil && c.Repeated(it) {
-		c.Session.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
+		c.Scope.Host.Metrics.Messages.WithLabelValues(host.ResultDuplicate).Inc()
 		return nil
 	}
 	waits := m.IsResponse() && c.waitsFor(m.ID)
@@ -42,7 +42,7 @@ func (c *Call) Take(it Item) error {
 		return nil
 	}
 	if waits {
-		if it.Data, err = c.Session.Client.NoteTasks(m, it.Data); err != nil {
+		if it.Data, err = c.Scope.Client.NoteTasks(m, it.Data); err != nil {
 			return err
 		}
 		if c.Rewrite != nil {
@@ -75,7 +75,7 @@ func (c *Call) Take(it Item) error {
 // whether the end is stored, and the next bridge looks.
 func (c *Call) handed(err error) error {
 	if err == nil {
-		err = context.Cause(c.Session.Host.Life)
+		err = context.Cause(c.Scope.Host.Life)
 	}
 	return err
 }
@@ -96,8 +96,8 @@ func (c *Call) StoreOrDrop(it Item) error {
 
 // tooLarge counts a response that is too large, and returns the error that the client receives instead.
 func (c *Call) tooLarge(id json.RawMessage) []byte {
-	c.Session.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
-	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), nil)
+	c.Scope.Host.Metrics.Failures.WithLabelValues(host.FailTooLarge).Inc()
+	return rpc.ErrorMessage(id, rpc.CodeInternal, c.Scope.Host.TooLarge(c.Scope.Name), nil)
 }
 
 // putResponse stores a response, or the error of one that is too large.
@@ -123,16 +123,16 @@ func (c *Call) Respond(response []byte) (fits bool) {
 		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
 	}
 	if err != nil {
-		c.Session.Host.Log.Debug("the response of a call is not stored", "session", c.Session.Name, "stream", c.Stream, "error", err)
+		c.Scope.Host.Log.Debug("the response of a call is not stored", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 	}
 	return fits
 }
 
 // Drop notes that a message is not stored.
 func (c *Call) Drop(reason string, err error) {
-	c.Session.Host.Metrics.Dropped.WithLabelValues(reason).Inc()
-	c.Session.Host.Trouble("dropped: "+reason, "a message of the MCP server is left out",
-		slog.String("session", c.Session.Name), slog.String("stream", c.Stream), slog.Any("reason", err))
+	c.Scope.Host.Metrics.Dropped.WithLabelValues(reason).Inc()
+	c.Scope.Host.Trouble("dropped: "+reason, "a message of the MCP server is left out",
+		slog.String("session", c.Scope.Name), slog.String("stream", c.Stream), slog.Any("reason", err))
 }
 
 // End ends a call that nothing is waited for any more. why is nil when all is answered.
@@ -147,13 +147,13 @@ func (c *Call) End(why error) {
 	case errors.Is(why, upstream.ErrTimeout):
 		c.fail(upstream.CodeTimeout, upstream.ErrTimeout.Error(), host.FailTimeout)
 	case errors.Is(why, upstream.ErrTooLarge):
-		c.fail(rpc.CodeInternal, c.Session.Host.TooLarge(c.Session.Name), host.FailTooLarge)
+		c.fail(rpc.CodeInternal, c.Scope.Host.TooLarge(c.Scope.Name), host.FailTooLarge)
 	case errors.Is(why, upstream.ErrExited), errors.Is(why, upstream.ErrRestarted):
 		c.fail(rpc.CodeInternal, why.Error(), host.FailLost)
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	default:
-		c.Session.Host.Log.Warn("a request has lost its MCP server", "session", c.Session.Name, "stream", c.Stream, "error", why)
+		c.Scope.Host.Log.Warn("a request has lost its MCP server", "session", c.Scope.Name, "stream", c.Stream, "error", why)
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	}
 }
@@ -175,7 +175,7 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 		c.close()
 		return
 	}
-	c.Session.Host.Metrics.Failures.WithLabelValues(reason).Inc()
+	c.Scope.Host.Metrics.Failures.WithLabelValues(reason).Inc()
 	var data any // nil for none
 	if f.Data != nil {
 		data = f.Data
@@ -192,18 +192,18 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 // close ends the stream in the log without a message. Nothing may be put after it: the
 // events of a call have their fence on the session's seal, not on the stream's end.
 func (c *Call) close() {
-	s := c.Session.Host
-	if c.To != nil || !c.Session.Client.InLog() {
+	s := c.Scope.Host
+	if c.To != nil || !c.Scope.Client.InLog() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
 	defer cancel()
 	err := s.Confirm(ctx)
 	if err == nil {
-		err = s.Backend.Log.EndStream(ctx, c.Session.Name, c.Session.Life, c.Stream)
+		err = s.Backend.Log.EndStream(ctx, c.Scope.Name, c.Scope.Life, c.Stream)
 	}
 	if err != nil {
-		s.Log.Warn("the stream of a cancelled request is not ended", "session", c.Session.Name, "stream", c.Stream, "error", err)
+		s.Log.Warn("the stream of a cancelled request is not ended", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 	}
 }
 

@@ -15,7 +15,7 @@ func (c *Call) HasFinal(ctx context.Context) (bool, error) {
 	if ended, err := c.hasEnd(ctx); ended || err != nil {
 		return ended, err
 	}
-	e, err := c.Session.Host.Backend.Log.Newest(ctx, c.subject())
+	e, err := c.Scope.Host.Backend.Log.Newest(ctx, c.subject())
 	if errors.Is(err, eventlog.ErrNotFound) {
 		return false, nil
 	}
@@ -27,26 +27,26 @@ func (c *Call) HasFinal(ctx context.Context) (bool, error) {
 func (c *Call) hasEnd(ctx context.Context) (bool, error) {
 	end := c.subject()
 	end.Kind = event.End
-	return c.Session.Host.Backend.Log.Has(ctx, end)
+	return c.Scope.Host.Backend.Log.Has(ctx, end)
 }
 
 // subject is where the stream's events are in the log.
 func (c *Call) subject() event.Subject {
-	h := c.Session
+	h := c.Scope
 	return event.Subject{Partition: h.Host.Backend.Log.Partition(h.Name), Session: h.Name, Life: h.Life, Stream: c.Stream}
 }
 
 // Reload reads what the log has of a stream: which requests are answered, and what the
 // upstream may send once more. It reports whether the stream can go on.
 func (c *Call) Reload(ctx context.Context) bool {
-	s := c.Session.Host
+	s := c.Scope.Host
 	over := false
 	err := retry.Do(ctx, func() (err error) {
 		if over, err = c.hasEnd(ctx); err == nil && !over {
 			over, err = c.ReloadOnce(ctx)
 		}
 		if err != nil {
-			s.Log.Debug("a stream cannot be read yet", "session", c.Session.Name, "stream", c.Stream, "error", err)
+			s.Log.Debug("a stream cannot be read yet", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 		}
 		return err
 	})
@@ -59,18 +59,18 @@ func (c *Call) IsUnknown() bool { return c.out.unknown }
 
 // ReloadOnce is one attempt to read that. final says that the log has the last event.
 func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
-	s := c.Session.Host
+	s := c.Scope.Host
 	select {
 	case s.Reloads <- struct{}{}:
 		defer func() { <-s.Reloads }()
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Session.Name))
+	state, err := s.Backend.Log.Look(ctx, s.Backend.Log.Partition(c.Scope.Name))
 	if err != nil {
 		return false, err
 	}
-	q := eventlog.Query{Session: c.Session.Name, Life: c.Session.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
+	q := eventlog.Query{Session: c.Scope.Name, Life: c.Scope.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
 	switch { // to the standalone stream others may write, and nothing there is a response
 	case c.Standalone() && c.at.ID == "":
 		q.After = state.Last
@@ -89,12 +89,12 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && (!c.Session.Client.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+			if final = e.Final && (!c.Scope.Client.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
 				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
 			// To the stream of a call on demand the standalone stream is stored, too, with a cursor of its own.
-			if c.at.ID != "" && (c.Session.OnDemand || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
+			if c.at.ID != "" && (c.Scope.OnDemand || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
 				again[e.MessageID] = true
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {
@@ -121,7 +121,8 @@ func (c *Call) HasNamedTask() bool {
 }
 
 // Repeated reports whether an event of the upstream is one that the log had when the call was taken over. An event with
-// an ID comes again once, the others whenever the upstream's stream is resumed before them.
+// an ID comes again once. The others may come whenever the upstream's stream is resumed before them, so they are
+// never forgotten.
 func (c *Call) Repeated(it Item) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +130,7 @@ func (c *Call) Repeated(it Item) bool {
 		return false
 	}
 	key, index := it.key()
-	id := eventlog.MessageID(c.Session.Name, c.Session.Life, c.Stream, key, index)
+	id := eventlog.MessageID(c.Scope.Name, c.Scope.Life, c.Stream, key, index)
 	repeated := c.again[id]
 	if !it.After {
 		delete(c.again, id)

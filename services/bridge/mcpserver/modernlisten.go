@@ -95,7 +95,7 @@ func (u *modernServer) subscription(ctx context.Context, c *call.Call, client ht
 		missed = func(f translate.Filter) translate.Filter { return f }
 	}
 	u.missed = false
-	if !c.Session.Go(func() {
+	if !c.Scope.Go(func() {
 		defer close(l.ended)
 		defer cancel()
 		u.read(ctx, c, client, f, missed, l)

@@ -216,12 +216,12 @@ func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *cal
 	case translate.MethodPing:
 	case "logging/setLevel":
 		_ = json.Unmarshal(m.Param("level"), &value) // none is none
-		err = u.change(ctx, c.Session, func(is *records.ModernSession) { is.Level = value })
+		err = u.change(ctx, c.Scope, func(is *records.ModernSession) { is.Level = value })
 	case "resources/subscribe", "resources/unsubscribe":
 		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
 			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
 		}
-		err = u.change(ctx, c.Session, func(is *records.ModernSession) {
+		err = u.change(ctx, c.Scope, func(is *records.ModernSession) {
 			is.URIs = slices.DeleteFunc(slices.Clone(is.URIs), func(other string) bool { return other == value })
 			if *m.Method == "resources/subscribe" {
 				is.URIs = append(is.URIs, value)

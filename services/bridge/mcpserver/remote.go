@@ -143,7 +143,7 @@ func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, da
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound && !r.modern {
-			c.Session.Client.Finish(upstream.ErrGone)
+			c.Scope.Client.Finish(upstream.ErrGone)
 		}
 		c.Refuse(*refused)
 	}
@@ -155,7 +155,7 @@ func (r *remote) finish(c *call.Call, client http.Header, why error) {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
-		c.Session.Client.Finish(upstream.ErrGone)
+		c.Scope.Client.Finish(upstream.ErrGone)
 	}
 	c.End(why)
 }
@@ -340,14 +340,14 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone) && opened:
-			c.Session.Client.Finish(upstream.ErrGone)
+			c.Scope.Client.Finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrGone): // the server may have no route for GET, though MCP wants 405 then
 		case errors.Is(err, upstream.ErrNoStream):
 			if c.Cursor().ID == "" {
 				return
 			}
-			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Session.Name, "error", err)
+			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Scope.Name, "error", err)
 			c.Restart()
 		case err == nil:
 			opened = true
@@ -376,7 +376,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		if ctx.Err() != nil {
 			return
 		}
-		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Session.Name, "stream", c.Stream, "in", next.String(), "error", err)
+		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Scope.Name, "stream", c.Stream, "in", next.String(), "error", err)
 		if !r.host.Pause(ctx, next) {
 			return
 		}

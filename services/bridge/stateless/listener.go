@@ -88,7 +88,7 @@ func (l *listener) taskIDs() []string {
 func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
 	// Without room for its session a client leaves no note either, of which it could make up any number.
-	if _, err := l.call.Session.Client.AnswerOrOpen(l.call, call.Item{}); err != nil {
+	if _, err := l.call.Scope.Client.AnswerOrOpen(l.call, call.Item{}); err != nil {
 		return err
 	}
 	missed := l.remember(ctx, f)
@@ -110,7 +110,7 @@ func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Fi
 			}
 		}
 	}
-	l.call.Session.Go(func() { l.report(ctx, f) })
+	l.call.Scope.Go(func() { l.report(ctx, f) })
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (l *listener) Take(m rpc.Message, it call.Item) error {
 	if it.Final = m.IsResponse(); !l.acked && m.Is(translate.MethodAcknowledged) {
 		data, f := translate.AlsoAcknowledged(it.Data, l.taskIDs())
 		it.Data = data
-		return l.acknowledge(l.call.Session.Ctx, it, f)
+		return l.acknowledge(l.call.Scope.Ctx, it, f)
 	}
 	return l.Put(it)
 }

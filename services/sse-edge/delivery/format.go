@@ -32,8 +32,8 @@ type Format interface {
 	Farewell() []byte
 }
 
-// Companion goes with a connection from its beginning to its end; one that does nothing is the default. Its methods are called by the
-// connection's worker.
+// Companion goes with a connection from its beginning to its end. Its methods are called by the connection's worker.
+// A connection without one has one that does nothing.
 type Companion interface {
 	// Begun is called when the worker has taken the connection, and Ended once it is done with it,
 	// or could not take it.

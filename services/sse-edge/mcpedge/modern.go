@@ -96,20 +96,20 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 // stream that it stores: with the response alone where that is likely to be all.
 func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	conn := newForm(who, call.Stream)
-	conn.modern, conn.held, conn.discovers = true, call.Held, r.Method == mcp.MethodDiscover
-	if !conn.primed && mcp.CanHandOver(r.Method) {
-		conn.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
+	form := newForm(who, call.Stream)
+	form.modern, form.held, form.discovers = true, call.Held, r.Method == mcp.MethodDiscover
+	if !form.primed && mcp.CanHandOver(r.Method) {
+		form.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
 	}
-	if err := s.begin(c, who, req, conn); err != nil {
+	if err := s.begin(c, who, req, form); err != nil {
 		return postRefused, err
 	}
 	defer func() {
 		if err != nil {
-			conn.Drop()
+			form.Drop()
 		}
 	}()
-	answer, err := s.ask(conn.Request.Ctx, call, s.requestTimeout)
+	answer, err := s.ask(form.Request.Ctx, call, s.requestTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrNobody) && call.Held:
 		return postRefused, refusal.FromMCP(mcp.ErrState, nil)
@@ -119,13 +119,13 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Reque
 		}
 		return postRefused, err
 	case answer.Status >= http.StatusBadRequest:
-		return postRefused, pass(c, answer, conn.Drop)
+		return postRefused, pass(c, answer, form.Drop)
 	case answer.Status == http.StatusOK:
-		return direct(c, conn.edited(answer.Data), conn.Drop)
+		return direct(c, form.edited(answer.Data), form.Drop)
 	case answer.Status != http.StatusAccepted:
-		return postJSON, pass(c, answer, conn.Drop)
+		return postJSON, pass(c, answer, form.Drop)
 	}
-	return s.reply(c, conn, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	return s.reply(c, form, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 }
 
 // maxTokenBytes bounds the progress token that an edge keeps of a request.

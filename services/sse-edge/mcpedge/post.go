@@ -137,24 +137,24 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Ask, p po
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
 	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	conn := newForm(who, call.Stream)
-	if err := s.begin(c, who, req, conn); err != nil {
+	form := newForm(who, call.Stream)
+	if err := s.begin(c, who, req, form); err != nil {
 		return postRefused, err
 	}
 	defer func() {
 		if err != nil {
-			conn.Drop()
+			form.Drop()
 		}
 	}()
-	answer, err := s.ask(conn.Request.Ctx, call, takenTimeout)
+	answer, err := s.ask(form.Request.Ctx, call, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
-		return postRefused, pass(c, answer, conn.Drop)
+		return postRefused, pass(c, answer, form.Drop)
 	}
-	return s.reply(c, conn, !p.batch && s.wantsPlain(c, p.methods[0]))
+	return s.reply(c, form, !p.batch && s.wantsPlain(c, p.methods[0]))
 }
 
 // wantsPlain reports whether a request is answered with JSON when its response is all that there is.
@@ -165,31 +165,31 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 // reply answers a request that a bridge has taken: with the response alone, if plain and if that comes
 // first, else with the stream, which is started unless it has ended. With an error the stream has to be
 // dropped.
-func (s *Service) reply(c *fiber.Ctx, conn *streamForm, plain bool) (result string, err error) {
+func (s *Service) reply(c *fiber.Ctx, form *streamForm, plain bool) (result string, err error) {
 	patience := atOnce
-	conn.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
+	form.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
 	if plain {
 		patience = min(s.subs.Config.Heartbeat, s.checkEvery)
 	}
-	if at := s.subs.Connections.CutAt(conn.Request); !at.IsZero() {
+	if at := s.subs.Connections.CutAt(form.Request); !at.IsZero() {
 		patience = min(patience, max(time.Until(at), 0))
 	}
-	if conn.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, conn.Request.Client), conn.Reader, patience); err != nil {
-		s.subs.Connections.Waits(conn.Request.Ctx, "an MCP call waits for the log", conn.Reader.Place, err)
+	if form.Step, err = s.subs.Poll(cursor.WithClient(s.subs.Base, form.Request.Client), form.Reader, patience); err != nil {
+		s.subs.Connections.Waits(form.Request.Ctx, "an MCP call waits for the log", form.Reader.Place, err)
 	}
 	switch {
-	case conn.renamed != nil && conn.Step.Ended && len(conn.Step.Gaps)+len(conn.Step.Items) == 0: // the client has all of the call
-		return postRefused, refusal.FromMCP(mcp.ErrState, conn.renamed.ID)
-	case plain && len(conn.Step.Gaps) == 0 && len(conn.Step.Items) > 0 && isResponse(messageOf(conn.Step.Items[0])):
-		result, err = postJSON, conn.sendResponse(c)
-	case conn.Step.Ended:
-		result, err = postStream, conn.sendWhole(c)
+	case form.renamed != nil && form.Step.Ended && len(form.Step.Gaps)+len(form.Step.Items) == 0: // the client has all of the call
+		return postRefused, refusal.FromMCP(mcp.ErrState, form.renamed.ID)
+	case plain && len(form.Step.Gaps) == 0 && len(form.Step.Items) > 0 && isResponse(messageOf(form.Step.Items[0])):
+		result, err = postJSON, form.sendResponse(c)
+	case form.Step.Ended:
+		result, err = postStream, form.sendWhole(c)
 	default:
-		return postStream, conn.start(c)
+		return postStream, form.start(c)
 	}
-	if err != nil && conn.primed { // the log has the response: the client comes back for it
-		result, err = postStream, subscriber.SendBriefly(c, conn.Opening(c.UserContext(), delivery.Beginning{Position: conn.Reader.ResumesAt(conn.Step)}))
-		conn.Drop()
+	if err != nil && form.primed { // the log has the response: the client comes back for it
+		result, err = postStream, subscriber.SendBriefly(c, form.Opening(c.UserContext(), delivery.Beginning{Position: form.Reader.ResumesAt(form.Step)}))
+		form.Drop()
 	}
 	return result, err
 }
