@@ -118,19 +118,22 @@ func (s Servers) Compare(holders []string, looks []Servers) (lost bool, next Ser
 	return lost, next
 }
 
-// Restarted returns the IDs that holders of a partition got since the look of its metadata s, and whether one of
-// them was not restarted. There are none unless most were restarted: that some are in doubt is no news.
+// Restarted returns the IDs that holders of a partition got since the look of its metadata s, and whether a server
+// was not restarted, a holder or another one: its clients do not wait for a generation. There are no IDs unless most
+// holders were restarted: that some are in doubt is no news.
 func (s Servers) Restarted(holders []string, looks []Servers) (ids []string, survives bool) {
 	restarted := 0
 	for _, there := range s.since(holders, looks) {
-		restarted = 0
+		restarted, survives = 0, false
+		for name, id := range there {
+			survives = survives || !s.Awaits(name, id)
+		}
 		for _, name := range holders {
 			if there[name] != "" && s.Awaits(name, there[name]) {
 				restarted++
 				ids = append(ids, there[name])
 			}
 		}
-		survives = restarted < there.count(holders)
 	}
 	if 2*restarted <= len(holders) {
 		return nil, survives

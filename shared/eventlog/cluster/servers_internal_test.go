@@ -180,6 +180,31 @@ func TestServers_LossNeedsAPowerCut(t *testing.T) {
 	})
 }
 
+func TestServers_Restarted(t *testing.T) {
+	for _, test := range []struct {
+		name, known, holders string
+		looks                []string
+		ids                  []string
+		survives             bool
+	}{
+		{"two of three", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "c1", "a2 b2 c1"}, []string{"2", "2"}, true},
+		{"all", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "a2 b3 c4"}, []string{"2", "3", "4"}, false},
+		{"all that hold it", "a1 b1 c1 d1 e1", "a b c", []string{"a1 b1 c1 d1 e1", "d1 e1", "a2 b3 c4 d1 e1"}, []string{"2", "3", "4"}, true},
+		{"all that hold it, and a new server", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "a2 b3 c4 d1"}, []string{"2", "3", "4"}, true},
+		{"all of the cluster", "a1 b1 c1 d1 e1", "a b c", []string{"a1 b1 c1 d1 e1", "a2 b3 c4 d5 e6"}, []string{"2", "3", "4"}, false},
+		{"one of three", "a1 b1 c1", "a b c", []string{"a1 b1 c1", "a2 b1 c1"}, nil, true},
+	} {
+		var looks []Servers
+		for _, look := range test.looks {
+			looks = append(looks, servers(look))
+		}
+		ids, survives := servers(test.known).Restarted(strings.Fields(test.holders), looks)
+		if !slices.Equal(ids, test.ids) || survives != test.survives {
+			t.Errorf("%s: %q, survives %t", test.name, ids, survives)
+		}
+	}
+}
+
 func TestServers_AwaitsUnknownStarts(t *testing.T) {
 	s := servers("a1 b?2")
 	for where, want := range map[string]bool{"a1": false, "a2": true, "b2": false, "b1": true, "c1": false} {
