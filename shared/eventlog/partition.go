@@ -78,7 +78,8 @@ func (l *Log) ResetLimits(ctx context.Context, p int) error {
 			}
 		}
 		want := settings.streamConfig(p)
-		cfg.MaxBytes, cfg.MaxMsgSize, cfg.Discard = want.MaxBytes, want.MaxMsgSize, want.Discard
+		cfg.MaxBytes, cfg.MaxMsgSize, cfg.Retention = want.MaxBytes, want.MaxMsgSize, want.Retention
+		cfg.Discard, cfg.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
 		cfg.MaxAge, cfg.MaxMsgs, cfg.MaxMsgsPerSubject = want.MaxAge, want.MaxMsgs, want.MaxMsgsPerSubject
 		return limitsOf(*cfg) != limitsOf(info.Config), nil
 	}); err != nil {

@@ -207,7 +207,7 @@ func (s Settings) Limits() Limits {
 func limitsOf(cfg jetstream.StreamConfig) Limits {
 	l := Limits{
 		Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes, MaxMessageBytes: int(cfg.MaxMsgSize) - HeaderRoom,
-		Removes: cfg.MaxAge > 0 || cfg.MaxMsgs > 0 || cfg.MaxMsgsPerSubject > 0 || cfg.Discard != jetstream.DiscardNew,
+		Removes: cfg.MaxAge > 0 || cfg.MaxMsgs > 0 || cfg.MaxMsgsPerSubject > 0 || cfg.Discard != jetstream.DiscardNew || cfg.Retention != jetstream.LimitsPolicy,
 	}
 	if l.MaxBytes <= 0 {
 		l.MaxBytes = -1
