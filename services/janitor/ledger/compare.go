@@ -25,14 +25,20 @@ type Tally struct {
 // Tally returns what the ledger has before a look.
 func (l *Ledger) Tally() Tally { return Tally{l.first, l.Balance(), min(l.ToDelete(), InFlight)} }
 
-// Misses reports whether a look shows fewer entries than the ledger had before it: somebody else has removed some.
+// Misses reports whether a look shows fewer entries than the ledger had before it: somebody else has removed some
+// since [Ledger.Lacking] was asked last.
 func (l *Ledger) Misses(s eventlog.State, before Tally) bool {
+	if !l.Exact() || s.First != before.first {
+		return false
+	}
 	missing := int64(before.balance + s.Last - s.Events) //nolint:gosec // far fewer, and negative at times
-	return l.Exact() && l.Damaged < l.first && s.First == before.first && missing > int64(before.deleted)
+	l.lacking = min(l.lacking, int(max(missing, 0)))     // the floor has passed the others
+	return missing > int64(before.deleted+l.lacking)
 }
 
-// Lacking returns what the ledger has of some sequences, which are in order.
+// Lacking returns what the ledger has of the sequences that a leader has no entry of, which are in order.
 func (l *Ledger) Lacking(absent []uint64) (d Damage) {
+	defer func() { l.lacking = d.N }()
 	if len(absent) == 0 {
 		return d
 	}

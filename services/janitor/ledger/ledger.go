@@ -48,6 +48,7 @@ type Ledger struct {
 	// the newest sequence of all that ever was.
 	damage  []Damage
 	Damaged uint64
+	lacking int // how many of the ledger's entries the leader lacked, by the newest list of these
 
 	Stretches stretches
 	copies    []copied
