@@ -152,9 +152,9 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 // first sequence that may have been given to an entry that was lost, and again to one stored since. info is as of at,
 // known are the servers before, looks those after it.
 //
-// Clients of a server that was not restarted do not wait. They store once a restarted server is back, and the leader
-// may have changed since: the generation begins with the first entry after the last look before that. Where all were
-// restarted, all clients wait, and the newest leader is as far as one has to go back, if it is one of them. Else the
+// Clients of a server that was not restarted, also of one that holds nothing, do not wait. They store once a restarted
+// server is back, and the leader may have changed since: the generation begins with the first entry after the last look
+// before that. Where all were restarted, all clients wait, and the newest leader is as far as one has to go back, if it is one of them. Else the
 // generation begins at the end of the log; also when the entries are not found within half a second, as when an
 // answer takes 25 ms.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
