@@ -94,15 +94,28 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 }
 
 // putBack notes in a partition's metadata which JetStream stream it is, and returns the generation of one that was
-// put back since, from a backup: it begins with the first entry that was stored there.
+// put back since, from a backup: it begins with the first entry that was stored there, or with all that there is when
+// that one is not found in time. Clients get the others again then, and miss none in silence.
 func (l *Log) putBack(ctx context.Context, p int, info *jetstream.StreamInfo, meta map[string]string) ([]event.Generation, error) {
 	is := State{Created: info.Created, made: meta[metadata.KeyMade]}
 	meta[metadata.KeyMade] = metadata.Made(info.Created)
 	if !is.isPutBack() {
 		return nil, nil
 	}
-	from, err := l.SequenceAt(ctx, p, info.Created)
+	from, err := l.storedSince(ctx, p, info.Created, max(info.State.FirstSeq, 1))
 	return []event.Generation{{ID: metadata.NewGenerationID(), Start: from}}, err
+}
+
+// storedSince is [Log.SequenceAt], and returns another sequence when that is not found within half of the time that
+// BeginGeneration has, as when an answer takes 25 ms.
+func (l *Log) storedSince(ctx context.Context, p int, at time.Time, otherwise uint64) (uint64, error) {
+	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
+	defer cancel()
+	from, err := l.SequenceAt(searching, p, at)
+	if err != nil && searching.Err() != nil {
+		return otherwise, nil
+	}
+	return from, err
 }
 
 // compareServers is BeginGeneration in a cluster.
@@ -153,10 +166,9 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 // known are the servers before, looks those after it.
 //
 // Clients of a server that was not restarted, also of one that holds nothing, do not wait. They store once a restarted
-// server is back, and the leader may have changed since: the generation begins with the first entry after the last look
-// before that. Where all were restarted, all clients wait, and the newest leader is as far as one has to go back, if it is one of them. Else the
-// generation begins at the end of the log; also when the entries are not found within half a second, as when an
-// answer takes 25 ms.
+// server is back, and the leader may have changed since: the generation begins with the first entry after the last
+// look before that. Where all were restarted, all clients wait, and the newest leader is as far as one has to go back,
+// if it is one of them. Else the generation begins at the end of the log; also when the entries are not found in time.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
 	leader, led := info.Cluster.Leader, info.Cluster.LeaderSince
@@ -174,17 +186,8 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, a
 	if from.IsZero() {
 		return end, nil
 	}
-	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
-	defer cancel()
-	first, err := l.SequenceAt(searching, p, from)
-	switch {
-	case err == nil:
-		return min(first, end), nil
-	case searching.Err() != nil:
-		return end, nil // publishers and edges wait for the generation
-	default:
-		return 0, err
-	}
+	first, err := l.storedSince(ctx, p, from, end) // publishers and edges wait for the generation
+	return min(first, end), err
 }
 
 // arrivals are when the servers of a cluster were not there yet. The zero arrivals know of none. It is safe for
