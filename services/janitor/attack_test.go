@@ -197,7 +197,7 @@ func TestLimits_OfSomebodyElse(t *testing.T) {
 	r := begin(t, srv, eventlog.Settings{Partitions: 1}, quick())
 	js := natstest.JetStream(t, srv.Connect())
 	for what, edit := range map[string]func(*jetstream.StreamConfig){
-		"age":      func(cfg *jetstream.StreamConfig) { cfg.MaxAge = time.Hour },
+		"age":      func(cfg *jetstream.StreamConfig) { cfg.MaxAge, cfg.Duplicates = time.Minute, time.Minute },
 		"count":    func(cfg *jetstream.StreamConfig) { cfg.MaxMsgs = 1000 },
 		"subject":  func(cfg *jetstream.StreamConfig) { cfg.MaxMsgsPerSubject = 1000 },
 		"discard":  func(cfg *jetstream.StreamConfig) { cfg.Discard = jetstream.DiscardOld },
@@ -210,7 +210,7 @@ func TestLimits_OfSomebodyElse(t *testing.T) {
 		must.Value(js.UpdateStream(t.Context(), cfg))(t)
 		waittest.NoError(t, func() error {
 			stream, err := js.Stream(t.Context(), "MCP_0")
-			if now := stream.CachedInfo().Config; err == nil && (now.MaxAge != had.MaxAge || now.MaxMsgs != had.MaxMsgs || now.MaxMsgsPerSubject != had.MaxMsgsPerSubject || now.Discard != had.Discard || now.DiscardNewPerSubject != had.DiscardNewPerSubject || now.Retention != had.Retention) {
+			if now := stream.CachedInfo().Config; err == nil && (now.MaxAge != had.MaxAge || now.Duplicates != had.Duplicates || now.MaxMsgs != had.MaxMsgs || now.MaxMsgsPerSubject != had.MaxMsgsPerSubject || now.Discard != had.Discard || now.DiscardNewPerSubject != had.DiscardNewPerSubject || now.Retention != had.Retention) {
 				err = fmt.Errorf("%s: the partition is %+v", what, now)
 			}
 			return err

@@ -81,6 +81,7 @@ func (l *Log) ResetLimits(ctx context.Context, p int) error {
 		cfg.MaxBytes, cfg.MaxMsgSize, cfg.Retention = want.MaxBytes, want.MaxMsgSize, want.Retention
 		cfg.Discard, cfg.DiscardNewPerSubject = want.Discard, want.DiscardNewPerSubject
 		cfg.MaxAge, cfg.MaxMsgs, cfg.MaxMsgsPerSubject = want.MaxAge, want.MaxMsgs, want.MaxMsgsPerSubject
+		cfg.Duplicates = want.Duplicates // JetStream lets it be no longer than the age
 		return limitsOf(*cfg) != limitsOf(info.Config), nil
 	}); err != nil {
 		return err
