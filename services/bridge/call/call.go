@@ -120,12 +120,12 @@ type Cursor struct {
 // and calls Take, Moved, End and Refuse; the rest is safe for concurrent use.
 type Call struct {
 	*requests
-	Scope *Scope
-	Stream  string
-	Began   time.Time
-	out     *Writer
-	Reply   chan rpc.Answer // holds the client's immediate answer
-	To      Receiver        // nil: the client gets what the upstream sends
+	Scope  *Scope
+	Stream string
+	Began  time.Time
+	out    *Writer
+	Reply  chan rpc.Answer // holds the client's immediate answer
+	To     Receiver        // nil: the client gets what the upstream sends
 	// Rewrite gets the MCP server's response, and returns what the client has of it; nil: the same.
 	Rewrite func(m rpc.Message, data []byte) []byte
 	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
