@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -138,7 +139,7 @@ func update(t *testing.T, l *eventlog.Log, cfg jetstream.StreamConfig) {
 type far struct{ answer time.Duration }
 
 func (f far) Dial(network, address string) (net.Conn, error) {
-	conn, err := net.Dial(network, address)
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ type farConn struct {
 func (c farConn) Read(b []byte) (int, error)        { return c.read.Read(b) }
 func (c farConn) SetReadDeadline(t time.Time) error { return c.read.SetReadDeadline(t) }
 func (c farConn) SetDeadline(t time.Time) error {
-	return errors.Join(c.read.SetReadDeadline(t), c.Conn.SetWriteDeadline(t))
+	return errors.Join(c.read.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 func (c farConn) Close() error { return errors.Join(c.read.Close(), c.Conn.Close()) }
 
