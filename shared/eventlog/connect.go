@@ -121,9 +121,9 @@ func guardDials(o *nats.Options) error {
 	return nil
 }
 
-// connection returns the number of the newest connection to NATS. One that is not of [Connect] is numbered when it
+// connectionNumber returns the number of the newest connection to NATS. One that is not of [Connect] is numbered when it
 // is made, and [Log.send] does not keep the next one from being made.
-func (l *Log) connection() uint64 {
+func (l *Log) connectionNumber() uint64 {
 	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
 		return g.dialed.Load()
 	}
@@ -141,7 +141,7 @@ func (l *Log) send(on uint64, p int, msg *nats.Msg) (jetstream.PubAckFuture, err
 			return nil, errAgain
 		}
 		defer g.leave()
-	} else if l.connection() != on {
+	} else if l.connectionNumber() != on {
 		return nil, errAgain
 	}
 	l.parts[p].sent.Add(size(msg.Data))

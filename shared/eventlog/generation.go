@@ -45,7 +45,7 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		return l.compareServers(ctx, p, looks)
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		more, err := l.putBack(ctx, p, info, meta)
+		more, err := l.noteMade(ctx, p, info, meta)
 		if err != nil || meta[metadata.KeyServer] == at.id {
 			return more, err
 		}
@@ -93,13 +93,14 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 	return begun, l.refresh(ctx, p)
 }
 
-// putBack notes in a partition's metadata which JetStream stream it is, and returns the generation of one that was
-// put back since, from a backup: it begins with the first entry that was stored there, or with all that there is when
-// that one is not found in time. Clients get the others again then, and miss none in silence.
-func (l *Log) putBack(ctx context.Context, p int, info *jetstream.StreamInfo, meta map[string]string) ([]event.Generation, error) {
-	is := State{Created: info.Created, made: meta[metadata.KeyMade]}
-	meta[metadata.KeyMade] = metadata.Made(info.Created)
-	if !is.isPutBack() {
+// noteMade notes in a partition's metadata which JetStream stream it is. A backup that is restored on a server that runs
+// makes another one, which has the entries and metadata of the backup: noteMade returns a generation for it, which
+// begins with the first entry that was stored there, or with all that there is when that one is not found in time.
+// Clients get the others again then, and miss none in silence.
+func (l *Log) noteMade(ctx context.Context, p int, info *jetstream.StreamInfo, meta map[string]string) ([]event.Generation, error) {
+	before, now := meta[metadata.KeyMade], metadata.Made(info.Created)
+	meta[metadata.KeyMade] = now
+	if before == "" || before == now {
 		return nil, nil
 	}
 	from, err := l.storedSince(ctx, p, info.Created, max(info.State.FirstSeq, 1))
@@ -141,7 +142,7 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 		if more, err = l.begunByEntry(ctx, l.stream(p), p, gens); err != nil {
 			return nil, err
 		}
-		begun, err := l.putBack(ctx, p, info, meta)
+		begun, err := l.noteMade(ctx, p, info, meta)
 		if err != nil {
 			return nil, err
 		}
@@ -256,7 +257,7 @@ func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64
 // [ErrUnavailable] or [ErrFull].
 func (l *Log) writable(ctx context.Context, p int) (on uint64, err error) {
 	for {
-		on = l.connection()
+		on = l.connectionNumber()
 		server, err := l.awaitReady(ctx, p)
 		if err != nil || l.Clustered() {
 			return on, err

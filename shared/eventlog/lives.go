@@ -202,7 +202,7 @@ func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint
 	return l.publish(ctx, p, msg)
 }
 
-// maxBirths bounds the streams that are remembered of a partition: some 10 MB.
+// maxBirths bounds the streams that are remembered of each partition: some 10 MB.
 const maxBirths = 1 << 15
 
 // births are the streams of a partition that are known to have a birth in the log, so that a publisher asks for it

@@ -153,15 +153,15 @@ func (l *Log) batches(p int) bool {
 	return state.Limits.Replicas > 1
 }
 
-// whenReady waits until an event may be published to its partition, sees to the birth of its stream, and calls do
-// with the connection for which both hold: again, while do returns [errAgain].
+// whenReady waits until a partition may be published to, sees to the birth of the stream of an event, and calls do
+// with the connection for which both hold: again, while do returns [errAgain]. What is no event has a nil e.
 func (l *Log) whenReady(ctx context.Context, p int, e *Event, do func(on uint64) error) error {
-	if len(e.Data) > l.Settings().MaxMessageBytes {
+	if e != nil && len(e.Data) > l.Settings().MaxMessageBytes {
 		return ErrTooLarge
 	}
 	for {
 		on, err := l.writable(ctx, p)
-		if err == nil && e.Life != "" && !e.Sole {
+		if err == nil && e != nil && e.Life != "" && !e.Sole {
 			err = l.ensureBirth(ctx, on, event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream, Kind: event.Birth})
 		}
 		switch {
@@ -192,8 +192,8 @@ func (l *Log) storedOr(ctx context.Context, p int, e Event, err error) (*Publish
 }
 
 // ensureBirth makes sure that a stream has a birth in the partition as it is known on a connection, before an event
-// is stored. Of those that need it at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed] says that
-// the session has ended.
+// is stored. Of those that need it at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed]
+// says that the session has ended.
 func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) error {
 	births := l.parts[at.Partition].births
 	for {
@@ -225,26 +225,26 @@ func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) erro
 // A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
 // end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
 // copy of the first one says of the stream (see [Log.RemovedAfter]).
-func (l *Log) publishBirth(ctx context.Context, on uint64, birth event.Subject) error {
-	o, err := l.Opening(ctx, birth.Session)
+func (l *Log) publishBirth(ctx context.Context, on uint64, at event.Subject) error {
+	o, err := l.Opening(ctx, at.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
-		o.Life, err = (*ask)(ctx, birth.Session)
+		o.Life, err = (*ask)(ctx, at.Session)
 	}
 	switch {
-	case err == nil && o.Life != birth.Life:
+	case err == nil && o.Life != at.Life:
 		return fmt.Errorf("%w: the session has another life, or none", ErrClosed)
 	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if _, err = l.Last(ctx, birth); err == nil {
+	if _, err = l.Last(ctx, at); err == nil {
 		return nil
 	}
 	if !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	msg := nats.NewMsg(birth.String())
-	setFence(msg, event.Subject{Partition: birth.Partition, Session: birth.Session, Life: birth.Life, Kind: event.Seal})
-	_, err = l.publishOn(ctx, on, birth.Partition, msg)
+	msg := nats.NewMsg(at.String())
+	setFence(msg, event.Subject{Partition: at.Partition, Session: at.Session, Life: at.Life, Kind: event.Seal})
+	_, err = l.publishOn(ctx, on, at.Partition, msg)
 	if errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: the birth of the stream: %s", ErrUnavailable, err.Error()) // the event itself was not sent
 	}
@@ -289,7 +289,7 @@ func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
 
 // publish stores one message and waits for its acknowledgement, once its partition may be published to.
 func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (ack Ack, err error) {
-	err = l.whenReady(ctx, p, &Event{}, func(on uint64) (err error) {
+	err = l.whenReady(ctx, p, nil, func(on uint64) (err error) {
 		ack, err = l.publishOn(ctx, on, p, msg)
 		return err
 	})

@@ -80,10 +80,6 @@ func (s State) begun(server string) bool {
 	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
 }
 
-// isPutBack reports whether a backup of the partition was restored on a server that runs: this makes a JetStream
-// stream, which has the entries and metadata of the backup.
-func (s State) isPutBack() bool { return s.made != "" && s.made != metadata.Made(s.Created) }
-
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
 
