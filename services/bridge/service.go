@@ -58,6 +58,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{host: h, server: server, inbox: make(chan *nats.Msg, inboxSize), handling: quota.NewPool(int64(cfg.MaxCalls))}
+	h.Confirm = func(ctx context.Context) error { return s.name.Confirm(ctx) }
 	s.table = sessions.NewTable(h, s.inbox)
 	s.stateless = stateless.New(h, server, s.table, tools)
 	server.EndUnused = s.table.EndUnused
@@ -136,9 +137,6 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 	claimed, err := s.name.Claim(ctx)
 	if err != nil {
 		return leave, err
-	}
-	if s.host.Confirm == nil { // no test has set it
-		s.host.Confirm = s.name.Confirm
 	}
 	s.table.Owners = owners.New(s.records.JS, s.host.Config.TaskTTL)
 	s.stateless.Records = s.records

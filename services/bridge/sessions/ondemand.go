@@ -24,7 +24,7 @@ type OnDemand struct {
 	at   atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
 	left atomic.Bool                    // the client has gone, and no edge has asked since
 
-	call    rpc.Ask           // that began it, without its data
+	asked   rpc.Ask           // that began it, without its data
 	content string            // see [mcp.Request.Content]
 	client  [sha256.Size]byte // the same for the same call of the same client
 	listens bool              // it is no call, but listens
@@ -41,10 +41,10 @@ type OnDemand struct {
 func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 	content := r.Content()
 	d := &OnDemand{
-		call: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content})),
+		asked: c, content: content, client: sha256.Sum256(event.MustJSON([]any{c.Owner, c.Client, r.ClientInfo, content})),
 		listens: r.Method == mcp.MethodListen,
 	}
-	d.call.Data = nil
+	d.asked.Data = nil
 	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task, Content: content}
 	d.meta.Retention = &records.Retention{KeepClosed: int64(CallKept / time.Second)}
 	return d
@@ -53,21 +53,21 @@ func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 // TakenOver returns the session of an owner's call that another bridge has opened, with its metadata. at
 // is where the call is at an MCP server that has sessions, else nil.
 func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
-	d := &OnDemand{call: rpc.Ask{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
+	d := &OnDemand{asked: rpc.Ask{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
 	d.at.Store(at)
 	d.opened = true
 	return d
 }
 
-// Call returns the call, without its data.
-func (d *OnDemand) Call() rpc.Ask { return d.call }
+// Asked returns the call, without its data.
+func (d *OnDemand) Asked() rpc.Ask { return d.asked }
 
 // HasLeft reports whether the client has gone, and no edge has asked since.
 func (d *OnDemand) HasLeft() bool { return d.left.Load() }
 
 // IsRepeatedBy reports whether a request is the one of the call, made once more by the same client.
 func (d *OnDemand) IsRepeatedBy(c rpc.Ask, r mcp.Request) bool {
-	return c.Owner == d.call.Owner && r.Content() == d.content
+	return c.Owner == d.asked.Owner && r.Content() == d.content
 }
 
 // isOpened reports whether the session is in the log.

@@ -96,7 +96,7 @@ func (h *Session) open(d *OnDemand) error {
 	if err != nil {
 		return err
 	}
-	rec := NewRecord(d.call, data)
+	rec := NewRecord(d.asked, data)
 	rec.Life = h.Life
 	leave, err := s.CallLimits.Enter(rec)
 	if err != nil {

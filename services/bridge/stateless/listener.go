@@ -52,7 +52,7 @@ const MaxWatched = 64
 
 // newListener reads a request to listen.
 func newListener(ctx context.Context, e *env, h *sessions.Session, c *call.Call, r mcp.Request) *listener {
-	l := &listener{env: e, call: c, id: r.ID, owner: h.Demand.Call().Owner}
+	l := &listener{env: e, call: c, id: r.ID, owner: h.Demand.Asked().Owner}
 	asked := map[string]bool{}
 	for _, id := range r.ListensToTasks() {
 		name, ours := mcp.ParseTaskID(id)

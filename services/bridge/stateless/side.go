@@ -202,7 +202,7 @@ var errAnswers = upstream.Failure(http.StatusBadRequest, rpc.CodeInvalidParams, 
 // changeTask takes a client's request about the session's task.
 func (u *side) changeTask(c rpc.Ask, r mcp.Request) rpc.Answer {
 	work := u.task()
-	if work == nil || c.Owner != u.session.Demand.Call().Owner {
+	if work == nil || c.Owner != u.session.Demand.Asked().Owner {
 		return owners.UnknownTask()
 	}
 	if r.Method == mcp.MethodCancelTask {

@@ -87,7 +87,7 @@ func newTranslated(e *env, h *sessions.Session, r mcp.Request) *translated {
 // connect takes a session at the MCP server for the call.
 func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	h := t.session
-	b, refused := t.env.server.UnusedSession(ctx, h.Demand.Call(), t.request, t.client)
+	b, refused := t.env.server.UnusedSession(ctx, h.Demand.Asked(), t.request, t.client)
 	if refused != nil {
 		return refused
 	}
