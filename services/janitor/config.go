@@ -51,7 +51,7 @@ type Config struct {
 	// UnusedAfter is how long a session may be open that was never used: nothing was stored in
 	// it but its opening, and no edge knows of a subscriber or request since it was created.
 	// Sessions that were created before the acting janitor began, or its last outage ended, or while an
-	// edge ran that is down, count as used, since that is unknown. -1 and 0: as long as any other. Default: 1 h.
+	// edge ran that has stopped since, count as used, since that is unknown. -1 and 0: as long as any other. Default: 1 h.
 	UnusedAfter flagtype.Duration `default:"1h" help:"How long a session that was never used (no event, subscriber or request since its creation) stays open; 0 or -1 for as long as any other." placeholder:"DURATION"`
 
 	// IdleAfterOverride is how long the metadata of a session may ask to stay open so, and

@@ -203,7 +203,8 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 }
 
 // resetLimits gives a partition whose limits are not those of the settings these: it got room, or a change of
-// the limits was cut off. What somebody else has set so that NATS removes entries ends at once. Room is taken back when there is room below it.
+// the limits was cut off. Room is taken back when there is room below it. Limits of somebody else, by which NATS
+// removes entries, are replaced at once.
 func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
 	state, _ := p.Log.State(p.Number)
 	want := w.log.Settings().Limits()

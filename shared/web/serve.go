@@ -140,7 +140,8 @@ func Send(c *fiber.Ctx, body []byte, done func()) error {
 	})
 }
 
-// SendCounted is [Send] for a body whose memory is counted until done is called, or that has none of its own.
+// SendCounted is [Send] for a body that takes no more memory than the caller has counted, until done is called, or
+// than the program holds anyway, as a page does.
 func SendCounted(c *fiber.Ctx, body []byte, done func()) error {
 	c.Context().SetBodyStream(&sent{*bytes.NewReader(body), sync.OnceFunc(done)}, len(body))
 	return nil

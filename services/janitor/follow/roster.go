@@ -17,7 +17,7 @@ import (
 
 // rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
 // when all answer: servers that restart one after the other are seen to be, as
-// each is away for a second.
+// each is away for a second. A server that is alone is looked at as often, for a restored backup.
 const rosterPause = 700 * time.Millisecond
 
 // rosterGap is how far apart two looks may be: more, and what was between them is unknown
