@@ -158,3 +158,36 @@ func TestMemory_Forgotten(t *testing.T) {
 	}
 	runtime.KeepAlive(l)
 }
+
+// Of a stream that was closed in an open session, the ledger keeps its end, once its events have expired.
+func TestMemory_ClosedStreams(t *testing.T) {
+	const streams, bound = 10_000, 450
+	m, l := newModel(), New()
+	before := inUse()
+	m.open("s")
+	at := func(i int) string { return fmt.Sprint("job-", i) }
+	for i := range streams {
+		m.publish("s", at(i), false)
+		m.endStream("s", at(i))
+	}
+	events := m.last
+	m.control(event.Open, place{session: "s"})
+	for i := range streams {
+		m.control(event.End, place{"s", "l1", at(i)})
+	}
+	for _, e := range m.entries {
+		l.Apply(e, m.now)
+	}
+	*m = model{}
+	l.Advance(events+1, events+1)
+	l.Prune(noon)
+	if a := l.Accounts["s l1"]; a.Events > 0 || a.controls != streams {
+		t.Errorf("%d events and %d control entries are left", a.Events, a.controls)
+	}
+	took := (inUse() - before) / streams
+	t.Logf("%d B a stream", took)
+	if took > bound {
+		t.Errorf("a closed stream takes %d B, want %d at most", took, bound)
+	}
+	runtime.KeepAlive(l)
+}
