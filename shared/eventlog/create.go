@@ -49,7 +49,7 @@ func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Log
 	if payload := nc.MaxPayload(); payload > 0 && payload < int64(has.Limits().MaxMessageBytes+HeaderRoom) {
 		log.Warn("NATS takes smaller messages than the log: raise its max_payload", "max_payload", payload, "max_message_bytes", has.MaxMessageBytes)
 	}
-	servers := sync.OnceValue(func() cluster.Servers { return l.seen(ctx) })
+	servers := sync.OnceValue(func() cluster.Servers { return l.seen(ctx, has.Replicas) })
 	// MCP_0 comes last: it holds the settings, so a reader that sees it sees a whole log.
 	for p := has.Partitions - 1; p >= 0; p-- {
 		if e := l.createPartition(ctx, p, State{}, servers); e != nil && (err != nil || !errors.Is(e, ErrUnavailable)) {

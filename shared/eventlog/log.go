@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -120,11 +121,23 @@ func (l *Log) Share(f *Feed) { l.feed = f }
 // one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
 
-// Servers asks all servers of the cluster who they are, as [cluster.Ping] does. The error wraps
-// [ErrUnavailable].
+// Servers asks all servers of the cluster who they are, as [cluster.Ping] does; those that hold the log are known, too.
+// The error wraps [ErrUnavailable].
 func (l *Log) Servers(ctx context.Context, known cluster.Servers) (cluster.Servers, error) {
+	all := cluster.Servers{}
+	maps.Copy(all, known)
+	for p := range l.parts {
+		state, _ := l.State(p)
+		for _, name := range state.holders {
+			all[name] = "" // its ID does not matter
+		}
+	}
+	return l.ping(ctx, all, 1)
+}
+
+func (l *Log) ping(ctx context.Context, known cluster.Servers, least int) (cluster.Servers, error) {
 	began := time.Now()
-	there, err := cluster.Ping(ctx, l.nc, known)
+	there, err := cluster.Ping(ctx, l.nc, known, least)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -252,12 +252,12 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	return l.waitCurrent(ctx, name)
 }
 
-// seen is Servers for a new partition, which can do without: nil says that the server is alone.
-func (l *Log) seen(ctx context.Context) cluster.Servers {
+// seen is Servers for a new partition with so many replicas, which can do without: nil says that the server is alone.
+func (l *Log) seen(ctx context.Context, replicas int) cluster.Servers {
 	if !l.Clustered() {
 		return nil
 	}
-	servers, err := l.Servers(ctx, nil)
+	servers, err := l.ping(ctx, nil, replicas)
 	if err != nil {
 		l.log.Warn("the servers of the cluster are not known", "error", err)
 		return cluster.Servers{}

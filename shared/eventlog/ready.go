@@ -110,7 +110,7 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 	}
 	defer release()
 	gone, _ := l.State(p)
-	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx) })
+	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx, l.Settings().Replicas) })
 }
 
 // lookAt refreshes a partition and reports whether it is ready on the server that is

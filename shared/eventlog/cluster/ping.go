@@ -36,13 +36,14 @@ func (p pong) from() string {
 
 // Ping asks all servers of the cluster who they are, and returns those that answer: all
 // of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, else 1.5 s. It fails when no server answers: the user may lack the permission to ask.
-func Ping(ctx context.Context, nc *nats.Conn, known Servers) (Servers, error) {
+// known answer, and least servers in all, else 1.5 s. It fails when no server answers: the user may lack the
+// permission to ask.
+func Ping(ctx context.Context, nc *nats.Conn, known Servers, least int) (Servers, error) {
 	there, names := Servers{}, slices.Collect(maps.Keys(known))
 	_, err := scatter.AskUntil(ctx, nc, pingSubject, map[string]bool{"include_unused": true}, pong.from, func(all []pong) bool {
 		newest := all[len(all)-1].Server
 		there[newest.Name] = newest.ID
-		return there.count(names) == len(names)
+		return there.count(names) == len(names) && len(there) >= least
 	}, pingQuiet, pingWithin)
 	if len(there) == 0 {
 		return nil, errors.Join(errors.New("no server answers on "+pingSubject), err)
