@@ -119,9 +119,7 @@ func TestChange_HeldUp(t *testing.T) {
 		err = l.change(t.Context(), 0, func(_ *jetstream.StreamInfo, cfg *jetstream.StreamConfig) (bool, error) {
 			if passed == (clocks.Instant{}) {
 				passed = pause
-				if _, err := next.MakeRoom(t.Context(), 0); err != nil {
-					t.Error(err)
-				}
+				waittest.NoError(t, func() error { _, err := next.MakeRoom(t.Context(), 0); return err }, ErrUnavailable)
 			}
 			cfg.Metadata["rejoin.test"] = name
 			return true, nil

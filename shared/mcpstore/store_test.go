@@ -361,7 +361,8 @@ func TestAppend_LastMessageEndsTheStream(t *testing.T) {
 
 func TestStore_Concurrent(t *testing.T) {
 	w := newWorld(t)
-	stores := []*Store{w.store(Config{}), w.store(Config{})}
+	patient := Config{Timeout: waittest.Timeout}
+	stores := []*Store{w.store(patient), w.store(patient)}
 	var all sync.WaitGroup
 	for n := range 16 {
 		all.Go(func() {
