@@ -105,8 +105,8 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 // fewErrors is how many errors a summary names when there is no memory for all of them.
 const fewErrors = 10
 
-// answerSummary answers with a summary. Its messages are stored by now, and the error for want of memory says that
-// nothing was: without memory the summary names few errors, which do not count.
+// answerSummary answers with a summary. Its messages are stored by now: without memory it names few errors, which do
+// not count.
 func answerSummary(c *fiber.Ctx, sum *summary) error {
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)
 	if err := web.Send(c, event.MustJSON(sum), nil); !errors.Is(err, web.ErrNoMemory) {

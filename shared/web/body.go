@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -179,7 +180,7 @@ func bodyError(err error) error {
 }
 
 // Held returns what the request takes of the application's memory, which is given back when
-// the response is made, or, after [Body.Answer], by who writes it.
+// the response is made, or, after [Body.Answer], by who writes it. [Send] makes it that of the response.
 func (b *Body) Held() *quota.Part {
 	if b.held == nil {
 		b.held = b.memory.Part(b.client())
@@ -271,7 +272,11 @@ func holdAnswer(c *fiber.Ctx) error {
 	}
 	answer := r.Body()
 	r.SwapBody(nil) // else fasthttp gives its buffer to another answer
-	return Send(c, answer, nil)
+	err := Send(c, answer, nil)
+	if method := c.Method(); err != nil && method != fiber.MethodGet && method != fiber.MethodHead && r.StatusCode() < http.StatusMultipleChoices {
+		return Wrap(err, CodeUnavailable, "The request was carried out, and there is no memory for its answer.")
+	}
+	return err
 }
 
 // maxLeftOver is how much of an unwanted body is read so that the connection

@@ -124,14 +124,16 @@ func (c *connections) cut() {
 	}
 }
 
-// Send answers with a body, which takes of its client's memory until all of it was written to the connection, or that
-// has gone. Then it calls done, once, unless that is nil. The error is [ErrNoMemory]: done is not called then.
+// Send answers with a body, which takes of its client's memory, in place of the request, until all of it was written to
+// the connection, or that has gone. Then it calls done, once, unless that is nil. The error is [ErrNoMemory]: done is
+// not called then.
 func Send(c *fiber.Ctx, body []byte, done func()) error {
 	b := StreamedBody(c)
-	held := b.memory.Part(b.client())
-	if !held.Grow(int64(len(body))) {
+	held := b.Held()
+	if !held.Resize(int64(len(body))) {
 		return ErrNoMemory
 	}
+	b.held = nil
 	return SendCounted(c, body, func() {
 		held.Release()
 		if done != nil {

@@ -2,8 +2,10 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -474,6 +476,31 @@ func TestAttackUnreadAnswers(t *testing.T) {
 		waittest.Until(t, "nothing counts any more", func() bool { return memory.Used() == 0 })
 		if r := do(t, addr, http.MethodGet, path, ""); r.body != large {
 			t.Errorf("%s: the answer has the status %d and %d bytes", path, r.status, len(r.body))
+		}
+		waittest.Until(t, "nothing counts any more", func() bool { return memory.Used() == 0 })
+	}
+}
+
+// The request is carried out by then: an answer takes the memory of the body, and a refusal for lack of memory does
+// not look as if nothing were done.
+func TestSend_AfterTheRequestIsCarriedOut(t *testing.T) {
+	t.Parallel()
+	const size = 10 << 10
+	memory := quota.NewPool(2*size - 1)
+	app := NewApp(Config{Service: "test", Memory: memory})
+	Mount(app, Route{Method: http.MethodPost, Path: "/:times", Handler: func(c *fiber.Ctx) error {
+		times, _ := c.ParamsInt("times")
+		body, err := StreamedBody(c).Limited(size)
+		if err != nil {
+			return err
+		}
+		return c.Send(bytes.Repeat(body, times))
+	}})
+	c := dial(t, serve(t, app))
+	for times, want := range map[int]int{1: http.StatusOK, 2: http.StatusServiceUnavailable} {
+		c.send(t, fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", times, size, strings.Repeat("x", size)))
+		if r := c.receive(t, http.MethodPost); r.status != want || want != http.StatusOK && !strings.Contains(r.body, "carried out") {
+			t.Errorf("%d times the body: %d %.200s", times, r.status, r.body)
 		}
 		waittest.Until(t, "nothing counts any more", func() bool { return memory.Used() == 0 })
 	}
