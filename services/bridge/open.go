@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 
@@ -75,11 +76,13 @@ func (s *Service) register(ctx context.Context, c rpc.Ask, d mcpserver.Connected
 	}
 	h := s.table.New(c.Session, rec.Life, host.ClientOf(c), c.Owner)
 	h.Up = d.Up
-	h.Remember(c.Header)
 	if d.Attach != nil {
 		d.Attach(h.Scope)
 	}
-	err = h.Hold(ctx)
+	err = errors.New(sessions.NoMemory)
+	if h.Remember(c.Header) { // what the bridge asks of itself may need a token
+		err = h.Hold(ctx)
+	}
 	if err != nil {
 		h.Finish(host.ErrEnded)
 	}

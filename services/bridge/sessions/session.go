@@ -71,8 +71,9 @@ func (h *Session) Has(rec session.Record) bool {
 var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
 
 // Remember keeps what the MCP server gets of the client's header, for what the bridge asks of itself. It takes of the
-// client's memory until the session ends: a client may have many sessions. Without room what was kept before stays.
-func (h *Session) Remember(client http.Header) {
+// client's memory until the session ends: a client may have many sessions. Without room it returns false, and what was
+// kept before stays.
+func (h *Session) Remember(client http.Header) bool {
 	kept, n := http.Header{}, 0
 	for _, name := range append([]string{upstream.HeaderVersion}, h.Host.Config.ForwardHeader...) {
 		name = http.CanonicalHeaderKey(name)
@@ -82,9 +83,11 @@ func (h *Session) Remember(client http.Header) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.released && h.held.Resize(int64(n)) {
-		h.client = kept
+	if h.released || !h.held.Resize(int64(n)) {
+		return false
 	}
+	h.client = kept
+	return true
 }
 
 func (h *Session) header() http.Header {
