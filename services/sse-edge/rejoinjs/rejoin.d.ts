@@ -89,8 +89,8 @@ export type End =
   /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is to be had. */
   | { reason: 'refused'; error: RejoinError }
   /**
-   * A callback or the storage threw: the cursor stands before the event that it was called for. Or fetch
-   * received a block that is longer than any of a Rejoin server.
+   * A callback threw: the cursor stands before the event that it was called for. Or the storage threw: the event was
+   * delivered, and `cursor` stands after it. Or fetch received a block that is longer than any of a Rejoin server.
    */
   | { reason: 'failed'; error: unknown }
 

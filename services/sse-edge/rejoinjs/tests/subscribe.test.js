@@ -123,10 +123,11 @@ test('a callback that throws or rejects ends the subscription before its event',
   }
 })
 
-test('a cursor that cannot be saved ends the subscription', async () => {
+test('a cursor that cannot be saved ends the subscription after its event', async () => {
   const full = new Error('full')
-  const { end } = await follow(serve(live(connect(0))), { storage: { load: async () => null, save: async () => { throw full } } })
-  assert.deepEqual(end, { reason: 'failed', error: full })
+  const save = async (place) => { if (place === id(1)) throw full }
+  const { end, events, cursor } = await follow(serve(live(connect(0) + message(1) + message(2))), { storage: { load: async () => null, save } })
+  assert.deepEqual([end, events, cursor], [{ reason: 'failed', error: full }, [1], id(1)])
 })
 
 test('where it begins', async (t) => {
