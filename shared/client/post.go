@@ -41,8 +41,12 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
 	late := func() bool { return doubt.Until(p.now()) >= p.cfg.RepeatWithin }
-	repetition := func() (io.ReadCloser, error) { return timely{bytes.NewReader(body), late, &read}, nil }
-	first := timely{bytes.NewReader(body), func() bool { return doubtful && late() }, &read}
+	reading := func() {
+		read.Store(true)
+		g.expect(p.cfg.AnswerTimeout) // the part before was taken
+	}
+	repetition := func() (io.ReadCloser, error) { return timely{bytes.NewReader(body), late, reading}, nil }
+	first := timely{bytes.NewReader(body), func() bool { return doubtful && late() }, reading}
 	resp, err := p.send(ctx, to, first, len(body), repetition)
 	if err != nil {
 		sent := !errors.Is(err, errNoToken) && (connected.Load() || read.Load() && !reported.Load())
@@ -88,16 +92,16 @@ func (p *Publisher) oldestDoubt(batch []*entry) (oldest clocks.Instant, doubtful
 // timely is the body of a request. A repeated one must not arrive when the log has forgotten its keys: the
 // timer of the request stands still while the machine is suspended.
 type timely struct {
-	body io.Reader
-	late func() bool
-	read *atomic.Bool // whether any of it was read
+	body    io.Reader
+	late    func() bool
+	reading func() // is called before each read
 }
 
 func (t timely) Read(p []byte) (int, error) {
 	if t.late() {
 		return 0, context.DeadlineExceeded
 	}
-	t.read.Store(true)
+	t.reading()
 	return t.body.Read(p)
 }
 

@@ -59,8 +59,8 @@ type PublisherConfig struct {
 	// stream. Default: 8.
 	MaxRequests int
 
-	// AnswerTimeout is how long the server may be silent, in a request and in the
-	// answer. Default: 30 s.
+	// AnswerTimeout is how long the server may take no part of a request, and be silent
+	// after it and in the answer. Default: 30 s.
 	AnswerTimeout time.Duration
 
 	// Retry is how long to wait before a failed request is repeated; up to a half of

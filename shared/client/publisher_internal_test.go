@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,30 @@ func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
 		p.mu.Unlock()
 	}
 	lane.Wait()
+}
+
+// A server that takes long for the body of a request is not silent.
+func TestPublisher_SlowUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		p := publisherAhead(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			attempts++
+			for part := make([]byte, 20); ; {
+				time.Sleep(DefaultAnswerTimeout - 1)
+				if err := r.Context().Err(); err != nil {
+					return nil, err
+				}
+				if _, err := r.Body.Read(part); err == io.EOF {
+					return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"index":0,"id":"a"}` + "\n" + `{"accepted":1}` + "\n"))}, nil
+				}
+			}
+		}), &atomic.Int64{})
+		_, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1"), Key: "a key"})
+		if err != nil || attempts != 1 {
+			t.Errorf("error is %v after %d attempts", err, attempts)
+		}
+		must.NoError(t, p.Close(context.Background()))
+	})
 }
 
 // A transport that does not report connections (net/http/httptrace), as that of js/wasm, may have sent what it
