@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -89,8 +90,22 @@ func (l *lane) step() (least time.Duration, err error) {
 	}
 	if problem, ok := errors.AsType[*Error](err); ok {
 		least = problem.RetryAfter
+		if problem.Status == http.StatusRequestEntityTooLarge {
+			p.halve(batch)
+		}
 	}
 	return least, err
+}
+
+// halve bounds the requests to come to half the bytes of a batch: a proxy takes no more. Its limit is none of a stream.
+func (p *Publisher) halve(batch []*entry) {
+	bytes := 0
+	for _, e := range batch {
+		bytes += len(e.line)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.batchBytes = min(p.batchBytes, bytes/2)
 }
 
 // expire gives up the messages for which it is too late to find out by repetition
@@ -118,7 +133,7 @@ func (l *lane) batch() []*entry {
 	defer p.mu.Unlock()
 	n, bytes := 0, 0
 	for _, e := range l.queue {
-		if bytes += len(e.line); n == p.cfg.MaxBatchMessages || n > 0 && bytes > p.cfg.MaxBatchBytes {
+		if bytes += len(e.line); n == p.cfg.MaxBatchMessages || n > 0 && bytes > p.batchBytes {
 			break
 		}
 		n++

@@ -34,8 +34,9 @@ type Publisher struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // one for each lane
 
-	mu    sync.Mutex
-	lanes map[address]*lane
+	mu         sync.Mutex
+	lanes      map[address]*lane
+	batchBytes int // most bytes of a request; less than MaxBatchBytes after a 413
 }
 
 // address names a stream.
@@ -56,6 +57,8 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		slots:    make(chan struct{}, cfg.MaxRequests),
 		now:      clocks.New(time.Now),
 		lanes:    map[address]*lane{},
+
+		batchBytes: cfg.MaxBatchBytes,
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	return p, nil

@@ -51,7 +51,8 @@ type PublisherConfig struct {
 	MaxBufferedBytes    int
 
 	// MaxBatchMessages and MaxBatchBytes bound one request. A message that is
-	// larger gets a request of its own. Defaults: 1000, and 512 KiB.
+	// larger gets a request of its own. A batch that is answered 413, as by a proxy,
+	// is divided, and those after it are smaller. Defaults: 1000, and 512 KiB.
 	MaxBatchMessages int
 	MaxBatchBytes    int
 

@@ -144,6 +144,34 @@ func TestPublisher_RequestIsRefused(t *testing.T) {
 	}
 }
 
+// A proxy may take less than MaxBatchBytes.
+func TestPublisher_BatchIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ingest := &fakeIngest{most: 500, faults: []ingestFault{{Delay: time.Second}}}
+		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+		var results []*client.Result
+		for i := range 20 {
+			m := message("main", i) // about 110 bytes
+			if i == 15 {
+				m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 500))
+			}
+			results = append(results, publish(t, p, m))
+			synctest.Wait()
+		}
+		flush(t, p)
+		for i, r := range results {
+			_, err := outcome(r)
+			refused, ok := errors.AsType[*client.Error](err)
+			if i != 15 && err != nil || i == 15 && (!ok || refused.Status != http.StatusRequestEntityTooLarge) {
+				t.Errorf("the error of message %d is %v", i, err)
+			}
+		}
+		if sizes := ingest.sizes(); len(sizes) > 15 { // 4 of them are refused
+			t.Errorf("the requests have %v messages", sizes)
+		}
+	})
+}
+
 // A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: what answers
 // that knows nothing of the message. The error has the address.
 func TestPublisher_RedirectedToAGet(t *testing.T) {
