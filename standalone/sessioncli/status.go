@@ -96,7 +96,14 @@ func ConnectionsApp(args []string) daemon.App {
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections)
+			return show(ctx, a, path, cli.Format == "json", env.Stdout, func(c connections, out io.Writer) error {
+				if c.Total == 0 { // a client may wait for a session that does not exist yet
+					if _, err := a.do(ctx, "GET", pathOf(cli.Session), nil); err != nil {
+						return err
+					}
+				}
+				return printConnections(c, out)
+			})
 		})
 	})
 }

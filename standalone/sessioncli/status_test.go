@@ -70,7 +70,9 @@ TIME                 SESSION  STREAM  REASON   MISSING  REQUESTED       ADDRESS
 func TestConnections_Text(t *testing.T) {
 	_, url := serve(t, map[string]string{
 		"GET /v1/sessions/demo/connections?limit=100": connectionsAnswer,
-		"GET /v1/sessions/none/connections?limit=100": `{"edges":{"answered":0,"silent":0,"reachable":false},"clients":0,"total":0,"connections":[]}`,
+		"GET /v1/sessions/idle/connections?limit=100": `{"edges":{"answered":0,"silent":0,"reachable":false},"clients":0,"total":0,"connections":[]}`,
+		"GET /v1/sessions/none/connections?limit=100": `{"edges":{"answered":1,"silent":0,"reachable":true},"clients":0,"total":0,"connections":[]}`,
+		"GET /v1/sessions/idle":                       `{"session":"idle"}`,
 	})
 	const want = `event streams: 1; clients: 2; edges: 1
 SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND  CURSOR    EDGE
@@ -79,7 +81,10 @@ SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url); code != 0 || out != want || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	if code, out, errs := runApp(t, ConnectionsApp, "none", url); code != 0 || out != "event streams: 0; clients: 0; edges: unknown, since NATS is unavailable\n" {
+	if code, out, errs := runApp(t, ConnectionsApp, "none", url); code != 1 || out != "" || !strings.Contains(errs, "404 not_found") {
+		t.Errorf("%d %q\n%s", code, errs, out)
+	}
+	if code, out, errs := runApp(t, ConnectionsApp, "idle", url); code != 0 || out != "event streams: 0; clients: 0; edges: unknown, since NATS is unavailable\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url, "--format=json"); code != 0 || out != connectionsAnswer+"\n" {
