@@ -5,12 +5,16 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"rejoin/services/bridge/host"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -65,15 +69,41 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 	}
 }
 
+// The server starts after the bridge.
+func TestTrouble_ServerIsReachedLater(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	log := s.logged()
+	var up atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !up.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusBadRequest)
+	}))
+	defer server.Close()
+	s.start(t, testConfig(server.URL))
+	waittest.Until(t, "it cannot be reached", func() bool { return log.count("level=WARN", "the MCP server cannot be reached") == 1 })
+	up.Store(true)
+	for range 2 { // it is known
+		wantStatus(t, s.opening(t), http.StatusBadRequest)
+	}
+	if n := log.count("level=INFO", "the MCP server can be reached", server.URL); n != 1 {
+		t.Errorf("%d lines: %s", n, log)
+	}
+}
+
 func TestTrouble_NoSuchProgram(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	log := s.logged()
-	cfg := testConfig("")
-	cfg.UpstreamCommand, cfg.MaxProcesses = "/nonexistent/server --x", 1
+	cfg, program := stdioConfig(t), filepath.Join(t.TempDir(), "server")
+	cfg.UpstreamCommand = program + " " + stdioMode
 	s.start(t, cfg)
-	waittest.Until(t, "it is in the log", func() bool {
-		return log.count("level=WARN", "the MCP server cannot be started", "/nonexistent/server") == 1
-	})
+	waittest.Until(t, "it is in the log", func() bool { return log.count("level=WARN", "the MCP server cannot be started", program) == 1 })
+	must.NoError(t, os.Symlink(os.Args[0], program))
+	s.open(t)
+	if n := log.count("level=INFO", "the MCP server can be reached", program); n != 1 {
+		t.Errorf("%d lines: %s", n, log)
+	}
 }
 
 func TestTrouble_ServerRefuses(t *testing.T) {

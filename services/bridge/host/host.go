@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rejoin/services/bridge/config"
@@ -68,6 +69,8 @@ type Host struct {
 
 	traces   *tracing.Traces
 	troubles *logrepeat.Log // why the MCP server does not serve requests
+	// unreachable says that the log's last line about the MCP server is that it cannot be reached.
+	unreachable atomic.Bool
 
 	mu       sync.Mutex
 	stopping bool

@@ -22,8 +22,19 @@ func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
 // session or the call is no trouble.
 func (h *Host) Unreachable(err error) {
 	own := []error{upstream.ErrStopping, upstream.ErrPaused, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled}
-	if !slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
-		h.Trouble(innermost(err), "the MCP server cannot be reached", slog.Any("error", err))
+	if slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
+		return
+	}
+	if h.troubles.Note(h.Life, innermost(err), "the MCP server cannot be reached", slog.Any("error", err)) {
+		h.unreachable.Store(true)
+	}
+}
+
+// Reached logs that the MCP server has answered, or was started, if the last line about that says that it cannot be
+// reached.
+func (h *Host) Reached() {
+	if h.unreachable.CompareAndSwap(true, false) {
+		h.Log.Info("the MCP server can be reached", "upstream", h.Config.ShownUpstream())
 	}
 }
 

@@ -50,7 +50,11 @@ func (r *remote) do(ctx context.Context, method string, header http.Header, data
 	if !r.host.HasName() {
 		return nil, upstream.ErrPaused
 	}
-	return r.endpoint.Do(ctx, method, header, data)
+	resp, err := r.endpoint.Do(ctx, method, header, data)
+	if err == nil {
+		r.host.Reached()
+	}
+	return resp, err
 }
 
 // post posts messages. An answer that is no success is the client's.

@@ -69,6 +69,7 @@ func (s *Server) startStdio(session, client string) (*stdio, error) {
 		leave()
 		return nil, err
 	}
+	s.host.Reached()
 	u := &stdio{
 		host: s.host, process: p, name: session, writing: make(chan struct{}, 1), first: make(chan []byte, 1),
 		ready: make(chan struct{}), closing: make(chan struct{}), over: make(chan struct{}),
