@@ -92,8 +92,8 @@ func (s *Server) HasOwnTasks() bool {
 func (s *Server) forgetEra() {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	if !s.era.modern {
-		s.era.until = time.Time{}
+	if now := time.Now(); !s.era.modern && now.Before(s.era.until) {
+		s.era.until = now // not zero: then the log would have the same line for each refusal
 	}
 }
 
