@@ -90,16 +90,16 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	b, s, u := newMCPEdge(t, nil, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
-	call := b.sent(rpc.Post)[0]
+	ask := b.sent(rpc.Post)[0]
 	open := func() (of []inspect.Connection) {
 		of, _ = s.subs.Connections.Of(t.Context(), u.session, 10)
 		return of
 	}
 	waittest.Until(t, "the call is there", func() bool {
 		got := open()
-		return len(got) == 1 && got[0].Protocol == inspect.MCPCall && got[0].Stream == call.Stream
+		return len(got) == 1 && got[0].Protocol == inspect.MCPCall && got[0].Stream == ask.Stream
 	})
-	b.say(u.session, call.Stream, true, progress(1), result(`"a"`))
+	b.say(u.session, ask.Stream, true, progress(1), result(`"a"`))
 	c.says(progress(1), result(`"a"`))
 	c.WantEnd()
 	waittest.Until(t, "it has gone", func() bool { return len(open()) == 0 })

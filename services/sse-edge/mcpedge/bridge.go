@@ -32,25 +32,25 @@ const (
 )
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
-func (s *Service) ask(by context.Context, call rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
+func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
 	defer cancel()
-	span := s.asks(by, &call)
-	answer, err := call.Do(ctx, s.nc)
+	span := s.asks(by, &ask)
+	answer, err := ask.Do(ctx, s.nc)
 	if err != nil {
 		tracing.Fail(span)
 	}
 	span.End()
-	s.logger.DebugContext(by, "a bridge was asked", "session", call.Session, "stream", call.Stream,
-		"action", string(call.Action), "bytes", len(call.Data), "status", answer.Status, "error", err)
+	s.logger.DebugContext(by, "a bridge was asked", "session", ask.Session, "stream", ask.Stream,
+		"action", string(ask.Action), "bytes", len(ask.Data), "status", answer.Status, "error", err)
 	switch {
-	case err == nil && answer.Status == http.StatusNotFound && call.Action != rpc.Open && call.Action != rpc.Request:
+	case err == nil && answer.Status == http.StatusNotFound && ask.Action != rpc.Open && ask.Action != rpc.Request:
 		return answer, refusal.ErrNoSession
-	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, call):
+	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, ask):
 		return answer, refusal.ErrNoSession
 	case errors.Is(err, rpc.ErrTooLarge):
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
-	case errors.Is(err, rpc.ErrNobody) && (call.Action == rpc.Open || call.Action == rpc.Request && !call.Held):
+	case errors.Is(err, rpc.ErrNobody) && (ask.Action == rpc.Open || ask.Action == rpc.Request && !ask.Held):
 		return answer, &refusal.Error{
 			Status: http.StatusServiceUnavailable, Code: rpc.CodeInternal, RetryAfter: bridgeRetry, Cause: err,
 			Message: "There is no MCP server: no bridge is running. --upstream or --upstream-command starts one.",
@@ -68,23 +68,23 @@ func (s *Service) ask(by context.Context, call rpc.Ask, timeout time.Duration) (
 }
 
 // hasEnded asks the log whether a call's session has ended.
-func (s *Service) hasEnded(ctx context.Context, call rpc.Ask) bool {
-	if call.Action == rpc.Open || call.Action == rpc.Request {
+func (s *Service) hasEnded(ctx context.Context, ask rpc.Ask) bool {
+	if ask.Action == rpc.Open || ask.Action == rpc.Request {
 		return false
 	}
-	rec, err := s.sessions.Get(ctx, call.Session)
+	rec, err := s.sessions.Get(ctx, ask.Session)
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 
 // asks begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
-func (s *Service) asks(by context.Context, call *rpc.Ask) trace.Span {
+func (s *Service) asks(by context.Context, ask *rpc.Ask) trace.Span {
 	_, span := s.traces.Start(by, tracing.Ask.Name, trace.SpanKindClient)
 	if span.IsRecording() {
-		span.SetAttributes(tracing.Ask.On(rpc.Subject(call.Session), call.Session, call.Stream)...)
-		call.Trace = tracing.Of(span.SpanContext())
+		span.SetAttributes(tracing.Ask.On(rpc.Subject(ask.Session), ask.Session, ask.Stream)...)
+		ask.Trace = tracing.Of(span.SpanContext())
 	} else {
-		call.Trace = tracing.Read(call.Header.Values)
+		ask.Trace = tracing.Read(ask.Header.Values)
 	}
 	return span
 }
@@ -108,12 +108,12 @@ func forwarded(c *fiber.Ctx) http.Header {
 
 // cancel tells the bridge, without waiting for it, that a client no longer waits for a call's response on its
 // connection; resumable says that somebody may come back.
-func (s *Service) cancel(call rpc.Ask, resumable bool) {
+func (s *Service) cancel(ask rpc.Ask, resumable bool) {
 	s.attached.work.Go(func() {
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 		defer cancel()
-		call := rpc.Ask{Action: rpc.Cancel, Session: call.Session, Stream: call.Stream, Since: call.Since, Resumable: resumable}
-		_, err := call.Do(ctx, s.nc)
-		s.logger.Debug("a bridge was told that a client has gone", "session", call.Session, "stream", call.Stream, "error", err)
+		ask := rpc.Ask{Action: rpc.Cancel, Session: ask.Session, Stream: ask.Stream, Since: ask.Since, Resumable: resumable}
+		_, err := ask.Do(ctx, s.nc)
+		s.logger.Debug("a bridge was told that a client has gone", "session", ask.Session, "stream", ask.Stream, "error", err)
 	})
 }

@@ -69,44 +69,44 @@ func (b *bridge) leave() {
 }
 
 func (b *bridge) take(msg *nats.Msg) {
-	call, err := rpc.ParseAsk(msg)
+	ask, err := rpc.ParseAsk(msg)
 	if err != nil {
 		b.f.t.Error(err)
 		return
 	}
 	b.mu.Lock()
-	b.calls = append(b.calls, call)
+	b.calls = append(b.calls, ask)
 	b.mu.Unlock()
-	if err := b.answer(call).Respond(msg); err != nil {
+	if err := b.answer(ask).Respond(msg); err != nil {
 		b.f.t.Error(err)
 	}
 }
 
-func (b *bridge) answer(call rpc.Ask) rpc.Answer {
+func (b *bridge) answer(ask rpc.Ask) rpc.Answer {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // without a deadline NATS has a few seconds
 	defer cancel()
-	switch call.Action {
+	switch ask.Action {
 	case rpc.Open:
 		if b.open != nil {
-			return b.open(call)
+			return b.open(ask)
 		}
-		return b.make(ctx, call)
+		return b.make(ctx, ask)
 	case rpc.Post:
 		if b.post != nil {
-			return b.post(call)
+			return b.post(ask)
 		}
 	case rpc.Check:
 		if b.check != nil {
-			return b.check(call)
+			return b.check(ask)
 		}
 	case rpc.End:
-		if err := b.f.Backend.Sessions.End(ctx, call.Session, "", false); err != nil {
+		if err := b.f.Backend.Sessions.End(ctx, ask.Session, "", false); err != nil {
 			b.f.t.Error(err)
 		}
 		return rpc.Answer{Status: http.StatusNoContent}
 	case rpc.Request:
 		if b.request != nil {
-			return b.request(call)
+			return b.request(ask)
 		}
 	case rpc.Cancel:
 	}
@@ -114,13 +114,13 @@ func (b *bridge) answer(call rpc.Ask) rpc.Answer {
 }
 
 // make makes a session.
-func (b *bridge) make(ctx context.Context, call rpc.Ask) rpc.Answer {
-	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(call.Session, call.Owner, nil, time.Now())); err != nil {
+func (b *bridge) make(ctx context.Context, ask rpc.Ask) rpc.Answer {
+	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(ask.Session, ask.Owner, nil, time.Now())); err != nil {
 		b.f.t.Error(err)
 	}
-	b.listen(rpc.Subject(call.Session))
-	if call.Stream != "" {
-		b.say(call.Session, call.Stream, true, initialized)
+	b.listen(rpc.Subject(ask.Session))
+	if ask.Stream != "" {
+		b.say(ask.Session, ask.Stream, true, initialized)
 	}
 	return rpc.Answer{Status: http.StatusOK, Data: []byte(initialized)}
 }

@@ -382,14 +382,14 @@ func (m *streamForm) Tick(now time.Time) {
 	default:
 		return
 	}
-	call := rpc.Ask{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}
+	ask := rpc.Ask{Action: rpc.Check, Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}
 	s.attached.work.Go(func() {
 		defer func() { <-s.checks }()
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 		defer cancel()
-		_, err := call.Do(ctx, s.nc)
+		_, err := ask.Do(ctx, s.nc)
 		gone := errors.Is(err, rpc.ErrNobody)
-		sure := gone && s.subs.Parts.CatchUp(ctx, call.Session) == nil
+		sure := gone && s.subs.Parts.CatchUp(ctx, ask.Session) == nil
 		m.Do(func() {
 			if gone {
 				m.noBridge(time.Now(), sure)

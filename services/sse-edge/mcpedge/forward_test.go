@@ -17,8 +17,8 @@ func TestForwarded_NoCredentials(t *testing.T) {
 		t.Errorf("the end is answered %d", resp.StatusCode)
 	}
 	for _, action := range []rpc.Action{rpc.Open, rpc.Post, rpc.End} {
-		for _, call := range b.sent(action) {
-			if h := call.Header; h.Get("Authorization") != "" || h.Get("Cookie") != "" || h.Get("X-Own") != "mine" {
+		for _, ask := range b.sent(action) {
+			if h := ask.Header; h.Get("Authorization") != "" || h.Get("Cookie") != "" || h.Get("X-Own") != "mine" {
 				t.Errorf("%s has %v", action, h)
 			}
 		}

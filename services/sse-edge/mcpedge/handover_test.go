@@ -55,21 +55,21 @@ func TestHandOver_Drain(t *testing.T) {
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	c, call := b.takesCall(u)
-	b.say(call.Session, call.Stream, false, progress(1))
+	c, ask := b.takesCall(u)
+	b.say(ask.Session, ask.Stream, false, progress(1))
 	c.says(progress(1))
 	stop()
 	state := c.handsOver("7")
-	b.say(call.Session, call.Stream, false, progress(2), `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`)
+	b.say(ask.Session, ask.Stream, false, progress(2), `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`)
 
 	again := u.at(f.mcpEdge(nil))
 	c = again.follow(again.post(repeated(`"b"`, `"progressToken":"mine",`, state, `,"inputResponses":{"q":{}}`)))
 	c.says(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":2,"progressToken":"mine"}}`, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`)
 	waittest.Until(t, "the bridge is asked about the call", func() bool { return len(b.sent(rpc.Check)) > 0 })
-	b.say(call.Session, call.Stream, false, progress(3))
+	b.say(ask.Session, ask.Stream, false, progress(3))
 	c.says(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":3,"progressToken":"mine"}}`)
 	silent := again.follow(again.post(repeated("9", "", state, "")))
-	b.say(call.Session, call.Stream, true, `{"jsonrpc":"2.0","id":7,"result":{"x":1}}`)
+	b.say(ask.Session, ask.Stream, true, `{"jsonrpc":"2.0","id":7,"result":{"x":1}}`)
 	c.says(`{"id":"b","jsonrpc":"2.0","result":{"x":1}}`)
 	c.WantEnd()
 	silent.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":9,"jsonrpc":"2.0","result":{"x":1}}`)
@@ -89,7 +89,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	b := f.bridge()
 	one, stop := f.mcpService(func(c *config) { c.Retry = time.Millisecond })
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
 	if refused := one.subs.Admission.Enter(visit); refused != "" {
 		t.Fatal(refused)
@@ -109,7 +109,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	<-stopped
 	again := u.at(f.mcpEdge(nil))
 	c = again.follow(again.post(repeated("10", "", state, "")))
-	b.say(call.Session, call.Stream, true, result("7"))
+	b.say(ask.Session, ask.Stream, true, result("7"))
 	c.says(`{"id":10,"jsonrpc":"2.0","result":{}}`)
 	c.WantEnd()
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
@@ -121,7 +121,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	b, u := newModern(t, limited)
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	id := "7"
 	for i := range mcp.MaxHandOvers {
 		state := c.handsOver(id)
@@ -130,7 +130,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	}
 	other := u.follow(u.post(statelessTool)) // it is older than the limit when the call ends
 	other.handsOver("7")
-	b.say(call.Session, call.Stream, true, result("7"))
+	b.say(ask.Session, ask.Stream, true, result("7"))
 	c.says(`{"id":` + id + `,"jsonrpc":"2.0","result":{}}`)
 	c.WantEnd()
 }
@@ -151,8 +151,8 @@ func TestHandOver_OtherMethod(t *testing.T) {
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", mcp.MethodListen}}
 	calls := b.accepts()
 	c := u.follow(u.post(statelessBody("7", mcp.MethodListen, "")))
-	call := waittest.Receive(t, "the bridge has the request", calls)
-	b.say(call.Session, call.Stream, false, progress(1))
+	ask := waittest.Receive(t, "the bridge has the request", calls)
+	b.say(ask.Session, ask.Stream, false, progress(1))
 	c.says(progress(1))
 	stop()
 	c.WantEnd()
@@ -167,10 +167,10 @@ func TestHandOver_SlowClient(t *testing.T) {
 	large := func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute }
 	one, stop := f.mcpService(large)
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	const n = 12 // more than sockets hold
 	for i := range n {
-		b.say(call.Session, call.Stream, false, fmt.Sprintf(`{"jsonrpc":"2.0","method":"m","params":{"n":%d,"x":%q}}`, i, strings.Repeat("x", 900<<10)))
+		b.say(ask.Session, ask.Stream, false, fmt.Sprintf(`{"jsonrpc":"2.0","method":"m","params":{"n":%d,"x":%q}}`, i, strings.Repeat("x", 900<<10)))
 	}
 	waittest.Until(t, "the socket is full", func() bool { return testutil.ToFloat64(one.subs.Connections.Metrics.Blocked) == 1 })
 	stopped := make(chan struct{})
@@ -203,7 +203,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 			t.Fatalf("message %d is %.80s", got, e.Data)
 		}
 	}
-	b.say(call.Session, call.Stream, true, result("7"))
+	b.say(ask.Session, ask.Stream, true, result("7"))
 	c.says(`{"id":8,"jsonrpc":"2.0","result":{}}`)
 	c.WantEnd()
 }
@@ -216,7 +216,7 @@ func TestHandOver_Refused(t *testing.T) {
 	one, stop := f.mcpService(guard)
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	c, call := b.takesCall(u, alice...)
+	c, ask := b.takesCall(u, alice...)
 	stop()
 	state := c.handsOver("7")
 	u = u.at(f.mcpEdge(guard))
@@ -250,11 +250,11 @@ func TestHandOver_Refused(t *testing.T) {
 	other := strings.Replace(repeated("8", "", state, ""), `"name":"x"`, `"name":"x","arguments":{"n":1}`, 1)
 	refused("other arguments", other, alice)
 	c = u.follow(u.post(repeated("8", "", state, ""), alice...))
-	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), call.Session, "", false))
+	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), ask.Session, "", false))
 	c.fails("8")
 	c.WantEnd()
 	waittest.Until(t, "the edge knows of the end", func() bool {
-		rec, err := b.f.Backend.Sessions.Get(waittest.Context(t), call.Session)
+		rec, err := b.f.Backend.Sessions.Get(waittest.Context(t), ask.Session)
 		return err == nil && rec.State != session.Open
 	})
 	refused("a call that is gone", repeated("8", "", state, ""), alice)
@@ -271,12 +271,12 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	b := f.bridge()
 	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
 	u := &mcpUser{t: t, url: url, version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	last := c.primedUntilEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the client comes back after %s", c.Decoder.Retry())
 	}
-	b.say(call.Session, call.Stream, true, result("7"))
+	b.say(ask.Session, ask.Stream, true, result("7"))
 	c = u.at(unlimited).follow(u.at(unlimited).do(http.MethodGet, "", "Last-Event-ID", last))
 	c.primed()
 	c.says(result("7"))

@@ -66,13 +66,13 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	if err != nil {
 		return err
 	}
-	call := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	ask := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) > 0 {
-		if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+		if ask.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 			return refusal.Invalid("Invalid request: " + err.Error())
 		}
 	}
-	result, err = s.postWithoutResponse(c, call)
+	result, err = s.postWithoutResponse(c, ask)
 	return refusal.WithID(err, p.only())
 }
 

@@ -82,24 +82,24 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if !who.grants.MayPublish(state.Session) || !who.grants.MaySubscribe(state.Session) {
 		return postRefused, s.subs.Config.Access.Insufficient(c)
 	}
-	call := rpc.Ask{
+	ask := rpc.Ask{
 		Action: rpc.Request, Session: state.Session, Life: state.Life, Stream: stream, Held: held,
 		Owner: who.grants.Subject, Client: s.subs.ClientAddress(c).String(), Header: forwarded(c), Data: body,
 	}
 	if task {
-		return s.taskPost(c, who, call, r)
+		return s.taskPost(c, who, ask, r)
 	}
-	return s.modernCall(c, who, call, r)
+	return s.modernCall(c, who, ask, r)
 }
 
 // modernCall has a bridge take a request, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
-func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
-	req := subscriber.Request{At: window.Place{Session: call.Session, Life: call.Life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	form := newForm(who, call.Stream)
-	form.modern, form.held, form.discovers = true, call.Held, r.Method == mcp.MethodDiscover
+func (s *Service) modernCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
+	req := subscriber.Request{At: window.Place{Session: ask.Session, Life: ask.Life, Stream: ask.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
+	form := newForm(who, ask.Stream)
+	form.modern, form.held, form.discovers = true, ask.Held, r.Method == mcp.MethodDiscover
 	if !form.primed && mcp.CanHandOver(r.Method) {
-		form.state = &mcp.HandOver{Session: call.Session, Content: r.Content()}
+		form.state = &mcp.HandOver{Session: ask.Session, Content: r.Content()}
 	}
 	if err := s.begin(c, who, req, form); err != nil {
 		return postRefused, err
@@ -109,13 +109,13 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Reque
 			form.Drop()
 		}
 	}()
-	answer, err := s.ask(form.Request.Ctx, call, s.requestTimeout)
+	answer, err := s.ask(form.Request.Ctx, ask, s.requestTimeout)
 	switch {
-	case errors.Is(err, rpc.ErrNobody) && call.Held:
+	case errors.Is(err, rpc.ErrNobody) && ask.Held:
 		return postRefused, refusal.FromMCP(mcp.ErrState, nil)
 	case err != nil:
 		if errors.Is(err, rpc.ErrUnknown) {
-			s.cancel(call, false)
+			s.cancel(ask, false)
 		}
 		return postRefused, err
 	case answer.Status >= http.StatusBadRequest:

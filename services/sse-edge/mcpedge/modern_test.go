@@ -120,8 +120,8 @@ func TestModern_SlowError(t *testing.T) {
 	calls := b.accepts()
 	answered := make(chan edgetest.Answered, 1)
 	go func() { answered <- u.read(u.post(statelessBody("7", "x/y", ""), "Mcp-Method", "x/y")) }()
-	call := waittest.Receive(t, "the bridge has the request", calls)
-	b.say(call.Session, call.Stream, true, `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`)
+	ask := waittest.Receive(t, "the bridge has the request", calls)
+	b.say(ask.Session, ask.Stream, true, `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`)
 	if a := waittest.Receive(t, "the client is answered", answered); a.StatusCode != http.StatusNotFound || a.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %v %s", a.StatusCode, a.Header, a.Text)
 	}
@@ -130,18 +130,18 @@ func TestModern_SlowError(t *testing.T) {
 func TestModern_Stream(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
 		b, u, s := newModernEdge(t, func(c *config) { c.MCP.ResumeStateless = resumes })
-		c, call := b.takesCall(u)
+		c, ask := b.takesCall(u)
 		if resumes {
 			id := c.primed()
-			if name, _, ok := parseSessionEventID(id); !ok || name != call.Session {
+			if name, _, ok := parseSessionEventID(id); !ok || name != ask.Session {
 				t.Errorf("the first ID is %s", id)
 			}
 		}
-		b.say(call.Session, call.Stream, false, progress(1))
+		b.say(ask.Session, ask.Stream, false, progress(1))
 		if id := c.says(progress(1)); (id != "") != resumes {
 			t.Errorf("the ID is %q", id)
 		}
-		b.say(call.Session, call.Stream, true, result("7"))
+		b.say(ask.Session, ask.Stream, true, result("7"))
 		c.says(result("7"))
 		c.WantEnd()
 		s.notCancelled(t, b)
@@ -151,16 +151,16 @@ func TestModern_Stream(t *testing.T) {
 func TestModern_ClientGoes(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
 		b, u := newModern(t, func(c *config) { c.MCP.ResumeStateless = resumes })
-		c, call := b.takesCall(u)
-		b.say(call.Session, call.Stream, false, progress(1))
+		c, ask := b.takesCall(u)
+		b.say(ask.Session, ask.Stream, false, progress(1))
 		if resumes {
 			c.primed()
 		}
 		c.says(progress(1))
 		c.Close()
-		b.say(call.Session, call.Stream, false, progress(2))
+		b.say(ask.Session, ask.Stream, false, progress(2))
 		waittest.Until(t, "the bridge is told", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
-		if got := b.sent(rpc.Cancel)[0]; got.Session != call.Session || got.Stream != call.Stream || got.Resumable != resumes {
+		if got := b.sent(rpc.Cancel)[0]; got.Session != ask.Session || got.Stream != ask.Stream || got.Resumable != resumes {
 			t.Errorf("the bridge was told %+v", got)
 		}
 	}
@@ -169,12 +169,12 @@ func TestModern_ClientGoes(t *testing.T) {
 // A client that comes back gets what it missed, and the bridge hears of it at once.
 func TestModern_Resume(t *testing.T) {
 	b, u := newModern(t, resumable)
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	first := c.primed()
-	b.say(call.Session, call.Stream, false, progress(1))
+	b.say(ask.Session, ask.Stream, false, progress(1))
 	second := c.says(progress(1))
 	c.Close()
-	b.say(call.Session, call.Stream, false, progress(2))
+	b.say(ask.Session, ask.Stream, false, progress(2))
 
 	back := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", second))
 	back.primed()
@@ -183,7 +183,7 @@ func TestModern_Resume(t *testing.T) {
 		ended := b.sent(rpc.Cancel)
 		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Ask) bool { return c.Since.After(ended[0].Since) })
 	})
-	b.say(call.Session, call.Stream, true, result("7"))
+	b.say(ask.Session, ask.Stream, true, result("7"))
 	last := back.says(result("7"))
 	back.WantEnd()
 
@@ -310,8 +310,8 @@ func TestModern_AccessControl(t *testing.T) {
 		t.Errorf("without a token: %d %s", a.StatusCode, a.Text)
 	}
 	resp := u.post(statelessTool, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
-	if call := waittest.Receive(t, "the bridge has the request", calls); resp.StatusCode != http.StatusOK || call.Owner != "alice" {
-		t.Errorf("%d, the owner is %q", resp.StatusCode, call.Owner)
+	if ask := waittest.Receive(t, "the bridge has the request", calls); resp.StatusCode != http.StatusOK || ask.Owner != "alice" {
+		t.Errorf("%d, the owner is %q", resp.StatusCode, ask.Owner)
 	}
 }
 
@@ -501,10 +501,10 @@ func TestModern_Listen(t *testing.T) {
 	calls := b.accepts()
 	replies := make(chan reply, 1)
 	go func() { replies <- u.post(statelessBody("7", mcp.MethodListen, ""), "Mcp-Method", mcp.MethodListen) }()
-	call := waittest.Receive(t, "the bridge has the request", calls)
+	ask := waittest.Receive(t, "the bridge has the request", calls)
 	c := u.follow(waittest.Receive(t, "the stream begins", replies))
 	changed := `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
-	b.say(call.Session, call.Stream, false, changed)
+	b.say(ask.Session, ask.Stream, false, changed)
 	c.says(changed)
 	c.Close()
 	waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
@@ -512,8 +512,8 @@ func TestModern_Listen(t *testing.T) {
 
 func TestModern_NotCancelledAfterResponse(t *testing.T) {
 	b, u, s := newModernEdge(t, nil)
-	c, call := b.takesCall(u)
-	b.say(call.Session, call.Stream, true, progress(1), result("7"))
+	c, ask := b.takesCall(u)
+	b.say(ask.Session, ask.Stream, true, progress(1), result("7"))
 	c.says(progress(1), result("7"))
 	c.WantEnd()
 	s.notCancelled(t, b)
@@ -535,12 +535,12 @@ func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 			body := statelessBody("7", method, `"name":"x",`)
 			_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"+
 				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Modern, method, len(body), body)
-			call := waittest.Receive(t, "the bridge has the request", calls)
+			ask := waittest.Receive(t, "the bridge has the request", calls)
 			must.NoError(t, conn.Close())
 			close(closed)
 			must.NoError(t, err)
 			waittest.Until(t, "the bridge receives the cancellation", func() bool { return len(b.sent(rpc.Cancel)) > 0 })
-			if got := b.sent(rpc.Cancel); len(got) != 1 || got[0].Session != call.Session || got[0].Stream != call.Stream {
+			if got := b.sent(rpc.Cancel); len(got) != 1 || got[0].Session != ask.Session || got[0].Stream != ask.Stream {
 				t.Errorf("the bridge received %+v", got)
 			}
 		})
@@ -613,12 +613,12 @@ func TestModern_InsufficientToken(t *testing.T) {
 // 204 would let it wait for its time-out.
 func TestModern_ResumeAfterCancel(t *testing.T) {
 	b, u := newModern(t, resumable)
-	c, call := b.takesCall(u)
+	c, ask := b.takesCall(u)
 	first := c.primed()
-	b.say(call.Session, call.Stream, false, progress(1))
+	b.say(ask.Session, ask.Stream, false, progress(1))
 	second := c.says(progress(1))
 	c.Close()
-	must.NoError(t, b.f.Backend.Log.EndStream(t.Context(), call.Session, call.Life, call.Stream))
+	must.NoError(t, b.f.Backend.Log.EndStream(t.Context(), ask.Session, ask.Life, ask.Stream))
 	for range 2 {
 		a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", second))
 		if a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) || strings.Contains(a.Text, `"progress"`) {

@@ -47,12 +47,12 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 	if err != nil {
 		return err
 	}
-	call := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
+	ask := rpc.Ask{Action: rpc.Post, Session: rec.Session, Owner: who.grants.Subject, Header: forwarded(c), Data: body}
 	if len(p.ids) == 0 {
-		result, err = s.postWithoutResponse(c, call)
+		result, err = s.postWithoutResponse(c, ask)
 		return err
 	}
-	result, err = s.call(c, who, rec.Life, call, p)
+	result, err = s.call(c, who, rec.Life, ask, p)
 	return err
 }
 
@@ -108,17 +108,17 @@ func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, er
 }
 
 // initialize has a bridge make a session.
-func (s *Service) initialize(c *fiber.Ctx, who caller, call rpc.Ask) (rpc.Answer, error) {
-	if !who.grants.MayPublish(call.Session) || !who.grants.MaySubscribe(call.Session) {
+func (s *Service) initialize(c *fiber.Ctx, who caller, ask rpc.Ask) (rpc.Answer, error) {
+	if !who.grants.MayPublish(ask.Session) || !who.grants.MaySubscribe(ask.Session) {
 		return rpc.Answer{}, s.subs.Config.Access.Insufficient(c)
 	}
-	call.Action, call.Owner, call.Client, call.Header = rpc.Open, who.grants.Subject, s.subs.ClientAddress(c).String(), forwarded(c)
-	return s.ask(c.UserContext(), call, bridgeTimeout)
+	ask.Action, ask.Owner, ask.Client, ask.Header = rpc.Open, who.grants.Subject, s.subs.ClientAddress(c).String(), forwarded(c)
+	return s.ask(c.UserContext(), ask, bridgeTimeout)
 }
 
 // postWithoutResponse has a bridge take messages that have no response.
-func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Ask) (result string, err error) {
-	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
+func (s *Service) postWithoutResponse(c *fiber.Ctx, ask rpc.Ask) (result string, err error) {
+	answer, err := s.ask(c.UserContext(), ask, bridgeTimeout)
 	switch {
 	case err != nil:
 		return postRefused, err
@@ -132,12 +132,12 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, call rpc.Ask) (result string
 // call has a bridge take requests, and answers with the stream of what belongs to them. The
 // stream's name is new, so whatever it will hold comes after the place at which the
 // reader begins.
-func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Ask, p posted) (result string, err error) {
-	if call.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
+func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p posted) (result string, err error) {
+	if ask.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
 	}
-	req := subscriber.Request{At: window.Place{Session: call.Session, Life: life, Stream: call.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
-	form := newForm(who, call.Stream)
+	req := subscriber.Request{At: window.Place{Session: ask.Session, Life: life, Stream: ask.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
+	form := newForm(who, ask.Stream)
 	if err := s.begin(c, who, req, form); err != nil {
 		return postRefused, err
 	}
@@ -146,7 +146,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, call rpc.Ask, p po
 			form.Drop()
 		}
 	}()
-	answer, err := s.ask(form.Request.Ctx, call, takenTimeout)
+	answer, err := s.ask(form.Request.Ctx, ask, takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:

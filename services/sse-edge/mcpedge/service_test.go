@@ -46,14 +46,14 @@ func TestMCP_Call(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
 	c.primed()
-	call := b.sent(rpc.Post)[0]
-	if string(call.Data) != toolCall || call.Session != u.session || call.Header.Get("Mcp-Protocol-Version") != "2025-11-25" || call.Header.Get("Accept") != "" {
-		t.Errorf("the bridge got %+v", call)
+	ask := b.sent(rpc.Post)[0]
+	if string(ask.Data) != toolCall || ask.Session != u.session || ask.Header.Get("Mcp-Protocol-Version") != "2025-11-25" || ask.Header.Get("Accept") != "" {
+		t.Errorf("the bridge got %+v", ask)
 	}
-	b.say(u.session, call.Stream, false, progress(1))
+	b.say(u.session, ask.Stream, false, progress(1))
 	first := c.says(progress(1))
 	b.say(u.session, rpc.Standalone, false, progress(99))
-	b.say(u.session, call.Stream, true, progress(2), result(`"a"`))
+	b.say(u.session, ask.Stream, true, progress(2), result(`"a"`))
 	c.says(progress(2), result(`"a"`))
 	c.WantEnd()
 

@@ -22,8 +22,8 @@ import (
 // there only for what changes the task.
 
 // taskPost answers a request about the task of a session.
-func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request) (result string, err error) {
-	rec, err := s.sessionOf(c, call.Session, who.grants)
+func (s *Service) taskPost(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
+	rec, err := s.sessionOf(c, ask.Session, who.grants)
 	switch ended := errors.Is(err, refusal.ErrNoSession); {
 	case ended && rec.Session == "":
 		return postRefused, refusal.FromMCP(mcp.ErrTask, r.ID)
@@ -59,8 +59,8 @@ func (s *Service) taskPost(c *fiber.Ctx, who caller, call rpc.Ask, r mcp.Request
 	case is.Status.IsTerminal():
 		return direct(c, response(r.ID, json.RawMessage(`{"resultType":"complete"}`)), leave)
 	}
-	call.Life, call.Held = rec.Life, true
-	answer, err := s.ask(c.UserContext(), call, bridgeTimeout)
+	ask.Life, ask.Held = rec.Life, true
+	answer, err := s.ask(c.UserContext(), ask, bridgeTimeout)
 	if err != nil {
 		return postRefused, err
 	}

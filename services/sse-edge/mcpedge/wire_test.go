@@ -199,9 +199,9 @@ func TestMCP_Drain(t *testing.T) {
 	c.WantEnd()
 	listed := <-list
 	place := listed.primed()
-	for _, call := range b.sent(rpc.Post) {
-		m, _ := rpc.ParseMessage(call.Data)
-		b.say(u.session, call.Stream, true, result(string(m.ID)))
+	for _, ask := range b.sent(rpc.Post) {
+		m, _ := rpc.ParseMessage(ask.Data)
+		b.say(u.session, ask.Stream, true, result(string(m.ID)))
 	}
 	for id, at := range map[string]string{`"a"`: last, "7": place} {
 		c := u.at(two).get(at)
