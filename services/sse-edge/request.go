@@ -57,6 +57,7 @@ func parseFilter(c *fiber.Ctx) (*delivery.Filter, error) {
 		return nil, nil
 	}
 	f.Text = strings.Join(append(f.Methods, event.Levels[f.Level]), ",")
+	copy(f.Methods, strings.Split(f.Text, ",")) // a connection keeps the names once: of one request up to 8 KiB
 	return f, nil
 }
 
