@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,51 +62,25 @@ func New(nc *nats.Conn, janitor string, hold func() Holding, answer func(context
 	}
 }
 
-// Ask puts a question about partitions to those who hold them, and returns their answers, of
-// which no two are about the same partition. No other is asked when this janitor holds all of
-// them.
+// Ask puts a question about partitions to the janitors that hold them, and returns their answers, of
+// which no two are about the same partition. It asks no other janitor when this one holds all of them.
 //
 // An error is [ErrBusy], [ErrTooLarge], or a [*Lacking] for partitions without an answer. Except
 // to a question about [Cursors], there are no answers beside an error.
 func (a *Asker) Ask(ctx context.Context, q Question, partitions []int) ([]Answer, error) {
-	own, _ := split(a.hold(), partitions)
-	if len(own) == len(partitions) {
-		q.Partitions = partitions
-		return a.about(ctx, q)
-	}
-	select {
-	case a.asking <- struct{}{}:
-		defer func() { <-a.asking }()
-	default:
-		return nil, ErrBusy
-	}
-	places, lacking := a.places(ctx, partitions)
-	if lacking != nil && q.About != Cursors {
-		return nil, lacking
-	}
-	return a.askEach(ctx, q, places, lacking)
-}
-
-// about answers a question that needs no other janitor.
-func (a *Asker) about(ctx context.Context, q Question) ([]Answer, error) {
-	answer := a.answer(ctx, q)
-	if missing := without(q.Partitions, answer.Partitions); len(missing) > 0 { // they have just been lost
-		return nil, &Lacking{Without: missing}
-	}
-	return []Answer{answer}, nil
-}
-
-// split returns those of some partitions that are complete, and those that are not.
-func split(h Holding, partitions []int) (complete, incomplete []int) {
-	for _, p := range partitions {
-		switch {
-		case slices.Contains(h.Complete, p):
-			complete = append(complete, p)
-		case slices.Contains(h.Incomplete, p):
-			incomplete = append(incomplete, p)
+	places, lacking := map[string][]int{a.janitor: partitions}, (*Lacking)(nil)
+	if len(without(partitions, a.hold().Complete)) > 0 {
+		select {
+		case a.asking <- struct{}{}:
+			defer func() { <-a.asking }()
+		default:
+			return nil, ErrBusy
+		}
+		if places, lacking = a.places(ctx, partitions); lacking != nil && q.About != Cursors {
+			return nil, lacking
 		}
 	}
-	return complete, incomplete
+	return a.askEach(ctx, q, places, lacking)
 }
 
 // without returns all but some.
@@ -113,75 +88,63 @@ func without(all, some []int) []int {
 	return slices.DeleteFunc(slices.Clone(all), func(p int) bool { return slices.Contains(some, p) })
 }
 
-// places returns whom to ask for which of the partitions.
+// places returns which janitor to ask about which of the partitions.
 func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int, *Lacking) {
 	ctx, cancel := context.WithTimeout(ctx, holdWithin)
 	defer cancel()
-	var found placement
+	var holders map[int]string // of each partition the first janitor that can answer; empty: one holds it that cannot yet
+	add := func(h Holding) {
+		for _, p := range h.Incomplete {
+			if _, held := holders[p]; !held {
+				holders[p] = ""
+			}
+		}
+		for _, p := range h.Complete {
+			holders[p] = cmp.Or(holders[p], h.Janitor)
+		}
+	}
+	complete := func() bool { // nothing is gained by waiting
+		return !slices.ContainsFunc(partitions, func(p int) bool { _, held := holders[p]; return !held })
+	}
+	connected := true
 	for _, wait := range rounds {
-		found = placement{all: partitions}
-		found.add(a.hold())
-		if found.complete() {
+		holders = map[int]string{}
+		if add(a.hold()); complete() {
 			break
 		}
-		if !a.nc.IsConnected() {
-			return found.of, &Lacking{Without: found.without(), Incomplete: found.incomplete(), Away: true}
+		if connected = a.nc.IsConnected(); !connected {
+			break
 		}
-		over := time.NewTimer(wait)
+		over := time.After(wait)
 		// What has answered nonsense holds nothing.
 		_, _ = scatter.AskUntil(ctx, a.nc, Subject, struct{}{}, Holding.sender, func(all []Holding) bool {
-			found.add(all[len(all)-1])
-			return found.complete()
+			add(all[len(all)-1])
+			return complete()
 		}, 0, wait)
-		if found.complete() {
-			over.Stop()
+		if complete() {
 			break
 		}
 		select {
 		case <-ctx.Done():
-		case <-over.C: // there are no responders, which NATS says at once
+		case <-over: // there are no responders, which NATS says at once
 		}
 	}
-	if len(found.without())+len(found.incomplete()) == 0 {
-		return found.of, nil
-	}
-	return found.of, &Lacking{Without: found.without(), Incomplete: found.incomplete()}
-}
-
-// placement is which janitor is asked for which partition: the first one that can answer.
-type placement struct {
-	all  []int
-	of   map[string][]int // by janitor
-	has  map[int]bool     // has a janitor that can answer
-	will map[int]bool     // has one that cannot yet
-}
-
-func (f *placement) add(h Holding) {
-	if f.of == nil {
-		f.of, f.has, f.will = map[string][]int{}, map[int]bool{}, map[int]bool{}
-	}
-	complete, incomplete := split(h, f.all)
-	for _, p := range complete {
-		if !f.has[p] {
-			f.has[p] = true
-			f.of[h.Janitor] = append(f.of[h.Janitor], p)
+	of, lacking := map[string][]int{}, &Lacking{Away: !connected}
+	for _, p := range partitions {
+		switch janitor, held := holders[p]; {
+		case !held:
+			lacking.Without = append(lacking.Without, p)
+		case janitor == "":
+			lacking.Incomplete = append(lacking.Incomplete, p)
+		default:
+			of[janitor] = append(of[janitor], p)
 		}
 	}
-	for _, p := range incomplete {
-		f.will[p] = true
+	if len(lacking.Without)+len(lacking.Incomplete) == 0 {
+		return of, nil
 	}
+	return of, lacking
 }
-
-func (f *placement) without() []int {
-	return slices.DeleteFunc(slices.Clone(f.all), func(p int) bool { return f.has[p] || f.will[p] })
-}
-
-func (f *placement) incomplete() []int {
-	return slices.DeleteFunc(slices.Clone(f.all), func(p int) bool { return f.has[p] || !f.will[p] })
-}
-
-// complete reports whether nothing is gained by waiting.
-func (f *placement) complete() bool { return len(f.without()) == 0 }
 
 // askEach asks the janitors at the same time.
 func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int, lacking *Lacking) ([]Answer, error) {
