@@ -279,8 +279,8 @@ func TestSharing_JanitorsComeAndGo(t *testing.T) {
 	}
 	t.Run("without", func(t *testing.T) {
 		for request, want := range map[string]string{
-			"GET /v1/sessions": "partitions 1 and 3.", "GET /v1/limits": "partitions 1 and 3.", "POST /v1/sweep": "partitions 1 and 3.",
-			"POST /v1/sweep?dry_run=true": "partitions 1 and 3.", "GET " + of(1): "partition 1.", "GET " + of(1) + "/timeline": "partition 1.",
+			"GET /v1/sessions": "partitions 1, 3.", "GET /v1/limits": "partitions 1, 3.", "POST /v1/sweep": "partitions 1, 3.",
+			"POST /v1/sweep?dry_run=true": "partitions 1, 3.", "GET " + of(1): "partition 1.", "GET " + of(1) + "/timeline": "partition 1.",
 			"GET " + of(3) + "/connections": "partition 3.",
 		} {
 			for _, janitor := range []*running{s.all[0], s.all[2]} {

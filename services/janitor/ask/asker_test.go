@@ -78,7 +78,7 @@ func TestAsk_EachJanitorForItsOwn(t *testing.T) {
 		wantSum(t, a, 15, 2)
 	}
 	end()
-	wantLacking(t, one, "No janitor answers for partitions 2 and 3.")
+	wantLacking(t, one, "No janitor answers for partitions 2-3.")
 	janitor(t, srv.Connect(), "three", Holding{Complete: []int{3}, Incomplete: []int{2}})
 	wantLacking(t, one, "The janitor has not read the whole log yet: partition 2.")
 }
@@ -125,7 +125,7 @@ func TestAsk_HoldsAllAsksNobody(t *testing.T) {
 	}
 	nc.Close()
 	wantSum(t, a, 15, 1)
-	wantLacking(t, some, "NATS is unavailable, and other janitors hold partitions 1 to 3.")
+	wantLacking(t, some, "NATS is unavailable, and other janitors hold partitions 1-3.")
 	if answers, err := some.Ask(t.Context(), Question{About: Limits}, []int{0}); err != nil || len(answers) != 1 {
 		t.Errorf("%+v, %v", answers, err)
 	}
@@ -161,7 +161,7 @@ func TestAsk_SilentOrInvalidJanitor(t *testing.T) {
 			must.NoError(t, other.Flush())
 			a, _ := janitor(t, srv.Connect(), "one", holds(0, 1))
 			a.within = 100 * time.Millisecond
-			wantLacking(t, a, "No janitor answers for partitions 2 and 3.")
+			wantLacking(t, a, "No janitor answers for partitions 2-3.")
 			answers, err := a.Ask(t.Context(), Question{About: Cursors}, all)
 			if lacking := (*Lacking)(nil); !errors.As(err, &lacking) || len(answers) != 1 {
 				t.Errorf("what needs not all of them: %+v, %v", answers, err)

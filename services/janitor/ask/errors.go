@@ -2,7 +2,6 @@ package ask
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -44,27 +43,11 @@ func (l *Lacking) Error() string {
 	return strings.Join(all, " ")
 }
 
-// partitions writes numbers in ascending order, as ranges.
+// partitions names some, in ascending order.
 func partitions(numbers []int) string {
-	all := slices.Clone(numbers)
-	slices.Sort(all)
-	var parts []string
-	for _, r := range lease.Runs(all) {
-		switch r.Last - r.First {
-		case 0:
-			parts = append(parts, fmt.Sprint(r.First))
-		case 1:
-			parts = append(parts, fmt.Sprint(r.First), fmt.Sprint(r.Last))
-		default:
-			parts = append(parts, fmt.Sprintf("%d to %d", r.First, r.Last))
-		}
-	}
 	noun := "partitions "
-	if len(all) == 1 {
+	if len(numbers) == 1 {
 		noun = "partition "
 	}
-	if n := len(parts); n > 1 {
-		return noun + strings.Join(parts[:n-1], ", ") + " and " + parts[n-1]
-	}
-	return noun + parts[0]
+	return noun + lease.Ranges(slices.Sorted(slices.Values(numbers)))
 }

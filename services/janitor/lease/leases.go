@@ -217,7 +217,7 @@ func (s *Leases) tell() {
 	for _, l := range s.mine() {
 		mine = append(mine, l.partition)
 	}
-	text := ranges(mine)
+	text := Ranges(mine)
 	same := text == s.told
 	s.told = text
 	s.mu.Unlock()
@@ -230,30 +230,19 @@ func (s *Leases) tell() {
 	}
 }
 
-// ranges returns numbers in increasing order as text, such as 0-3 5.
-func ranges(numbers []int) string {
+// Ranges returns numbers in increasing order as text, such as "0-3, 5".
+func Ranges(numbers []int) string {
 	var parts []string
-	for _, r := range Runs(numbers) {
-		part := strconv.Itoa(r.First)
-		if r.Last > r.First {
-			part += "-" + strconv.Itoa(r.Last)
+	for i := 0; i < len(numbers); {
+		n := 1
+		for i+n < len(numbers) && numbers[i+n] == numbers[i]+n {
+			n++
 		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, " ")
-}
-
-// Run is consecutive partitions.
-type Run struct{ First, Last int }
-
-// Runs returns the runs of partitions in increasing order.
-func Runs(partitions []int) (all []Run) {
-	for _, p := range partitions {
-		if n := len(all); n > 0 && all[n-1].Last == p-1 {
-			all[n-1].Last = p
-		} else {
-			all = append(all, Run{p, p})
+		part := strconv.Itoa(numbers[i])
+		if n > 1 {
+			part += "-" + strconv.Itoa(numbers[i]+n-1)
 		}
+		parts, i = append(parts, part), i+n
 	}
-	return all
+	return strings.Join(parts, ", ")
 }

@@ -150,8 +150,8 @@ func TestSharing_AfterReconnection(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	for text, numbers := range map[string][]int{"": nil, "3": {3}, "0-15": {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, "0-1 3 5-7": {0, 1, 3, 5, 6, 7}} {
-		if got := ranges(numbers); got != text {
+	for text, numbers := range map[string][]int{"": nil, "3": {3}, "0-15": {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, "0-1, 3, 5-7": {0, 1, 3, 5, 6, 7}} {
+		if got := Ranges(numbers); got != text {
 			t.Errorf("%v are %q, want %q", numbers, got, text)
 		}
 	}
