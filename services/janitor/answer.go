@@ -19,11 +19,16 @@ import (
 // recordPatience is how long a request waits for the registry.
 const recordPatience = 5 * time.Second
 
-// ask puts a question about partitions, or about all for nil, to the janitors that hold them. An
-// error is a problem.
-func (s *Service) ask(q ask.Question, partitions []int) ([]ask.Answer, error) {
-	if partitions == nil {
-		for p := range s.backend.Log.Settings().Partitions {
+// ask puts a question to the janitors that hold the partitions of its sessions, or to all when it names
+// none. An error is a problem.
+func (s *Service) ask(q ask.Question) ([]ask.Answer, error) {
+	var partitions []int
+	for _, name := range q.Names() {
+		partitions = append(partitions, s.backend.Log.Partition(name))
+	}
+	slices.Sort(partitions)
+	if partitions = slices.Compact(partitions); len(partitions) == 0 {
+		for p := range s.partitions {
 			partitions = append(partitions, p)
 		}
 	}
@@ -43,7 +48,7 @@ func (s *Service) ask(q ask.Question, partitions []int) ([]ask.Answer, error) {
 // askAbout puts a question about one session.
 func (s *Service) askAbout(name string, q ask.Question) (ask.Answer, error) {
 	q.Session = name
-	answers, err := s.ask(q, []int{s.backend.Log.Partition(name)})
+	answers, err := s.ask(q)
 	if err != nil {
 		return ask.Answer{}, err
 	}

@@ -59,7 +59,7 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	answers, err := s.ask(ask.Question{About: ask.Rows, List: &q}, nil)
+	answers, err := s.ask(ask.Question{About: ask.Rows, List: &q})
 	if err != nil {
 		return err
 	}
@@ -86,18 +86,14 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 // infosOf returns what is known of the sessions of a page.
 func (s *Service) infosOf(rows []ask.Row) ([]ledger.SessionInfo, error) {
 	q := ask.Question{About: ask.Infos}
-	var partitions []int
 	for _, at := range rows {
 		q.Sessions = append(q.Sessions, at.Name)
-		if p := s.backend.Log.Partition(at.Name); !slices.Contains(partitions, p) {
-			partitions = append(partitions, p)
-		}
 	}
 	all := make([]ledger.SessionInfo, 0, len(rows))
 	if len(rows) == 0 {
 		return all, nil
 	}
-	answers, err := s.ask(q, partitions)
+	answers, err := s.ask(q)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +161,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	if dry {
 		return s.dryRun(c)
 	}
-	answers, err := s.ask(ask.Question{About: ask.Sweep}, nil)
+	answers, err := s.ask(ask.Question{About: ask.Sweep})
 	if err != nil {
 		return err
 	}
@@ -186,7 +182,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 }
 
 func (s *Service) dryRun(c *fiber.Ctx) error {
-	answers, err := s.ask(ask.Question{About: ask.DryRun}, nil)
+	answers, err := s.ask(ask.Question{About: ask.DryRun})
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (s *Service) getLimits(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	answers, err := s.ask(ask.Question{About: ask.Limits, Limit: n, Share: percent}, nil)
+	answers, err := s.ask(ask.Question{About: ask.Limits, Limit: n, Share: percent})
 	if err != nil {
 		return err
 	}

@@ -193,20 +193,17 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 // identify fills in the event IDs of the cursors of happenings, as far as janitors answer.
 func (s *Service) identify(all []happeningInfo) {
 	q := ask.Question{About: ask.Cursors}
-	var of, partitions []int // of each cursor, where it belongs
+	var of []int // of each cursor, where it belongs
 	for i, h := range all {
 		if h.Cursor == 0 || event.CheckSession(h.Session) != nil {
 			continue
 		}
 		q.Cursors, of = append(q.Cursors, h.at(h.Session)), append(of, i)
-		if p := s.backend.Log.Partition(h.Session); !slices.Contains(partitions, p) {
-			partitions = append(partitions, p)
-		}
 	}
 	if len(of) == 0 {
 		return
 	}
-	answers, _ := s.ask(q, partitions) // the gaps are known without them
+	answers, _ := s.ask(q) // the gaps are known without them
 	for _, a := range answers {
 		for i, info := range a.Cursors {
 			if info.ID != "" {

@@ -118,7 +118,7 @@ func (q Question) check() error {
 	case len(q.Sessions) > MaxRows || q.Limit < 0 || q.Limit > MaxRows || len(q.Cursors) > inspect.MaxItems || q.Share < 0 || q.Share > 100:
 		return fmt.Errorf("%w: %d sessions, %d cursors, limit %d, share %d", ErrInvalid, len(q.Sessions), len(q.Cursors), q.Limit, q.Share)
 	}
-	for _, name := range q.names() {
+	for _, name := range q.Names() {
 		if err := event.CheckSession(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
@@ -140,8 +140,8 @@ func (q Question) check() error {
 	return nil
 }
 
-// names are those of all sessions in the question.
-func (q Question) names() []string {
+// Names are those of all sessions in the question.
+func (q Question) Names() []string {
 	names := slices.Clone(q.Sessions)
 	for _, c := range q.Cursors {
 		names = append(names, c.Session)
