@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// defaultLimit is the size of a page of the list of sessions.
+// defaultLimit is how many sessions, connections, happenings, events or gaps are answered.
 const defaultLimit = 100
 
 // sessionList is the body of GET /v1/sessions.
@@ -132,13 +132,22 @@ func (s *Service) countClients(list *sessionList) error {
 	return nil
 }
 
-func (s *Service) getSession(c *fiber.Ctx) error {
+// sessionParam returns the name of the session that a request is about.
+func sessionParam(c *fiber.Ctx) (string, error) {
 	name, err := web.Param(c, "session")
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := event.CheckSession(name); err != nil {
-		return web.Wrap(err, web.CodeInvalidName, err.Error())
+		return "", web.Wrap(err, web.CodeInvalidName, err.Error())
+	}
+	return name, nil
+}
+
+func (s *Service) getSession(c *fiber.Ctx) error {
+	name, err := sessionParam(c)
+	if err != nil {
+		return err
 	}
 	a, err := s.askAbout(name, ask.Question{About: ask.Detail})
 	switch {

@@ -68,21 +68,13 @@ type gapList struct {
 	Gaps    []happeningInfo `json:"gaps"`
 }
 
-// defaultItems is how many connections, happenings, events or gaps are answered.
-const defaultItems = 100
-
 // watched reads the parameters of a request for what edges know of a session.
 func (s *Service) watched(c *fiber.Ctx) (session string, limit int, err error) {
-	if session, err = web.Param(c, "session"); err != nil {
+	if session, err = sessionParam(c); err != nil {
 		return "", 0, err
 	}
-	if err = event.CheckSession(session); err != nil {
-		return "", 0, web.Wrap(err, web.CodeInvalidName, err.Error())
-	}
-	if limit, err = web.Number(c, "limit", defaultItems, 1, inspect.MaxItems); err != nil {
-		return "", 0, err
-	}
-	return session, limit, nil
+	limit, err = web.Number(c, "limit", defaultLimit, 1, inspect.MaxItems)
+	return session, limit, err
 }
 
 func (s *Service) getConnections(c *fiber.Ctx) error {
@@ -169,7 +161,7 @@ func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total i
 }
 
 func (s *Service) getGaps(c *fiber.Ctx) error {
-	limit, err := web.Number(c, "limit", defaultItems, 1, inspect.MaxItems)
+	limit, err := web.Number(c, "limit", defaultLimit, 1, inspect.MaxItems)
 	if err != nil {
 		return err
 	}
