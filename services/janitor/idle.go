@@ -186,15 +186,13 @@ func (v *idleTracker) missing(now time.Time) (some bool) {
 
 // idleLimit returns how long a session may be idle, by what it asks for and whether it was ever
 // used; negative is without limit.
-func (c Config) idleLimit() func(asked session.Retention, used bool) time.Duration {
-	within := func(asked session.Retention, all flagtype.Duration) time.Duration {
+func (c Config) idleLimit(asked session.Retention, used bool) time.Duration {
+	within := func(all flagtype.Duration) time.Duration {
 		return session.Within(asked.IdleAfter, time.Duration(cmp.Or(all, -1)), time.Duration(c.IdleAfterOverride))
 	}
-	return func(asked session.Retention, used bool) time.Duration {
-		idle, unused := within(asked, c.IdleAfter), within(asked, c.UnusedAfter)
-		if used || unused < 0 || idle >= 0 && idle < unused {
-			return idle
-		}
-		return unused
+	idle, unused := within(c.IdleAfter), within(c.UnusedAfter)
+	if used || unused < 0 || idle >= 0 && idle < unused {
+		return idle
 	}
+	return unused
 }

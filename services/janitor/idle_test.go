@@ -72,7 +72,7 @@ func TestIdle_Candidates(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			v := idleTracker{present: map[string]time.Time{"s": midday.Add(-test.seen), "gone": midday}}
 			last := func(session.Record) time.Time { return midday.Add(-test.last) }
-			got := candidatesOf(&v, []session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit(), last, midday)
+			got := candidatesOf(&v, []session.Record{test.record}, map[string]ledger.LoggedSession{"s": test.in}, test.cfg.idleLimit, last, midday)
 			if (len(got) == 1) != test.want {
 				t.Errorf("got %+v", got)
 			}
@@ -101,7 +101,7 @@ func TestIdleLimit_SessionWasNeverUsed(t *testing.T) {
 		"off, and it asks for less":    {Config{IdleAfter: flagtype.Duration(24 * time.Hour)}, 2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			limit, asked := test.cfg.idleLimit(), session.Retention{IdleAfter: test.asked}
+			limit, asked := test.cfg.idleLimit, session.Retention{IdleAfter: test.asked}
 			if used, unused := limit(asked, true), limit(asked, false); used != test.used || unused != test.unused {
 				t.Errorf("%s, unused %s", used, unused)
 			}
@@ -157,7 +157,7 @@ func TestIdle_SessionWasNeverUsed(t *testing.T) {
 			var alone []candidate
 			for i, answers := range test.rounds {
 				now := midday.Add(time.Duration(i) * time.Minute)
-				asked := candidatesOf(&v, records, inLog, cfg.idleLimit(), func(session.Record) time.Time { return midday.Add(-2 * time.Hour) }, now)
+				asked := candidatesOf(&v, records, inLog, cfg.idleLimit, func(session.Record) time.Time { return midday.Add(-2 * time.Hour) }, now)
 				if q := question(asked); i == 0 && test.want && (len(q.Sessions) != 1 || q.Sessions[0].Within < 3600) {
 					t.Errorf("the edges are asked %+v", q)
 				}
@@ -192,7 +192,7 @@ func TestIdle_PagesOfQuestions(t *testing.T) {
 		records = append(records, openRecord(fmt.Sprintf("s%04d", i), time.Hour))
 	}
 	v := idleTracker{alone: map[string]uint64{records[who.MaxSessions+1].Session: 1}}
-	got := namesOf(candidatesOf(&v, records, nil, Config{IdleAfter: flagtype.Duration(time.Hour)}.idleLimit(), func(session.Record) time.Time { return time.Time{} }, midday))
+	got := namesOf(candidatesOf(&v, records, nil, Config{IdleAfter: flagtype.Duration(time.Hour)}.idleLimit, func(session.Record) time.Time { return time.Time{} }, midday))
 	if len(got) != who.MaxSessions || got[0] != "s0501" || got[1] != "s0000" || !slices.IsSorted(got[1:]) {
 		t.Errorf("%d of them: %v", len(got), got)
 	}

@@ -58,7 +58,7 @@ func (r *registrar) round(ctx context.Context) {
 	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
 	now, clock := r.now(), r.clock()
-	idle := r.idleness.search(r.cfg.idleLimit(), r.lastEvent, now)
+	idle := r.idleness.search(r.cfg.idleLimit, r.lastEvent, now)
 	for p, names := range r.names() {
 		records, inLog, complete := r.known(p, names)
 		if !complete {
@@ -228,7 +228,7 @@ func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) erro
 		return err
 	}
 	in, complete := r.logged(rec)
-	c := candidate{record: rec, after: r.cfg.idleLimit()(rec.Retention, !in.Unused())}
+	c := candidate{record: rec, after: r.cfg.idleLimit(rec.Retention, !in.Unused())}
 	if !complete || behind || now.Revision != rec.Revision || !c.idle(in, r.lastEvent, r.now()) {
 		return session.ErrConflict // it was published to, or may be allowed more time now
 	}
