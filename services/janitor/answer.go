@@ -86,18 +86,17 @@ func (s *Service) hasAll(p *follow.Partition) (yes bool) {
 // share is the partitions of a question that this janitor answers for.
 type share struct {
 	*Service
-	of       []*follow.Partition
-	byNumber map[int]*follow.Partition
+	of []*follow.Partition
 }
 
 // answer answers a question for those of its partitions that this janitor holds. It has no answer
 // when it has lost one of them meanwhile: what it has looked at may be of an empty ledger, and
 // without records.
 func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
-	own := share{s, nil, map[int]*follow.Partition{}}
+	own := share{s, nil}
 	for _, p := range s.answerable() {
 		if slices.Contains(q.Partitions, p.Number) && s.hasAll(p) {
-			own.of, own.byNumber[p.Number] = append(own.of, p), p
+			own.of = append(own.of, p)
 			a.Partitions = append(a.Partitions, p.Number)
 		}
 	}
@@ -133,7 +132,11 @@ func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 
 // partition returns that of a session, or nil if it is none of these.
 func (s share) partition(name string) *follow.Partition {
-	return s.byNumber[s.backend.Log.Partition(name)]
+	p := s.partitions[s.backend.Log.Partition(name)]
+	if !slices.Contains(s.of, p) {
+		return nil
+	}
+	return p
 }
 
 func (s share) page(list ask.List) ask.Page {
@@ -157,7 +160,7 @@ func (s share) infos(names []string) (all []ledger.SessionInfo) {
 		rec, _ := s.backend.Sessions.Session(name)
 		p.With(func(l *ledger.Ledger) {
 			rec := l.Shown(name, rec)
-			all = append(all, l.InfoOf(rec, l.StreamsOf(rec, s.retention()), s.sweeper.limitsOf(rec)))
+			all = append(all, l.InfoOf(rec, l.StreamsOf(rec, s.backend.Log.Settings()), s.sweeper.limitsOf(rec)))
 		})
 	}
 	return all
@@ -174,7 +177,7 @@ func (s share) detail(ctx context.Context, name string, a *ask.Answer) {
 	p.With(func(l *ledger.Ledger) {
 		rec := l.Shown(name, rec)
 		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.Now())
-		d = l.Detail(rec, l.StreamsOf(rec, s.retention()), removals, s.sweeper.limitsOf(rec))
+		d = l.Detail(rec, l.StreamsOf(rec, s.backend.Log.Settings()), removals, s.sweeper.limitsOf(rec))
 	})
 	if rec.Session != "" || d.Events > 0 {
 		a.Detail = &d
@@ -196,11 +199,6 @@ func (s share) recordOf(ctx context.Context, name string) (session.Record, error
 		err = nil
 	}
 	return rec, err
-}
-
-func (s share) retention() ledger.Retention {
-	settings := s.backend.Log.Settings()
-	return ledger.Retention{MaxAge: settings.MaxAge, MaxPerStream: settings.MaxEventsPerStream}
 }
 
 // limits returns the sessions that are close to a limit, and sums over what is retained.

@@ -23,7 +23,7 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 		return nil
 	}
 	if rec.Life == a.Life {
-		lim = w.overrides.limits(lim, rec.Retention)
+		lim = w.cfg.limits(lim, rec.Retention)
 	}
 	state := l.LifeState(a)
 	if now = l.Clock(now); a.Events == 0 || !lim.Concern(a) && !state.Expired(now, lim.ClosedGrace) {
@@ -52,7 +52,7 @@ func (w *sweeper) readLimits(ctx context.Context) error {
 
 // limitsOf returns the limits of a session.
 func (w *sweeper) limitsOf(rec session.Record) ledger.Limits {
-	return w.overrides.limits(w.limits(), rec.Retention)
+	return w.cfg.limits(w.limits(), rec.Retention)
 }
 
 // limits are those of all sessions, now: the log's may change.
@@ -76,22 +76,11 @@ func (w *sweeper) rules(p *follow.Partition) ledger.Rules {
 	}
 }
 
-// overrides are how far the metadata of a session may raise its limits.
-type overrides struct {
-	events, bytes int64
-	streams       session.StreamsOverride
-	closed        func(session.Retention) time.Duration
-}
-
-func (c Config) overrides() overrides {
-	return overrides{c.MaxEventsOverride, int64(c.MaxBytesOverride), c.Streams, c.eventsKept}
-}
-
-// limits returns the limits of a session, where all sessions have lim.
-func (o overrides) limits(lim ledger.Limits, asked session.Retention) ledger.Limits {
-	lim.MaxEvents = session.Within(asked.MaxEvents, lim.MaxEvents, o.events)
-	lim.MaxBytes = session.Within(asked.MaxBytes, lim.MaxBytes, o.bytes)
-	lim.MaxStreams = o.streams.Limit(asked, lim.MaxStreams)
-	lim.ClosedGrace = o.closed(asked)
+// limits returns the limits of a session that asks for others than all sessions have.
+func (c Config) limits(lim ledger.Limits, asked session.Retention) ledger.Limits {
+	lim.MaxEvents = session.Within(asked.MaxEvents, lim.MaxEvents, c.MaxEventsOverride)
+	lim.MaxBytes = session.Within(asked.MaxBytes, lim.MaxBytes, int64(c.MaxBytesOverride))
+	lim.MaxStreams = c.Streams.Limit(asked, lim.MaxStreams)
+	lim.ClosedGrace = c.eventsKept(asked)
 	return lim
 }

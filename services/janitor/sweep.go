@@ -33,7 +33,6 @@ type sweeper struct {
 	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
 	sessions   *session.Registry
 	cfg        Config
-	overrides  overrides
 	metrics    *metrics
 	logger     *slog.Logger
 	kick       chan struct{} // a =clear marker was seen
@@ -46,7 +45,7 @@ type sweeper struct {
 
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
 	return &sweeper{
-		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, overrides: cfg.overrides(), logger: logger,
+		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, logger: logger,
 		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan sweepRequest),
 		early: map[ledger.Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
 	}
@@ -272,39 +271,28 @@ func (w *sweeper) sweepOnce(ctx context.Context) swept {
 // returns how many entries, and the n largest removals.
 func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledger.Reason]int, removals []ledger.RemovalInfo, more bool) {
 	total = map[ledger.Reason]int{}
-	f := ledger.Firsts[dryRunItem]{N: n, Compare: func(a, b dryRunItem) int { return compareRemovals(a.RemovalInfo, b.RemovalInfo) }}
+	f := ledger.Firsts[ledger.RemovalInfo]{N: n, Compare: compareRemovals}
 	for _, p := range partitions {
 		now, lim := p.Now(), w.limits()
 		p.With(func(l *ledger.Ledger) {
 			for _, a := range l.Accounts {
 				for _, r := range w.ofLife(l, a, lim, now) {
 					total[r.Reason] += len(r.Sequences)
-					f.Add(dryRunItem{ledger.RemovalOf(r), p})
+					f.Add(ledger.RemovalOf(r))
 				}
 			}
 		})
 	}
-	all, more := f.All()
-	for _, one := range all {
-		removals = append(removals, one.withID())
+	removals, more = f.All()
+	for i := range removals {
+		if r := &removals[i]; r.Stream != "" {
+			w.partitions[w.log.Partition(r.Session)].With(func(l *ledger.Ledger) { r.UpTo = l.ID(r.Session, r.Life, r.Stream, r.Last) })
+		}
 	}
 	return total, removals, more
-}
-
-// dryRunItem is a removal of a dry run.
-type dryRunItem struct {
-	ledger.RemovalInfo
-	partition *follow.Partition
 }
 
 // compareRemovals puts the largest first.
 func compareRemovals(a, b ledger.RemovalInfo) int {
 	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
-}
-
-func (d dryRunItem) withID() ledger.RemovalInfo {
-	if d.IsOfEvents() {
-		d.partition.With(func(l *ledger.Ledger) { d.UpTo = l.ID(d.Session, d.Life, d.Stream, d.Last) })
-	}
-	return d.RemovalInfo
 }

@@ -42,7 +42,8 @@ type SessionInfo struct {
 // SessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
 type SessionDetail struct {
 	SessionInfo
-	Room room `json:"room"`
+	// Room is how much there is up to the limits; negative when there is too much.
+	Room LimitsInfo `json:"room"`
 	// Upcoming is what goes next, the soonest first.
 	Upcoming []RemovalInfo `json:"upcoming"`
 	Streams  []StreamInfo  `json:"streams"`
@@ -60,13 +61,6 @@ func (lim Limits) Info() LimitsInfo {
 	return LimitsInfo{roomFor(lim.MaxEvents, 0), roomFor(lim.MaxBytes, 0), roomFor(lim.MaxStreams, 0)}
 }
 
-// room is how much there is up to a limit; negative when there is too much, absent
-// when there is no limit.
-type room struct {
-	Events *int64 `json:"events,omitempty"`
-	Bytes  *int64 `json:"bytes,omitempty"`
-}
-
 // StreamInfo is a stream as HTTP shows it.
 type StreamInfo struct {
 	Stream string `json:"stream"`
@@ -78,9 +72,9 @@ type StreamInfo struct {
 	Oldest   time.Time `json:"oldest,omitzero"`
 	Newest   time.Time `json:"newest,omitzero"`
 	// Expires is when the oldest event is as old as the log keeps events.
-	Expires time.Time `json:"expires,omitzero"`
-	Room    room      `json:"room"`
-	Closed  bool      `json:"closed"`
+	Expires time.Time  `json:"expires,omitzero"`
+	Room    LimitsInfo `json:"room"`
+	Closed  bool       `json:"closed"`
 
 	first, last uint64 // sequences
 }
@@ -89,7 +83,7 @@ type StreamInfo struct {
 type RemovalInfo struct {
 	Reason  Reason `json:"reason"`
 	Session string `json:"session,omitempty"`
-	// Stream is absent for what is not of one stream.
+	// Stream is absent for what is not of one stream, and then UpTo.
 	Stream  string `json:"stream,omitempty"`
 	Entries int    `json:"entries"`
 	// UpTo is the event ID of the last one.
@@ -100,9 +94,6 @@ type RemovalInfo struct {
 	Life string `json:"-"`
 	Last uint64 `json:"-"` // sequence of the last one
 }
-
-// IsOfEvents reports whether what goes are events of one stream.
-func (r RemovalInfo) IsOfEvents() bool { return r.Stream != "" }
 
 // Expired is the reason of what goes by age, with the floor.
 const Expired = Reason(eventlog.Expired)
@@ -135,14 +126,14 @@ func roomFor(limit, has int64) *int64 {
 
 // StreamsOf returns the streams of a session's life, by name: those with events in the
 // log and those that have ended.
-func (l *Ledger) StreamsOf(rec session.Record, kept Retention) []StreamInfo {
+func (l *Ledger) StreamsOf(rec session.Record, settings eventlog.Settings) []StreamInfo {
 	out := []StreamInfo{}
 	if a := l.Accounts[event.LifeKey(rec.Session, rec.Life)]; a != nil {
 		for stream, s := range a.Streams {
 			l.expire(a, s)
 			closed := rec.State == session.Closed || a.end(s).seq > 0
 			if len(s.events) > 0 || closed {
-				out = append(out, streamInfoOf(stream, s, closed, kept))
+				out = append(out, streamInfoOf(stream, s, closed, settings))
 			}
 		}
 	}
@@ -150,19 +141,17 @@ func (l *Ledger) StreamsOf(rec session.Record, kept Retention) []StreamInfo {
 	return out
 }
 
-func streamInfoOf(name string, s *stream, closed bool, kept Retention) StreamInfo {
-	info := StreamInfo{Stream: name, Events: len(s.events), Bytes: s.bytes, Closed: closed}
-	if kept.MaxPerStream > 0 {
-		info.Room.Events = roomFor(kept.MaxPerStream, int64(len(s.events)))
-	}
+func streamInfoOf(name string, s *stream, closed bool, settings eventlog.Settings) StreamInfo {
 	n := len(s.events)
+	info := StreamInfo{Stream: name, Events: n, Bytes: s.bytes, Closed: closed}
+	info.Room.Events = roomFor(settings.MaxEventsPerStream, int64(n))
 	if n == 0 {
 		return info
 	}
 	info.first, info.last = s.events[0].seq, s.events[n-1].seq
 	info.Oldest, info.Newest = s.events[0].time(), s.events[n-1].time()
-	if kept.MaxAge > 0 {
-		info.Expires = info.Oldest.Add(kept.MaxAge)
+	if settings.MaxAge > 0 {
+		info.Expires = info.Oldest.Add(settings.MaxAge)
 	}
 	return info
 }
@@ -204,7 +193,7 @@ func Later(a, b time.Time) time.Time {
 // Detail is [Ledger.InfoOf] with what goes next: removals with the next sweep, the rest in time.
 func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Removal, lim Limits) SessionDetail {
 	d := SessionDetail{SessionInfo: l.InfoOf(rec, streams, lim), Upcoming: []RemovalInfo{}, Streams: streams}
-	d.Room = room{roomFor(lim.MaxEvents, int64(d.Events)), roomFor(lim.MaxBytes, d.Bytes)}
+	d.Room = LimitsInfo{Events: roomFor(lim.MaxEvents, int64(d.Events)), Bytes: roomFor(lim.MaxBytes, d.Bytes)}
 	for _, r := range removals {
 		d.Upcoming = append(d.Upcoming, RemovalOf(r))
 	}
@@ -215,7 +204,7 @@ func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Rem
 	for i := range d.Upcoming {
 		n := &d.Upcoming[i]
 		n.Session = ""
-		if n.IsOfEvents() {
+		if n.Stream != "" {
 			n.UpTo = l.ID(rec.Session, rec.Life, n.Stream, n.Last)
 		}
 	}
@@ -244,10 +233,4 @@ func (d *SessionDetail) inTime(lim Limits) (next []RemovalInfo) {
 	}
 	slices.SortStableFunc(next, func(a, b RemovalInfo) int { return a.At.Compare(b.At) })
 	return next
-}
-
-// Retention is what the log keeps of a stream.
-type Retention struct {
-	MaxAge       time.Duration // not positive: no limit
-	MaxPerStream int64         // likewise
 }

@@ -6,7 +6,6 @@ import (
 	"sort"
 	"time"
 
-	"rejoin/shared/event"
 	"rejoin/shared/session"
 )
 
@@ -30,9 +29,9 @@ func (l *Ledger) Held(of map[string]Held) {
 // not in the index.
 func (l *Ledger) lifeOf(session string) (life string) {
 	newest := uint32(0)
-	for key, a := range l.Accounts {
-		if name, of := event.ParseLifeKey(key); name == session && a.last >= newest {
-			life, newest = of, a.last
+	for _, a := range l.Accounts {
+		if a.Session == session && a.last >= newest {
+			life, newest = a.Life, a.last
 		}
 	}
 	return life
