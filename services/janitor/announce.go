@@ -23,10 +23,11 @@ const (
 	announcing = 16
 )
 
-// announce stores what a partition's policy says, and adds what that removes to removed. only
-// are the lives that are looked at; nil: all. The ledger learns of it by the tail: until then
+// announce stores what a partition's policy says, and adds what that removes to removed. When it is
+// early, it looks only at the lives that hold too much. The ledger learns of it by the tail: until then
 // the partition is left alone.
-func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []string, removed map[ledger.Reason]int) error {
+func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool, removed map[ledger.Reason]int) error {
+	var over []string
 	var lives [][]ledger.Announcement
 	var epoch int
 	if err := w.readLimits(ctx); err != nil {
@@ -34,15 +35,19 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 	}
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
 		if epoch = l.Epoch; l.Through >= l.Required {
-			w.resetAlarms(l, only)
-			lives = w.plannedTrims(l, only, p.Now())
+			l.Alarm = w.limits().Alarm()
+			if over = l.TakeAlarms(); early {
+				lives = w.plannedTrims(l, over, p.Now())
+			} else {
+				lives = w.plannedTrims(l, nil, p.Now())
+			}
 		}
 	})
 	if err != nil || len(lives) == 0 {
 		return err
 	}
 	var mu sync.Mutex
-	return inParallel(announcing, lives, func(all []ledger.Announcement) error {
+	err = inParallel(announcing, lives, func(all []ledger.Announcement) error {
 		newest := map[string]uint64{} // trims that this one has stored, by stream
 		for _, t := range all {
 			follows := max(t.Follows, newest[t.Stream])
@@ -66,23 +71,13 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, only []stri
 		}
 		return nil
 	})
+	if err != nil && early {
+		p.With(func(l *ledger.Ledger) { l.RingAgain(over) })
+	}
+	return err
 }
 
-// resetAlarms takes the alarm from the limits as they are now, and lets lives ring again: those that
-// only names, or all when it is nil. The caller holds the partition's lock.
-func (w *sweeper) resetAlarms(l *ledger.Ledger, only []string) {
-	l.Alarm = w.limits().Alarm()
-	if only != nil {
-		l.Hush(only)
-		return
-	}
-	l.Over = nil
-	for _, a := range l.Accounts {
-		a.Over = false
-	}
-}
-
-// plannedTrims returns the trims of each life. The caller holds the partition's lock.
+// plannedTrims returns the trims of each life, of all or of only some. The caller holds the partition's lock.
 func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
 	lim := w.limits()
 	one := func(a *ledger.Account) {

@@ -65,7 +65,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		part.Now = b.Now
 		spare := func() { follow.Ring(s.spare) }
 		part.Completed = spare
-		part.Cleared, part.Alarmed, part.Acts = s.sweeper.cleared, s.sweeper.alarmed, func() bool { return s.leases.Held(p) }
+		part.Cleared, part.Alarmed = s.sweeper.cleared, s.sweeper.alarmed
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}

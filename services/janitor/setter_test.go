@@ -109,7 +109,7 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 		to := other.Log.Settings()
 		to.MaxEventsPerStream++
 		must.NoError(t, other.Log.SetLimits(t.Context(), 0, to))
-		must.NoError(t, r.sweeper.announce(r.term(t), r.partitions[1], nil, map[ledger.Reason]int{}))
+		must.NoError(t, r.sweeper.announce(r.term(t), r.partitions[1], false, map[ledger.Reason]int{}))
 		r.wantTrimmed(t, name, "a", 0, "")
 	}
 }
@@ -123,7 +123,7 @@ func TestLimits_NotKnown(t *testing.T) {
 	term, p, removed := r.leases.Acting(1).Ctx, r.partitions[1], map[ledger.Reason]int{}
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	for range 2 {
-		must.NoError(t, errors.Join(r.sweeper.announce(term, p, nil, removed), r.sweeper.moveFloor(term, p)))
+		must.NoError(t, errors.Join(r.sweeper.announce(term, p, false, removed), r.sweeper.moveFloor(term, p)))
 		p.CaughtUp(term)
 	}
 	if removed[ledger.StreamEvents] != 2 || !r.sweeper.unanswered {

@@ -103,7 +103,7 @@ func (w *sweeper) sweep() swept {
 	begun := time.Now()
 	w.unanswered = false
 	removed := map[ledger.Reason]int{}
-	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, nil, removed) })
+	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, false, removed) })
 	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
 		p.CaughtUp(term)
 		return w.moveFloor(term, p)
@@ -121,7 +121,7 @@ func (w *sweeper) sweep() swept {
 // tail.
 func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error) (errs error) {
 	for _, p := range w.partitions {
-		_, err := w.do(p.Number, func(term context.Context) error {
+		acts, err := w.do(p.Number, func(term context.Context) error {
 			err := do(term, p)
 			if errors.Is(err, eventlog.ErrFull) {
 				if err = w.makeRoom(term, p); err == nil {
@@ -130,6 +130,9 @@ func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error)
 			}
 			return errors.Join(err, term.Err())
 		})
+		if !acts {
+			p.With(func(l *ledger.Ledger) { clear(l.Over) }) // the first sweep of a term looks at all lives
+		}
 		if err != nil && !errors.Is(err, follow.ErrMoved) {
 			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 		}
@@ -195,16 +198,11 @@ func (w *sweeper) trimEarly() {
 	begun := time.Now()
 	w.unanswered = false
 	err := w.each(func(ctx context.Context, p *follow.Partition) error {
-		var over []string
-		p.With(func(l *ledger.Ledger) {
-			if l.Alarmed() && l.Through >= l.Required {
-				over = l.Alarms()
-			}
-		})
+		rings := false
+		p.With(func(l *ledger.Ledger) { rings = l.Alarmed() && l.Through >= l.Required })
 		var err error
-		if len(over) > 0 {
-			if err = w.announce(ctx, p, over, w.early); err != nil {
-				p.With(func(l *ledger.Ledger) { l.RingAgain(over) })
+		if rings {
+			if err = w.announce(ctx, p, true, w.early); err != nil {
 				w.alarmed()
 			}
 			p.CaughtUp(ctx)

@@ -29,7 +29,6 @@ type Partition struct {
 	Cleared   func()      // called for every =clear marker of a complete ledger
 	Alarmed   func()      // called while a session of a complete ledger, or the partition, holds too much
 	Completed func()      // called when the ledger is complete for the first time since it is kept
-	Acts      func() bool // reports whether this janitor acts
 	Now       func() time.Time
 	turns     eventlog.Turns // to read the log; of all partitions
 
@@ -48,7 +47,7 @@ type Partition struct {
 // New returns a partition with an empty ledger. It takes turns with others that read the log.
 func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
@@ -213,9 +212,6 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	l.Advance(state.First, state.Last)
 	l.Hear(state, now)
 	l.Prune(now)
-	if !p.Acts() {
-		l.Hush(l.Alarms()) // it does not trim without a term, and the first sweep of one looks at all
-	}
 	if (ledger.Rules{MaxBytes: state.MaxBytes(p.Log.Settings())}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
 	}

@@ -1,5 +1,10 @@
 package ledger
 
+import (
+	"maps"
+	"slices"
+)
+
 // Alarm is from how many events or bytes on a session or stream is trimmed before the next sweep: an
 // eighth above its limit, at least one above, since each trim is an entry of the log. Not positive:
 // never.
@@ -24,44 +29,29 @@ func (m Alarm) rings(a *Account, s *stream) bool {
 		m.events > 0 && int64(a.Events) >= m.events || m.bytes > 0 && a.bytes >= m.bytes
 }
 
-// watch puts a life that holds too much on the list of those to be trimmed soon.
+// watch puts a life that holds too much among those to be trimmed soon.
 func (l *Ledger) watch(a *Account, s *stream) {
-	if !a.Over && l.Alarm.rings(a, s) {
-		a.Over = true
-		l.Over = append(l.Over, a.key())
+	if l.Alarm.rings(a, s) {
+		l.Over[a.key()] = true
 	}
 }
 
 // Alarmed reports whether a life of a complete ledger is to be trimmed soon.
 func (l *Ledger) Alarmed() bool { return len(l.Over) > 0 && l.Complete }
 
-// Alarms returns the lives to be trimmed soon, and empties their list.
-func (l *Ledger) Alarms() []string {
-	over := l.Over
-	l.Over = nil
+// TakeAlarms returns the lives that hold too much, and forgets them: each rings again with its next event
+// that is too much.
+func (l *Ledger) TakeAlarms() []string {
+	over := slices.AppendSeq([]string{}, maps.Keys(l.Over))
+	clear(l.Over)
 	return over
 }
 
-// RingAgain puts lives that could not be trimmed back on the list.
-func (l *Ledger) RingAgain(keys []string) {
-	listed := map[string]bool{}
-	for _, key := range l.Over {
-		listed[key] = true
-	}
-	for _, key := range keys {
-		if a := l.Accounts[key]; a != nil && !listed[key] {
-			a.Over = true
-			l.Over = append(l.Over, key)
-		}
-	}
-}
-
-// Hush says that lives were trimmed, and may ring again. One that had to give up
-// nothing, since it has larger limits of its own, is left to the sweeps.
-func (l *Ledger) Hush(keys []string) {
-	for _, key := range keys {
-		if a := l.Accounts[key]; a != nil {
-			a.Over = false
+// RingAgain has lives that could not be trimmed ring again.
+func (l *Ledger) RingAgain(lives []string) {
+	for _, key := range lives {
+		if l.Accounts[key] != nil {
+			l.Over[key] = true
 		}
 	}
 }

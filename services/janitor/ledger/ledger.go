@@ -52,9 +52,9 @@ type Ledger struct {
 
 	Stretches stretches
 	copies    []copied
-	Required  uint64   // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
-	Alarm     Alarm    // the sweeper sets it
-	Over      []string // the lives that it rang for
+	Required  uint64          // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
+	Alarm     Alarm           // the sweeper sets it
+	Over      map[string]bool // the lives that it rang for, as [event.LifeKey] has them
 	Totals    Totals
 	Missed    uint64 // how many sequences were ever missing, those of earlier epochs too
 	Passed    uint64 // how many events ever went below the floor, likewise
@@ -93,7 +93,7 @@ func (t *Totals) Add(more Totals) {
 
 // New returns a ledger of nothing, for [Ledger.Begin].
 func New() *Ledger {
-	return &Ledger{Accounts: map[string]*Account{}, openings: map[string]*Opening{}, first: 1}
+	return &Ledger{Accounts: map[string]*Account{}, openings: map[string]*Opening{}, Over: map[string]bool{}, first: 1}
 }
 
 // Drop forgets everything: the ledger is not complete, and follows no partition,

@@ -179,7 +179,6 @@ type Account struct {
 	first     uint64 // sequence of the oldest entry that the ledger ever had of the life
 	markers   *markers
 	clears    int  // =clear markers of the life and its streams in the log
-	Over      bool // the life is on the ledger's list of those to be trimmed soon
 	forgotten bool // see [Ledger.forget]
 }
 
