@@ -11,14 +11,13 @@ import (
 // until another one acts. A connection that is lost for a moment costs no ledger.
 type keeping struct {
 	*follow.Partition
-	dropped func() // the ledger is kept no more
 	mu      sync.Mutex
 	wanted  bool
 	changed chan struct{} // closed and replaced with wanted
 }
 
-func newKeeping(p *follow.Partition, dropped func()) *keeping {
-	return &keeping{Partition: p, dropped: dropped, changed: make(chan struct{})}
+func newKeeping(p *follow.Partition) *keeping {
+	return &keeping{Partition: p, changed: make(chan struct{})}
 }
 
 // want says whether the ledger is to be kept. It does not wait.
@@ -53,8 +52,5 @@ func (k *keeping) run(ctx context.Context) {
 		}
 		end()
 		wg.Wait()
-		if wanted {
-			k.dropped()
-		}
 	}
 }

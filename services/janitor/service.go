@@ -63,10 +63,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	for p := range settings.Partitions {
 		part := follow.New(p, b.Log, turns, env.Log)
 		part.Now = b.Now
-		spare := func() { follow.Ring(s.spare) }
-		part.Completed = spare
-		part.Cleared, part.Alarmed = s.sweeper.cleared, s.sweeper.alarmed
-		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part, spare))
+		part.Cleared, part.Alarmed, part.Spare = s.sweeper.cleared, s.sweeper.alarmed, func() { follow.Ring(s.spare) }
+		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))
 		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
 	}
 	m := newMetrics(env.Metrics, s.partitions, s.actingFor)
@@ -139,14 +137,11 @@ func (s *Service) complete() error {
 	return nil
 }
 
-// incomplete returns what this janitor does not know yet of partitions.
+// incomplete returns an error that names one of the partitions that this janitor does not know all of.
 func (s *Service) incomplete(partitions []int) error {
 	for _, p := range partitions {
-		if !s.backend.Sessions.Has(p) {
-			return fmt.Errorf("the records of partition %d are not copied", p)
-		}
-		if !s.partitions[p].Complete() {
-			return fmt.Errorf("the ledger of partition %d is not complete", p)
+		if !s.hasAll(s.partitions[p]) {
+			return fmt.Errorf("the ledger of partition %d, or the copy of its records, is not complete", p)
 		}
 	}
 	return nil
@@ -175,7 +170,11 @@ func (s *Service) Run(ctx context.Context) error {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
 	start(func(ctx context.Context) error { return s.leases.Run(ctx, s.act) })
-	for _, run := range []func(context.Context){s.keepLedgers, s.keepRecords, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run} {
+	runs := []func(context.Context){s.keepRecords, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run}
+	for _, k := range s.ledgers {
+		runs = append(runs, k.run)
+	}
+	for _, run := range runs {
 		start(func(ctx context.Context) error {
 			run(ctx)
 			return nil
@@ -225,15 +224,6 @@ func (s *Service) keepRecords(ctx context.Context) {
 	}
 }
 
-// keepLedgers keeps the ledgers of what this janitor acts for until ctx ends.
-func (s *Service) keepLedgers(ctx context.Context) {
-	var wg sync.WaitGroup
-	for _, k := range s.ledgers {
-		wg.Go(func() { k.run(ctx) })
-	}
-	wg.Wait()
-}
-
 // act does what is done all the time while this janitor acts for a partition, until the term is
 // over.
 func (s *Service) act(ctx context.Context, p int) error {
@@ -241,13 +231,11 @@ func (s *Service) act(ctx context.Context, p int) error {
 	follow.Ring(s.others)
 	s.generations.Wake()
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer stop()
 	wg.Go(func() { s.partitions[p].KeepChecked(ctx) })
-	err := s.setter.run(ctx, p)
-	stop()
-	return err
+	return s.setter.run(ctx, p)
 }
 
 // ProgramConfig holds the flags of the program that runs nothing but the janitor.

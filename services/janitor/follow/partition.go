@@ -23,18 +23,17 @@ import (
 //
 // mu guards the ledger. It is never held across I/O.
 type Partition struct {
-	Number    int
-	Log       *eventlog.Log
-	logger    *slog.Logger
-	Cleared   func()      // called for every =clear marker of a complete ledger
-	Alarmed   func()      // called while a session of a complete ledger, or the partition, holds too much
-	Completed func()      // called when the ledger is complete for the first time since it is kept
-	Now       func() time.Time
-	turns     eventlog.Turns // to read the log; of all partitions
+	Number  int
+	Log     *eventlog.Log
+	logger  *slog.Logger
+	Cleared func() // called for every =clear marker of a complete ledger
+	Alarmed func() // called while a session of a complete ledger, or the partition, holds too much
+	Spare   func() // called when memory is spare: the ledger has become complete, or is kept no more
+	Now     func() time.Time
+	turns   eventlog.Turns // to read the log; of all partitions
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
-	ready   bool           // the ledger was complete once
 	waiting int            // how many wait for moved
 	tailed  eventlog.State // when the tail that runs began
 	moved   chan struct{}  // closed and replaced when the ledger moves, if somebody waits
@@ -47,7 +46,7 @@ type Partition struct {
 // New returns a partition with an empty ledger. It takes turns with others that read the log.
 func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Completed: func() {}, Now: time.Now,
+		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
@@ -61,8 +60,9 @@ func (p *Partition) Keep(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ledger.Drop()
-	p.ready, p.tailed, p.lacking, p.misses = false, eventlog.State{}, "", false
+	p.tailed, p.lacking, p.misses = eventlog.State{}, "", false
 	p.progress()
+	p.Spare()
 }
 
 // Tail follows the log until ctx ends.
@@ -132,11 +132,10 @@ func (p *Partition) handle(e eventlog.Entry, _ uint64) {
 func (p *Partition) through(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ledger.Reach(sequence, p.Now())
-	if !p.ready {
-		p.ready = true
+	before := p.ledger.Complete
+	if p.ledger.Reach(sequence, p.Now()); !before {
 		p.logger.Debug("the ledger is complete", "partition", p.Number)
-		p.Completed()
+		p.Spare()
 	}
 	p.progress()
 }
@@ -338,13 +337,6 @@ func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 		}
 	}
 	return true
-}
-
-// Complete reports whether the ledger was complete once.
-func (p *Partition) Complete() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ready
 }
 
 // tailPatience is how long the tail is waited for to bring what was stored.
