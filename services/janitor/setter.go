@@ -42,44 +42,31 @@ func (s *setter) run(ctx context.Context, p int) error {
 	if err != nil {
 		return fmt.Errorf("cannot subscribe to %s: %w", logset.Subject(p), err)
 	}
-	defer func() {
-		_ = sub.Unsubscribe() // the connection may be closed already
-		s.leave(requests)
-	}()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return nil
 		case msg := <-requests:
-			s.answer(msg, func() (reply logset.Reply) {
-				if err := s.set(ctx, p, msg.Data); err != nil {
-					reply.Error, reply.SteppedDown = err.Error(), ctx.Err() != nil
-				}
-				return reply
-			})
+			s.answer(ctx, p, msg)
 		}
 	}
-}
-
-// leave answers the requests that wait when the term ends.
-func (s *setter) leave(requests <-chan *nats.Msg) {
-	for {
-		select {
-		case msg := <-requests:
-			s.answer(msg, func() logset.Reply { return logset.Reply{SteppedDown: true} })
-		default:
-			return
-		}
+	_ = sub.Unsubscribe() // the connection may be closed already
+	for len(requests) > 0 {
+		s.answer(ctx, p, <-requests) // that the term has ended
 	}
+	return nil
 }
 
 // answer does a request, if somebody waits for the answer.
-func (s *setter) answer(msg *nats.Msg, do func() logset.Reply) {
+func (s *setter) answer(ctx context.Context, p int, msg *nats.Msg) {
 	if !inbox.Is(msg.Reply) { // a consumer may deliver anything here
 		s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
 		return
 	}
-	data, _ := json.Marshal(do()) // a text and a flag
+	var reply logset.Reply
+	if err := s.set(ctx, p, msg.Data); err != nil {
+		reply.Error, reply.SteppedDown = err.Error(), ctx.Err() != nil
+	}
+	data, _ := json.Marshal(reply) // a text and a flag
 	if err := msg.Respond(data); err != nil {
 		s.logger.Warn("a request to change limits gets no answer", "error", err)
 	}

@@ -223,9 +223,8 @@ func (l *Lease) begin(ctx context.Context, act func(context.Context) error) *Ter
 	s.mu.Lock()
 	l.term, l.yields = t, false
 	t.timer.Reset(l.state.left(s.now()))
-	length := l.state.lease
 	s.mu.Unlock()
-	s.logger.Debug("a term begins", "partition", l.partition, "lease", length.String())
+	s.logger.Debug("a term begins", "partition", l.partition)
 	go func() { // finish waits for it
 		defer close(t.ended)
 		if err := act(t.Ctx); err != nil && t.Ctx.Err() == nil {
