@@ -83,7 +83,7 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 	one := func(a *ledger.Account) {
 		if all := ledger.Announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
 			for i := range all {
-				all[i].Follows = l.NewestTrim(a, all[i].Stream)
+				all[i].Follows = a.NewestTrim(all[i].Stream)
 			}
 			lives = append(lives, all)
 		}

@@ -78,10 +78,4 @@ func (l *Ledger) Require(epoch int, sequence uint64) {
 
 // NewestTrim returns where the newest trim of a stream lies, or of the whole life; 0 when the
 // log has none.
-func (l *Ledger) NewestTrim(a *Account, stream string) uint64 {
-	if at := a.trims[stream]; at >= l.first {
-		return at
-	}
-	delete(a.trims, stream)
-	return 0
-}
+func (a *Account) NewestTrim(stream string) uint64 { return a.trims[stream] }

@@ -82,11 +82,10 @@ func (k Keeper) asks(a *Account) bool {
 // these are all that are left. They follow each other, and say of the life's events what the trims
 // before them do.
 func (k Keeper) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
-	follows := k.NewestTrim(a, "")
 	for i, list := range lists {
 		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.removed, Reason: eventlog.Trimmed, Removed: list}
 		t.Forgotten = whole && i == len(lists)-1
-		all = append(all, Announcement{Trim: t, Follows: follows})
+		all = append(all, Announcement{Trim: t, Follows: a.NewestTrim("")})
 	}
 	return all
 }

@@ -38,10 +38,9 @@ func (s *LoggedSession) Add(life string, a *Account) bool {
 		return false
 	}
 	l := LoggedLife{Life: life, first: a.first, Events: a.Events > 0, sealed: a.markers.sealed(), ended: a.markers.ended()}
-	if l.sealed && a.markers.seal.seq > 0 {
-		l.since = a.markers.seal.at
+	if m := a.markers; m != nil {
+		l.since, l.unsealed = m.seal.at, l.ended && m.seal.seq == 0
 	}
-	l.unsealed = l.ended && a.markers.seal.seq == 0
 	s.Lives = append(s.Lives, l)
 	return true
 }
