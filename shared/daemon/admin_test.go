@@ -13,7 +13,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -158,15 +157,11 @@ func TestListen_ErrorNamesTheFlag(t *testing.T) {
 	_, port, err := net.SplitHostPort(taken.Addr().String())
 	must.NoError(t, err)
 
-	for name, tt := range map[string]struct {
-		addr  string
-		want  string
-		cause error
-	}{
-		"port taken":  {"127.0.0.1:" + port, "port " + port + " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr", syscall.EADDRINUSE},
-		"not ours":    {"192.0.2.1:0", "this machine has no address 192.0.2.1; choose another with --edge-addr", syscall.EADDRNOTAVAIL},
-		"no port":     {"localhost", `--edge-addr must be HOST:PORT, not "localhost": address localhost: missing port in address`, nil},
-		"port no one": {"127.0.0.1:http!", `--edge-addr must be HOST:PORT, not "127.0.0.1:http!": lookup tcp/http!: unknown port`, nil},
+	for name, tt := range map[string]struct{ addr, want string }{
+		"port taken":  {"127.0.0.1:" + port, "port " + port + " on 127.0.0.1 is taken by another program; stop it or choose another with --edge-addr"},
+		"not ours":    {"192.0.2.1:0", "this machine has no address 192.0.2.1; choose another with --edge-addr"},
+		"no port":     {"localhost", `--edge-addr must be HOST:PORT, not "localhost": address localhost: missing port in address`},
+		"port no one": {"127.0.0.1:http!", `--edge-addr must be HOST:PORT, not "127.0.0.1:http!": lookup tcp/http!: unknown port`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ln, err := Listen(tt.addr, "--edge-addr")
@@ -176,9 +171,6 @@ func TestListen_ErrorNamesTheFlag(t *testing.T) {
 			}
 			if err.Error() != tt.want {
 				t.Errorf("got  %q\nwant %q", err, tt.want)
-			}
-			if tt.cause != nil && !errors.Is(err, tt.cause) {
-				t.Errorf("%v does not wrap %v", err, tt.cause)
 			}
 		})
 	}

@@ -29,11 +29,11 @@ func ListenWith(lc net.ListenConfig, addr, flag string) (net.Listener, error) {
 	case err == nil:
 		return ln, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, &listenError{fmt.Sprintf("port %s on %s is taken by another program; stop it or choose another with %s", port, host, flag), err}
+		return nil, fmt.Errorf("port %s on %s is taken by another program; stop it or choose another with %s", port, host, flag)
 	case errors.Is(err, syscall.EACCES):
-		return nil, &listenError{fmt.Sprintf("port %s on %s may not be opened by this user; choose one above 1023 with %s", port, host, flag), err}
+		return nil, fmt.Errorf("port %s on %s may not be opened by this user; choose one above 1023 with %s", port, host, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, &listenError{fmt.Sprintf("this machine has no address %s; choose another with %s", host, flag), err}
+		return nil, fmt.Errorf("this machine has no address %s; choose another with %s", host, flag)
 	default:
 		return nil, fmt.Errorf("cannot listen on %s (%s): %w", addr, flag, err)
 	}
@@ -58,12 +58,3 @@ func splitAddr(addr, flag string) (host, port string, err error) {
 	}
 	return host, port, nil
 }
-
-// listenError shows only its sentence; the cause is there for errors.Is.
-type listenError struct {
-	sentence string
-	cause    error
-}
-
-func (e *listenError) Error() string { return e.sentence }
-func (e *listenError) Unwrap() error { return e.cause }
