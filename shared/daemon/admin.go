@@ -17,7 +17,8 @@ import (
 // answered when the admin port stops; then they are cut off.
 const adminStopTimeout = 5 * time.Second
 
-// Admin is the admin port of a program:
+// openAdmin opens the admin port at cfg.AdminAddr (port 0: any free one) and returns the address that it is
+// bound to, and what serves it, once, as an [Actor] does:
 //
 //	/livez         200 for as long as the program runs
 //	/readyz        200 or 503, with a [Readiness]
@@ -26,17 +27,10 @@ const adminStopTimeout = 5 * time.Second
 //
 // It has no access control: keep it off public networks. Requests for hosts that are neither
 // addresses, nor names without a dot, nor the machine's own, nor in AdminHosts get 403.
-type Admin struct {
-	ln     net.Listener
-	server *http.Server
-}
-
-// NewAdmin opens the admin port at cfg.AdminAddr (port 0: any free one) and
-// serves nothing before Run. An Admin that is never run must be closed.
-func NewAdmin(cfg Config, env Env) (*Admin, error) {
+func openAdmin(cfg Config, env Env) (addr net.Addr, run func(context.Context) error, err error) {
 	ln, err := Listen(cfg.AdminAddr, "--admin-addr")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -52,7 +46,7 @@ func NewAdmin(cfg Config, env Env) (*Admin, error) {
 		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	return &Admin{ln: ln, server: &http.Server{
+	server := &http.Server{
 		Handler:           checkHost(cfg, mux),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -60,19 +54,16 @@ func NewAdmin(cfg Config, env Env) (*Admin, error) {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
-	}}, nil
+	}
+	return ln.Addr(), func(ctx context.Context) error { return serveAdmin(ctx, server, ln) }, nil
 }
 
-// Addr returns the address that the admin port is bound to.
-func (a *Admin) Addr() net.Addr { return a.ln.Addr() }
-
-// Run serves until ctx ends, then ends the profiles that are being taken and
-// waits up to 5 s for other requests. It returns nil after an end that ctx
-// asked for. An Admin runs once.
-func (a *Admin) Run(ctx context.Context) error {
-	a.server.BaseContext = func(net.Listener) context.Context { return ctx }
+// serveAdmin serves until ctx ends, then ends the profiles that are being taken and
+// waits up to 5 s for other requests. It returns nil after an end that ctx asked for.
+func serveAdmin(ctx context.Context, server *http.Server, ln net.Listener) error {
+	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	served := make(chan error, 1)
-	go func() { served <- a.server.Serve(a.ln) }()
+	go func() { served <- server.Serve(ln) }()
 
 	select {
 	case err := <-served:
@@ -81,9 +72,9 @@ func (a *Admin) Run(ctx context.Context) error {
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), adminStopTimeout)
 	defer cancel()
-	err := a.server.Shutdown(grace)
+	err := server.Shutdown(grace)
 	if err != nil {
-		err = errors.Join(err, a.server.Close())
+		err = errors.Join(err, server.Close())
 	}
 	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
 		err = errors.Join(err, serveErr)

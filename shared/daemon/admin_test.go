@@ -25,17 +25,18 @@ import (
 func startAdmin(t *testing.T, cfg Config, env Env) (url string) {
 	t.Helper()
 	cfg.AdminAddr = "127.0.0.1:0"
-	admin := must.Value(NewAdmin(cfg, env))(t)
+	addr, run, err := openAdmin(cfg, env)
+	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
-	go func() { stopped <- admin.Run(ctx) }()
+	go func() { stopped <- run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-stopped; err != nil {
 			t.Errorf("admin port: %v", err)
 		}
 	})
-	return "http://" + admin.Addr().String()
+	return "http://" + addr.String()
 }
 
 func get(t *testing.T, url string) (status int, body string) {

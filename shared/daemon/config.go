@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// DefaultStopTimeout is the StopTimeout of a zero [Config] or [Group].
+// DefaultStopTimeout is the StopTimeout of a zero [Config].
 const DefaultStopTimeout = 30 * time.Second
 
 // leastMemory is the least memory budget: with a few bytes all requests would be refused.

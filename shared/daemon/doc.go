@@ -1,6 +1,6 @@
 // Package daemon is what every Rejoin program has in common: flags and
 // environment, logging, signals, an admin port with health and metrics, and
-// a group that runs the long-lived parts and stops them in order.
+// what runs the long-lived parts and stops them in order.
 //
 // A main function is a few lines:
 //

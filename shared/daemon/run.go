@@ -1,32 +1,112 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
 )
 
-// Run serves the admin port and runs the actors in order, as a [Group] does,
-// until ctx ends or one of them returns. The stop begins with
-// env.Health.Drain, then come the actors, last one first, then the admin
-// port, which so stays reachable all the way. With an empty cfg.AdminAddr
-// there is no admin port.
+// Actor is one long-lived part of a program.
+type Actor struct {
+	// Name says in errors which actor it was.
+	Name string
+
+	// Run works until ctx ends, then stops in an orderly way and returns.
+	// When it returns earlier, with or without an error, the whole program
+	// stops. It must not panic.
+	Run func(ctx context.Context) error
+}
+
+// Run serves the admin port, unless cfg.AdminAddr is empty, and runs the actors, each in a
+// goroutine of its own with a context of its own, until ctx ends or one of them returns. What an
+// actor needs to be reachable, such as its listener, should be open already: no actor waits for
+// another one to start.
+//
+// The stop begins with env.Health.Drain. Then Run cancels the context of the last actor, waits until
+// that one has returned, and continues with the one before it; the admin port stops last. So an
+// actor may rely on all those before it until it has returned. An actor's context carries ctx's values
+// but does not end with ctx.
+//
+// Run returns nil when no actor failed. Otherwise the error joins, each with
+// the actor's name, the error that began the stop and the errors of actors
+// that failed while they were stopping. Returning [context.Canceled] when
+// told to stop is no failure.
+//
+// When cfg.StopTimeout is over, Run cancels the contexts of all actors that are
+// left at once, and returns an error that wraps [ErrStopTimeout] and names
+// the actor that was being waited for. The goroutines of actors that do not
+// return are left behind then: the program should exit.
 func Run(ctx context.Context, cfg Config, env Env, actors ...Actor) error {
-	g := Group{StopTimeout: cfg.StopTimeout}
 	if cfg.AdminAddr != "" {
-		admin, err := NewAdmin(cfg, env)
+		addr, run, err := openAdmin(cfg, env)
 		if err != nil {
 			return err
 		}
-		env.Log.Info("admin port open", "addr", admin.Addr().String())
-		g.Add("admin port", admin.Run)
+		env.Log.Info("admin port open", "addr", addr.String())
+		actors = slices.Insert(actors, 0, Actor{"admin port", run})
 	}
-	for _, a := range actors {
-		g.Add(a.Name, a.Run)
-	}
-	g.Add("drain", func(ctx context.Context) error {
+	actors = append(actors, Actor{"drain", func(ctx context.Context) error {
 		<-ctx.Done()
 		env.Log.Info("stopping")
 		env.Health.Drain()
 		return nil
-	})
-	return g.Run(ctx)
+	}})
+	started := make([]*running, 0, len(actors))
+	first := make(chan *running, len(actors))
+	for _, a := range actors {
+		r := &running{name: a.Name, done: make(chan struct{})}
+		var own context.Context
+		own, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+		started = append(started, r)
+		go func() {
+			r.err = a.Run(own)
+			close(r.done)
+			first <- r
+		}()
+	}
+
+	var errs []error
+	select {
+	case <-ctx.Done():
+	case r := <-first:
+		errs = r.collect(errs)
+	}
+
+	timeout := cmp.Or(cfg.StopTimeout, DefaultStopTimeout)
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	for _, r := range slices.Backward(started) {
+		r.stop()
+		select {
+		case <-r.done:
+			errs = r.collect(errs)
+		case <-deadline.C:
+			for _, left := range started {
+				left.stop()
+			}
+			return errors.Join(append(errs, fmt.Errorf("%s: %w (%s)", r.name, ErrStopTimeout, timeout))...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// running is an actor that was started.
+type running struct {
+	name      string
+	stop      context.CancelFunc
+	done      chan struct{} // closed when the actor has returned
+	err       error         // set before done is closed
+	collected bool
+}
+
+// collect appends the actor's failure to errs, once. Call it after done.
+func (r *running) collect(errs []error) []error {
+	if r.collected || r.err == nil || errors.Is(r.err, context.Canceled) {
+		return errs
+	}
+	r.collected = true
+	return append(errs, fmt.Errorf("%s: %w", r.name, r.err))
 }

@@ -43,16 +43,16 @@ func (r *recorder) untilStopped(name string, takes time.Duration, result error) 
 	}
 }
 
-func TestGroup_StopsInReverseOrder(t *testing.T) {
+func TestRun_StopsInReverseOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
-		g := Group{StopTimeout: time.Minute}
+		var actors []Actor
 		for _, name := range []string{"nats", "janitor", "edge"} {
-			g.Add(name, r.untilStopped(name, 10*time.Second, nil))
+			actors = append(actors, Actor{name, r.untilStopped(name, 10*time.Second, nil)})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, cancel)
-		must.NoError(t, g.Run(ctx))
+		must.NoError(t, Run(ctx, Config{StopTimeout: time.Minute}, NewEnv(nil), actors...))
 		want := []string{"edge told", "edge done", "janitor told", "janitor done", "nats told", "nats done"}
 		if got := r.all(); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
@@ -60,55 +60,52 @@ func TestGroup_StopsInReverseOrder(t *testing.T) {
 	})
 }
 
-func TestGroup_ActorFails(t *testing.T) {
+func TestRun_ActorFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
-		var g Group
-		g.Add("nats", r.untilStopped("nats", 0, errors.New("disk full")))
-		g.Add("edge", func(context.Context) error {
-			time.Sleep(time.Second)
-			return errBroken
-		})
-		g.Add("drain", r.untilStopped("drain", 0, context.Canceled))
-		err := g.Run(t.Context())
+		err := Run(t.Context(), Config{}, NewEnv(nil),
+			Actor{"nats", r.untilStopped("nats", 0, errors.New("disk full"))},
+			Actor{"edge", func(context.Context) error {
+				time.Sleep(time.Second)
+				return errBroken
+			}},
+			Actor{"page", r.untilStopped("page", 0, context.Canceled)})
 		if !errors.Is(err, errBroken) {
 			t.Errorf("%v does not wrap the cause", err)
 		}
 		if got, want := err.Error(), "edge: broken pipe\nnats: disk full"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		want := []string{"drain told", "drain done", "nats told", "nats done"}
+		want := []string{"page told", "page done", "nats told", "nats done"}
 		if got := r.all(); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
 
-func TestGroup_ActorReturnsNil(t *testing.T) {
+func TestRun_ActorReturnsNil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
-		var g Group
-		g.Add("nats", r.untilStopped("nats", 0, nil))
-		g.Add("task", func(context.Context) error { return nil })
-		must.NoError(t, g.Run(t.Context()))
+		must.NoError(t, Run(t.Context(), Config{}, NewEnv(nil),
+			Actor{"nats", r.untilStopped("nats", 0, nil)},
+			Actor{"task", func(context.Context) error { return nil }}))
 		if got, want := r.all(), []string{"nats told", "nats done"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
 
-func TestGroup_StopTimeout(t *testing.T) {
+func TestRun_StopTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
 		release := make(chan struct{})
-		g := Group{StopTimeout: 20 * time.Second}
-		g.Add("nats", r.untilStopped("nats", 0, nil))
-		g.Add("janitor", func(context.Context) error { <-release; return nil })
-		g.Add("edge", r.untilStopped("edge", 15*time.Second, nil))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		start := time.Now()
-		err := g.Run(ctx)
+		err := Run(ctx, Config{StopTimeout: 20 * time.Second}, NewEnv(nil),
+			Actor{"nats", r.untilStopped("nats", 0, nil)},
+			Actor{"janitor", func(context.Context) error { <-release; return nil }},
+			Actor{"edge", r.untilStopped("edge", 15*time.Second, nil)})
 		if !errors.Is(err, ErrStopTimeout) || err.Error() != "janitor: did not stop in time (20s)" {
 			t.Errorf("got %v", err)
 		}
@@ -124,16 +121,14 @@ func TestGroup_StopTimeout(t *testing.T) {
 	})
 }
 
-func TestGroup_DefaultStopTimeout(t *testing.T) {
+func TestRun_DefaultStopTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		var g Group
-		g.Add("edge", func(context.Context) error { <-release; return nil })
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		start := time.Now()
-		if err := g.Run(ctx); !errors.Is(err, ErrStopTimeout) {
+		if err := Run(ctx, Config{}, NewEnv(nil), Actor{"edge", func(context.Context) error { <-release; return nil }}); !errors.Is(err, ErrStopTimeout) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(start); took != DefaultStopTimeout {
@@ -142,25 +137,24 @@ func TestGroup_DefaultStopTimeout(t *testing.T) {
 	})
 }
 
-func TestGroup_Empty(t *testing.T) {
+func TestRun_Empty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if err := new(Group).Run(ctx); err != nil || ctx.Err() == nil {
+		if err := Run(ctx, Config{}, NewEnv(nil)); err != nil || ctx.Err() == nil {
 			t.Errorf("returned %v, context %v", err, ctx.Err())
 		}
 	})
 }
 
-func TestGroup_ContextValues(t *testing.T) {
+func TestRun_ContextValues(t *testing.T) {
 	type key struct{}
 	var got any
-	var g Group
-	g.Add("task", func(ctx context.Context) error {
+	ctx := context.WithValue(t.Context(), key{}, "value")
+	if err := Run(ctx, Config{}, NewEnv(nil), Actor{"task", func(ctx context.Context) error {
 		got = ctx.Value(key{})
 		return nil
-	})
-	if err := g.Run(context.WithValue(t.Context(), key{}, "value")); err != nil || got != "value" {
+	}}); err != nil || got != "value" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
