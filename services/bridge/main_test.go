@@ -136,7 +136,7 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 // metric returns the sum of a metric over the label values that hold all of labels.
 func (in *instance) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
-	return metrictest.Value(t, in.env.Gatherer, "rejoin_bridge_"+name, labels...)
+	return metrictest.Value(t, in.env.Metrics, "rejoin_bridge_"+name, labels...)
 }
 
 // do asks the bridge as an edge does, again while no bridge listens.

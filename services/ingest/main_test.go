@@ -321,5 +321,5 @@ func (s *system) events(t *testing.T) []eventlog.Entry {
 // metric returns a metric's value, or how often a histogram was told of something.
 func (in *instance) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
-	return metrictest.Value(t, in.env.Gatherer, name, labels...)
+	return metrictest.Value(t, in.env.Metrics, name, labels...)
 }

@@ -346,7 +346,7 @@ func (r *running) compare(t *testing.T, p *follow.Partition) error {
 // metric returns the value of a metric, or the number of observations of a histogram.
 func (r *running) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
-	return metrictest.Value(t, r.env.Gatherer, "rejoin_janitor_"+name, labels...)
+	return metrictest.Value(t, r.env.Metrics, "rejoin_janitor_"+name, labels...)
 }
 
 // counts waits until a metric has a value.

@@ -37,7 +37,7 @@ func openAdmin(cfg Config, env Env) (addr net.Addr, run func(context.Context) er
 		_, _ = io.WriteString(w, "ok\n") // the client is gone
 	})
 	mux.HandleFunc("GET /readyz", env.Health.serveReady)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(env.Gatherer, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(env.Metrics, promhttp.HandlerOpts{}))
 	if cfg.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

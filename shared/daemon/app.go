@@ -148,7 +148,6 @@ func (a App) Main() int {
 		LogBodies:  cfg.LogBodies,
 		Traces:     traces,
 		Metrics:    registry,
-		Gatherer:   registry,
 		Memory:     cfg.memory(registry),
 		Files:      quota.NewPool(quota.Files()),
 		FreeMemory: debug.FreeOSMemory,

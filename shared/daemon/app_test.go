@@ -130,12 +130,12 @@ func TestMain_Env(t *testing.T) {
 	a, stdout, stderr := app(&commandCLI{}, func(_ context.Context, env Env) error {
 		env.Log.Debug("too quiet")
 		env.Log.Info("heard", "command", env.Command)
-		families, err := env.Gatherer.Gather()
+		families, err := env.Metrics.Gather()
 		if err != nil || len(families) == 0 {
 			return fmt.Errorf("%d metrics: %w", len(families), err)
 		}
 		ready := func() float64 {
-			families, err := env.Gatherer.Gather()
+			families, err := env.Metrics.Gather()
 			for _, f := range families {
 				if err == nil && f.GetName() == "rejoin_ready" {
 					return f.GetMetric()[0].GetGauge().GetValue()

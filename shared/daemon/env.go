@@ -24,10 +24,7 @@ type Env struct {
 	Traces *tracing.Traces
 
 	// Metrics takes the service's collectors; the admin port serves them.
-	Metrics prometheus.Registerer
-
-	// Gatherer reads what was registered with Metrics.
-	Gatherer prometheus.Gatherer
+	Metrics *prometheus.Registry
 
 	// Listen opens the services' listeners, host:port, in place of the system's sockets. flag is
 	// the command-line flag that the address came from. Nil: sockets.
@@ -60,11 +57,9 @@ func NewEnv(log *slog.Logger) Env {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	registry := prometheus.NewRegistry()
 	return Env{
 		Log:        log,
-		Metrics:    registry,
-		Gatherer:   registry,
+		Metrics:    prometheus.NewRegistry(),
 		FreeMemory: func() {},
 		Health:     new(Health),
 		Stdout:     io.Discard,

@@ -163,7 +163,7 @@ func TestListen_ConnectionsAreBounded(t *testing.T) {
 			if c.files > 0 {
 				reason = "files"
 			}
-			if n := metrictest.Value(t, env.Gatherer, "rejoin_listener_refused_total", reason); n != 3 {
+			if n := metrictest.Value(t, env.Metrics, "rejoin_listener_refused_total", reason); n != 3 {
 				t.Errorf("%v are counted for want of %s", n, reason)
 			}
 			_ = idle[0].Close()
