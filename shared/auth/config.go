@@ -92,22 +92,16 @@ func (c Config) checkURL() error {
 
 // CheckListen returns an error that says what to do if addr, host:port, can be reached
 // from other machines while there is no access control. flag is the flag that addr came
-// from, such as "--edge-addr". What is no address is not complained about here.
+// from, such as "--edge-addr". It returns nil for an addr that cannot be read.
 func (c Config) CheckListen(addr, flag string) error {
-	if c.On() || c.Insecure || Loopback(addr) {
+	if host, _, err := net.SplitHostPort(addr); c.On() || c.Insecure || err != nil || loopback(host) {
 		return nil
 	}
 	return fmt.Errorf("%s %s can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure", flag, addr)
 }
 
-// Loopback reports whether an address to listen on, host:port, can be reached from this
-// machine only. Of names, only "localhost" is known to. What is no address is reached
-// by no other user.
-func Loopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	return err != nil || loopback(host)
-}
-
+// loopback reports whether a host can be reached from this machine only. Of names, only
+// "localhost" is known to.
 func loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

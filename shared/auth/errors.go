@@ -47,13 +47,8 @@ var (
 	ErrUnavailable = reason("unavailable", "the key set cannot be fetched")
 )
 
-var (
-	// ErrPattern is returned for a pattern that no session's name, or no subject, can match.
-	ErrPattern = errors.New("not a pattern of names")
-
-	// ErrSubject is returned for what no token can have as its subject.
-	ErrSubject = errors.New("not a subject")
-)
+// ErrPattern is returned for a pattern that no session's name, or no subject, can match.
+var ErrPattern = errors.New("not a pattern of names")
 
 // refusal is a reason for which a token is refused, with its word for a metric.
 type refusal struct{ word, text string }

@@ -43,11 +43,10 @@ func (p Pattern) CheckSubject() error {
 	return nil
 }
 
-// CheckSubject reports whether a token may have this subject, and a session this owner. The
-// error wraps [ErrSubject].
+// CheckSubject reports whether a token may have this subject, and a session this owner.
 func CheckSubject(subject string) error {
 	if subject == "" || len(subject) > maxSubjectLen {
-		return fmt.Errorf("%w: it must have 1 to %d bytes, and has %d", ErrSubject, maxSubjectLen, len(subject))
+		return fmt.Errorf("not a subject: it must have 1 to %d bytes, and has %d", maxSubjectLen, len(subject))
 	}
 	return nil
 }
