@@ -215,7 +215,8 @@ func (t *Part) Resize(n int64) bool {
 	if n > t.n {
 		return t.Grow(n - t.n)
 	}
-	t.Shrink(t.n - n)
+	t.pool.Give(t.client, t.n-n)
+	t.n = n
 	return true
 }
 
@@ -230,11 +231,5 @@ func (t *Part) Wait(ctx context.Context, n int64) error {
 	return nil
 }
 
-// Shrink gives n of it back.
-func (t *Part) Shrink(n int64) {
-	t.n -= n
-	t.pool.Give(t.client, n)
-}
-
 // Release gives all of it back. It may be called again.
-func (t *Part) Release() { t.Shrink(t.n) }
+func (t *Part) Release() { t.Resize(0) }
