@@ -2,7 +2,6 @@ package web
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -31,19 +30,13 @@ type Problem struct {
 }
 
 // New makes a problem of the kind that [Codes] has for code. The detail is
-// shown to the client. A code that is not in the table is a mistake of the
-// program and makes a problem with the code internal.
+// shown to the client.
 func New(code Code, detail string) *Problem { return Wrap(nil, code, detail) }
 
 // Wrap is like New and keeps err as the cause, which the log gets to see and
 // the client does not.
 func Wrap(err error, code Code, detail string) *Problem {
-	kind, ok := Codes[code]
-	if !ok {
-		err = errors.Join(fmt.Errorf("no such problem code: %q", code), err)
-		code, detail = CodeInternal, ""
-		kind = Codes[code]
-	}
+	kind := Codes[code]
 	return &Problem{
 		Type:   "urn:rejoin:problem:" + string(code),
 		Title:  kind.Title,

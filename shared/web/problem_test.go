@@ -89,13 +89,6 @@ func TestProblem_CauseIsLogged(t *testing.T) {
 	}
 }
 
-func TestProblem_UnknownCode(t *testing.T) {
-	p := New("no_such_code", "detail")
-	if p.Code != CodeInternal || p.Detail != "" || !strings.Contains(p.Error(), `"no_such_code"`) {
-		t.Errorf("got %+v", p)
-	}
-}
-
 func TestProblem_FiberErrors(t *testing.T) {
 	for status, want := range map[int]Code{
 		400: CodeInvalidRequest,
