@@ -15,6 +15,7 @@ import (
 	"rejoin/shared/auth"
 	"rejoin/shared/daemon"
 	"rejoin/shared/flagtype"
+	"rejoin/shared/metric"
 )
 
 // AccessConfig says who is let in. Its fields are flags of the programs that serve HTTP.
@@ -77,14 +78,9 @@ func NewAccess(cfg AccessConfig, env daemon.Env) (*Access, error) {
 			return nil, err
 		}
 	}
-	a.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "rejoin_auth_refused_total",
-		Help: "Requests that access control refused, by what was wrong: with the token, with where it stood (url, header), with the page's origin (origin), or that the token does not allow what was asked for (scope).",
-	}, []string{"reason"})
-	for _, reason := range append(auth.Reasons(), refusedURL, refusedHeader, refusedOrigin, refusedScope) {
-		a.refused.WithLabelValues(reason)
-	}
-	env.Metrics.MustRegister(a.refused)
+	a.refused = metric.CounterOf(env.Metrics, "rejoin_auth_refused_total",
+		"Requests that access control refused, by what was wrong: with the token, with where it stood (url, header), with the page's origin (origin), or that the token does not allow what was asked for (scope).",
+		"reason", append(auth.Reasons(), refusedURL, refusedHeader, refusedOrigin, refusedScope)...)
 	return a, nil
 }
 
