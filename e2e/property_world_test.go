@@ -660,7 +660,9 @@ func (w *world) publishDirectly(at place, how int) {
 	w.write(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
-		rec, err := w.own.Sessions.Register(ctx, at.session, "")
+		rec, err := w.own.Sessions.Ensure(ctx, at.session, func() (session.Record, error) {
+			return w.own.Sessions.Create(ctx, session.New(at.session, "", nil, time.Now()))
+		})
 		if err != nil && !errors.Is(err, session.ErrClosed) {
 			w.count("direct publish failed")
 			return

@@ -13,6 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -84,7 +85,7 @@ func BenchmarkPlan(b *testing.B) {
 	for i := range sessions * each {
 		at := event.Subject{Session: fmt.Sprint("session-", i%sessions), Stream: "main"}
 		if i < sessions {
-			must.Value(back.Sessions.Register(b.Context(), at.Session, ""))(b)
+			must.Value(back.Sessions.Create(b.Context(), session.New(at.Session, "", nil, time.Now())))(b)
 		}
 		l.Apply(eventlog.Entry{Subject: at, Valid: true, Sequence: l.Through + 1, Time: midday, Size: 512}, midday)
 	}

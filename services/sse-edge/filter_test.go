@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/must"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -225,8 +226,8 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
-		session := "p" + strconv.Itoa(run)
-		must.Value(f.Backend.Sessions.Register(waittest.Context(t), session, ""))(rt)
+		name := "p" + strconv.Itoa(run)
+		must.Value(f.Backend.Sessions.Create(waittest.Context(t), session.New(name, "", nil, time.Now())))(rt)
 		var sequences []uint64
 		count := rapid.IntRange(0, 60).Draw(rt, "events")
 		cleared := rapid.IntRange(-1, 2*count).Draw(rt, "cleared")
@@ -236,15 +237,15 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 			if method == "" {
 				message = fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"method":"a"}}`, n)
 			}
-			sequences = append(sequences, f.store(session, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
+			sequences = append(sequences, f.store(name, rapid.SampledFrom([]string{"x", "x", "y"}).Draw(rt, "stream"), message))
 			if n == cleared {
-				must.NoError(rt, f.Backend.Log.ClearStream(waittest.Context(t), session, f.Life(session), "x"))
+				must.NoError(rt, f.Backend.Log.ClearStream(waittest.Context(t), name, f.Life(name), "x"))
 			}
 		}
-		must.NoError(rt, f.Backend.Sessions.End(waittest.Context(t), session, "", false))
+		must.NoError(rt, f.Backend.Sessions.End(waittest.Context(t), name, "", false))
 		edge := rapid.SampledFrom(edges).Draw(rt, "edge")
-		path := edge + rapid.SampledFrom([]string{"/v1/sessions/" + session + "/events", "/v1/sessions/" + session + "/streams/x/events"}).Draw(rt, "path")
-		pagesOf(rt, t, edge+"/v1/sessions/"+session+"/events?wait=1", 1000) // until the edge has heard of the end, which comes last
+		path := edge + rapid.SampledFrom([]string{"/v1/sessions/" + name + "/events", "/v1/sessions/" + name + "/streams/x/events"}).Draw(rt, "path")
+		pagesOf(rt, t, edge+"/v1/sessions/"+name+"/events?wait=1", 1000) // until the edge has heard of the end, which comes last
 
 		query := url.Values{}
 		switch rapid.SampledFrom([]string{"start", "cursor", "unknown"}).Draw(rt, "from") {

@@ -426,7 +426,7 @@ func TestAppend_IndexShowsAnEarlierLife(t *testing.T) {
 	ended := must.Value(w.creator.Sessions.Get(t.Context(), "s"))(t)
 	must.NoError(t, eventlogtest.Forget(t.Context(), w.creator.Log, "s"))
 	must.NoError(t, w.creator.Sessions.Remove(t.Context(), ended))
-	now, err := w.creator.Sessions.Register(t.Context(), "s", "")
+	now, err := w.creator.Sessions.Create(t.Context(), session.New("s", "", nil, time.Now()))
 	if err != nil || now.Life == earlier.Life {
 		t.Fatalf("%+v, %v", now, err)
 	}

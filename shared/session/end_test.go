@@ -65,7 +65,7 @@ func TestEnd(t *testing.T) {
 			if indexed, ok := r.Session("s"); !ok || indexed.State != got.State {
 				t.Errorf("the copy is %+v", indexed)
 			}
-			if _, err := r.Register(waittest.Context(t), "s", ""); errors.Is(err, session.ErrClosed) != ended {
+			if _, err := register(waittest.Context(t), r, "s", ""); errors.Is(err, session.ErrClosed) != ended {
 				t.Errorf("registered again: %v", err)
 			}
 		})

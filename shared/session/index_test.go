@@ -44,7 +44,7 @@ func TestIndex_Lost(t *testing.T) {
 		"Get":   func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
 		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Learn(ctx, "s") },
 		"Register": func(ctx context.Context, r *session.Registry) (session.Record, error) {
-			return r.Register(ctx, "s", "mallory")
+			return register(ctx, r, "s", "mallory")
 		},
 		"Visible": func(ctx context.Context, r *session.Registry) (session.Record, error) {
 			return r.Visible(ctx, "s", ownedBy("alice"))
@@ -149,7 +149,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			if rec, ok := r.Session("s"); !ok || rec.Life != made.Life || rec.State != state {
 				t.Errorf("the copy is %+v", rec)
 			}
-			if _, err := r.Register(waittest.Context(t), "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
+			if _, err := register(waittest.Context(t), r, "s", ""); errors.Is(err, session.ErrClosed) != tt.ended {
 				t.Errorf("Register: %v", err)
 			}
 			if rec, err := r.Visible(waittest.Context(t), "s", ownedBy("mallory")); !errors.Is(err, session.ErrNotFound) {

@@ -146,3 +146,8 @@ func answered(t *testing.T, ask func(context.Context) error) {
 func ownedBy(owner string) func(session.Record) bool {
 	return func(rec session.Record) bool { return rec.Owner == owner }
 }
+
+// register returns the record of an open session, which it opens where there is none.
+func register(ctx context.Context, r *session.Registry, name, owner string) (session.Record, error) {
+	return r.Ensure(ctx, name, func() (session.Record, error) { return r.Create(ctx, session.New(name, owner, nil, time.Now())) })
+}

@@ -370,15 +370,9 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	return r.index(ctx, rec, indexed), nil
 }
 
-// Register returns the record of an open session, and opens one where there is none: a
-// session is opened on first use. Errors wrap [ErrClosed] when the session has ended, or
-// [ErrUnavailable].
-func (r *Registry) Register(ctx context.Context, name, owner string) (Record, error) {
-	return r.Ensure(ctx, name, func() (Record, error) { return r.Create(ctx, New(name, owner, nil, time.Now())) })
-}
-
-// Ensure is Register with a function that creates the session where there is none, as
-// [Registry.Create] does; its other errors are returned.
+// Ensure returns the record of an open session, and has create open one where there is none, as
+// [Registry.Create] does; other errors of create are returned. Errors wrap [ErrClosed] when the
+// session has ended, or [ErrUnavailable].
 func (r *Registry) Ensure(ctx context.Context, name string, create func() (Record, error)) (Record, error) {
 	rec, err := r.Learn(ctx, name)
 	if errors.Is(err, ErrNotFound) {

@@ -68,7 +68,7 @@ func TestCreate_NameIsTaken(t *testing.T) {
 				if _, err := r.Create(waittest.Context(t), session.New("s", "", nil, time.Now())); !errors.Is(err, session.ErrExists) {
 					t.Errorf("it is created again: %v", err)
 				}
-				_, err := r.Register(waittest.Context(t), "s", "")
+				_, err := register(waittest.Context(t), r, "s", "")
 				if ended && !errors.Is(err, session.ErrClosed) || !ended && err != nil {
 					t.Errorf("it is registered again: %v", err)
 				}
@@ -89,7 +89,7 @@ func TestRegister_Concurrent(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range lives {
 			wg.Go(func() {
-				rec, err := registries[i%3].Register(waittest.Context(t), name, "")
+				rec, err := register(waittest.Context(t), registries[i%3], name, "")
 				if err != nil {
 					t.Error(err)
 				}
@@ -265,7 +265,7 @@ func TestSession_CopyFollowsARollback(t *testing.T) {
 		must.NoError(t, os.CopyFS(older, os.DirFS(srv.Dir())))
 	})
 	answered(t, func(ctx context.Context) error {
-		_, err := r.Register(ctx, "lost", "")
+		_, err := register(ctx, r, "lost", "")
 		return err
 	})
 	answered(t, func(ctx context.Context) error { return r.End(ctx, "kept", "", false) })
@@ -306,7 +306,7 @@ func TestGet_RecordCannotBeRead(t *testing.T) {
 		if err := r.End(waittest.Context(t), name, "", false); !errors.Is(err, session.ErrNotFound) {
 			t.Error(err)
 		}
-		if rec, err := r.Register(waittest.Context(t), name, ""); err != nil || rec.Revision == 0 || rec.State != session.Open {
+		if rec, err := register(waittest.Context(t), r, name, ""); err != nil || rec.Revision == 0 || rec.State != session.Open {
 			t.Errorf("%+v, %v", rec, err)
 		}
 	}

@@ -31,6 +31,7 @@ import (
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/quota"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -1070,7 +1071,7 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 		return p.window.Attach(window.Place{Session: "s", Life: of.token}, of.found, of.opened)
 	}
 	waiting := attach()
-	rec := must.Value(f.Backend.Sessions.Register(waittest.Context(t), "s", ""))(t)
+	rec := must.Value(f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())))(t)
 	attach()
 	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
 	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
