@@ -42,8 +42,8 @@ type folder struct {
 }
 
 // openFolder makes the folder if it is missing, locks it, checks its version and
-// the free space. It changes nothing in a folder that it refuses. Errors wrap
-// [ErrFolder], [ErrInUse], [ErrVersion] or [ErrNoSpace].
+// the free space. It changes nothing in a folder that it refuses. An error is one
+// sentence for the user.
 func openFolder(path string, minFree int64) (*folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -62,8 +62,8 @@ func openFolder(path string, minFree int64) (*folder, error) {
 		return nil, refused(path, err)
 	}
 	if free < minFree {
-		return nil, &sentence{fmt.Sprintf("%s has %s of free space, and --min-free-bytes requires %s; free some space, or choose another folder with --data",
-			path, flagtype.FormatSize(free), flagtype.FormatSize(minFree)), ErrNoSpace}
+		return nil, fmt.Errorf("%s has %s of free space, and --min-free-bytes requires %s; free some space, or choose another folder with --data",
+			path, flagtype.FormatSize(free), flagtype.FormatSize(minFree))
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o640)
 	if err != nil {
@@ -80,7 +80,7 @@ func openFolder(path string, minFree int64) (*folder, error) {
 func (f *folder) take() error {
 	err := syscall.Flock(int(f.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return &sentence{f.path + " is in use by another rejoin; stop that one, or choose another folder with --data", ErrInUse}
+		return fmt.Errorf("%s is in use by another rejoin; stop that one, or choose another folder with --data", f.path)
 	}
 	if err != nil {
 		return refused(f.path, err)
@@ -156,8 +156,8 @@ func checkVersion(path string) error {
 		return refused(path, err)
 	}
 	if v := strings.TrimSpace(string(text)); v != folderVersion {
-		return &sentence{fmt.Sprintf("%s has version %.20q and this rejoin reads version %q; use the rejoin that wrote it, or choose another folder with --data",
-			path, v, folderVersion), ErrVersion}
+		return fmt.Errorf("%s has version %.20q and this rejoin reads version %q; use the rejoin that wrote it, or choose another folder with --data",
+			path, v, folderVersion)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func checkEmpty(path string) error {
 		switch e.Name() {
 		case lockFile, versionFile, versionFile + ".new", "lost+found":
 		default:
-			return &sentence{fmt.Sprintf("%s holds other files and was not made by rejoin; choose an empty folder with --data", path), ErrFolder}
+			return fmt.Errorf("%s holds other files and was not made by rejoin; choose an empty folder with --data", path)
 		}
 	}
 	return nil
@@ -218,9 +218,9 @@ func refused(path string, err error) error {
 		err = cause.Err
 	}
 	if errors.Is(err, syscall.ENOSPC) {
-		return &sentence{fmt.Sprintf("the disk that holds %s is full; free some space, or choose another folder with --data", path), ErrNoSpace}
+		return fmt.Errorf("the disk that holds %s is full; free some space, or choose another folder with --data", path)
 	}
-	return &sentence{fmt.Sprintf("cannot use %s as the data folder (%v); make it writable, or choose another with --data", path, err), ErrFolder}
+	return fmt.Errorf("cannot use %s as the data folder (%w); make it writable, or choose another with --data", path, err)
 }
 
 // freeBytes is how much this user may still write to the disk that holds path.

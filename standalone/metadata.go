@@ -16,7 +16,7 @@ import (
 
 // mendMetadata finishes what a kill interrupted before: the server replaces the two files that hold a
 // stream's metadata one after the other, and does not find a stream of which they do not belong together
-// (docs/upstream/0036). Nothing runs in the folder yet. Errors wrap [ErrFolder].
+// (docs/upstream/0036). Nothing runs in the folder yet.
 func mendMetadata(f *folder, log *slog.Logger) error {
 	metas, err := fs.Glob(os.DirFS(f.path), "jetstream/*/streams/*/"+server.JetStreamMetaFile) // the path itself is no pattern
 	if err != nil {

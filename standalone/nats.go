@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -25,6 +26,8 @@ const (
 	maxPayload = 32 << 20
 )
 
+var errServer = errors.New("the embedded NATS server failed")
+
 // natsServer is the embedded NATS server.
 type natsServer struct {
 	server *server.Server
@@ -35,7 +38,7 @@ type natsServer struct {
 // startNATS starts a server with its store in the folder, and waits until it takes
 // connections. addr is where programs outside this one reach it, empty for nowhere; guarded
 // says that it takes no client without the key in the folder. It syncs its files every
-// syncInterval, or after each write when that is 0. Errors wrap [ErrServer] or [ErrFolder].
+// syncInterval, or after each write when that is 0.
 func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
 	n := &natsServer{}
 	opts := &server.Options{
@@ -75,7 +78,7 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 	}
 	s, err := server.NewServer(opts)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrServer, err)
+		return nil, fmt.Errorf("%w: %w", errServer, err)
 	}
 	failed, fail := context.WithCancelCause(context.Background())
 	n.server, n.failed = s, failed
@@ -89,7 +92,7 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
 			n.stop()
-			return nil, fmt.Errorf("%w: it was not ready after %s", ErrServer, natsStart)
+			return nil, fmt.Errorf("%w: it was not ready after %s", errServer, natsStart)
 		}
 	}
 	if addr != "" {
@@ -172,15 +175,15 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	l.log.Error(text) //nolint:sloglint // the server's own words
 	if strings.HasSuffix(format, "will be DISABLED") || strings.Contains(format, "ritical write error") {
 		if strings.Contains(text, syscall.EMFILE.Error()) || strings.Contains(text, syscall.ENFILE.Error()) {
-			l.fail(&sentence{fmt.Sprintf("JetStream cannot open files in %s any more; raise the limit of open files (ulimit -n, LimitNOFILE), and start rejoin again", l.folder), ErrServer})
+			l.fail(fmt.Errorf("JetStream cannot open files in %s any more; raise the limit of open files (ulimit -n, LimitNOFILE), and start rejoin again", l.folder))
 			return
 		}
-		l.fail(&sentence{fmt.Sprintf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.folder), ErrNoSpace})
+		l.fail(fmt.Errorf("JetStream cannot write to %s any more; free some disk space, and start rejoin again", l.folder))
 	}
 }
 
 // Fatalf does not end the process, as the server would have it: the program stops
 // in order and says why.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.fail(&sentence{ErrServer.Error() + ": " + fmt.Sprintf(format, v...), ErrServer})
+	l.fail(fmt.Errorf("%w: %s", errServer, fmt.Sprintf(format, v...)))
 }

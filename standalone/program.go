@@ -95,8 +95,8 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	if settings.MaxBytes == 0 {
 		settings.MaxBytes = f.free / 2
 	} else if f.isNew() && settings.MaxBytes > f.room() {
-		return nil, &sentence{fmt.Sprintf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
-			flagtype.FormatSize(settings.MaxBytes), f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
+		return nil, fmt.Errorf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
+			flagtype.FormatSize(settings.MaxBytes), f.path, flagtype.FormatSize(f.free))
 	}
 	// A port that is taken is found before anything is written.
 	if err := p.checkAddrs(); err != nil {
@@ -244,9 +244,9 @@ func (p *program) checkAddrs() error {
 func explain(f *folder, err error) error {
 	switch {
 	case errors.Is(err, eventlog.ErrMismatch):
-		return &sentence{fmt.Sprintf("%s: %v; --data chooses another folder", f.path, err), ErrVersion}
+		return fmt.Errorf("%s: %w; --data chooses another folder", f.path, err)
 	case errors.Is(err, eventlog.ErrFull):
-		return &sentence{fmt.Sprintf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, flagtype.FormatSize(f.free)), ErrNoSpace}
+		return fmt.Errorf("%s has %s of free space, too little for the log; free some space, or set a smaller --max-bytes", f.path, flagtype.FormatSize(f.free))
 	default:
 		return err
 	}
