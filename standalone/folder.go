@@ -1,7 +1,6 @@
 package standalone
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/nats-io/nkeys"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
@@ -105,33 +102,6 @@ func (f *folder) writePID() error {
 	}
 	f.mine = true
 	return nil
-}
-
-// natsKey returns the public key of the NKey in the folder, which it makes when there is
-// none. The file is for its owner alone, who needs it to reach the embedded server. Errors
-// wrap [ErrFolder].
-func (f *folder) natsKey() (public string, err error) {
-	file := filepath.Join(f.path, keyFile)
-	seed, err := os.ReadFile(file)
-	var key nkeys.KeyPair
-	switch {
-	case err == nil:
-		key, err = nkeys.FromSeed(bytes.TrimSpace(seed))
-	case errors.Is(err, fs.ErrNotExist):
-		if key, err = nkeys.CreateUser(); err == nil {
-			seed, err = key.Seed()
-		}
-		if err == nil {
-			err = replaceFile(file, string(seed)+"\n", 0o600)
-		}
-	}
-	if err == nil {
-		public, err = key.PublicKey()
-	}
-	if err != nil {
-		return "", refused(file, err)
-	}
-	return public, nil
 }
 
 // close gives the folder back, and removes the process ID, which another process may have later.

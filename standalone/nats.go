@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"rejoin/deploy/credentials"
 )
 
 const (
@@ -61,17 +64,23 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 		NoSublistCache: true,
 	}
 	if addr != "" {
-		var err error
-		if opts.Host, opts.Port, err = splitAddr(addr); err != nil {
+		host, service, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err // Validate has found it
+		}
+		port, err := net.LookupPort("tcp", service) //nolint:noctx // it asks nobody
+		if err != nil {
 			return nil, err
 		}
+		opts.Host, opts.Port = host, cmp.Or(port, server.RANDOM_PORT)
 		if guarded {
-			public, err := f.natsKey()
+			key := filepath.Join(f.path, keyFile)
+			public, err := credentials.User(key)
 			if err != nil {
-				return nil, err
+				return nil, refused(f.path, err)
 			}
 			opts.Nkeys = []*server.NkeyUser{{Nkey: public}}
-			if n.key, err = nats.NkeyOptionFromSeed(filepath.Join(f.path, keyFile)); err != nil {
+			if n.key, err = nats.NkeyOptionFromSeed(key); err != nil {
 				return nil, refused(f.path, err)
 			}
 		}
@@ -124,24 +133,6 @@ func (n *natsServer) stored() int64 {
 func (n *natsServer) stop() {
 	n.server.Shutdown()
 	n.server.WaitForShutdown()
-}
-
-// splitAddr reads HOST:PORT as NATS wants it, with -1 for any free port.
-func splitAddr(addr string) (host string, port int, err error) {
-	host, text, err := net.SplitHostPort(addr)
-	if err == nil {
-		port, err = net.LookupPort("tcp", text) //nolint:noctx // it asks nobody
-	}
-	if err != nil {
-		return "", 0, fmt.Errorf("--nats-addr must be HOST:PORT, not %q: %w", addr, err)
-	}
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
-	if host == "" {
-		host = "0.0.0.0"
-	}
-	return host, port, nil
 }
 
 // serverLog is the server's logger. What it notices is of interest to few.

@@ -49,7 +49,7 @@ func Make(dir string) error {
 	var conf strings.Builder
 	conf.WriteString("# The public keys of the users in nats.conf.\n")
 	for _, user := range slices.Concat(Services, Outside) {
-		public, err := makeUser(Seed(dir, user))
+		public, err := User(Seed(dir, user))
 		if err != nil {
 			return fmt.Errorf("the key of %s: %w", user, err)
 		}
@@ -85,8 +85,9 @@ func Variable(user string) string {
 	return strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
 
-// makeUser returns the public key of the seed in a file, which it makes when there is none.
-func makeUser(file string) (public string, err error) {
+// User returns the public key of the seed in a file, which it makes when there is none. Only the owner of the
+// process may read the file.
+func User(file string) (public string, err error) {
 	seed, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return newUser(file)
