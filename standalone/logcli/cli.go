@@ -57,7 +57,10 @@ func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 		if env.Command == "show" {
 			return show(ctx, l, cli.Show, env.Stdout)
 		}
-		return set(ctx, l, cli.Set, env.Stdout, question{stdin, daemon.IsTerminal(stdin)})
+		if !daemon.IsTerminal(stdin) {
+			return set(ctx, l, cli.Set, env.Stdout, nil)
+		}
+		return set(ctx, l, cli.Set, env.Stdout, stdin)
 	})
 }
 

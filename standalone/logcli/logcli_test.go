@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,14 +165,14 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	s.publish("s", 3)
 	two := int64(2)
-	try := func(q question) (string, error) {
+	try := func(terminal io.Reader) (string, error) {
 		t.Helper()
 		var out bytes.Buffer
-		err := set(t.Context(), s.b.Log, SetFlags{MaxEventsPerStream: &two}, &out, q)
+		err := set(t.Context(), s.b.Log, SetFlags{MaxEventsPerStream: &two}, &out, terminal)
 		return out.String(), err
 	}
 	for answer, want := range map[string]error{"": errNotAsked, "\n": errNo, "n\n": errNo, "yesterday\n": errNo} {
-		if out, err := try(question{strings.NewReader(answer), true}); err != want || !strings.HasPrefix(out, "max-events-per-stream: 10000 → 2\nEvents beyond") { //nolint:errorlint // exactly this
+		if out, err := try(strings.NewReader(answer)); err != want || !strings.HasPrefix(out, "max-events-per-stream: 10000 → 2\nEvents beyond") { //nolint:errorlint // exactly this
 			t.Errorf("answered %q: %q, %v", answer, out, err)
 		}
 	}
@@ -179,7 +180,7 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 3 {
 		t.Errorf("%+v, %v", state, err)
 	}
-	if out, err := try(question{strings.NewReader("Y\n"), true}); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set"+swept) {
+	if out, err := try(strings.NewReader("Y\n")); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set"+swept) {
 		t.Errorf("answered yes: %q, %v", out, err)
 	}
 	s.trimmed(0, 3)

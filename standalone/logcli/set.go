@@ -92,7 +92,7 @@ const partitionWithin = 5 * time.Minute
 
 // set says what will change, asks if events go, and has the janitor do it: it removes them
 // with its next sweep. An error is one sentence for the user.
-func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q question) error {
+func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, terminal io.Reader) error {
 	all, err := states(ctx, l)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, q 
 	}
 	smaller := removes(from, to, all)
 	if smaller && !flags.Yes {
-		if err := q.ask(ctx, out, "Events beyond the smaller limits will be deleted permanently. Continue? [y/N] "); err != nil {
+		if err := ask(ctx, terminal, out, "Events beyond the smaller limits will be deleted permanently. Continue? [y/N] "); err != nil {
 			return err
 		}
 	}
@@ -198,9 +198,9 @@ func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	return false
 }
 
-// ask returns nil when somebody says yes.
-func (q question) ask(ctx context.Context, out io.Writer, text string) error {
-	if !q.terminal {
+// ask returns nil when somebody says yes at a terminal; nil is none.
+func ask(ctx context.Context, terminal io.Reader, out io.Writer, text string) error {
+	if terminal == nil {
 		return errNotAsked
 	}
 	if _, err := io.WriteString(out, text); err != nil {
@@ -208,7 +208,7 @@ func (q question) ask(ctx context.Context, out io.Writer, text string) error {
 	}
 	answers := make(chan string, 1)
 	go func() { // nothing ends a read from a terminal but an answer, or the process' end
-		answer, _ := bufio.NewReader(q.in).ReadString('\n') // what was read counts
+		answer, _ := bufio.NewReader(terminal).ReadString('\n') // what was read counts
 		answers <- answer
 	}()
 	answer := ""
@@ -228,10 +228,4 @@ func (q question) ask(ctx context.Context, out io.Writer, text string) error {
 		return errNo
 	}
 	return errNotAsked
-}
-
-// question is where the user's answers come from.
-type question struct {
-	in       io.Reader
-	terminal bool
 }
