@@ -96,6 +96,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 1 && args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
 	}
+	if len(args) > 0 && args[0] == completeName {
+		places, err := places()
+		if err != nil {
+			return daemon.ExitError // a shell shows no error
+		}
+		_, _ = io.WriteString(stdout, complete(places, args[1:]))
+		return daemon.ExitOK
+	}
 	name := serveName
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name, args = args[0], args[1:]

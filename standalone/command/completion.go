@@ -33,12 +33,7 @@ In zsh, after compinit, and in fish:
 func completion(args []string) daemon.App {
 	var cli completionCLI
 	return daemon.Command("rejoin completion", completionDescription, &cli, args, func(_ context.Context, env daemon.Env) error {
-		places, err := places()
-		if err != nil {
-			return err
-		}
-		script := map[string]func([]place) string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[cli.Shell]
-		_, err = io.WriteString(env.Stdout, script(places))
+		_, err := io.WriteString(env.Stdout, scripts[cli.Shell])
 		return err
 	})
 }

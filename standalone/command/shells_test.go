@@ -6,26 +6,7 @@ import (
 	"testing"
 )
 
-// bashed returns what a real bash completes the last of some words to.
-func bashed(t *testing.T, line ...string) []string {
-	t.Helper()
-	code, script, errs := runs(t, "completion", "bash")
-	if code != 0 {
-		t.Fatal(errs)
-	}
-	const call = `
-		compopt() { :; } # outside of a completion there are no options
-		COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-		$(complete -p rejoin | sed 's/.*-F \([a-z_]*\).*/\1/')
-		printf '%s\n' "${COMPREPLY[@]}"`
-	out, err := exec.CommandContext(t.Context(), "bash", append([]string{"--norc", "-uc", script + call, "bash"}, line...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return strings.Fields(string(out))
-}
-
-func TestCompletion_Bash(t *testing.T) {
+func TestComplete(t *testing.T) {
 	for line, want := range map[string]string{
 		"rejoin pu":                       "publish",
 		"rejoin s":                        "serve sessions status",
@@ -34,7 +15,10 @@ func TestCompletion_Bash(t *testing.T) {
 		"rejoin sessions cl":              "close",
 		"rejoin sessions close demo --cl": "--clear",
 		"rejoin sessions --state = c":     "closed",
-		"rejoin sessions --sort = b":      "bytes",
+		"rejoin sessions --state=c":       "--state=closed",
+		"rejoin sessions --sort b":        "bytes",
+		"rejoin --config =":               "", // files
+		"rejoin --config=":                "",
 		"rejoin --auth =":                 "none jwt",
 		"rejoin log set --max-ev":         "--max-events-per-session= --max-events-per-stream=",
 		"rejoin tail log --fr":            "--from=",
@@ -45,16 +29,42 @@ func TestCompletion_Bash(t *testing.T) {
 		"rejoin config check --":          "--config= --help --version",
 		"rejoin gaps --format = j":        "json",
 		"rejoin publish demo main m":      "",
+		"rejoin":                          "",
 	} {
-		if got := strings.Join(bashed(t, strings.Fields(line)...), " "); got != want {
-			t.Errorf("%s: %q, want %q", line, got, want)
+		code, out, errs := runs(t, append([]string{"__complete"}, strings.Fields(line)[1:]...)...)
+		var got []string
+		for line := range strings.Lines(out) {
+			text, help, ok := strings.Cut(line, "\t")
+			if got = append(got, text); !ok || help == "\n" && strings.HasPrefix(text, "--") && !strings.Contains(line, "closed") {
+				t.Errorf("%s has no help", text)
+			}
 		}
+		if text := strings.Join(got, " "); code != 0 || text != want || errs != "" {
+			t.Errorf("%s: %d %q, want %q", line, code, text, want)
+		}
+	}
+}
+
+func TestCompletion_Bash(t *testing.T) {
+	code, script, errs := runs(t, "completion", "bash")
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	const call = `
+		compopt() { :; } # outside of a completion there are no options
+		rejoin() { printf '%s\thelp\n' "$@" "two words"; }
+		COMP_WORDS=(rejoin log s rest) COMP_CWORD=2
+		$(complete -p rejoin | sed 's/.*-F \([a-z_]*\).*/\1/') rejoin
+		printf '%s,' "${COMPREPLY[@]}"`
+	out, err := exec.CommandContext(t.Context(), "bash", "--norc", "-uc", script+call, "bash").CombinedOutput()
+	if err != nil || string(out) != "__complete,log,s,two words," {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
 func TestCompletion_UnknownShell(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		if code, out, errs := runs(t, "completion", shell); code != 0 || !strings.Contains(out, "sessions") || errs != "" {
+		if code, out, errs := runs(t, "completion", shell); code != 0 || !strings.Contains(out, completeName) || errs != "" {
 			t.Errorf("%s: %d %q", shell, code, errs)
 		}
 	}
