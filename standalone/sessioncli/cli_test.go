@@ -86,8 +86,8 @@ func TestList_AllPages(t *testing.T) {
 		"GET /v1/sessions?after=Yn&limit=1000&sort=bytes": `{"sessions":[` + second + `]}`,
 	})
 	const want = `SESSION  STATE   STREAMS  EVENTS  BYTES  LAST ACTIVITY
-demo     open          2      12  34567  2026-11-21 21:00:00
-7        closed        0       0      0  2026-11-21 22:30:00
+demo     open    2        12      34567  2026-11-21 21:00:00
+7        closed  0        0       0      2026-11-21 22:30:00
 "a\x1b[2Jb"  open  1  1  1  -
 `
 	if code, out, errs := run(t, url); code != 0 || out != want || errs != "" {
@@ -112,8 +112,8 @@ func TestShow_SessionWithStreams(t *testing.T) {
 	_, url := serve(t, map[string]string{"GET /v1/sessions/demo": body, "GET /v1/sessions/a%2Fb": second})
 	const want = `demo is open: 12 events, 34567 bytes, last activity 2026-11-21 21:00:00
 STREAM  STATE   EVENTS  BYTES  LAST ACTIVITY
-main    open        12  34567  2026-11-21 21:00:00
-old     closed       0      0  -
+main    open    12      34567  2026-11-21 21:00:00
+old     closed  0       0      -
 `
 	if code, out, errs := run(t, "demo", url); code != 0 || out != want {
 		t.Errorf("%d %q\n%s", code, errs, out)

@@ -8,7 +8,11 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"rejoin/shared/daemon"
 )
@@ -30,7 +34,10 @@ type stream struct {
 // list prints all sessions, page by page: each page's columns have their own widths, so
 // that no more than a page is held.
 func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
-	t := table{head: []string{"SESSION", "STATE", "STREAMS", "EVENTS", "BYTES", "LAST ACTIVITY"}, right: numbers}
+	t := newTable(out)
+	if !f.JSON {
+		_, _ = fmt.Fprintln(t, "SESSION\tSTATE\tSTREAMS\tEVENTS\tBYTES\tLAST ACTIVITY") // Flush has the error
+	}
 	for after, first := "", true; first || after != ""; first = false {
 		p, err := a.list(ctx, f, after)
 		if err != nil {
@@ -39,7 +46,7 @@ func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
 		if f.JSON {
 			err = printLines(out, p.Sessions...)
 		} else {
-			err = printSessions(out, &t, p.Sessions)
+			err = printSessions(t, p.Sessions)
 		}
 		if err != nil {
 			return err
@@ -49,15 +56,15 @@ func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
 	return nil
 }
 
-func printSessions(out io.Writer, t *table, all []json.RawMessage) error {
+func printSessions(t *tabwriter.Writer, all []json.RawMessage) error {
 	for _, one := range all {
 		var s session
 		if err := decode(one, &s); err != nil {
 			return err
 		}
-		t.add(plain(s.Session), plain(s.State), number(s.Streams), number(s.Events), number(s.Bytes), timeText(s.active()))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", plain(s.Session), plain(s.State), s.Streams, s.Events, s.Bytes, timeText(s.active()))
 	}
-	return t.flush(out)
+	return t.Flush()
 }
 
 // active returns when something happened last.
@@ -69,21 +76,28 @@ func printDetail(d detail, out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.active())); err != nil || len(d.Streams) == 0 {
 		return err
 	}
-	t := table{head: []string{"STREAM", "STATE", "EVENTS", "BYTES", "LAST ACTIVITY"}, right: numbers}
+	t := newTable(out)
+	_, _ = fmt.Fprintln(t, "STREAM\tSTATE\tEVENTS\tBYTES\tLAST ACTIVITY")
 	for _, s := range d.Streams {
 		state := "open"
 		if s.Closed {
 			state = "closed"
 		}
-		t.add(plain(s.Stream), state, number(s.Events), number(s.Bytes), timeText(s.Newest))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", plain(s.Stream), state, s.Events, s.Bytes, timeText(s.Newest))
 	}
-	return t.flush(out)
+	return t.Flush()
 }
 
-// numbers are the columns that hold numbers.
-var numbers = []string{"STREAMS", "EVENTS", "BYTES"}
+// newTable returns what aligns the cells of the rows between two flushes; a tab ends a cell.
+func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
-func number[N int | int64](n N) string { return strconv.FormatInt(int64(n), 10) }
+// plain returns text that a terminal shows as it is: anything else is quoted.
+func plain(text string) string {
+	if text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
+}
 
 // timeText is a time in the user's zone, to the second, or a dash when there is none.
 func timeText(at time.Time) string {

@@ -235,33 +235,31 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 	if l.MaxAge > 0 {
 		age = flagtype.FormatDuration(time.Duration(l.MaxAge * float64(time.Second)))
 	}
-	facts := table{head: []string{"server", plain(a.base)}}
+	t := newTable(out)
 	for _, fact := range [][2]string{
+		{"server", plain(a.base)},
 		{"version", plain(l.Version)},
 		{"janitor", fmt.Sprintf("acts for %d partitions", l.Partitions)},
 		{"edges", g.Edges.String()},
-		{"clients", number(g.Clients)},
+		{"clients", fmt.Sprint(g.Clients)},
 		{"sessions", fmt.Sprintf("%d (%d with events, in %d streams)", s.Total, l.Retained.Sessions, l.Retained.Streams)},
-		{"events", number(l.Retained.Events)},
+		{"events", fmt.Sprint(l.Retained.Events)},
 		{"size", size},
 		{"retention", age},
 		{"entries", fmt.Sprintf("%d stored in all", l.Stored)},
 		{"gaps", fmt.Sprintf("%d within the last hour", g.Total)},
 		{"near limit", fmt.Sprintf("sessions: %d", l.Total)},
 	} {
-		facts.add(fact[0], fact[1])
+		_, _ = fmt.Fprintf(t, "%s\t%s\n", fact[0], fact[1]) // Flush has the error
 	}
-	if err := facts.flush(out); err != nil || len(l.Sessions) == 0 {
+	if err := t.Flush(); err != nil || len(l.Sessions) == 0 {
 		return err
 	}
-	t := table{head: []string{"SESSION", "LIMIT", "USED", "EVENTS", "BYTES", "STREAMS"}, right: append([]string{"USED"}, numbers...)}
+	_, _ = fmt.Fprintln(t, "\nSESSION\tLIMIT\tUSED\tEVENTS\tBYTES\tSTREAMS")
 	for _, one := range l.Sessions {
-		t.add(plain(one.Session), plain(one.Limit), fmt.Sprintf("%.0f %%", one.Share*100), number(one.Events), number(one.Bytes), number(one.OpenStreams))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%.0f %%\t%d\t%d\t%d\n", plain(one.Session), plain(one.Limit), one.Share*100, one.Events, one.Bytes, one.OpenStreams)
 	}
-	if _, err := fmt.Fprintln(out); err != nil {
-		return err
-	}
-	return t.flush(out)
+	return t.Flush()
 }
 
 func printGaps(g gaps, out io.Writer) error {
@@ -276,27 +274,29 @@ func printGaps(g gaps, out io.Writer) error {
 	if _, err := fmt.Fprintln(out, line); err != nil || len(g.Gaps) == 0 {
 		return err
 	}
-	t := table{head: []string{"TIME", "SESSION", "STREAM", "REASON", "MISSING", "REQUESTED", "ADDRESS"}}
+	t := newTable(out)
+	_, _ = fmt.Fprintln(t, "TIME\tSESSION\tSTREAM\tREASON\tMISSING\tREQUESTED\tADDRESS")
 	for _, one := range g.Gaps {
 		missing := "perhaps"
 		if one.Certain != nil && *one.Certain {
 			missing = "yes"
 		}
-		t.add(timeText(one.Time), plain(one.Session), dash(one.Stream), plain(one.Reason), missing, dash(one.Requested), dash(one.Address))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", timeText(one.Time), plain(one.Session), dash(one.Stream), plain(one.Reason), missing, dash(one.Requested), dash(one.Address))
 	}
-	return t.flush(out)
+	return t.Flush()
 }
 
 func printConnections(c connections, out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "event streams: %d; clients: %d; edges: %s\n", c.Total, c.Clients, c.Edges); err != nil || len(c.Connections) == 0 {
 		return err
 	}
-	t := table{head: []string{"SINCE", "STREAM", "PROTOCOL", "ADDRESS", "STARTED", "STATE", "EVENTS", "BEHIND", "CURSOR", "EDGE"}, right: []string{"EVENTS", "BEHIND"}}
+	t := newTable(out)
+	_, _ = fmt.Fprintln(t, "SINCE\tSTREAM\tPROTOCOL\tADDRESS\tSTARTED\tSTATE\tEVENTS\tBEHIND\tCURSOR\tEDGE")
 	for _, one := range c.Connections {
-		t.add(timeText(one.Since), dash(one.Stream), plain(one.Protocol), dash(one.Address), plain(one.Came), plain(one.State),
-			number(one.Events), number(one.Behind), dash(one.CursorID), plain(cmp.Or(one.Host, one.Edge)))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", timeText(one.Since), dash(one.Stream), plain(one.Protocol), dash(one.Address),
+			plain(one.Came), plain(one.State), one.Events, one.Behind, dash(one.CursorID), plain(cmp.Or(one.Host, one.Edge)))
 	}
-	return t.flush(out)
+	return t.Flush()
 }
 
 // dash is text, or a dash when there is none.

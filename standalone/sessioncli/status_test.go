@@ -38,7 +38,7 @@ gaps        2 within the last hour
 near limit  sessions: 1
 
 SESSION  LIMIT   USED  EVENTS  BYTES  STREAMS
-demo     events  90 %    9000  34567        2
+demo     events  90 %  9000    34567  2
 `
 	if code, out, errs := runApp(t, StatusApp, url); code != 0 || out != want || errs != "" || len(a.got) != 3 {
 		t.Errorf("%d %q %q\n%s", code, errs, a.got, out)
@@ -76,7 +76,7 @@ func TestConnections_Text(t *testing.T) {
 	})
 	const want = `event streams: 1; clients: 2; edges: 1
 SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND  CURSOR    EDGE
-2026-11-21 20:00:00  main    sse       127.0.0.1  start    live       12       4  main_a_3  h
+2026-11-21 20:00:00  main    sse       127.0.0.1  start    live   12      4       main_a_3  h
 `
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url); code != 0 || out != want || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
