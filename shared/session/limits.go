@@ -21,15 +21,9 @@ type LimitsConfig struct {
 	MaxMetadataBytes flagtype.Bytes `type:"limit" default:"16MiB" help:"Maximum total size of the metadata and members of all sessions, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
-// Half returns the limits with half of what there may be, at least one of it.
+// Half returns the limits with half of what there may be, rounded up; no limit stays none.
 func (c LimitsConfig) Half() LimitsConfig {
-	half := func(n int64) int64 {
-		if n < 2 {
-			return n
-		}
-		return n / 2
-	}
-	return LimitsConfig{half(c.MaxSessions), flagtype.Bytes(half(int64(c.MaxMetadataBytes)))}
+	return LimitsConfig{c.MaxSessions - c.MaxSessions/2, c.MaxMetadataBytes - c.MaxMetadataBytes/2}
 }
 
 // Validate returns an error that names the first flag whose value makes no sense.

@@ -121,7 +121,7 @@ func TestSessionLimits_SessionIsNotOpened(t *testing.T) {
 }
 
 func TestSessionLimits_Half(t *testing.T) {
-	for whole, half := range map[LimitsConfig]LimitsConfig{{30000, 16777217}: {15000, 8388608}, {1, 0}: {1, 0}, {-1, 2}: {-1, 1}} {
+	for whole, half := range map[LimitsConfig]LimitsConfig{{30000, 16777217}: {15000, 8388609}, {1, 0}: {1, 0}, {-1, 2}: {-1, 1}} {
 		if got := whole.Half(); got != half {
 			t.Errorf("half of %+v is %+v", whole, got)
 		}
