@@ -81,8 +81,8 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// NewApp returns an application without routes. Add middleware such as
-// [Access.HostCheck] with its Use, then routes with [Mount], then call [Serve].
+// NewApp returns an application without routes. Add what stands
+// before them with [Access.Protect], then routes with [Mount], then call [Serve].
 //
 // Every error that a handler or middleware returns, a panic included,
 // becomes a problem document; see [AsProblem]. An unknown path is 404

@@ -293,7 +293,7 @@ func TestApp_RefusedHeadBeforeItsBody(t *testing.T) {
 func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
-	app.Use((*Access)(nil).HostCheck("--edge-hosts", nil))
+	app.Use((*Access)(nil).hostCheck("--edge-hosts", nil))
 	for _, method := range []string{"GET", "POST"} {
 		Mount(app, Route{Method: method, Path: "/*", Handler: echo("taken")})
 	}
@@ -486,7 +486,7 @@ func TestHostCheck(t *testing.T) {
 					continue // any host is allowed
 				}
 				app := NewApp(Config{Service: "test"})
-				app.Use(a.HostCheck("--edge-hosts", tt.allowed))
+				app.Use(a.hostCheck("--edge-hosts", tt.allowed))
 				Mount(app, Route{Method: "GET", Path: "/", Handler: echo("ok")})
 				c := dial(t, serve(t, app))
 				c.send(t, "GET "+tt.target+" HTTP/1.1\r\nHost: "+tt.host+"\r\n\r\n")

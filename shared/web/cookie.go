@@ -105,5 +105,5 @@ func cookieName(c *fiber.Ctx) string {
 // onLoopback reports whether a request names the loopback interface as its host. That decides
 // the cookie's name and whether it is Secure, so a proxy must pass Host on.
 func onLoopback(c *fiber.Ctx) bool {
-	return slices.Contains(LoopbackHosts, daemon.Hostname(string(c.Request().Header.Host())))
+	return slices.Contains(loopbackHosts, daemon.Hostname(string(c.Request().Header.Host())))
 }

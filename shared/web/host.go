@@ -9,23 +9,23 @@ import (
 	"rejoin/shared/daemon"
 )
 
-// LoopbackHosts are the names under which a machine reaches itself: the
-// hosts that [Access.HostCheck] always allows.
-var LoopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
+// loopbackHosts are the names under which a machine reaches itself: the
+// hosts that hostCheck always allows.
+var loopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 
-// HostCheck returns a middleware that answers 403 host_not_allowed unless
-// the request's host, without its port, is one of [LoopbackHosts] or of hosts, the values of flag.
+// hostCheck returns a middleware that answers 403 host_not_allowed unless
+// the request's host, without its port, is one of loopbackHosts or of hosts, the values of flag.
 // It stands against DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
 // addresses make no difference. The answer to a client that is refused names the flag, which adds
 // names. With access control such a page gains nothing, since it has neither a token
 // nor the cookie: then nothing is checked unless hosts are given.
-func (a *Access) HostCheck(flag string, hosts []string) fiber.Handler {
+func (a *Access) hostCheck(flag string, hosts []string) fiber.Handler {
 	if a.On() && len(hosts) == 0 {
 		return func(c *fiber.Ctx) error { return c.Next() }
 	}
 	allowed := map[string]bool{}
-	for _, h := range slices.Concat(LoopbackHosts, hosts) {
+	for _, h := range slices.Concat(loopbackHosts, hosts) {
 		allowed[daemon.Hostname(h)] = true
 	}
 	return func(c *fiber.Ctx) error {

@@ -12,16 +12,16 @@ import (
 // request's URL (Fetch Metadata Request Headers, section 2.3).
 const headerFetchSite = "Sec-Fetch-Site"
 
-// originsKey is where OriginCheck keeps the further origins of a service.
+// originsKey is where originCheck keeps the further origins of a service.
 type originsKey struct{}
 
-// Protect installs what stands before all routes of a service, in this order: [Access.HostCheck] for
-// hosts, the values of flag, [Access.CORS], [Access.OriginCheck] for origins. It must be called before [Mount].
+// Protect installs what stands before all routes of a service, in this order: hostCheck for
+// hosts, the values of flag, cors, originCheck for origins. It must be called before [Mount].
 func (a *Access) Protect(app *fiber.App, flag string, hosts []string, origins ...string) {
-	app.Use(a.HostCheck(flag, hosts), a.CORS(), a.OriginCheck(origins...))
+	app.Use(a.hostCheck(flag, hosts), a.cors(), a.originCheck(origins...))
 }
 
-// OriginCheck returns a middleware that answers 403 origin_not_allowed to a request that may
+// originCheck returns a middleware that answers 403 origin_not_allowed to a request that may
 // change something and that [Access.CrossOrigin] reports: a page can have a browser send a POST
 // of plain text to any address, and needs no permission for it. origins are the service's own
 // besides the one that the request names; empty ones do not count.
@@ -30,7 +30,7 @@ func (a *Access) Protect(app *fiber.App, flag string, hosts []string, origins ..
 // of another origin cannot send one: its browser asks first, and only listed origins are
 // answered (Fetch standard, section 4.8). Other authentication schemes do not count, since a
 // browser sends a name and a password that a link holds without asking.
-func (a *Access) OriginCheck(origins ...string) fiber.Handler {
+func (a *Access) originCheck(origins ...string) fiber.Handler {
 	origins = slices.DeleteFunc(slices.Clone(origins), func(origin string) bool { return origin == "" })
 	return func(c *fiber.Ctx) error {
 		c.Locals(originsKey{}, origins)
