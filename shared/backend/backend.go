@@ -88,7 +88,7 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 	})
 }
 
-// retryEvery is how long open waits after NATS went away between two requests.
+// retryEvery is the pause between two attempts while NATS is unavailable.
 const retryEvery = 200 * time.Millisecond
 
 // awaitConnection returns when there is a connection or ctx ends. It logs each reason why there
@@ -122,9 +122,9 @@ func attempt(ctx context.Context, b *Backend, parts func(context.Context, *Backe
 	return errors.Is(context.Cause(ctx), natsconn.ErrChanged), err
 }
 
-// away reports whether an error means that NATS did not answer at all, or that its cluster
+// unavailable reports whether an error means that NATS did not answer at all, or that its cluster
 // has too few servers yet.
-func away(err error) bool {
+func unavailable(err error) bool {
 	return natsconn.Passes(err) || natsconn.Code(err) == 0 && (errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, session.ErrUnavailable))
 }
 
@@ -161,7 +161,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 		awaitConnection(ctx, nc, log)
 		var lost bool
 		lost, err = attempt(ctx, b, parts)
-		if err == nil || !lost && !away(err) || ctx.Err() != nil {
+		if err == nil || !lost && !unavailable(err) || ctx.Err() != nil {
 			break
 		}
 		if said != err.Error() {
@@ -183,7 +183,7 @@ func open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts [
 	return b, nil
 }
 
-// Close ends the following of log and registry and closes the connection.
+// Close stops following the log and the registry, and closes the connection.
 func (b *Backend) Close() {
 	if b.Sessions != nil {
 		b.Sessions.Close()

@@ -16,17 +16,17 @@ type Service interface {
 
 // Serve is the Run of a program with one service: it waits for the backend that
 // open opens, makes the service on it, and runs it until ctx ends, or until the
-// log is converted to another version, which is an error. Told to stop while it
+// log is converted to another version, which is an error. When ctx ends while it
 // waits, it returns nil. The admin port is open from the beginning, so that a
-// program that waits is not taken for one that hangs; it is ready when the
-// service is there and says so.
+// program that waits is not taken for one that hangs; the program is ready when the
+// service runs and all its checks pass.
 func Serve[S Service](ctx context.Context, cfg daemon.Config, env daemon.Env, name string,
 	open func(context.Context) (*Backend, error), start func(*Backend) (S, error),
 ) error {
 	var opened atomic.Bool
 	env.Health.Add("log", func() error {
 		if !opened.Load() {
-			return errors.New("the log is not open yet: NATS is away, or no janitor has created the log")
+			return errors.New("the log is not open yet: NATS is unavailable, or no janitor has created the log")
 		}
 		return nil
 	})

@@ -13,10 +13,10 @@ import (
 
 // After returns everything that was appended to a stream after an index, or one error:
 // nothing is yielded before all of it was read and found complete. With index -1 that is
-// the whole stream, which lacks something as soon as its first event was trimmed.
+// the whole stream, which is incomplete once its first event was trimmed.
 //
 // Errors wrap [ErrLost], [ErrAhead], [ErrForked], [ErrUnknownSession], [ErrInvalidName],
-// [session.ErrClosed], or say that NATS is away, or ctx's.
+// [session.ErrClosed], or say that NATS is unavailable, or are ctx's.
 func (s *Store) After(ctx context.Context, sessionID, streamID string, index int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		all, err := s.after(ctx, sessionID, streamID, index)
@@ -81,8 +81,8 @@ func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, er
 	return h.after(index, count)
 }
 
-// knows reports whether the store knows all of a stream's indexes. While it is not
-// known where the stream began, what was appended since has failed.
+// knows reports whether the store knows all of a stream's indexes. Until it knows where the stream ended
+// before, each of its own Appends has failed.
 func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error) {
 	release, err := st.own(ctx)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Store) read(ctx context.Context, at place, life string) (history, error
 	return newHistory(records, cleared), nil
 }
 
-// errGone is returned when what was read is gone, and has to be read again.
+// errGone is returned when the entries that were read were removed meanwhile, so that the stream has to be read again.
 var errGone = fmt.Errorf("%w: the stream has changed while it was read", eventlog.ErrUnavailable)
 
 // records reads a stream up to a sequence. newest is the sequence of its last entry.

@@ -12,15 +12,15 @@ import (
 )
 
 // Append stores an event under the stream's next index, and returns when JetStream has
-// it. The end of ctx does not end it, since a client that has gone is the one that
-// resumes. While NATS is away it tries again, under one key: the event is stored once.
+// it. The end of ctx does not end it, since the client whose connection broke is the one that
+// resumes. While NATS is unavailable it tries again, under one key: the event is stored once.
 //
-// An Append that fails has used its index up, as it has in the SDK (docs/upstream/0029). After
-// then reports a loss to each client that is not past it. When the one before has failed
-// as well and NATS is still away, Append fails at once.
+// An Append that fails has used its index, as it has in the SDK (docs/upstream/0029). After
+// then reports a loss to each client that resumes before it. When the Append before has failed
+// as well and NATS is still unavailable, Append fails at once.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], [eventlog.ErrTooLarge],
-// [eventlog.ErrFull], or say that NATS is away; with [eventlog.ErrUnknown] the event may
+// [eventlog.ErrFull], or say that NATS is unavailable; with [eventlog.ErrUnknown] the event may
 // be stored all the same.
 func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
 	if sessionID == "" {
@@ -30,9 +30,9 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 	if err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // the client that the event is for may have gone
+	ctx = context.WithoutCancel(ctx) // the client that the event is for may be disconnected
 	st := s.streams.use(at)
-	release, err := st.own(ctx) // its turn comes: the holder of the token is bounded
+	release, err := st.own(ctx) // ctx has no end, but each holder of the token has a time-out
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 }
 
 // errLostBefore says why an Append was not tried.
-var errLostBefore = errors.New("NATS is away and the event before is lost already")
+var errLostBefore = errors.New("NATS is unavailable, and the event before is lost")
 
 // store stores an event under the next index.
 func (s *Store) store(ctx context.Context, st *stream, data []byte) error {

@@ -14,7 +14,7 @@
 //	[0.w]      [1.w]                   [3.w]         After(0): error, 2 is missing
 //	                                                 After(2): 3
 //	Append 0   Append 1 ✗                            After(0): error
-//	[0.w]      [1.w.lost]   by the mender, for who does not know of the failure
+//	[0.w]      [1.w.lost]   a note by the mender, for other processes
 //
 // After reads the whole stream, and answers with everything after an index or with
 // an error, never with a part. w is the writer, a random name for each time that a

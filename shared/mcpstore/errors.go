@@ -14,13 +14,12 @@ import (
 )
 
 var (
-	// ErrLost is returned by After when something after the index was dropped, or may
-	// have been: it was trimmed, cleared or lost with a roll-back, or could not be
-	// stored. It wraps [mcp.ErrEventsPurged].
-	ErrLost = fmt.Errorf("events behind the index are gone: %w", mcp.ErrEventsPurged)
+	// ErrLost is returned by After when events after the index were, or may have been,
+	// trimmed, cleared or lost with a roll-back, or could not be stored. It wraps [mcp.ErrEventsPurged].
+	ErrLost = fmt.Errorf("events after the index are lost: %w", mcp.ErrEventsPurged)
 
-	// ErrAhead is returned by After when the log ends before the index: it was made
-	// again, has lost its end, or never had the event. It wraps [mcp.ErrEventsPurged].
+	// ErrAhead is returned by After when the log ends before the index: the log was made
+	// again, has lost its newest entries, or never had the event. It wraps [mcp.ErrEventsPurged].
 	ErrAhead = fmt.Errorf("the log ends before the index: %w", mcp.ErrEventsPurged)
 
 	// ErrForked is returned by After when two replicas have written to the stream at

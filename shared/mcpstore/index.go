@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// index is what the log keeps of an event's place in the SDK's count.
+// index is the number of an event in the SDK's count, as the log has it.
 type index struct {
 	n int
 	// writer is who counted.

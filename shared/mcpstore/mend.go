@@ -11,22 +11,22 @@ import (
 	"rejoin/shared/session"
 )
 
-// breaks has the mender write down that a stream's newest Append has failed.
+// breaks has the mender note in the log that a stream's newest Append has failed.
 func (s *Store) breaks(st *stream) {
 	s.mu.Lock()
 	s.broken[st] = struct{}{}
 	s.mu.Unlock()
 	select {
 	case s.poked <- struct{}{}:
-	default: // it will look anyway
+	default: // the mender has not taken the token before yet
 	}
 }
 
-// mendEvery is the pause between two attempts to write down what has failed.
+// mendEvery is the pause between two attempts to store notes.
 const mendEvery = time.Second
 
-// mend writes down, until ctx ends, which Appends have failed when none has followed:
-// a store in another process would take the stream to be whole.
+// mend stores a note for each failed Append that is its stream's last, until ctx ends: a store in another
+// process would take the stream for complete.
 func (s *Store) mend(ctx context.Context) {
 	for {
 		select {
@@ -42,7 +42,7 @@ func (s *Store) mend(ctx context.Context) {
 	}
 }
 
-// mendAll reports whether something is left to be done.
+// mendAll reports whether a note is still to be stored.
 func (s *Store) mendAll(ctx context.Context) (left bool) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.broken))
@@ -62,7 +62,7 @@ func (s *Store) mendOne(ctx context.Context, st *stream) error {
 		return err
 	}
 	defer release()
-	if st.lost { // or another event has been stored after it, which shows as much
+	if st.lost { // else an event was stored after it, and the missing index shows the failure
 		rec, err := s.backend.Sessions.Learn(ctx, st.at.session)
 		if err == nil && rec.State == session.Open {
 			err = s.load(ctx, st, rec.Life)

@@ -24,7 +24,7 @@ type Config struct {
 	Owner string
 
 	// Timeout bounds each call; an Append's begins when those before it on its stream
-	// have ended. Append and After try again until then while NATS is away, and a stream's
+	// have ended. Append and After try again until then while NATS is unavailable, and a stream's
 	// messages wait for it meanwhile. A NATS server that restarts needs a few seconds.
 	// Default: 10 s.
 	Timeout time.Duration
@@ -46,7 +46,7 @@ type Config struct {
 //	New ──starts──▶ mend: one goroutine, writes down which Appends have failed;
 //	                ends in Close
 //
-// One process at a time writes a stream. Who opens it later takes it over; when the
+// One process at a time writes a stream. A process that opens it later takes it over; when the
 // earlier one continues all the same, After fails from then on with [ErrForked].
 //
 // What the log retains, for how long and how much of it, is the log's own setting. A
@@ -58,7 +58,7 @@ type Store struct {
 	streams *streams
 
 	mu     sync.Mutex
-	broken map[*stream]struct{} // those with an Append that the log does not know has failed
+	broken map[*stream]struct{} // those with a failed Append of which the log has no note
 
 	poked chan struct{} // holds a token when there is something to mend
 	stop  context.CancelFunc
@@ -91,10 +91,10 @@ func (s *Store) Close() {
 // Open registers the session on first use and finds out where the stream ended before.
 // A request's stream of which the log holds nothing is a new one, since the SDK names it
 // at random. When the standalone stream of a session may have had events and none are
-// left, it continues at an index that no client has, so that they are told as lost. Without
+// left, it continues at an index that no client has, so that After reports them as lost. Without
 // a session ID, as in a stateless server, the store keeps nothing.
 //
-// Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is away.
+// Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is unavailable.
 func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	if sessionID == "" {
 		return nil
@@ -116,8 +116,8 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	})
 }
 
-// open finds out where a stream ended before in a life of its session. One that has a name
-// of the SDK's or belongs to a new session is new when the log holds nothing of it.
+// open finds out where a stream ended before in a life of its session. With mayBeNew, since the SDK has named
+// it or the session is new, a stream of which the log holds nothing is new.
 func (s *Store) open(ctx context.Context, at place, life string, mayBeNew bool) error {
 	st := s.streams.use(at)
 	release, err := st.own(ctx)
@@ -156,7 +156,7 @@ const closeWithin = 2 * time.Second
 // SessionClosed ends the session in the log: it takes no more events, its streams
 // end, and After returns nothing of it from now on. The janitor removes its events after a
 // grace (--closed-grace). Ending a session that is not known, or again, does nothing. Errors
-// say that NATS is away; the janitor then ends the session when it has been idle.
+// say that NATS is unavailable; the janitor then ends the session when it has been idle.
 func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	if sessionID == "" {
 		return nil
