@@ -15,9 +15,9 @@ import (
 // Services have a user each in nats/nats.conf.
 var Services = []string{"ingest", "sse-edge", "janitor", "bridge"}
 
-// Outside are the users for who is no service of Rejoin: `publisher` asks ingest, `direct`
-// publishes straight to the log, `operator` is for "rejoin log". Their keys are not used
-// until somebody takes them away.
+// Outside are the users that are no services of Rejoin: `publisher` asks ingest, `direct`
+// publishes straight to the log, `operator` is for "rejoin log". Their keys are of no use
+// until somebody copies them from the folder.
 var Outside = []string{"publisher", "direct", "operator"}
 
 // Guarded are the services with access control.

@@ -8,7 +8,7 @@ import (
 // Grants are what a token allows. The zero value allows nothing. A value is not
 // changed after it was made, and then safe for concurrent use.
 type Grants struct {
-	// Subject is who asks: the owner of the sessions that they create. It is never
+	// Subject is the token's subject, which owns the sessions that it creates. It is never
 	// empty in the grants of a token.
 	Subject string
 

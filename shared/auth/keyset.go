@@ -24,8 +24,8 @@ const (
 	// taken out of it may still be good.
 	keySetAge = 5 * time.Minute
 
-	// keySetPause is the least time between two fetches, however many tokens name keys
-	// that is unknown: the time that a new key may be unknown.
+	// keySetPause is the least time between two fetches, however many tokens name unknown
+	// keys. A new key may be unknown for as long.
 	keySetPause = 10 * time.Second
 
 	// keySetTimeout bounds a fetch.
@@ -36,11 +36,11 @@ const (
 )
 
 // keySet is a JWK Set (RFC 7517, section 5) behind a URL. It is fetched when a token
-// needs it: when it is too old, or does not have a token's key. The caller that finds it so
-// fetches it, and those who cannot do without it wait. While it cannot be fetched, the
-// keys that are known stay good, however old: who signs tokens may be away without
-// everybody being locked out. A set without a usable key is no such case: it revokes all
-// keys. A keySet is safe for concurrent use and has no goroutine.
+// needs it: when it is too old, or does not have a token's key. The first caller for which that holds
+// fetches it; others wait if they have no key without it. While it cannot be fetched, the
+// keys that are known stay good, however old, so that an outage of the issuer locks nobody
+// out. A set that was fetched and has no usable key revokes all keys. A keySet is safe for
+// concurrent use and has no goroutine.
 type keySet struct {
 	url    string
 	client *http.Client

@@ -8,8 +8,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Token is what a token with a shared secret is made of. Who issues tokens in
-// production is another program, with a key of its own.
+// Token is what a token with a shared secret is made of. In production another program issues
+// tokens, with a key of its own.
 type Token struct {
 	Subject  string // required
 	Audience string // required

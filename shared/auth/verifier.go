@@ -45,8 +45,8 @@ type Verifier struct {
 
 // NewVerifier makes a verifier of what cfg says, which must be valid and have access
 // control on. It reads files, but fetches no key set yet: one that cannot be reached at
-// the moment keeps no program from starting. log hears of key sets that cannot be
-// fetched. Errors are one sentence for the user.
+// the moment keeps no program from starting. Key sets that cannot be fetched are
+// logged. Errors are one sentence for the user.
 func NewVerifier(cfg Config, log *slog.Logger) (*Verifier, error) {
 	return newVerifier(cfg, log, time.Now)
 }

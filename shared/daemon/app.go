@@ -168,9 +168,9 @@ func (a App) Main() int {
 	return a.fail(ExitError, err)
 }
 
-// refusalCode returns the exit code for settings that a check refuses: [ExitUsage] has systemd
-// start the program no more, and a file that cannot be used now may be written or mounted later. Any other
-// problem stays whatever the file holds.
+// refusalCode returns the exit code for settings that a check refuses. After [ExitUsage] systemd does not
+// start the program again. So it is [ExitError] when nothing is wrong but a file, which may be written or
+// mounted later.
 func refusalCode(err error) int {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		code := ExitError
@@ -276,8 +276,8 @@ func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// refuseZero returns a mapper for the flags of a type. To the services 0 is their default in one place and no
-// limit in another, so it can be given for none of them.
+// refuseZero returns a mapper for flags that do not take 0: in the services' configurations it is the default
+// of some fields and no limit for others.
 func refuseZero(want string) kong.Mapper {
 	return kong.MapperFunc(func(ctx *kong.DecodeContext, target reflect.Value) error {
 		if err := decodeNumber(ctx, target); err != nil {

@@ -145,7 +145,7 @@ func IsTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// hideServiceFlags leaves out of the help what only programs that go on running need, and
+// hideServiceFlags leaves out of the help what only services need, and
 // removes --config, whose file is theirs.
 func hideServiceFlags(k *kong.Kong) error {
 	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })

@@ -29,7 +29,7 @@ const flushTimeout = 3 * time.Second
 // OTEL_SDK_DISABLED is true or the exporter none. The other variables are those of
 // OpenTelemetry's SDK: for the sampler, the batches, the exporter, and the resource.
 //
-// Trouble with traces is none of the program's: it goes to log. Only this package links the
+// Trouble with traces is logged and ends nothing. Only this package links the
 // exporters: package tracing, which other programs import with package mcpstore, needs
 // OpenTelemetry's API alone.
 func openTraces(program string, log *slog.Logger) (traces *tracing.Traces, closeTraces func()) {
@@ -93,7 +93,7 @@ func newExporter() (sdk.SpanExporter, error) {
 	}
 }
 
-// outlet tells the log once when spans cannot be exported, and once when they can again.
+// outlet logs once when spans cannot be exported, and once when they can again.
 type outlet struct {
 	sdk.SpanExporter
 	log    *slog.Logger

@@ -1,6 +1,6 @@
-// Package natsconn ends what is asked of NATS with the connection: a request that was under
-// way when the connection was lost is never answered, and would be waited for until its time-out, long
-// after the connection has come back.
+// Package natsconn ends requests to NATS with the connection: a request that was under
+// way when the connection was lost is never answered, and its caller would wait until the time-out, long
+// after the client has reconnected.
 package natsconn
 
 import (
@@ -101,8 +101,8 @@ func Code(err error) jetstream.ErrorCode {
 	return 0
 }
 
-// Passes reports whether an error is JetStream's word that a cluster cannot do now what it
-// can when a leader was elected or a server has come back: no leader (10008, 10009), too
+// Passes reports whether an error of JetStream passes once a leader was elected or a server is up
+// again: no leader (10008, 10009), too
 // few servers for a stream's replicas (10005), a stream or consumer that is offline
 // (10118, 10119); or that there is no JetStream, in all or for the account (10076, 10039), which may be switched on.
 func Passes(err error) bool {

@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Pool is an amount that clients take parts of and give back. What one client holds is bounded
-// once it gets tight: while more than three quarters are taken, who would hold more than a
-// quarter gets nothing more. A nil Pool bounds nothing. It is safe for concurrent use.
+// Pool is an amount that clients take parts of and give back. While more than three quarters are
+// taken, a client that would hold more than a quarter, its share, gets nothing more. A nil Pool bounds
+// nothing. It is safe for concurrent use.
 type Pool struct {
 	capacity int64
 	each     int64 // what one client may hold at most; 0: its share
@@ -19,7 +19,7 @@ type Pool struct {
 	used    int64
 	held    map[string]int64         // by client
 	waiting map[string]*list.Element // by client, in turns
-	turns   list.List                // of *queue: the first waiter of none of them can take now
+	turns   list.List                // of *queue, none of whose first waiters can take now
 }
 
 // queue are the waiters of a client.

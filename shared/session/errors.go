@@ -16,15 +16,15 @@ var (
 	// ErrClosed is returned when a session or stream has ended.
 	ErrClosed = eventlog.ErrClosed
 
-	// ErrConflict is returned when somebody else changed a record in between.
+	// ErrConflict is returned when another process has changed a record since it was read.
 	ErrConflict = errors.New("the record was changed by somebody else")
 
 	// ErrRetention is returned when a session's metadata asks for limits in a way that
 	// cannot be read.
 	ErrRetention = errors.New("retention in the metadata is not valid")
 
-	// ErrMessages is returned when a session's metadata says something else of its messages than
-	// what they may be.
+	// ErrMessages is returned when the member messages of a session's metadata is neither any nor
+	// jsonrpc.
 	ErrMessages = errors.New("messages in the metadata is not valid")
 
 	// ErrUnavailable is returned when the registry cannot be reached.

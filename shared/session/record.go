@@ -34,7 +34,7 @@ type Record struct {
 	Created time.Time `json:"created"`
 	// Ended is when the session was sealed; zero while it is open.
 	Ended time.Time `json:"ended,omitzero"`
-	// Owner is whose session it is; fixed at creation.
+	// Owner is the subject that the session belongs to; fixed at creation.
 	Owner string `json:"owner,omitempty"`
 	// Members are the subjects, or patterns of subjects, that may use the session besides
 	// Owner. It is not changed after it was made: copies share it.

@@ -141,7 +141,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 	}
 }
 
-// Close ends the following of the bucket. It does not close the connection.
+// Close stops following the bucket. It does not close the connection.
 func (r *Registry) Close() {
 	r.stop()
 	r.followed.Wait()

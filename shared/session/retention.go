@@ -12,8 +12,8 @@ import (
 //
 //	{"retention": {"maxEvents": 500, "maxBytes": 1048576, "maxStreams": 20, "idleAfter": 3600, "keepClosed": 3600}}
 //
-// idleAfter and keepClosed are in seconds. -1 is no limit, except for keepClosed; what is not said
-// is 0 here. How much of it holds is up to [Within].
+// idleAfter and keepClosed are in seconds. -1 is no limit, except for keepClosed; a member that is absent
+// is 0 here. [Within] applies the operator's limits.
 type Retention struct {
 	MaxEvents, MaxBytes, MaxStreams int64
 	// IdleAfter is in whole seconds.
@@ -25,7 +25,7 @@ type Retention struct {
 // longest bounds idleAfter and keepClosed: a hundred years.
 const longest = 100 * 365 * 24 * 3600
 
-// ParseRetention reads it from a session's metadata, an object or nothing. The error
+// ParseRetention reads the member retention of a session's metadata, an object or nothing. The error
 // wraps [ErrRetention]. The members that can be read are returned with it: a later version, which
 // has accepted the metadata, may know more of them.
 func ParseRetention(metadata json.RawMessage) (Retention, error) {
@@ -119,7 +119,7 @@ func (o StreamsOverride) Validate() error {
 	return nil
 }
 
-// Limit returns how many open streams a session may have, where all may have so many.
+// Limit returns how many open streams a session may have; all is the log's limit.
 func (o StreamsOverride) Limit(asked Retention, all int64) int64 {
 	return Within(asked.MaxStreams, all, o.MaxStreamsOverride)
 }

@@ -32,8 +32,8 @@ func (r Record) Holder() Holder {
 	return Holder{Client: r.Client}
 }
 
-// Usage returns what all sessions of the copy take, and those of one holder. It takes no
-// longer the more there are.
+// Usage returns what all sessions of the copy take, and those of one holder. It takes as long for
+// many sessions as for few.
 func (r *Registry) Usage(of Holder) (all, own Usage) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/metric"
 )
 
-// AccessConfig says who is let in. Its fields are flags of the programs that serve HTTP.
+// AccessConfig configures access control and CORS. Its fields are flags of the programs that serve HTTP.
 type AccessConfig struct {
 	auth.Config
 
@@ -84,7 +84,7 @@ func NewAccess(cfg AccessConfig, env daemon.Env) (*Access, error) {
 	return a, nil
 }
 
-// Check returns the error of [NewAccess], but for a file that cannot be read twice.
+// Check returns the error of [NewAccess]. It leaves out files that can be read only once.
 func (cfg AccessConfig) Check() error {
 	if !flagtype.ReadTwice(cfg.SecretFile) || !flagtype.ReadTwice(cfg.KeyFile) {
 		return cfg.Validate()
@@ -111,9 +111,9 @@ type grantsKey struct{}
 // everybody has the grants of all requests without access control.
 var everybody = auth.Everything()
 
-// Guard returns a handler that calls h for requests with a valid token, and has
-// [Access.Grants] tell what it grants. Others are answered as [Access.Authenticate] says.
-// Without access control it returns h.
+// Guard returns a handler that calls h for requests with a valid token, whose grants [Access.Grants]
+// then returns. Others are answered with the error of [Access.Authenticate]. Without access control it
+// returns h.
 //
 // Each route carries its own guard, so a route that is mounted on another service's address
 // is guarded there too; the handler of a route whose guard was forgotten has no grants.
@@ -129,8 +129,8 @@ func (a *Access) Guard(h fiber.Handler) fiber.Handler {
 	}
 }
 
-// GuardFor is [Access.Guard] for requests whose token allows what they ask for, as allows
-// says; others are answered as [Access.Insufficient] says.
+// GuardFor is [Access.Guard] for requests that allows accepts; others are answered with
+// [Access.Insufficient].
 func (a *Access) GuardFor(allows func(*fiber.Ctx, auth.Grants) bool, h fiber.Handler) fiber.Handler {
 	if !a.On() {
 		return h
@@ -206,7 +206,7 @@ func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
 	case errors.Is(err, auth.ErrUnavailable):
 		problem = Wrap(err, CodeUnavailable, "Tokens cannot be checked at the moment.")
 	case errors.Is(err, auth.ErrMissing):
-		challenge(c, "") // RFC 6750, section 3.1: no error where there was nothing to be wrong
+		challenge(c, "") // RFC 6750, section 3.1: no error code without a token
 	default:
 		challenge(c, "invalid_token")
 	}
@@ -234,8 +234,8 @@ func (a *Access) refuse(reason string, err error) error {
 	return err
 }
 
-// credentials returns the request's token, and whether a cookie held it. An Authorization
-// header counts alone, even when it holds no token. No token is empty.
+// credentials returns the request's token, empty for none, and whether a cookie held it. Beside an
+// Authorization header the cookie does not count, even when the header holds no token.
 func credentials(c *fiber.Ctx) (token string, ofCookie bool, err error) {
 	switch headers := c.Request().Header.PeekAll(fiber.HeaderAuthorization); len(headers) {
 	case 0:

@@ -42,7 +42,7 @@ type Config struct {
 	// their clients. Default: nothing is logged.
 	Log *slog.Logger
 
-	// Refusals does that, and is closed when the application stops. Default: one of its own.
+	// Refusals writes these lines; the application closes it when it stops. Default: one of its own.
 	Refusals *Refusals
 
 	// Metrics takes the request metrics. Default: none are kept.
@@ -138,8 +138,8 @@ func NewApp(cfg Config) *fiber.App {
 }
 
 // frame is around everything else: it measures, recovers from panics, answers errors,
-// so that the measured status is the one sent, and sees to it that no rest of a body is
-// taken for the next request.
+// so that the measured status is the one sent, and keeps the rest of a body from being
+// read as the next request.
 func frame(m *metrics, cfg Config) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		start := time.Now()

@@ -40,16 +40,16 @@ type Body struct {
 	held   *quota.Part   // what it takes of memory; nil for nothing
 }
 
-// BodyLimit is the MaxBodyBytes of the services' applications: a message, or an array
-// of messages, of 4 MiB unless a message may be larger.
+// BodyLimit returns the MaxBodyBytes of a service that takes messages of up to maxMessage bytes: 4 MiB, which
+// an array of messages may have, unless one message may be larger.
 func BodyLimit(maxMessage int) int { return max(maxMessage, 4<<20) }
 
-// headerRefused marks a request whose body is announced to be too large. A client that
-// sends it has its request refused.
+// headerRefused marks a request whose body is announced to be too large. A request of a client that
+// sends it itself is refused.
 const headerRefused = "Rejoin-Body-Refused"
 
-// refuseLength has a body that is announced to be too large not waited for: fasthttp
-// would wait for the beginning of it (docs/upstream/0021).
+// refuseLength marks a request whose body is announced to be too large, and takes the body from it: fasthttp
+// would wait for the beginning of the body (docs/upstream/0021).
 func refuseLength(h *fasthttp.RequestHeader, limit int) {
 	if h.ContentLength() > limit && !bytes.Contains(h.ContentType(), []byte("jsonl")) && !bytes.Contains(h.ContentType(), []byte("ndjson")) {
 		h.SetContentLength(0)
@@ -94,8 +94,9 @@ func newBody(c *fiber.Ctx, cfg Config) *Body {
 	return b
 }
 
-// Part gives the next part of a body, such as a line, the time-out of a body to arrive, less a sixteenth: so a body may go on without end, and a client that trickles is cut off
-// all the same. Without it, all of the body has to arrive within that time.
+// Part gives the next part of a body, such as a line, the time-out of a whole body, less a sixteenth at most. So
+// a body may have no end, and a client that trickles is cut off all the same. Without Part, all of the body has to
+// arrive within the time-out.
 func (b *Body) Part() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,8 +139,8 @@ func (a *lateAnswer) Close() error {
 	return err
 }
 
-// close has the connection closed after the response. fasthttp would do so at once
-// if it knew that it is to be closed, so it must not know: "close" is all that it reads.
+// close has linger close the connection after the response. fasthttp would close it at once for a header
+// with "close"; it does not recognize "Close".
 func (b *Body) close() {
 	b.ctx.Response.Header.Set(fiber.HeaderConnection, "Close")
 	b.ctx.Hijack(linger)

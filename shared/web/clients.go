@@ -41,8 +41,8 @@ func (cfg ClientsConfig) Validate() error {
 	return err
 }
 
-// Clients tells clients apart, and how long they may take. A nil Clients trusts no proxy,
-// and has the defaults. It is safe for concurrent use.
+// Clients tells clients apart by their addresses, and has the time-outs of their requests. A nil Clients trusts
+// no proxy, and has the defaults. It is safe for concurrent use.
 type Clients struct {
 	cfg     ClientsConfig
 	proxies []netip.Prefix
@@ -102,7 +102,7 @@ func (cl *Clients) bodyTimeout() time.Duration { return cmp.Or(cl.cfg.BodyTimeou
 // Address returns the address of a request's client: the peer's, or, when that is a
 // trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at
 // its end. Where the header holds something that is no address, the last one after it
-// counts. The address is never in IPv6 what it is in IPv4, and has no zone.
+// counts. An IPv4 address in IPv6 is returned as IPv4, and none has a zone.
 func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
 	peer := peerOf(c.Context().RemoteAddr())
 	if cl == nil || len(cl.proxies) == 0 {
@@ -131,8 +131,8 @@ func (cl *Clients) address(peer netip.Addr, forwarded [][]byte) netip.Addr {
 	return client
 }
 
-// Peer returns what stands for the client where connections are counted, before there is a request: the
-// peer's address as [Counted]; empty for a trusted proxy, which has those of many clients.
+// Peer returns the name under which a connection counts before there is a request: the
+// peer's address as [Counted]; empty for a trusted proxy, whose connections are of many clients.
 func (cl *Clients) Peer(addr net.Addr) string {
 	peer := peerOf(addr)
 	if !peer.IsValid() || cl != nil && cl.trusts(peer) {
@@ -165,9 +165,8 @@ func parseForwarded(text string) (netip.Addr, bool) {
 	return plain(addr), ok && closed && err == nil && addr.Is6()
 }
 
-// Client returns what a request counts as where its client may have a share of what there is:
-// the subject of its token once [Access.Authenticate] has accepted it, or else what its address counts
-// as.
+// Client returns the name under which a request counts in its client's share: the subject of its token once
+// [Access.Authenticate] has accepted it, or else its address as [Counted].
 func (cl *Clients) Client(c *fiber.Ctx) string {
 	if grants, ok := c.Locals(grantsKey{}).(auth.Grants); ok {
 		return "subject " + grants.Subject
@@ -198,8 +197,8 @@ func peerOf(addr net.Addr) netip.Addr {
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Counted returns what stands for an address where clients are counted: the /64
-// network of an IPv6 address, since who has one has all of it.
+// Counted returns the address under which a client is counted: of an IPv6 address its /64
+// network, of which a client has all addresses.
 func Counted(addr netip.Addr) netip.Addr {
 	if !addr.Is6() {
 		return addr

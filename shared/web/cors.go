@@ -17,8 +17,8 @@ const (
 
 // cors returns a middleware that lets pages of the listed origins read the answers, with
 // credentials, and answers their preflights, which have no token (Fetch standard, section
-// 3.3). To pages of other origins nothing is said, so that their browsers keep the answers
-// from them. Without a list it does nothing.
+// 3.3). Answers to pages of other origins have no CORS headers, so that their browsers keep the
+// answers from them. Without a list it does nothing.
 func (a *Access) cors() fiber.Handler {
 	if a == nil || len(a.origins) == 0 {
 		return func(c *fiber.Ctx) error { return c.Next() }

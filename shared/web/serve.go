@@ -24,9 +24,9 @@ const arrival = time.Second
 // When grace is over it cuts off what is left and returns an error that
 // wraps [ErrStopTimeout].
 //
-// Handlers are not told that ctx has ended: what may wait for long, such as
-// a long poll, must find out by itself. A hijacked connection is no longer
-// Serve's, and who hijacked it must close it. Serve closes ln; it must be
+// Handlers do not learn from Serve that ctx has ended: one that may wait for long, such as
+// a long poll, must watch for it. A hijacked connection is no longer
+// Serve's, and its hijacker must close it. Serve closes ln; it must be
 // called only once for each app.
 func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Duration) error {
 	open := connections{all: map[net.Conn]struct{}{}}
@@ -96,8 +96,8 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 // takers are what [TakeOver] gives connections to, by connection, until it has.
 var takers sync.Map
 
-// TakeOver gives a request's connection to take after the handler, without a response. It does so in
-// any case: the connection may be closed already, of which fasthttp tells no hijacker (docs/upstream/0035).
+// TakeOver gives a request's connection to take after the handler, without a response. It calls take even
+// when the connection is closed already: then fasthttp calls no hijacker (docs/upstream/0035).
 func TakeOver(c *fiber.Ctx, take func(net.Conn)) {
 	ctx := c.Context()
 	takers.Store(ctx.Conn(), take)

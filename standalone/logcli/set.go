@@ -223,7 +223,7 @@ func ask(ctx context.Context, terminal io.Reader, out io.Writer, text string) er
 	if strings.HasSuffix(answer, "\n") {
 		return errNo
 	}
-	_, _ = fmt.Fprintln(out) // the cursor stands behind the question
+	_, _ = fmt.Fprintln(out) // the cursor is still in the line of the question
 	if ctx.Err() != nil {
 		return errNo
 	}

@@ -86,8 +86,8 @@ type Stream string
 // Validate returns an error when there is no such name.
 func (s Stream) Validate() error { return event.CheckStream(string(s)) }
 
-// Token returns what asks for a token, or nil when none is needed. The error says that
-// there is none now.
+// Token returns a function that reads the token, or nil without a file. It also reads the token once:
+// an error says that there is none.
 func (f Flags) Token() (client.TokenFunc, error) {
 	if f.TokenFile == "" {
 		return nil, nil

@@ -108,7 +108,7 @@ func ConnectionsApp(args []string) daemon.App {
 	})
 }
 
-// ask calls do with who asks the Rejoin of the flags.
+// ask calls do with an api of the Rejoin that the flags name.
 func ask(f remote.Flags, do func(a *api) error) error {
 	a, done, err := newAPI(f, os.Stderr)
 	if err != nil {

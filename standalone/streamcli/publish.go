@@ -121,7 +121,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	return err
 }
 
-// oneLine returns messages without line breaks. What is not JSON is said when it is published.
+// oneLine returns messages without line breaks. Publishing reports those that are not JSON.
 func oneLine(messages []string) []string {
 	lines := make([]string, len(messages))
 	for i, message := range messages {

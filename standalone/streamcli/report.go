@@ -38,14 +38,14 @@ func newReport(status io.Writer, url string) *report {
 	return r
 }
 
-// asked takes that the server is asked. It reports one that says nothing for a second after the first
-// time; stop ends that.
+// asked is called when a request is sent. A server that does not answer the first one within a second is
+// reported, unless stop is called before.
 func (r *report) asked() { r.first.Do(func() { r.timer.Reset(silence) }) }
 
 func (r *report) stop() { r.timer.Stop() }
 
-// failed takes why an attempt failed: without a response, or refused. Only the first one since the last
-// answer is printed.
+// failed is called with the reason when an attempt fails: there was no response, or a refusal. Only the first
+// one since the last answer is printed.
 func (r *report) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *report) failed(err error) {
 	r.down = true
 }
 
-// answers takes that the server answers.
+// answers is called when the server answers.
 func (r *report) answers() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func red(stream io.Writer, text string) string {
 	return text
 }
 
-// plain leaves out of an error what the user has asked for.
+// plain returns an error without the URL and the address, which the line names.
 func plain(err error) error {
 	if asked, ok := errors.AsType[*url.Error](err); ok {
 		err = asked.Err

@@ -1,6 +1,6 @@
 // Package tokencli is the commands "rejoin token", which makes a token for development, where the
 // secret is at hand, and "rejoin token check", which says what a server would do with a token. In
-// production, who knows the users makes the tokens.
+// production, a program that knows the users makes the tokens.
 package tokencli
 
 import (
