@@ -71,6 +71,9 @@ func (l *lane) has(session string) bool {
 // sequence, and up to where. Of what was stored before a time, those of others are left out; see changedBelow.
 func (l *lane) changedSince(ctx context.Context, after uint64, before time.Time) (_ []window.SessionView, through uint64, _ error) {
 	all, start, through := l.part.window.ChangedSince(after, l.group.matches)
+	all = slices.DeleteFunc(all, func(m window.SessionView) bool { // changedBelow judges those that began since
+		return m.Life == "" && l.group.cfg.Others != nil && l.group.cfg.Others(m.Session)
+	})
 	if after+1 < start {
 		below, err := l.changedBelow(ctx, after, start-1, before, all)
 		if err != nil {

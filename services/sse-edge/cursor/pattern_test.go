@@ -596,6 +596,29 @@ func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
 	}
 }
 
+// A session that was open at the position, ended in the window, and whose opening lies below it, is followed to its
+// end, unless it is another owner's.
+func TestPattern_EndsLongAfterItBegan(t *testing.T) {
+	f, ps := withSessions(t, "x", "o.1")
+	g := openAfter(t, f, ps, "", nil, "o.*")
+	readAll(t, g)
+	id := g.ID()
+	missed := f.PublishTo("o.1", "a", 1)
+	evict(t, f)
+	f.End("o.1")
+	later, p := withoutTails(t, f, f.PublishTo("x", "a", 1))
+	look := p.looks.look
+	p.looks.look = func(ctx context.Context) (eventlog.State, error) {
+		state, err := look(ctx)
+		state.Time = state.Time.Add(2 * registryWithin) // so openings count as old
+		return state, err
+	}
+	for others, want := range map[bool]string{false: fmt.Sprintf("o.1:%d o.1:closed", missed), true: "gap:o.*:unknown"} {
+		change := func(c *GroupConfig) { c.Others = func(string) bool { return others } }
+		readsAll(t, openGroup(t, f, later, Start{After: id}, nil, change, "o.*"), want)
+	}
+}
+
 // An end that is written again is no change: the session had ended at the client's position.
 func TestPattern_EndsWrittenAgain(t *testing.T) {
 	f := edgetest.NewLog(t)

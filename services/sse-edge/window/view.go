@@ -238,7 +238,8 @@ func (w *Window) NewestEnd(session string) (end uint64) {
 }
 
 // ChangedSince returns the sessions that match, and that have an opening, an end, a trim or a clear
-// after a sequence, each once and in that order. The window has these from start to end.
+// after a sequence, each once and in that order. The window has these from start to end. Of one whose opening lies
+// before the window's start it may know the end alone.
 func (w *Window) ChangedSince(after uint64, match func(session string) bool) (all []SessionView, start, end uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -247,11 +248,20 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 	for _, c := range w.controls[first:] {
 		session := c.chain.Place.Session
 		n := w.names[session]
-		if known[session] || n == nil || !n.known || !match(session) {
+		if known[session] || n == nil || !match(session) {
 			continue
 		}
 		known[session] = true
-		all = append(all, w.view(n))
+		if n.known {
+			all = append(all, w.view(n))
+			continue
+		}
+		for _, flow := range n.flows {
+			if flow.Closed != 0 && flow.trimmedAt == 0 { // else its events are gone, and perhaps all of it
+				all = append(all, SessionView{Session: session, End: flow.Closed})
+				break
+			}
+		}
 	}
 	return all, w.start, w.end
 }
