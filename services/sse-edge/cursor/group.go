@@ -153,7 +153,8 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 		}
 		lanes = append(lanes, l)
 	}
-	if failed != nil && g.untold() {
+	// Without memory it moves on all the same, or nothing would become free.
+	if failed != nil && (g.untold() || g.fresh() && !errors.Is(failed, ErrNoMemory)) {
 		for _, l := range lanes {
 			l.dirty.Store(true)
 		}

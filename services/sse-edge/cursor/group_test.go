@@ -733,6 +733,12 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
 		t.Errorf("%d events before the gap, %v", len(s.Items), err)
 	}
+	// Nor has one a position behind which a client without an ID has not been read for: what was removed before it
+	// came would be a gap.
+	fresh := openAfter(t, f, ps, "", nil, first, second)
+	if s, err := fresh.Next(ctx); len(s.Items) > 0 || err == nil {
+		t.Errorf("%d events before the first read of the other partition, %v", len(s.Items), err)
+	}
 	if id := g.CursorID(); id != "" {
 		t.Errorf("the heartbeat before the gap has the ID %s", id)
 	}
