@@ -38,6 +38,9 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	if err := r.skipBelow(ctx, v, page, s); err != nil {
 		return err
 	}
+	if state, _ := r.part.log.State(r.part.number); state.Last < page.Through { // a look at the leader has followed the read
+		return errNoQuorum
+	}
 	items := r.keep(r.itemsOf(page))
 	if _, err := r.reportDamaged(ctx, v, items, s); err != nil {
 		return err

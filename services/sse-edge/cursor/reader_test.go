@@ -322,6 +322,20 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	}
 }
 
+// A page of such a leader lacks what the window has had and evicted since: it is no whole page.
+func TestReader_LeaderEndsBelowTheWindow(t *testing.T) {
+	f := edgetest.NewLog(t)
+	last := f.Publish("a", 3)
+	_, p := withoutTails(t, f, last)
+	r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{At: 1, Continues: true}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
+	defer r.Close()
+	p.window.Begin(must.Value(p.look(waittest.Context(t)))(t), last+5, last+6)
+	p.window.Through(last+5, 0)
+	if s, err := r.Next(waittest.Context(t)); !errors.Is(err, errNoQuorum) || r.Cursor != 1 {
+		t.Errorf("it is at %d with %d events and the gaps %v, %v", r.Cursor, len(s.Items), s.Gaps, err)
+	}
+}
+
 // While the tail may have to empty the window, the window takes over no generation that begins before its end.
 func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	f := edgetest.NewLog(t)
