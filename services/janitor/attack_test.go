@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -346,31 +347,42 @@ func (b backup) restore(t *testing.T, nc *nats.Conn, stream string) {
 	}
 }
 
-// A partition is put back to a backup while everything runs: JetStream makes the stream anew, with its metadata.
+// A partition is put back to a backup while everything runs: JetStream makes the stream anew, with its metadata. It is
+// in another generation at once, before a janitor writes that down.
 func TestRestore_PartitionOfARunningServer(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) (*natstest.Server, int){
-		"alone":     func(t *testing.T) (*natstest.Server, int) { return natstest.Start(t), 1 },
-		"clustered": func(t *testing.T) (*natstest.Server, int) { return natstest.StartCluster(t).Servers[0], 3 },
+	alone := func(t *testing.T) (*natstest.Server, int) { return natstest.Start(t), 1 }
+	for name, test := range map[string]struct {
+		start func(*testing.T) (*natstest.Server, int)
+		made  string // the key in the backup
+	}{
+		"alone":                 {alone, "rejoin.made"},
+		"of an earlier version": {alone, "other.made"},
+		"clustered":             {func(t *testing.T) (*natstest.Server, int) { return natstest.StartCluster(t).Servers[0], 3 }, "rejoin.made"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv, replicas := start(t)
+			srv, replicas := test.start(t)
 			network, nc := newNetwork(t, srv), srv.Connect()
 			r := beginAt(t, network.url, eventlog.Settings{Partitions: 1, Replicas: replicas, MaxBytes: 1 << 30}, idle()) // two of them fit on a server: the deleted one counts for a moment
 			kept := r.publish(t, "s", "a", 3)
 			js := natstest.JetStream(t, nc)
-			waittest.Until(t, "the janitor has written down which stream it is", func() bool {
-				stream, err := js.Stream(t.Context(), "MCP_0")
-				return err == nil && stream.CachedInfo().Config.Metadata["rejoin.made"] != ""
-			})
+			notes := func(before string) {
+				t.Helper()
+				waittest.Until(t, "the janitor has written down which stream it is", func() bool {
+					stream, err := js.Stream(t.Context(), "MCP_0")
+					return err == nil && stream.CachedInfo().Config.Metadata["rejoin.made"] > before
+				})
+			}
+			notes("")
 			older := takeBackup(t, nc, "MCP_0")
 			lost := r.publish(t, "s", "a", 3)
 			before := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 			place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
 			network.lose("$JS.API.STREAM.INFO.MCP_0") // or the janitor may create the partition before it is back
+			older.Config = bytes.ReplaceAll(older.Config, []byte("rejoin.made"), []byte(test.made))
 			older.restore(t, nc, "MCP_0")
-			network.lose("")
+			network.lose("$JS.API.STREAM.UPDATE.MCP_0")
 			waittest.NoError(t, func() error { // the log may not be read yet
 				ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{}`)})
 				if err == nil && ack.Sequence <= lost[2] {
@@ -378,16 +390,20 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 				}
 				return err
 			})
-			waittest.NoError(t, func() error {
-				state, err := r.b.Log.Look(t.Context(), 0)
+			wantLost := func() {
+				t.Helper()
+				state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 				for sequence, want := range map[uint64]event.Verdict{kept[1]: event.Good, lost[0]: event.RolledBack, lost[2]: event.RolledBack} {
 					id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: sequence}
 					if got, common := event.Resolve(id, place, state.Generations); got != want || got == event.RolledBack && common < kept[2] {
-						err = errors.Join(err, fmt.Errorf("sequence %d: verdict %d, common %d; generations %v", sequence, got, common, state.Generations))
+						t.Errorf("sequence %d: verdict %d, common %d; generations %v", sequence, got, common, state.Generations)
 					}
 				}
-				return err
-			})
+			}
+			wantLost()
+			network.lose("")
+			notes(metadata.Made(before.Created))
+			wantLost()
 		})
 	}
 }

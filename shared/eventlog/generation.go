@@ -1,10 +1,12 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,19 +47,18 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		return l.compareServers(ctx, p, looks)
 	}
 	return l.changeServers(ctx, p, func(info *jetstream.StreamInfo, meta map[string]string, gens []event.Generation) ([]event.Generation, error) {
-		more, err := l.noteMade(ctx, p, info, meta)
-		if err != nil || meta[metadata.KeyServer] == at.id {
-			return more, err
+		made := metadata.Made(info.Created)
+		if meta[metadata.KeyServer] == at.id && meta[metadata.KeyMade] == made {
+			return nil, nil
 		}
-		begun, err := l.begunByEntry(ctx, l.stream(p), p, gens)
+		more, err := l.unlisted(ctx, p, info, gens)
 		if err != nil {
 			return nil, err
 		}
-		more = append(begun, more...)
-		if own := metadata.GenerationIDOf(at.id); !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
+		if own := metadata.GenerationIDOf(at.id); meta[metadata.KeyServer] != at.id && !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
-		meta[metadata.KeyServer] = at.id
+		meta[metadata.KeyServer], meta[metadata.KeyMade] = at.id, made
 		return more, nil
 	})
 }
@@ -80,8 +81,8 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 		if err != nil {
 			return false, err
 		}
-		begun = len(more) > 0
 		next, next.Generations = read, event.NextGenerations(gens, more...)
+		begun = next.Generation() != read.Generation() // a look may know of one that is not listed
 		cfg.Metadata[metadata.KeyGenerations] = metadata.FormatGenerations(next.Generations)
 		stored = !maps.Equal(cfg.Metadata, metadata.Own(info.Config.Metadata))
 		return stored, nil
@@ -93,27 +94,43 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 	return begun, l.refresh(ctx, p)
 }
 
-// noteMade notes in a partition's metadata which JetStream stream it is. A backup that is restored on a server that runs
-// makes another one, which has the entries and metadata of the backup: noteMade returns a generation for it, which
-// begins with the first entry that was stored there, or with all that there is when that one is not found in time.
-// Clients get the others again then, and miss none in silence.
-func (l *Log) noteMade(ctx context.Context, p int, info *jetstream.StreamInfo, meta map[string]string) ([]event.Generation, error) {
-	before, now := meta[metadata.KeyMade], metadata.Made(info.Created)
-	meta[metadata.KeyMade] = now
-	if before == "" || before == now {
-		return nil, nil
+// unlisted returns the generations of a partition, by their starts, that are not on the list in its metadata: those that
+// began with an entry, and that of a restore.
+//
+// A backup that is restored on a server that runs makes another JetStream stream, which has the entries and metadata of
+// the backup. Its generation begins with the first entry that was stored there, or with all that there is when that one
+// is not found in time: clients get the others again then, and miss none in silence. The ID is that of the stream, so
+// that all who look find the same generation, before a janitor has listed it.
+func (l *Log) unlisted(ctx context.Context, p int, info *jetstream.StreamInfo, gens []event.Generation) ([]event.Generation, error) {
+	begun, err := l.begunByEntry(ctx, p, gens)
+	before, made := info.Config.Metadata[metadata.KeyMade], metadata.Made(info.Created)
+	id := metadata.GenerationIDOf(made)
+	if err != nil || before == made || event.HasGeneration(gens, id) {
+		return begun, err
 	}
-	from, err := l.storedSince(ctx, p, info.Created, max(info.State.FirstSeq, 1))
-	return []event.Generation{{ID: metadata.NewGenerationID(), Start: from}}, err
+	first := max(info.State.FirstSeq, 1)
+	if before == "" { // a new partition, or one of an earlier version: it is restored if it has older entries
+		oldest, err := l.get(ctx, p, first, jetstream.WithGetMsgSubject(streamSubject(p)))
+		if errors.Is(err, ErrNotFound) || err == nil && !oldest.Time.Before(info.Created) {
+			return begun, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	start, err := l.storedSince(ctx, p, info, info.Created, first)
+	more := append([]event.Generation{{ID: id, Start: start}}, begun...)
+	slices.SortStableFunc(more, func(a, b event.Generation) int { return cmp.Compare(a.Start, b.Start) })
+	return more, err
 }
 
-// storedSince is [Log.SequenceAt], and returns another sequence when that is not found within half of the time that
-// BeginGeneration has, as when an answer takes 25 ms.
-func (l *Log) storedSince(ctx context.Context, p int, at time.Time, otherwise uint64) (uint64, error) {
+// storedSince returns the first sequence of a partition from which on everything was stored at a time or later; another
+// sequence when that is not found within half of the time that BeginGeneration has, as when an answer takes 25 ms.
+func (l *Log) storedSince(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, otherwise uint64) (uint64, error) {
 	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
 	defer cancel()
-	from, err := l.SequenceAt(searching, p, at)
-	if err != nil && searching.Err() != nil {
+	from, err := l.search(searching, p, max(info.State.FirstSeq, 1), info.State.LastSeq+1, at)
+	if err != nil && searching.Err() != nil && ctx.Err() == nil {
 		return otherwise, nil
 	}
 	return from, err
@@ -138,15 +155,10 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
 		}
-		// It may come from a server that was alone, and began some with an entry.
-		if more, err = l.begunByEntry(ctx, l.stream(p), p, gens); err != nil {
+		if more, err = l.unlisted(ctx, p, info, gens); err != nil { // it may come from a server that was alone
 			return nil, err
 		}
-		begun, err := l.noteMade(ctx, p, info, meta)
-		if err != nil {
-			return nil, err
-		}
-		more = append(more, begun...)
+		meta[metadata.KeyMade] = metadata.Made(info.Created)
 		lost, next := known.Compare(names, looks)
 		if !maps.Equal(next, known) {
 			meta[metadata.KeyServers] = next.Format()
@@ -187,7 +199,7 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, a
 	if from.IsZero() {
 		return end, nil
 	}
-	first, err := l.storedSince(ctx, p, from, end) // publishers and edges wait for the generation
+	first, err := l.storedSince(ctx, p, info, from, end) // publishers and edges wait for the generation
 	return min(first, end), err
 }
 

@@ -189,11 +189,10 @@ func TestBeginGeneration_RestoredFarAway(t *testing.T) {
 	srv, l := single(t)
 	begin(t, l)
 	publishAll(t, l, "t", 0, 1000)
-	info := streamOf(t, l, "MCP_0").CachedInfo()
+	before, info := look(t, l).Generation(), streamOf(t, l, "MCP_0").CachedInfo()
 	info.Config.Metadata["rejoin.made"] = "1"
 	update(t, l, info.Config)
 	janitor := openOn(t, connect(t, srv, nats.SetCustomDialer(far{100 * time.Millisecond})))
-	before := look(t, l).Generation()
 	begin(t, janitor)
 	if g := look(t, l).Generation(); g.ID == before.ID || g.Start != 1 {
 		t.Errorf("%+v follows %+v", g, before)

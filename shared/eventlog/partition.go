@@ -160,7 +160,7 @@ func (l *Log) changeOwned(ctx context.Context, p int, edit edit) error {
 	}
 	for range changeAttempts {
 		read := l.now()
-		_, info, err := l.info(ctx, p)
+		info, err := l.info(ctx, p)
 		if err != nil {
 			return err
 		}

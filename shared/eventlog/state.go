@@ -198,14 +198,20 @@ func (l *Log) streamNow(ctx context.Context, name string) (stream jetstream.Stre
 	return stream, err
 }
 
-// info asks for a partition's JetStream stream as it is now.
-func (l *Log) info(ctx context.Context, p int) (jetstream.Stream, *jetstream.StreamInfo, error) {
+// info asks for a partition's JetStream stream as it is now, and keeps the handle of it.
+func (l *Log) info(ctx context.Context, p int) (*jetstream.StreamInfo, error) {
 	stream, err := l.streamNow(ctx, streamName(p))
 	if err != nil {
-		return nil, nil, apiError(err)
+		return nil, apiError(err)
 	}
-	info := stream.CachedInfo()
-	return stream, info, checkPartition(info.Config, p)
+	info, part := stream.CachedInfo(), l.parts[p]
+	if err := checkPartition(info.Config, p); err != nil {
+		return nil, err
+	}
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	part.stream = stream
+	return info, nil
 }
 
 func (l *Log) refresh(ctx context.Context, p int) error {
@@ -215,7 +221,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	number, sent := part.asked, part.sent.Load()
 	part.mu.Unlock()
 	server := l.nc.ConnectedServerId()
-	stream, info, err := l.info(ctx, p)
+	info, err := l.info(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -223,13 +229,13 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	// A janitor that has compared the servers has listed the generations that began with an entry.
+	// A janitor that has compared the servers, and noted which stream it is, has listed all generations.
 	compared := server == state.server
 	if at := l.connected(); at.clustered {
 		compared = state.servers.Knows(at.name, at.id)
 	}
-	if !compared && !l.shows {
-		more, err := l.begunByEntry(ctx, stream, p, state.Generations)
+	if !(compared && state.made == metadata.Made(state.Created)) && !l.shows {
+		more, err := l.unlisted(ctx, p, info, state.Generations)
 		if err != nil {
 			return err
 		}
@@ -252,7 +258,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 		state.Whole = time.Now()
 	}
 	state.Generations = part.state.keep(state)
-	part.state, part.stream = state, stream
+	part.state = state
 	part.roomUntil.Store(sent + state.room())
 	if server != "" && at.id == server && part.knows(at) {
 		part.readyOn = server
@@ -322,7 +328,7 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 // begunByEntry returns the generations that began with an entry of a partition and are not on the list
 // in its metadata. When that is full, an old one may have been merged with another one: only entries
 // that follow it count then.
-func (l *Log) begunByEntry(ctx context.Context, stream jetstream.Stream, p int, gens []event.Generation) (more []event.Generation, err error) {
+func (l *Log) begunByEntry(ctx context.Context, p int, gens []event.Generation) (more []event.Generation, err error) {
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	from := uint64(1)
@@ -330,7 +336,7 @@ func (l *Log) begunByEntry(ctx context.Context, stream jetstream.Stream, p int, 
 		from = gens[len(gens)-1].Start
 	}
 	for {
-		msg, err := stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
+		msg, err := l.stream(p).GetMsg(ctx, from, jetstream.WithGetMsgSubject(event.GenerationSubject(p, "*")))
 		switch {
 		case errors.Is(err, jetstream.ErrMsgNotFound):
 			return more, nil
@@ -361,7 +367,11 @@ func (l *Log) SequenceAt(ctx context.Context, p int, at time.Time) (uint64, erro
 	if err != nil {
 		return 0, err
 	}
-	from, end := state.First, state.Last+1
+	return l.search(ctx, p, state.First, state.Last+1, at)
+}
+
+// search is SequenceAt between two sequences.
+func (l *Log) search(ctx context.Context, p int, from, end uint64, at time.Time) (uint64, error) {
 	for from < end {
 		middle := from + (end-from)/2
 		msg, err := l.get(ctx, p, middle, jetstream.WithGetMsgSubject(">"))

@@ -18,10 +18,10 @@ func NewGenerationID() string {
 	return encodeGenerationID(b)
 }
 
-// GenerationIDOf returns the ID of the generation of a server that is alone, in one run of it: it is
-// the same for all who begin the generation.
-func GenerationIDOf(server string) string {
-	sum := sha256.Sum256([]byte(server))
+// GenerationIDOf returns the ID of the generation that began with something: a run of a server that is alone, by the
+// server's ID, or a restore, by when the stream was made. It is the same for all who know of the generation.
+func GenerationIDOf(what string) string {
+	sum := sha256.Sum256([]byte(what))
 	return encodeGenerationID([10]byte(sum[:10]))
 }
 
