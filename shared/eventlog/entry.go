@@ -145,6 +145,7 @@ const (
 	headerLast        = "Rejoin-Last"
 	headerCopyRemoved = "Rejoin-Trimmed"
 	headerThrough     = "Rejoin-Through"
+	headerGeneration  = "Rejoin-Generation"
 	headerChanges     = "Rejoin-Changes" // of an opening: see [Opening.Changes]
 	headerBegan       = "Rejoin-Began"   // of an opening and an end: see [Entry.Began]
 )
@@ -217,6 +218,14 @@ type BirthCopy struct {
 	Removed uint64
 	// Through is the sequence up to which this holds; 0 says that it may not be all.
 	Through uint64
+	// Generation is the ID of the newest one then: a janitor that was held up may store the copy in a later one. It is
+	// empty in copies of earlier versions.
+	Generation string
+}
+
+// Holds reports whether a partition with these generations has lost nothing that the copy is about.
+func (c *BirthCopy) Holds(gens []event.Generation) bool {
+	return c.Generation == "" || event.Fork([]event.Generation{{ID: c.Generation}}, gens) >= max(c.Last, c.Through)
 }
 
 // beganIn returns [Entry.Began] of the opening or end at a sequence.
@@ -237,7 +246,7 @@ func setBegan(msg *nats.Msg, began uint64) {
 
 // birthCopyIn reads the headers of a birth; nil when it was not written again.
 func birthCopyIn(h nats.Header) *BirthCopy {
-	var c BirthCopy
+	c := BirthCopy{Generation: h.Get(headerGeneration)}
 	for name, to := range map[string]*uint64{headerLast: &c.Last, headerCopyRemoved: &c.Removed, headerThrough: &c.Through} {
 		n, err := strconv.ParseUint(h.Get(name), 10, 64)
 		if err != nil {

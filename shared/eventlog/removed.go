@@ -56,13 +56,13 @@ func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p
 	if stream == "" {
 		all, err = l.removedOfLife(ctx, first, of, whole, newest, after)
 	} else {
-		all, err = l.removedOfStream(ctx, first, of, stream, whole, newest[stream], after)
+		all, err = l.removedOfStream(ctx, first, state.Generations, of, stream, whole, newest[stream], after)
 	}
 	return all, state, err
 }
 
 // removedOfStream is RemovedAfter for one stream. first is the floor.
-func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
+func (l *Log) removedOfStream(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
 	var all []Removed
 	if own.UpTo > after {
 		all, after = append(all, Removed{stream, own.UpTo, own.Reason, !own.unread}), own.UpTo
@@ -73,7 +73,7 @@ func (l *Log) removedOfStream(ctx context.Context, first uint64, of event.Subjec
 	if after+1 >= first { // what the trims explain has not expired
 		return all, nil
 	}
-	expired, err := l.expired(ctx, first, of, stream, after)
+	expired, err := l.expired(ctx, first, gens, of, stream, after)
 	if expired != nil {
 		all = append(all, *expired)
 	}
@@ -130,7 +130,7 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 // expired returns what the floor took of a stream after a sequence that lies below it; nil
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
-func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, stream string, after uint64) (*Removed, error) {
+func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, after uint64) (*Removed, error) {
 	if young, err := l.young(ctx, first, of); young || err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (l *Log) expired(ctx context.Context, first uint64, of event.Subject, strea
 	}
 	c := birthCopyIn(msg.Header)
 	switch {
-	case c == nil || c.Through+1 < first:
+	case c == nil || c.Through+1 < first || !c.Holds(gens):
 	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
 	default: // the copy may be of a later floor, and what went since lies above first

@@ -257,6 +257,11 @@ func TestRemovedAfter_Floor(t *testing.T) {
 	late := openAt(t, l.Conn().ConnectedUrl())
 	mustPublish(t, late, of("s", "quiet", 9))
 	want("quiet", last["quiet"], "")
+	// A janitor that was held up stores what it knew before the log lost its newest entries.
+	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Through: through, Generation: "lost"})
+	want("quiet", last["quiet"], "quiet expired to "+up+", false")
+	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Through: through, Generation: look(t, l).Generation().ID})
+	want("quiet", last["quiet"], "")
 	// What the birth says does not reach to the floor any more.
 	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
 	purge(last["busy"])

@@ -42,6 +42,7 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
 		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
+		msg.Header.Set(headerGeneration, c.Generation)
 	}
 	if s.Kind == event.Open || s.Kind == event.End {
 		msg.Header.Set(headerAgain, "1")

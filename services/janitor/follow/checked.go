@@ -54,9 +54,7 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 	generation, damaged, known, misses := "", uint64(0), false, false
 	p.With(func(l *ledger.Ledger) {
 		misses = p.misses
-		if n := len(l.Generations); n > 0 && l.Exact() && l.Through >= p.tailed.Last && p.compared(state) {
-			generation, damaged, known = l.Generations[n-1].ID, l.Damaged, true
-		}
+		generation, damaged, known = l.Generation(), l.Damaged, l.Exact() && l.Through >= p.tailed.Last && p.compared(state)
 	})
 	switch {
 	case !known || generation != state.Generation().ID:

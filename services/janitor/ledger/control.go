@@ -181,8 +181,10 @@ func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 		l.copied(s.birth, now)
 		s.birth = e.Sequence
 	}
-	s.last, s.Removed = max(s.last, e.Copy.Last), max(s.Removed, e.Copy.Removed)
-	s.known = s.known || e.Copy.Through+1 >= l.begunAt
+	if e.Copy.Holds(l.Generations) {
+		s.last, s.Removed = max(s.last, e.Copy.Last), max(s.Removed, e.Copy.Removed)
+		s.known = s.known || e.Copy.Through+1 >= l.begunAt
+	}
 }
 
 // gone takes out a control entry that the floor has passed.

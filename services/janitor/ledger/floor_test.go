@@ -210,7 +210,7 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 			t.Errorf("%d minutes after the first copy the floor may go to %d, want %d", after, got, want)
 		}
 	}
-	if got := k.Overdue(9, 9); len(got) != 2 || got[0].Seq != 4 || got[1].Birth == nil || *got[1].Birth != (eventlog.BirthCopy{Last: 3, Through: 5}) {
+	if got := k.Overdue(9, 9); len(got) != 2 || got[0].Seq != 4 || got[1].Birth == nil || *got[1].Birth != (eventlog.BirthCopy{Last: 3, Through: 5, Generation: "birth"}) {
 		t.Errorf("%+v", got)
 	}
 	if got := k.Overdue(9, 1); len(got) != 1 {

@@ -137,6 +137,11 @@ func (l *Ledger) HeardOf(generation string) bool {
 	return event.HasGeneration(l.Generations, generation)
 }
 
+// Generation returns the ID of the newest generation; empty before the ledger has begun.
+func (l *Ledger) Generation() string {
+	return eventlog.State{Generations: l.Generations}.Generation().ID
+}
+
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to
 // go on after: its own when it follows the partition, else 0, and then it starts again.
 func (l *Ledger) Begin(s eventlog.State) uint64 {

@@ -254,6 +254,10 @@ func TestLedger_CopyOfABirth(t *testing.T) {
 	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.Removed != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
 		t.Errorf("%+v, %v", s, l.copies)
 	}
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 9, Removed: 8, Through: 9, Generation: "lost"}}) // by a janitor that was held up
+	if s := rebuilt(m).Accounts["s x"].Streams["a"]; s.birth != 4 || s.last != 7 || s.Removed != 7 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // No clock but the server's says how old something is.
