@@ -222,19 +222,43 @@ func TestLimits_OfSomebodyElse(t *testing.T) {
 
 // Somebody deletes an event while everything runs.
 func TestFollow_EventsDeletedByOthers(t *testing.T) {
-	srv := natstest.StartParallel(t)
-	r := begin(t, srv, eventlog.Settings{Partitions: 1, MaxEventsPerStream: 2}, quick())
-	quiet := append(r.publish(t, "s", "quiet", 2), r.publish(t, "s", "still", 2)...)
-	r.publish(t, "s", "busy", 5)
-	r.everything(t) // what is trimmed is deleted
-	stream := must.Value(natstest.JetStream(t, srv.Connect()).Stream(t.Context(), "MCP_0"))(t)
-	for _, deleted := range []uint64{quiet[1], quiet[3]} { // the second one while the first is damage already
-		must.NoError(t, stream.DeleteMsg(t.Context(), deleted))
-		waittest.NoError(t, func() error {
-			if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged != deleted {
-				return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
+	t.Parallel()
+	for name, test := range map[string]struct {
+		replicas  int
+		maxAbsent uint64
+		more      uint64 // what may count as damage after the deleted entry
+	}{
+		"a few holes":                        {1, 100, 0},
+		"too many to list":                   {1, 0, 0},
+		"too many to list, and in a cluster": {3, 0, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var srv *natstest.Server
+			if test.replicas > 1 {
+				srv = natstest.StartCluster(t).Servers[0]
+			} else {
+				srv = natstest.StartParallel(t)
 			}
-			return nil
+			r := beginAt(t, srv.URL(), eventlog.Settings{Partitions: 1, Replicas: test.replicas, MaxBytes: 1 << 30, MaxEventsPerStream: 2}, quick(),
+				func(s *Service) { s.partitions[0].MaxAbsent = test.maxAbsent })
+			quiet := append(r.publish(t, "s", "quiet", 2), r.publish(t, "s", "still", 2)...)
+			r.publish(t, "s", "busy", 5)
+			r.everything(t) // what is trimmed is deleted
+			stream := must.Value(natstest.JetStream(t, srv.Connect()).Stream(t.Context(), "MCP_0"))(t)
+			wantDamaged := func(from, to uint64) {
+				t.Helper()
+				waittest.NoError(t, func() error {
+					if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged < from || state.Damaged > to {
+						return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
+					}
+					return nil
+				})
+			}
+			wantDamaged(0, 0)
+			for _, deleted := range []uint64{quiet[1], quiet[3]} { // the second one while the first is damage already
+				must.NoError(t, stream.DeleteMsg(t.Context(), deleted))
+				wantDamaged(deleted, deleted+test.more)
+			}
 		})
 	}
 }

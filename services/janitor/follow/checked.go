@@ -22,8 +22,8 @@ const (
 	checkAgain = time.Second
 	// checkWithin bounds one attempt.
 	checkWithin = 5 * time.Second
-	// maxAbsent is how many sequences a leader is asked to list at most: that takes 0.2 s and is a
-	// message of 8 MB, and holds up a publish by 8 ms (nats-server 2.15, measured).
+	// maxAbsent is the default of [Partition.MaxAbsent]: such a list takes 0.2 s and is a message of
+	// 8 MB, and holds up a publish by 8 ms (nats-server 2.15, measured).
 	maxAbsent = 1 << 20
 )
 
@@ -51,9 +51,9 @@ func (p *Partition) KeepChecked(ctx context.Context) {
 // the server that leads. The error is ErrMoved when that cannot be told at the moment.
 func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
-	generation, damaged, known, misses := "", uint64(0), false, false
+	generation, damaged, known, misses, again := "", uint64(0), false, false, false
 	p.With(func(l *ledger.Ledger) {
-		misses = p.misses
+		misses, again = p.misses, p.mustReadAgain(state)
 		generation, damaged, known = l.Generation(), l.Damaged, l.Exact() && l.Through >= p.tailed.Last && p.compared(state)
 	})
 	switch {
@@ -63,12 +63,15 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 		return nil
 	case state.Leader == "" && p.Log.Clustered(): // an election is not over
 		return nil
+	case again:
+		Ring(p.again)
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
 	if state.Leader != "" || misses {
 		compare := p.listLeader
-		if state.Absent() > maxAbsent {
+		if state.Absent() > p.MaxAbsent {
 			compare = p.CountLeader
 		}
 		var err error
@@ -81,6 +84,13 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 		return err
 	}
 	return p.Log.SetChecked(ctx, p.Number, state, damaged)
+}
+
+// mustReadAgain reports whether somebody has deleted entries of a partition that has too many holes for a list: the ledger
+// begins again then, and finds them as one of a janitor that starts. Not in a cluster whose leader may lack more than the
+// server that the ledger reads from: it would begin again for ever. The caller holds mu.
+func (p *Partition) mustReadAgain(state eventlog.State) bool {
+	return p.misses && state.Absent() > p.MaxAbsent && (state.Leader == "" || state.Checked() && state.Damaged < state.First)
 }
 
 // listLeader compares the ledger with the files of the server that leads. The ledger has read
@@ -119,15 +129,16 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 }
 
 // CountLeader is listLeader for a partition of which too much is deleted for a list: the server
-// has everything when it has as many entries as the ledger. The error says that it has not, or that
-// something is being deleted.
+// has everything when it has as many entries as the ledger. When the ledger lacks some itself, the server may lack any.
+// The error says that it has fewer, or that something is being deleted.
 func (p *Partition) CountLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	balance, epoch := uint64(0), 0
 	p.With(func(l *ledger.Ledger) { balance, epoch = l.Balance(), l.Epoch })
 	whole := false
 	err = p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
-		whole = l.Epoch == epoch && l.Exact() && l.HeardOf(s.Generation().ID) && l.Has(s, balance)
-		state, damaged = s, l.Damaged
+		state = s
+		damaged, whole = l.Has(s, balance)
+		whole = whole && l.Epoch == epoch && l.Exact() && l.HeardOf(s.Generation().ID)
 	})
 	if err == nil && !whole {
 		err = fmt.Errorf("its leader has %d entries, others than the ledger, and %d sequences without one are too many to list", state.Events, state.Absent())

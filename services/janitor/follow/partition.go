@@ -23,14 +23,16 @@ import (
 //
 // mu guards the ledger. It is never held across I/O.
 type Partition struct {
-	Number  int
-	Log     *eventlog.Log
-	logger  *slog.Logger
-	Cleared func() // called for every =clear marker of a complete ledger
-	Alarmed func() // called while a session of a complete ledger, or the partition, holds too much
-	Spare   func() // called when memory is spare: the ledger has become complete, or is kept no more
-	Now     func() time.Time
-	turns   eventlog.Turns // to read the log; of all partitions
+	Number    int
+	MaxAbsent uint64 // how many sequences a leader is asked to list at most
+	Log       *eventlog.Log
+	logger    *slog.Logger
+	Cleared   func()      // called for every =clear marker of a complete ledger
+	Alarmed   func()      // called while a session of a complete ledger, or the partition, holds too much
+	Spare     func()      // called when memory is spare: the ledger has become complete, or is kept no more
+	Acts      func() bool // reports whether this janitor acts
+	Now       func() time.Time
+	turns     eventlog.Turns // to read the log; of all partitions
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
@@ -46,7 +48,7 @@ type Partition struct {
 // New returns a partition with an empty ledger. It takes turns with others that read the log.
 func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
+		Number: p, MaxAbsent: maxAbsent, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Acts: func() bool { return false }, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
@@ -80,8 +82,9 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	epoch, through := p.ledger.Epoch, p.ledger.Through
-	if !same {
+	if !same || p.mustReadAgain(s) {
 		p.ledger.Drop()
+		p.misses = false
 	}
 	after := p.ledger.Begin(s)
 	p.ledger.Stretches.Step = ledger.StepOf(p.Log.Settings())

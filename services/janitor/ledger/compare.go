@@ -6,11 +6,15 @@ import "rejoin/shared/eventlog"
 // same when entries are stored, and falls with each one that is removed.
 func (l *Ledger) Balance() uint64 { return l.Entries() - l.Through }
 
-// Has reports whether the files of a leader have as many entries as the ledger, given its balance
-// before the look. A ledger that lacks some itself cannot tell: the leader may have those and lack
-// others.
-func (l *Ledger) Has(s eventlog.State, balance uint64) bool {
-	return l.Damaged < l.first && s.First == l.first && s.Events == balance+s.Last
+// Has returns the newest sequence that the files of a leader may lack, and whether it is known: when they have as many
+// entries as the ledger, given its balance before the look, that is what the ledger lacks. A ledger that lacks some itself
+// cannot tell which: the leader may have those and lack others.
+func (l *Ledger) Has(s eventlog.State, balance uint64) (damaged uint64, known bool) {
+	if l.Damaged >= l.first {
+		l.lacking = int(max(int64(balance+s.Last-s.Events), 0)) //nolint:gosec // as in Misses
+		return s.Last, true
+	}
+	return l.Damaged, s.First == l.first && s.Events == balance+s.Last
 }
 
 // InFlight is how many entries a janitor deletes at a time: the ledger learns of these together.
