@@ -234,7 +234,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if at := l.connected(); at.clustered {
 		compared = state.servers.Knows(at.name, at.id)
 	}
-	if !(compared && state.made == metadata.Made(state.Created)) && !l.shows {
+	if (!compared || state.made != metadata.Made(state.Created)) && !l.shows {
 		more, err := l.unlisted(ctx, p, info, state.Generations)
 		if err != nil {
 			return err
