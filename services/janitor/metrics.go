@@ -72,7 +72,6 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 	gauge("sessions", "Sessions with events in the log.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Sessions) })
 	gauge("pending_entries", "Entries that are announced to be removed and not deleted yet.", func(l *ledger.Ledger) float64 { return float64(l.ToDelete()) })
 	gauge("streams", "Streams with events in the log.", func(l *ledger.Ledger) float64 { return float64(l.Totals.Streams) })
-	metric.CounterFunc(registerer, "rejoin_janitor_tail_missed_total", "Sequences that were deleted before a tail received them, most of them before it began.", sum(func(l *ledger.Ledger) float64 { return float64(l.Missed) }))
 	metric.CounterFunc(registerer, "rejoin_janitor_floor_removed_events_total", "Events that went with the oldest part of a partition, for their age or because the partition was full, as the ledgers saw it.", sum(func(l *ledger.Ledger) float64 { return float64(l.Passed) }))
 	registerLog(registerer, actingFor)
 	metric.GaugeFunc(registerer, "rejoin_janitor_lag_events", "Entries that the ledgers have yet to follow the log by, as last seen.", func() float64 {

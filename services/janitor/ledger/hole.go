@@ -147,7 +147,6 @@ func (l *Ledger) miss(through uint64, now time.Time) {
 	}
 	if from = max(from, l.first); from <= through {
 		l.holes.add(from, through)
-		l.Missed += through - from + 1
 	}
 }
 

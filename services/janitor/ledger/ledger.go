@@ -56,8 +56,7 @@ type Ledger struct {
 	Alarm     Alarm           // the sweeper sets it
 	Over      map[string]bool // the lives that it rang for, as [event.LifeKey] has them
 	Totals    Totals
-	Missed    uint64 // how many sequences were ever missing, those of earlier epochs too
-	Passed    uint64 // how many events ever went below the floor, likewise
+	Passed    uint64 // how many events ever went below the floor, those of earlier epochs too
 
 	pruned   uint64    // first, when all streams were last looked at
 	prunedAt time.Time // when that was
@@ -100,7 +99,7 @@ func New() *Ledger {
 // until it begins.
 func (l *Ledger) Drop() {
 	fresh := New()
-	fresh.Epoch, fresh.Alarm, fresh.Missed, fresh.Passed = l.Epoch+1, l.Alarm, l.Missed, l.Passed
+	fresh.Epoch, fresh.Alarm, fresh.Passed = l.Epoch+1, l.Alarm, l.Passed
 	fresh.Stretches.Step = l.Stretches.Step
 	*l = *fresh
 }
