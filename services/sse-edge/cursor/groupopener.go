@@ -360,19 +360,6 @@ func (o *groupOpener) stayed(i int) bool {
 	return o.covered[i] && !m.over && !m.refused && m.opened <= o.at[i] && (m.life != "" || m.began())
 }
 
-// tellOfLivesBetween tells of sessions that a pattern found since, and of which a life before the newest one
-// lies behind the client's position.
-func (o *groupOpener) tellOfLivesBetween() {
-	for i, m := range o.members {
-		if m.of == nil || m.over || !o.covered[i] || o.stayed(i) {
-			continue
-		}
-		if v, _ := m.lane.part.window.Session(m.Place.Session); max(v.BeforeBegan, v.Others) > o.at[i] {
-			m.gaps = append(m.gaps, m.reader.missed(m.Place.Stream))
-		}
-	}
-}
-
 // tellOfLives tells of sessions that may have been others at the client's position: names that are
 // used again, or are not any more. The checksum of lives says whether there may be any.
 //
@@ -395,7 +382,6 @@ func (o *groupOpener) tellOfLives() {
 		}
 	}
 	if sum == o.id.Lives {
-		o.tellOfLivesBetween()
 		return
 	}
 	tell := func(i int) bool { return o.members[i].of == nil && !o.stayed(i) }
@@ -415,7 +401,7 @@ func (o *groupOpener) tellOfLives() {
 			continue
 		case m.place != nil && one < 0 && of >= 0:
 			patterns[of] = nil // once is enough
-		case m.place != nil || !tell(i):
+		case m.place != nil || !tell(i) || len(m.gaps) > 0: // a gap of a life in between says as much
 			continue
 		}
 		m.reader.Pending = append(m.reader.Pending, Gap{Reason: ReasonUnknown, Stream: m.Place.Stream, Requested: o.from.After})

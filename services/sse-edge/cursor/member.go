@@ -95,7 +95,10 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 			return err
 		}
 	}
-	if m.reader != nil { // what it has not reported is reported now
+	switch {
+	case m.reader == nil && authorized && r.skipsLife():
+		m.gaps = append(m.gaps, r.missed(m.Place.Stream))
+	case m.reader != nil: // what it has not reported is reported now
 		if m.skipsLife(r.Place.Life, authorized) {
 			m.reader.Pending = append(m.reader.Pending, m.reader.gap(ReasonUnknown, false, m.Place.Stream))
 		}

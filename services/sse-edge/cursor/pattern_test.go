@@ -222,24 +222,39 @@ func TestPattern_LifeInBetween(t *testing.T) {
 	readsEvents(t, g, fmt.Sprint("o.1:", last))
 }
 
-// The same while the client is away, also at an edge that has nothing of the life in between but its events.
+// The same while the client is away, also at an edge that has nothing of the life in between but its events, and of a
+// session that is named, or followed alone from a time at which there was none.
 func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
 	f, ps, g := withEndedSession(t)
-	id := g.ID()
-	f.Reuse("o.1", "")
-	f.PublishTo("o.1", "a", 1)
-	f.End("o.1")
-	f.Reuse("o.1", "") // the opening of the life in between is removed
-	last := f.PublishTo("o.1", "a", 1)
-	f.Create("o.3", "")
-	three := f.PublishTo("o.3", "a", 1)
-	comesTo(t, ps, "s", three)
-	want := []string{"gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three)}
+	named := openAfter(t, f, ps, "", nil, "o.1", "o.3")
+	readAll(t, named)
+	ids := map[string]string{"o.*": g.ID(), "o.1,o.3": named.ID()}
+	alone := opens(t, ps, "o.3", Start{})
+	must.Value(alone.Next(waittest.Context(t)))(t)
+	id := alone.ID(alone.Cursor)
+	alone.Close()
+	last := map[string]uint64{}
+	for name, begin := range map[string]func(){"o.1": func() { f.Reuse("o.1", "") }, "o.3": func() { f.Create("o.3", "") }} {
+		begin()
+		f.PublishTo(name, "a", 1)
+		f.End(name)
+		f.Reuse(name, "") // the opening of the life in between is removed
+		last[name] = f.PublishTo(name, "a", 1)
+	}
+	want := []string{"gap:o.1:unknown", "gap:o.3:unknown", fmt.Sprint("o.1:", last["o.1"]), fmt.Sprint("o.3:", last["o.3"])}
 	for name, edge := range map[string]*Partitions{"it saw the opening": ps, "it did not": followLog(t, f, 0)} {
-		comesTo(t, edge, "s", three)
-		if got := events(readAll(t, openAfter(t, f, edge, id, nil, "o.*"))); !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", name, got, want)
+		comesTo(t, edge, "s", max(last["o.1"], last["o.3"]))
+		for names, id := range ids {
+			got := events(readAll(t, openAfter(t, f, edge, id, nil, strings.Split(names, ",")...)))
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%s: got %v, want %v", name, got, want)
+			}
 		}
+		r := opens(t, edge, "o.3", Start{After: id})
+		if s, err := r.Next(waittest.Context(t)); err != nil || len(s.Gaps) != 1 || s.Gaps[0].Certain || len(s.Items) != 1 || s.First != last["o.3"] {
+			t.Errorf("%s, alone: %+v, %v", name, s, err)
+		}
+		r.Close()
 	}
 }
 

@@ -317,7 +317,14 @@ func (r *Reader) gap(reason Reason, certain bool, stream string) Gap {
 	return g
 }
 
-// missed is the gap of a reader in a [Group] that may have missed something before its cursor.
+// skipsLife reports whether the session's name had a life between the event ID that the client came with and the life
+// that is read. An ID of a time at which there was no session fits every life.
+func (r *Reader) skipsLife() bool {
+	newest, _ := r.part.window.Session(r.Place.Session)
+	return r.given != "" && newest.Life == r.Place.Life && max(newest.BeforeBegan, newest.Others) > r.givenAt
+}
+
+// missed is the gap of a reader that may have missed something before its cursor.
 func (r *Reader) missed(stream string) Gap {
 	g := r.gap(ReasonUnknown, false, stream)
 	g.ResumesAt = r.ID(r.Cursor)

@@ -45,7 +45,11 @@ func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, lim
 	if err := p.untilReady(ctx); err != nil {
 		return nil, err
 	}
-	return p.open(ctx, at, from, limit)
+	r, err := p.open(ctx, at, from, limit)
+	if err == nil && r.skipsLife() {
+		r.Pending = append(r.Pending, r.missed(at.Stream))
+	}
+	return r, err
 }
 
 // open returns a reader, of a partition that the caller has acquired and whose window has caught up once;
