@@ -290,7 +290,7 @@ func TestBatch_ClientReadsLast(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	const n = 40_000
+	const n = 30_000
 	conn := webtest.Dial(t, in.Addr().String(), "")
 	must.NoError(t, conn.(*net.TCPConn).SetReadBuffer(64<<10)) //nolint:errcheck,forcetypeassert // it is one
 	line := append(ping("0"), '\n')
