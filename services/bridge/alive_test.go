@@ -25,9 +25,8 @@ import (
 
 func TestIdle_SessionWithOpenCall(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _ := bridged(t, newServer(t))
 	up.hangs("hang")
-	s.start(t, testConfig(up.URL))
 	busy, idle := s.ready(t), s.ready(t)
 	s.request(t, busy, "1", "hang")
 	q := presence.Question{Sessions: []presence.Session{{Name: idle}, {Name: busy}, {Name: "unknown"}}}
@@ -50,11 +49,17 @@ func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, 
 	in = s.start(t, testConfig(up.URL))
 	name = s.ready(t)
 	stream, _ = s.request(t, name, "1", "hang")
+	s.isRecorded(t, name, stream)
+	return s, up, in, name, stream
+}
+
+// isRecorded waits until a call is written down for the next bridge.
+func (s *system) isRecorded(t *testing.T, name, stream string) {
+	t.Helper()
 	waittest.Until(t, "the call is written down", func() bool {
 		_, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
 		return err == nil
 	})
-	return s, up, in, name, stream
 }
 
 func TestBridge_NameIsInUse(t *testing.T) {
@@ -80,9 +85,7 @@ func TestBridge_NameIsInUse(t *testing.T) {
 	if second.taken.Load() {
 		t.Error("both are open")
 	}
-	if all, _ := s.read(t, name, stream); len(all) > 0 {
-		t.Errorf("the call of the first has got %v", all)
-	}
+	wantMessages(t, s.messages(t, name, stream))
 	s.stopAway(t, first)
 	for range standby.StandbyQuestions - 1 {
 		close(again)
@@ -144,13 +147,13 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	subject := "$KV." + rpc.CallsBucket + ".=bridge."
 	var key atomic.Pointer[string]
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+	s.sending(func(data []byte) {
 		if to := key.Load(); to != nil && bytes.Contains(data, []byte("HPUB "+*to)) && key.CompareAndSwap(to, nil) {
 			if err := s.b.Conn.Publish(*to, []byte("another")); err == nil {
 				_ = s.b.Conn.Flush() // the value is looked at below
 			}
 		}
-	}})}
+	})
 	in := s.start(t, testConfig(up.URL))
 	js := natstest.JetStream(t, s.b.Conn)
 	bucket := must.Value(js.Stream(t.Context(), "KV_"+rpc.CallsBucket))(t)

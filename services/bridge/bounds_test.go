@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
+	"rejoin/shared/must"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -26,12 +27,7 @@ import (
 func TestTranslated_QuestionIsTooDeep(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
 	refused := make(chan rpc.Message, 1)
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.ID != nil { // else it is the question whether the server is there
-			refused <- m
-		}
-		w.WriteHeader(http.StatusAccepted)
-	})
+	up.onAnswer(func(m rpc.Message) { refused <- m })
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		w.stream()
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"a":`+strings.Repeat("[", 9998)+strings.Repeat("]", 9998)+`}}`)
@@ -43,9 +39,9 @@ func TestTranslated_QuestionIsTooDeep(t *testing.T) {
 		case <-r.Context().Done():
 			return
 		}
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		w.result("", m)
 	})
-	if r, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); r.Result.ResultType != "complete" {
+	if r, a := s.ask(t, toolCall(t, asks)); r.Result.ResultType != "complete" {
 		t.Errorf("the call is answered %s", a.Data)
 	}
 }
@@ -59,11 +55,11 @@ func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		s.srv.Stop()
 		w.stream()
-		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		w.ask("", "q")
 		close(asked)
 		<-r.Context().Done()
 	})
-	go in.stateless.Request(statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
+	go in.stateless.Request(toolCall(t, asks))
 	waittest.Receive(t, "the server asks", asked)
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
 	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
@@ -82,10 +78,8 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}`)
 		<-r.Context().Done()
 	})
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	if _, a := s.ask(t, c); !strings.Contains(string(a.Data), "--max-message-bytes") {
-		t.Errorf("the call is answered %s", a.Data)
-	}
+	c := toolCall(t, asks)
+	wantHas(t, second(s.ask(t, c)).Data, "--max-message-bytes")
 	waittest.Until(t, "the call has ended", func() bool { return in.metric(t, "calls") == 0 })
 	waittest.Until(t, "the server's session has ended", func() bool { return len(up.ended()) == 1 })
 	s.wantState(t, c.Session, session.Closed)
@@ -98,11 +92,8 @@ func TestStateless_LongServerInfo(t *testing.T) {
 	icon := strings.Repeat("x", 50_000)
 	up.result = `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1","icons":[{"src":"data:` + icon + `"}]}}`
 	up.reports()
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	wantStatus(t, s.do(t, c), http.StatusAccepted)
-	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[1], icon) {
-		t.Error("the client does not get what the server says it is")
-	}
+	c := s.accepted(t, asks)
+	wantHas(t, s.finished(t, c.Session, c.Stream)[1], icon)
 	rec, err := s.b.Sessions.Learn(waittest.Context(t), c.Session)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"serverInfo":{"name":"s","version":"1"}`) {
 		t.Errorf("the log keeps %d bytes with the call: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
@@ -114,9 +105,7 @@ func TestModernServer_LongInstructions(t *testing.T) {
 	text := strings.Repeat("x", 50_000)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"`+text+`"}`)
 	name := uuid.NewString()
-	if a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}); !strings.Contains(string(a.Data), text) {
-		t.Errorf("initialize is answered %d %.500s", a.Status, a.Data)
-	}
+	wantHas(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}).Data, text)
 	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"listChanged":true`) {
 		t.Errorf("the log keeps %d bytes with the session: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
@@ -139,14 +128,8 @@ func TestListen_TooMuch(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodListen, fmt.Sprintf(`"notifications":{"resourceSubscriptions":%s,"taskIds":%s}`, event.MustJSON(uris), event.MustJSON(ids)), tasks)
 	wantStatus(t, s.do(t, c), http.StatusAccepted)
 	var f translate.Filter
-	waittest.Until(t, "it is acknowledged", func() bool {
-		all, _ := s.read(t, c.Session, c.Stream)
-		if len(all) == 0 {
-			return false
-		}
-		m, _ := rpc.ParseMessage([]byte(all[0]))
-		return json.Unmarshal(m.Param("notifications"), &f) == nil
-	})
+	m := must.Value(rpc.ParseMessage([]byte(s.listenedTo(t, c, 1)[0])))(t)
+	must.NoError(t, json.Unmarshal(m.Param("notifications"), &f))
 	if n := up.posted("resources/subscribe"); n != mcpserver.MaxSubscriptions || len(f.URIs) != n || len(slices.Compact(slices.Sorted(slices.Values(f.URIs)))) != n || len(f.Tasks) != 0 {
 		t.Errorf("%d subscriptions are made, of which %d are acknowledged", n, len(f.URIs))
 	}
@@ -163,12 +146,10 @@ func TestStateless_FieldTwice(t *testing.T) {
 		headers <- r.Header
 		w.json(response(m.ID))
 	})
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
+	c := toolCall(t, "")
 	c.Header[mcp.HeaderName] = []string{"x", "y"}
 	s.do(t, c)
-	if got := (<-headers).Values(mcp.HeaderName); len(got) != 1 || got[0] != "x" {
-		t.Errorf("the server gets %q", got)
-	}
+	wantMessages(t, (<-headers).Values(mcp.HeaderName), "x")
 }
 
 // Calls without sessions take half of what sessions may, and no principal takes that half alone.
@@ -179,7 +160,7 @@ func TestAttackCallsOfOnePrincipal(t *testing.T) {
 	s.start(t, cfg)
 	up.reports()
 	callOf := func(owner string) rpc.Answer {
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		c := toolCall(t, asks)
 		c.Owner = owner
 		return s.do(t, c)
 	}

@@ -63,15 +63,11 @@ func TestCache_OtherClient(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %v, and the first client got %v", method, got, want)
 		}
-		if n := up.posted(method); n != asked {
-			t.Errorf("%s: the server was asked %d times more", method, n-asked)
-		}
+		up.wantPosted(t, asked, method)
 	}
 	other := statelessCall(t, "3", "tools/list", "", "")
 	other.Header.Set("Accept-Language", "de") // which is forwarded
-	if a := s.do(t, other); !strings.Contains(string(a.Data), `"version":2`) {
-		t.Errorf("a client of another language got %s", a.Data)
-	}
+	wantHas(t, s.do(t, other).Data, `"version":2`)
 	s.do(t, statelessCall(t, "4", "tools/list", `"cursor":"evil","cursor":"good"`, ""))
 	if up.posted("evil") != 0 || up.posted(`"cursor":"good"`) != 1 {
 		t.Error("the server gets what the key of the result does not have")
@@ -103,9 +99,7 @@ func TestCache_NotKept(t *testing.T) {
 				t.Errorf("%s: %s", name, a.Data)
 			}
 		}
-		if n := tt.up.posted(`"tools/list"`); n != 2 {
-			t.Errorf("%s: the server was asked %d times", name, n)
-		}
+		tt.up.wantPosted(t, 2, `"tools/list"`)
 	}
 }
 
@@ -113,19 +107,7 @@ func TestCache_NotKept(t *testing.T) {
 func TestCache_ListChanges(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := newModern(t)
-	changes := make(chan string, 10)
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(m.ID)+`},"notifications":{"toolsListChanged":true}}}`)
-		for {
-			select {
-			case change := <-changes:
-				w.send("", `{"jsonrpc":"2.0","method":"`+change+`","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(m.ID)+`}}}`)
-			case <-r.Context().Done():
-				return
-			}
-		}
-	})
+	say, _ := announces(up)
 	version := listing(up, "public")
 	cfg := cacheConfig(up.URL)
 	bridges := []*instance{s.start(t, cfg), nil}
@@ -139,15 +121,11 @@ func TestCache_ListChanges(t *testing.T) {
 			in.stateless.Request(statelessCall(t, "1", "tools/list", "", "")) // is kept now
 		}
 		version.Add(1)
-		if a := s.do(t, statelessCall(t, "2", "tools/list", "", "")); !strings.Contains(string(a.Data), fmt.Sprintf(`"version":%d`, round)) {
-			t.Errorf("before the change: %s", a.Data)
-		}
-		changes <- translate.ToolsChanged
+		wantHas(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")).Data, fmt.Sprintf(`"version":%d`, round))
+		say <- `{"jsonrpc":"2.0","method":"` + translate.ToolsChanged + `","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"sub"}}}`
 		s.listenedTo(t, listen, round+2)
 		for range 30 { // to one bridge or the other
-			if a := s.do(t, statelessCall(t, "3", "tools/list", "", "")); !strings.Contains(string(a.Data), fmt.Sprintf(`"version":%d`, round+1)) {
-				t.Fatalf("after the change: %s", a.Data)
-			}
+			wantHas(t, s.do(t, statelessCall(t, "3", "tools/list", "", "")).Data, fmt.Sprintf(`"version":%d`, round+1))
 		}
 	}
 }
@@ -164,9 +142,7 @@ func TestCache_ListensAgain(t *testing.T) {
 		listen := statelessCall(t, `"sub"`, mcp.MethodListen, `"notifications":{"toolsListChanged":true}`, "")
 		s.do(t, listen)
 		s.listenedTo(t, listen, n+1) // the acknowledgement, and behind the second one that the tools have changed
-		if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), want) {
-			t.Errorf("the client gets %s", a.Data)
-		}
+		wantHas(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")).Data, want)
 		version.Add(1)
 	}
 }
@@ -182,15 +158,14 @@ func TestCache_ChangeInFlight(t *testing.T) {
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"complete","ttlMs":3600000,"cacheScope":"public","tools":[]}}`)
 	})
 	in := s.start(t, cacheConfig(up.URL))
-	answered := make(chan rpc.Answer, 1)
 	c := statelessCall(t, "1", "tools/list", "", "")
-	go func() { answered <- in.stateless.Request(c) }()
+	answered := later(func() rpc.Answer { return in.stateless.Request(c) })
 	waittest.Receive(t, "the server has the request", asked)
 	method := translate.ToolsChanged
 	in.host.NoteChange(rpc.Message{Method: &method})
 	close(release)
 	wantStatus(t, waittest.Receive(t, "the client is answered", answered), http.StatusOK)
-	go func() { answered <- in.stateless.Request(statelessCall(t, "2", "tools/list", "", "")) }()
+	answered = later(func() rpc.Answer { return in.stateless.Request(statelessCall(t, "2", "tools/list", "", "")) })
 	waittest.Receive(t, "the server is asked again", asked)
 	waittest.Receive(t, "the client is answered", answered)
 }

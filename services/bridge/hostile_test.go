@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/eventlog"
@@ -24,44 +24,35 @@ import (
 )
 
 func TestCloseSession_ServerHangs(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _, name := begun(t)
 	over := make(chan struct{})
 	defer close(over)
 	up.onDelete = func() { <-over }
-	cfg := testConfig(up.URL)
-	s.start(t, cfg)
-	name := s.ready(t)
 	s.end(t, name)
 	s.wantState(t, name, session.Closed)
 }
 
 func TestResume_BeforeFirstMessage(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, first := bridged(t, newServer(t))
 	up.handle("prime", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("primed", "")
 		<-r.Context().Done()
 	})
-	up.onGet(func(w *writing, r *http.Request) {
-		if r.Header.Get("Last-Event-ID") != "primed" {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
+	up.onResume(func(w *writing, r *http.Request) {
+		if id := r.Header.Get("Last-Event-ID"); id != "primed" {
+			t.Errorf("the stream is resumed after %s", id)
 		}
-		w.stream()
 		w.send("end", response("1"))
 	})
-	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "prime")
 	waittest.Until(t, "the ID has come", func() bool {
 		c := first.table.Session(name).Call(stream)
 		return c != nil && c.Cursor().ID != ""
 	})
-	first.stop()
-	s.start(t, testConfig(up.URL))
-	if diff := cmp.Diff([]string{response("1")}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
+	s.restart(t, first)
+	wantMessages(t, s.finished(t, name, stream), response("1"))
 }
 
 func TestEventID_NotAHeaderValue(t *testing.T) {
@@ -77,25 +68,6 @@ func TestEventID_NotAHeaderValue(t *testing.T) {
 	}
 }
 
-func TestResponse_ToAnotherRequest(t *testing.T) {
-	s, up, in, name := begun(t)
-	up.handle("other", func(w *writing, _ *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", response("77"))
-		w.send("", response("1"))
-		w.send("", response("1"))
-		w.send("", response("2"))
-	})
-	stream := newStream(t, "1", "2")
-	s.post(t, name, stream, `[{"jsonrpc":"2.0","id":1,"method":"other"},{"jsonrpc":"2.0","id":2,"method":"other"}]`)
-	if diff := cmp.Diff([]string{response("1"), response("2")}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
-	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 2 {
-		t.Errorf("%v responses are counted", n)
-	}
-}
-
 func TestCheckCalls_AnsweredCall(t *testing.T) {
 	s, _, _, name := begun(t)
 	stream := newStream(t, "1", "2")
@@ -105,16 +77,13 @@ func TestCheckCalls_AnsweredCall(t *testing.T) {
 }
 
 func TestRedirect_POSTBecomesGET(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _ := bridged(t, newServer(t))
 	up.handle("moved", func(w *writing, r *http.Request, _ rpc.Message) {
 		http.Redirect(w, r, "/elsewhere", http.StatusFound)
 	})
-	s.start(t, testConfig(up.URL))
 	name := s.open(t)
 	up.onGet(func(*writing, *http.Request) { t.Error("it was followed") })
-	if _, a := s.request(t, name, "1", "moved"); a.Status != http.StatusBadGateway {
-		t.Errorf("it was answered %d", a.Status)
-	}
+	wantStatus(t, second(s.request(t, name, "1", "moved")), http.StatusBadGateway)
 }
 
 func TestOpenSession_TooLate(t *testing.T) {
@@ -134,8 +103,7 @@ func TestOpenSession_TooLate(t *testing.T) {
 
 func TestProcess_EndsAfterInitialize(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	cfg := stdioConfig(t)
-	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'`)
+	cfg := shellConfig(t, `read x; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'`)
 	s.start(t, cfg)
 	for range 5 {
 		s.wantState(t, s.open(t), session.Closed)
@@ -144,12 +112,11 @@ func TestProcess_EndsAfterInitialize(t *testing.T) {
 
 func TestSessionID_Invalid(t *testing.T) {
 	for _, id := range []string{"\xff", strings.Repeat("x", 100_000)} {
-		s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+		s, up, in := bridged(t, newServer(t))
 		up.handle(rpc.MethodInitialize, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.Header().Set(upstream.HeaderSession, id)
 			w.json(response(string(m.ID)))
 		})
-		in := s.start(t, testConfig(up.URL))
 		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: "s", Data: []byte(initialize)}), http.StatusBadGateway)
 		in.stop()
 	}
@@ -174,22 +141,13 @@ func TestListen_Response(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 		<-r.Context().Done()
 	})
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.IsResponse() {
-			close(taken)
-		}
-		w.WriteHeader(http.StatusAccepted)
-	})
+	up.onAnswer(func(rpc.Message) { close(taken) })
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		<-taken
 		w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
 	})
-	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"content":[]`) {
-		t.Errorf("the call is answered %d %s", a.Status, a.Data)
-	}
-	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 3 {
-		t.Errorf("%v responses are counted", n)
-	}
+	wantHas(t, s.do(t, toolCall(t, asks)).Data, `"content":[]`)
+	in.wantMetric(t, 3, "dropped_messages_total", host.DropLate)
 }
 
 // Some servers send the header of their own stream with its first message: a call whose client can be asked, and a
@@ -198,9 +156,7 @@ func TestListen_NoHeader(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	s.start(t, testConfig(up.URL), soon)
 	up.onGet(func(_ *writing, r *http.Request) { <-r.Context().Done() })
-	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)); !strings.Contains(string(a.Data), `"result"`) {
-		t.Errorf("the call is answered %d %s", a.Status, a.Data)
-	}
+	wantHas(t, s.do(t, toolCall(t, asks)).Data, `"result"`)
 	l := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
 	s.do(t, l)
 	s.listenedTo(t, l, 1)
@@ -209,7 +165,7 @@ func TestListen_NoHeader(t *testing.T) {
 // A server that cannot read a request has no ID to give its error: the one request of the POST is the one
 // that it is about (JSON-RPC 2.0, section 5).
 func TestResponse_ErrorWithoutID(t *testing.T) {
-	for name, parseError := range withoutID {
+	for _, parseError := range withoutID {
 		for _, to := range []func(*writing, string){(*writing).json, func(w *writing, data string) {
 			w.stream()
 			w.send("", data)
@@ -219,9 +175,7 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 			stream, _ := s.request(t, session, "1", "bad")
 			all := s.finished(t, session, stream)
 			wantError(t, all, 1, "1")
-			if !strings.Contains(all[0], `"Parse error"`) {
-				t.Errorf("%s: the client receives %v", name, all)
-			}
+			wantHas(t, all[0], `"Parse error"`)
 			in.stop()
 		}
 	}
@@ -229,16 +183,13 @@ func TestResponse_ErrorWithoutID(t *testing.T) {
 
 // The same for calls of clients without sessions, before a server of their revision and before another.
 func TestStateless_ErrorWithoutID(t *testing.T) {
-	for name, parseError := range withoutID {
-		for era, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-			s, _, in := bridged(t, up)
+	for _, parseError := range withoutID {
+		eachEra(t, func(t *testing.T, _ string, up *server) {
+			s, _, _ := bridged(t, up)
 			up.handle("tools/list", func(w *writing, _ *http.Request, _ rpc.Message) { w.json(parseError) })
 			want := `{"error":{"code":-32700,"message":"Parse error"},"id":7,"jsonrpc":"2.0"}`
-			if a := s.do(t, statelessCall(t, "7", "tools/list", "", "")); string(a.Data) != want {
-				t.Errorf("%s, %s: %d %s", era, name, a.Status, a.Data)
-			}
-			in.stop()
-		}
+			wantMessages(t, []string{string(s.do(t, statelessCall(t, "7", "tools/list", "", "")).Data)}, want)
+		})
 	}
 }
 
@@ -246,34 +197,32 @@ func TestStateless_ErrorWithoutID(t *testing.T) {
 func TestResponse_ErrorWithoutIDElsewhere(t *testing.T) {
 	for name, parseError := range withoutID {
 		t.Run(name, func(t *testing.T) {
-			s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+			s, up, in := bridged(t, newServer(t))
 			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, _ rpc.Message) {
 				w.stream()
 				w.send("", parseError)
 				<-r.Context().Done()
 			})
-			in := s.start(t, testConfig(up.URL))
 			want := `{"error":{"code":-32700,"message":"Parse error"},"id":0,"jsonrpc":"2.0"}`
-			if a := s.opening(t); string(a.Data) != want {
-				t.Errorf("the server's error is %d %s", a.Status, a.Data)
-			}
+			wantMessages(t, []string{string(s.opening(t).Data)}, want)
 			in.stop()
-			cfg := stdioConfig(t)
-			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", `read x; echo '`+parseError+`'; read x`)
-			in = s.start(t, cfg)
-			if a := s.opening(t); string(a.Data) != want {
-				t.Errorf("the process's error is %d %s", a.Status, a.Data)
-			}
+			in = s.start(t, shellConfig(t, `read x; echo '`+parseError+`'; read x`))
+			wantMessages(t, []string{string(s.opening(t).Data)}, want)
 			in.stop()
-			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", initializes+`; read x; echo '`+parseError+`'; read x`)
-			s.start(t, cfg)
+			s.start(t, shellConfig(t, initializes+`; read x; echo '`+parseError+`'; read x`))
 			session := s.open(t)
 			stream, _ := s.request(t, session, "1", "bad")
-			if all := s.finished(t, session, stream); len(all) != 1 || all[0] != strings.Replace(want, `"id":0`, `"id":1`, 1) {
-				t.Errorf("a request of a process is answered %q", all)
-			}
+			wantMessages(t, s.finished(t, session, stream), strings.Replace(want, `"id":0`, `"id":1`, 1))
 		})
 	}
+}
+
+// shellConfig is for a server that is a command of a shell.
+func shellConfig(t *testing.T, command string) config.Config {
+	t.Helper()
+	cfg := stdioConfig(t)
+	cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", command)
+	return cfg
 }
 
 // initializes is a shell's response to initialize.
@@ -284,15 +233,12 @@ func TestResponse_ErrorAboutANotification(t *testing.T) {
 	for name, parseError := range withoutID {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t, eventlog.Settings{})
-			cfg := stdioConfig(t)
-			cfg.UpstreamCommand = fmt.Sprintf("sh -c %q", initializes+`; read x; read x; echo '`+parseError+`'; echo '`+response("1")+`'; read x`)
+			cfg := shellConfig(t, initializes+`; read x; read x; echo '`+parseError+`'; echo '`+response("1")+`'; read x`)
 			s.start(t, cfg)
 			session := s.open(t)
 			stream, _ := s.request(t, session, "1", "long")
 			wantStatus(t, s.post(t, session, "", `{"jsonrpc":"2.0","method":"notifications/x"}`), http.StatusAccepted)
-			if all := s.finished(t, session, stream); len(all) != 1 || all[0] != response("1") {
-				t.Errorf("the request is answered %q", all)
-			}
+			wantMessages(t, s.finished(t, session, stream), response("1"))
 		})
 	}
 }
@@ -305,7 +251,7 @@ func soon(s *Service) {
 // The bridge listens on before a server that has forgotten the event that it asks for: the Go SDK answers 400. The
 // server replays nothing then, so a message that the log has already is a new one.
 func TestListen_EventIsForgotten(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, first := bridged(t, newServer(t))
 	up.onGet(func(w *writing, r *http.Request) {
 		if r.Header.Get("Last-Event-ID") != "" {
 			w.WriteHeader(http.StatusBadRequest)
@@ -315,11 +261,10 @@ func TestListen_EventIsForgotten(t *testing.T) {
 		w.send(uuid.NewString(), note(1))
 		<-r.Context().Done()
 	})
-	first := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	noted := func(n int) {
 		t.Helper()
-		waittest.Until(t, "the note is stored again", func() bool { all, _ := s.read(t, name, rpc.Standalone); return len(all) == n })
+		s.has(t, name, rpc.Standalone, n)
 	}
 	noted(1)
 	first.stop()

@@ -15,65 +15,72 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// listens has a server take requests to listen, and returns what it is asked for.
+// listens has a server take requests to listen, and acknowledge what it is asked for.
 func listens(up *server) *server {
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(m.ID)+`},"notifications":`+string(m.Param("notifications"))+`}}`)
-		<-r.Context().Done()
-	})
+	announces(up)
 	return up
 }
 
-// listenedTo returns what a client that listens has received, as soon as that is n messages.
-func (s *system) listenedTo(t testing.TB, c rpc.Ask, n int) (all []string) {
-	t.Helper()
-	waittest.Until(t, fmt.Sprintf("%d messages are stored", n), func() bool {
-		all, _ = s.read(t, c.Session, c.Stream)
-		return len(all) >= n
+// announces is listens that returns what the server sends next to a client that listens, "" for the end, and what
+// receives a value when one does.
+func announces(up *server) (say chan<- string, begun <-chan struct{}) {
+	said, listening := make(chan string), make(chan struct{}, 100)
+	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(m.ID)+`},"notifications":`+string(m.Param("notifications"))+`}}`)
+		listening <- struct{}{}
+		for {
+			select {
+			case text := <-said:
+				if text == "" {
+					return
+				}
+				w.send("", text)
+			case <-r.Context().Done():
+				return
+			}
+		}
 	})
-	return all
+	return said, listening
+}
+
+// listenedTo returns what a client that listens has received, as soon as that is n messages.
+func (s *system) listenedTo(t testing.TB, c rpc.Ask, n int) []string {
+	t.Helper()
+	return s.has(t, c.Session, c.Stream, n)
 }
 
 // A client that listens receives the states of its tasks, at servers of both eras.
 func TestListen_Tasks(t *testing.T) {
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-			s.start(t, taskConfig(listens(slow(up, release, outcome)).URL))
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			c.Owner = "alice"
-			s.created(t, c)
-			own, unknown := mcp.TaskID(c.Session), mcp.TaskID("5b3c9a52-8a4b-4b0e-9a0e-000000000000")
-			listen := func(owner string) rpc.Ask {
-				l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q,%q,%q]}`, own, own, unknown), tasks)
-				l.Owner = owner
-				wantStatus(t, s.do(t, l), http.StatusAccepted)
-				return l
-			}
-			l, others := listen("alice"), listen("bob")
-			all := s.listenedTo(t, l, 2)
-			if !strings.Contains(all[0], `"taskIds":["`+own+`"]`) || !strings.Contains(all[0], `"io.modelcontextprotocol/subscriptionId":"sub"`) {
-				t.Errorf("it is acknowledged with %s", all[0])
-			}
-			if !strings.Contains(all[1], `"status":"working"`) || !strings.Contains(all[1], `"io.modelcontextprotocol/subscriptionId":"sub"`) || strings.Contains(all[1], "asked") {
-				t.Errorf("the first state is %s", all[1])
-			}
-			close(release)
-			if all = s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"completed"`) || !strings.Contains(all[2], "done") {
-				t.Errorf("the last state is %s", all[2])
-			}
-			if all := s.listenedTo(t, others, 1); len(all) != 1 || strings.Contains(all[0], own) {
-				t.Errorf("another user receives %q", all)
-			}
-			if n := up.posted(unknown); n != 0 && name == "earlier" {
-				t.Errorf("the server was asked about tasks %d times", n)
-			}
-			if n := up.posted(`"taskIds":["` + own); n != 0 {
-				t.Errorf("the server was asked about our task %d times", n)
-			}
-		})
-	}
+	eachEra(t, func(t *testing.T, era string, up *server) {
+		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		s.start(t, taskConfig(listens(slow(up, release, outcome)).URL))
+		c := toolCall(t, tasks)
+		c.Owner = "alice"
+		s.created(t, c)
+		own, unknown := mcp.TaskID(c.Session), mcp.TaskID("5b3c9a52-8a4b-4b0e-9a0e-000000000000")
+		listen := func(owner string) rpc.Ask {
+			l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q,%q,%q]}`, own, own, unknown), tasks)
+			l.Owner = owner
+			wantStatus(t, s.do(t, l), http.StatusAccepted)
+			return l
+		}
+		l, others := listen("alice"), listen("bob")
+		all := s.listenedTo(t, l, 2)
+		wantHas(t, all[0], `"taskIds":["`+own+`"]`, `"io.modelcontextprotocol/subscriptionId":"sub"`)
+		if !strings.Contains(all[1], `"status":"working"`) || !strings.Contains(all[1], `"io.modelcontextprotocol/subscriptionId":"sub"`) || strings.Contains(all[1], "asked") {
+			t.Errorf("the first state is %s", all[1])
+		}
+		close(release)
+		wantHas(t, s.listenedTo(t, l, 3)[2], `"status":"completed"`, "done")
+		if all := s.listenedTo(t, others, 1); len(all) != 1 || strings.Contains(all[0], own) {
+			t.Errorf("another user receives %q", all)
+		}
+		if n := up.posted(unknown); n != 0 && era == "earlier" {
+			t.Errorf("the server was asked about tasks %d times", n)
+		}
+		up.wantPosted(t, 0, `"taskIds":["`+own)
+	})
 }
 
 // A task whose session was ended from outside has failed, for who listens.
@@ -85,70 +92,61 @@ func TestListen_TaskIsEnded(t *testing.T) {
 	s.do(t, l)
 	s.listenedTo(t, l, 2)
 	must.NoError(t, s.b.Sessions.End(waittest.Context(t), c.Session, "", false))
-	if all := s.listenedTo(t, l, 3); !strings.Contains(all[2], `"status":"failed"`) || !strings.Contains(all[2], mcp.TaskEnded) {
-		t.Errorf("the last state is %s", all[2])
-	}
+	wantHas(t, s.listenedTo(t, l, 3)[2], `"status":"failed"`, mcp.TaskEnded)
 }
 
 // A client that listens again may have missed changes, at whatever bridge it listened before.
 func TestListen_Again(t *testing.T) {
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s := newSystem(t, eventlog.Settings{})
-			cfg := testConfig(listens(up).URL)
-			cfg.ListenMemory = time.Hour
-			// A listener sets the time at which it is remembered again once it has what it missed.
-			hasMissed := make(chan struct{}, 10)
-			signals := func(b *Service) {
-				b.host.Times.After = func(d time.Duration) <-chan time.Time {
-					if d == cfg.ListenMemory/2 {
-						hasMissed <- struct{}{}
-					}
-					return time.After(d)
+	eachEra(t, func(t *testing.T, _ string, up *server) {
+		s := newSystem(t, eventlog.Settings{})
+		cfg := testConfig(listens(up).URL)
+		cfg.ListenMemory = time.Hour
+		// A listener sets the time at which it is remembered again once it has what it missed.
+		hasMissed := make(chan struct{}, 10)
+		signals := func(b *Service) {
+			b.host.Times.After = func(d time.Duration) <-chan time.Time {
+				if d == cfg.ListenMemory/2 {
+					hasMissed <- struct{}{}
 				}
+				return time.After(d)
 			}
-			b := s.start(t, cfg, signals)
-			up.has(`{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true}}`)
-			listen := func(id, owner, filter string) rpc.Ask {
-				l := statelessCall(t, id, mcp.MethodListen, `"notifications":{`+filter+`}`, "")
-				l.Owner = owner
-				wantStatus(t, s.do(t, l), http.StatusAccepted)
-				waittest.Receive(t, "it has what it missed", hasMissed)
-				return l
+		}
+		b := s.start(t, cfg, signals)
+		up.has(`{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true}}`)
+		listen := func(id, owner, filter string) rpc.Ask {
+			l := statelessCall(t, id, mcp.MethodListen, `"notifications":{`+filter+`}`, "")
+			l.Owner = owner
+			wantStatus(t, s.do(t, l), http.StatusAccepted)
+			waittest.Receive(t, "it has what it missed", hasMissed)
+			return l
+		}
+		const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
+		first := listen("1", "alice", all)
+		b.stop()
+		b = s.start(t, cfg, signals)
+		for id, tt := range map[string]struct {
+			owner, filter string
+			want          []string
+		}{
+			"2": {"alice", all, []string{translate.ToolsChanged, translate.ResourceUpdated}},
+			"3": {"alice", `"toolsListChanged":true`, nil},
+			"4": {"bob", all, nil},
+		} {
+			l := listen(id, tt.owner, tt.filter)
+			got := s.listenedTo(t, l, 1+len(tt.want))
+			if len(got) != 1+len(tt.want) {
+				t.Fatalf("%s receives %q", id, got)
 			}
-			const all = `"toolsListChanged":true,"resourceSubscriptions":["file:///a"]`
-			first := listen("1", "alice", all)
-			b.stop()
-			b = s.start(t, cfg, signals)
-			for id, tt := range map[string]struct {
-				owner, filter string
-				want          []string
-			}{
-				"2": {"alice", all, []string{translate.ToolsChanged, translate.ResourceUpdated}},
-				"3": {"alice", `"toolsListChanged":true`, nil},
-				"4": {"bob", all, nil},
-			} {
-				l := listen(id, tt.owner, tt.filter)
-				got := s.listenedTo(t, l, 1+len(tt.want))
-				if len(got) != 1+len(tt.want) {
-					t.Fatalf("%s receives %q", id, got)
-				}
-				for i, method := range tt.want {
-					if !strings.Contains(got[i+1], method) || !strings.Contains(got[i+1], `"io.modelcontextprotocol/subscriptionId":`+id) {
-						t.Errorf("%s receives %s, not %s", id, got[i+1], method)
-					}
-				}
+			for i, method := range tt.want {
+				wantHas(t, got[i+1], method, `"io.modelcontextprotocol/subscriptionId":`+id)
 			}
-			got := s.finished(t, first.Session, first.Stream)
-			if len(got) != 2 || !strings.Contains(got[1], `"id":1`) {
-				t.Errorf("the first request received %q", got)
-			}
-			b.stop() // who was acknowledged has signalled by then
-			if len(hasMissed) > 0 {
-				t.Error("a listener is acknowledged twice")
-			}
-		})
-	}
+		}
+		wantParts(t, s.finished(t, first.Session, first.Stream), "", `"id":1`)
+		b.stop() // who was acknowledged has signalled by then
+		if len(hasMissed) > 0 {
+			t.Error("a listener is acknowledged twice")
+		}
+	})
 }
 
 // When no bridge has a task any more, its listeners are told once, and again if one comes back.

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -28,7 +29,6 @@ import (
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
-	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -71,6 +71,20 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	return &system{srv: srv, b: b}
 }
 
+// sending has f called with what the bridges that are started next send to NATS: f may change it.
+func (s *system) sending(f func(data []byte)) {
+	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: f})}
+}
+
+// replace writes another text over the first place of one, and reports whether there is one.
+func replace(data []byte, text, by string) bool {
+	i := bytes.Index(data, []byte(text))
+	if i >= 0 {
+		copy(data[i:], by)
+	}
+	return i >= 0
+}
+
 func testConfig(server string) config.Config {
 	return config.Config{
 		Upstream: server, BridgeName: "test", AcceptAfter: 30 * time.Second, CallTimeout: flagtype.Duration(waittest.Timeout), OpenTimeout: 30 * time.Second,
@@ -97,6 +111,13 @@ func (s *system) start(t testing.TB, cfg config.Config, set ...func(*Service)) *
 	in := s.launch(t, cfg, set...)
 	waittest.Until(t, "the bridge is open", in.taken.Load)
 	return in
+}
+
+// restart stops a bridge, and starts the next one.
+func (s *system) restart(t testing.TB, in *instance) *instance {
+	t.Helper()
+	in.stop()
+	return s.start(t, in.host.Config)
 }
 
 // launch runs a bridge that may have to wait for another. It is set up before it runs.
@@ -151,14 +172,6 @@ func (s *system) do(t testing.TB, c rpc.Ask) rpc.Answer {
 	return a
 }
 
-// wantStatus fails the test unless an answer has a status.
-func wantStatus(t testing.TB, a rpc.Answer, status int) {
-	t.Helper()
-	if a.Status != status {
-		t.Fatalf("%d %s, want %d", a.Status, a.Data, status)
-	}
-}
-
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
 
 // opening asks for a session.
@@ -171,10 +184,7 @@ func (s *system) opening(t testing.TB) rpc.Answer {
 func (s *system) open(t testing.TB) string {
 	t.Helper()
 	name := uuid.NewString()
-	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)})
-	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
-		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}), http.StatusOK, `"result"`)
 	return name
 }
 
@@ -213,11 +223,15 @@ func (s *system) post(t testing.TB, name, stream, data string) rpc.Answer {
 	return s.do(t, rpc.Ask{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(data)})
 }
 
-// request posts a request with an ID and a method, and returns its stream.
-func (s *system) request(t testing.TB, name, id, method string) (stream string, a rpc.Answer) {
+// request posts a request with an ID, a method and the members of params, if there are any, and returns its stream.
+func (s *system) request(t testing.TB, name, id, method string, params ...string) (stream string, a rpc.Answer) {
 	t.Helper()
 	stream = newStream(t, id)
-	return stream, s.post(t, name, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
+	more := ""
+	if len(params) > 0 {
+		more = `,"params":{` + strings.Join(params, ",") + `}`
+	}
+	return stream, s.post(t, name, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q%s}`, id, method, more))
 }
 
 func newStream(t testing.TB, ids ...string) string {
@@ -266,14 +280,6 @@ func (s *system) finished(t testing.TB, name, stream string) []string {
 		return final
 	})
 	return all
-}
-
-func (s *system) wantState(t testing.TB, name string, want session.State) {
-	t.Helper()
-	waittest.Until(t, name+" is "+string(want), func() bool {
-		rec, err := s.b.Sessions.Get(waittest.Context(t), name)
-		return err == nil && rec.State == want
-	})
 }
 
 // lifeOf returns the life of a session.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"rejoin/services/bridge/call"
+	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/mcpserver"
 	"rejoin/services/bridge/translate"
@@ -51,12 +52,8 @@ func TestModernServer_Call(t *testing.T) {
 	})
 	name := s.begin(t)
 	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`), http.StatusAccepted)
-	stream := newStream(t, "7")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"caf\u00e9","arguments":{"place":{"region":"north"}},"_meta":{"progressToken":"mine"}}}`)
-	all := s.finished(t, name, stream)
-	if len(all) != 2 || all[1] != `{"id":7,"jsonrpc":"2.0","result":{"content":[]}}` {
-		t.Errorf("the stream is %q", all)
-	}
+	stream, _ := s.request(t, name, "7", mcp.MethodCallTool, `"name":"caf\u00e9"`, `"arguments":{"place":{"region":"north"}}`, `"_meta":{"progressToken":"mine"}`)
+	wantMessages(t, s.finished(t, name, stream)[1:], `{"id":7,"jsonrpc":"2.0","result":{"content":[]}}`)
 	for field, want := range map[string]string{
 		mcp.HeaderVersion: mcp.Modern, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?=", "Mcp-Param-Region": "north", "Mcp-Session-Id": "",
 	} {
@@ -64,11 +61,9 @@ func TestModernServer_Call(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, got, want)
 		}
 	}
-	stream = newStream(t, "8")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":8,"method":"ping"}`)
-	if all := s.finished(t, name, stream); len(all) != 1 || all[0] != `{"id":8,"jsonrpc":"2.0","result":{}}` || up.posted(`"ping"`) != 0 {
-		t.Errorf("ping is answered %q", all)
-	}
+	stream, _ = s.request(t, name, "8", "ping")
+	wantMessages(t, s.finished(t, name, stream), `{"id":8,"jsonrpc":"2.0","result":{}}`)
+	up.wantPosted(t, 0, `"ping"`)
 }
 
 // requiresInput has a server without sessions ask the client of a tool call.
@@ -86,16 +81,11 @@ func requiresInput(up *server) {
 // question waits for the question that begins a stream, and returns its ID.
 func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage) {
 	t.Helper()
-	waittest.Until(t, "the client is asked", func() bool {
-		all, _ := s.read(t, name, stream)
-		if len(all) == 0 {
-			return false
-		}
-		m, err := rpc.ParseMessage([]byte(all[0]))
-		id = m.ID
-		return err == nil && m.Is(translate.MethodElicit)
-	})
-	return id
+	m := must.Value(rpc.ParseMessage([]byte(s.has(t, name, stream, 1)[0])))(t)
+	if !m.Is(translate.MethodElicit) {
+		t.Fatalf("the client is asked %s", *m.Method)
+	}
+	return m.ID
 }
 
 // What the server asks goes to the client on the stream of its request, and the request is made
@@ -104,20 +94,14 @@ func TestModernServer_ServerAsks(t *testing.T) {
 	s, up, in := bridged(t, newModern(t))
 	requiresInput(up)
 	name := s.begin(t)
-	stream := newStream(t, "1")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`)
 	question := s.question(t, name, stream)
 	wantStatus(t, s.post(t, name, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, question)), http.StatusAccepted)
-	all := s.finished(t, name, stream)
-	if want := `{"id":1,"jsonrpc":"2.0","result":{"got":{"a":{"action":"accept"}},"state":"s1"}}`; all[len(all)-1] != want {
-		t.Errorf("the response is %s", all[len(all)-1])
-	}
+	wantMessages(t, s.finished(t, name, stream)[1:], `{"id":1,"jsonrpc":"2.0","result":{"got":{"a":{"action":"accept"}},"state":"s1"}}`)
 
 	// The session continues at the next bridge.
-	in.stop()
-	s.start(t, testConfig(up.URL))
-	stream = newStream(t, "2")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"prompts/list"}`)
+	s.restart(t, in)
+	stream, _ = s.request(t, name, "2", "prompts/list")
 	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":2`) || up.posted(`"elicitation":{}`) < 3 {
 		t.Errorf("the next bridge answers %q", all)
 	}
@@ -144,15 +128,11 @@ func TestModernServer_RefusesTheSecondRound(t *testing.T) {
 func TestModernServer_Batch(t *testing.T) {
 	s, up, _ := bridged(t, newModern(t))
 	requiresInput(up)
-	name, stream, batch := s.begin(t), newStream(t, "1"), newStream(t, "2", "3")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	name, batch := s.begin(t), newStream(t, "2", "3")
+	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`)
 	s.post(t, name, batch, fmt.Sprintf(`[{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, s.question(t, name, stream)))
-	if all := s.finished(t, name, batch); len(all) != 2 {
-		t.Errorf("the requests are answered %q", all)
-	}
-	if all := s.finished(t, name, stream); !strings.Contains(all[len(all)-1], `"got":{"a":{"action":"accept"}}`) {
-		t.Errorf("the response is %s", all[len(all)-1])
-	}
+	wantParts(t, s.finished(t, name, batch), "", "")
+	wantHas(t, last(s.finished(t, name, stream)), `"got":{"a":{"action":"accept"}}`)
 	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) == 1 })
 }
 
@@ -167,14 +147,11 @@ func TestModernServer_NotFound(t *testing.T) {
 	})
 	for body = range map[string]bool{"": true, "no such page": true, `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}`: true} {
 		_, a := s.request(t, name, "1", "gone")
-		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || m.Error == nil || string(m.ID) != "1" {
-			t.Errorf("a 404 with %q is answered %d %s", body, a.Status, a.Data)
-		}
+		wantStatus(t, a, http.StatusBadGateway)
+		wantErrorFor(t, a.Data, "1")
 	}
 	stream, _ := s.request(t, name, "2", "prompts/list")
-	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
-		t.Errorf("the next request is answered %q", all)
-	}
+	wantParts(t, s.finished(t, name, stream), `"result"`)
 }
 
 // What cannot be read before the response is counted, and does not decide how the client is answered.
@@ -184,12 +161,8 @@ func TestModernServer_Unreadable(t *testing.T) {
 		w.stream()
 		w.send("", "rubbish")
 	})
-	if _, a := s.request(t, s.begin(t), "1", "lost"); a.Status != http.StatusBadGateway || !strings.Contains(string(a.Data), `"id":1`) {
-		t.Errorf("the request is answered %d %s", a.Status, a.Data)
-	}
-	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
-		t.Errorf("%v messages are left out", n)
-	}
+	wantStatus(t, second(s.request(t, s.begin(t), "1", "lost")), http.StatusBadGateway, `"id":1`)
+	in.wantMetric(t, 1, "dropped_messages_total", host.DropInvalid)
 }
 
 // A server that has no sessions learns that a request is cancelled by the end of its connection, also while it
@@ -209,8 +182,8 @@ func TestModernServer_Cancelled(t *testing.T) {
 			}
 		}
 	})
-	name, stream := s.begin(t), newStream(t, "1")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"mine"}}}`)
+	name := s.begin(t)
+	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`, `"_meta":{"progressToken":"mine"}`)
 	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), http.StatusAccepted)
 	waittest.Receive(t, "the request has ended at the server", gone)
 	s.ended(t, name, stream)
@@ -245,44 +218,23 @@ func TestModernServer_QuestionIsTooLarge(t *testing.T) {
 	up := newModern(t)
 	s.start(t, testConfig(up.URL))
 	up.responds(mcp.MethodCallTool, `"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}}}`)
-	name, stream := s.begin(t), newStream(t, "1")
-	s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
-	if all := s.finished(t, name, stream); len(all) != 1 || !strings.Contains(all[0], `"id":1`) || !strings.Contains(all[0], "--max-message-bytes") {
-		t.Errorf("the stream is %q", all)
-	}
-	if n := up.posted("tools/call"); n != 1 {
-		t.Errorf("the tool was called %d times", n)
-	}
+	name := s.begin(t)
+	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`)
+	all := s.finished(t, name, stream)
+	wantError(t, all, 1, "1")
+	wantHas(t, all[0], "--max-message-bytes")
+	up.wantPosted(t, 1, "tools/call")
 }
 
 // A client of earlier revisions hears of changes without asking, and of all of them when no client
 // listened for a while.
 func TestModernServer_Changes(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
-	listens := make(chan func(string), 10)
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"notifications":`+string(m.Param("notifications"))+`}}`)
-		said := make(chan string)
-		listens <- func(text string) { said <- text }
-		for {
-			select {
-			case text := <-said:
-				if text == "" {
-					return
-				}
-				w.send("", text)
-			case <-r.Context().Done():
-				return
-			}
-		}
-	})
-	s.start(t, testConfig(up.URL))
+	s, up, _ := bridged(t, newModern(t))
+	say, begun := announces(up)
 	name := s.begin(t)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	say := waittest.Receive(t, "the bridge listens", listens)
-	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"}}}`)
+	waittest.Receive(t, "the bridge listens", begun)
+	say <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"}}}`
 	heard := func(n int) {
 		t.Helper()
 		waittest.Until(t, fmt.Sprintf("%d changes are stored", n), func() bool {
@@ -296,10 +248,10 @@ func TestModernServer_Changes(t *testing.T) {
 		})
 	}
 	heard(1)
-	say("") // the server ends the subscription
-	say = waittest.Receive(t, "the bridge listens again", listens)
+	say <- "" // the server ends the subscription
+	waittest.Receive(t, "the bridge listens again", begun)
 	heard(2)
-	say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+	say <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 	heard(3)
 }
 
@@ -308,12 +260,7 @@ func withSubscriptions(t testing.TB) *server {
 	t.Helper()
 	up := newModern(t)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true},"logging":{}}}`)
-	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":`+string(m.Param("notifications"))+`}}`)
-		<-r.Context().Done()
-	})
-	return up
+	return listens(up)
 }
 
 // set makes a request that changes what the bridge keeps of a session, and returns the response.
@@ -355,19 +302,14 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 		if n == 2 {
 			method = "resources/unsubscribe"
 		}
-		if got := s.set(t, name, fmt.Sprint(n), method, `{"uri":"`+uri+`"}`); !strings.Contains(got, `"result"`) {
-			t.Fatalf("it is answered %s", got)
-		}
+		wantHas(t, s.set(t, name, fmt.Sprint(n), method, `{"uri":"`+uri+`"}`), `"result"`)
 	}
 	s.set(t, name, "3", "logging/setLevel", `{"level":"debug"}`)
 	s.updated(t, name, "file:///b", 1)
-	in.stop()
-	s.start(t, testConfig(up.URL))
+	s.restart(t, in)
 	s.updated(t, name, "file:///b", 2)
 	s.set(t, name, "4", "prompts/list", `{}`)
-	if up.posted(`"io.modelcontextprotocol/logLevel":"debug"`) != 1 {
-		t.Error("the level of log messages is lost")
-	}
+	up.wantPosted(t, 1, `"io.modelcontextprotocol/logLevel":"debug"`)
 }
 
 // A server that does not acknowledge a subscription in time learns of the next one all the same. With an
@@ -421,33 +363,34 @@ func TestModernServer_TooLongSubscription(t *testing.T) {
 		bridge.Sessions = cfg
 		s.start(t, bridge)
 		name := s.ready(t)
-		if got := s.set(t, name, "1", "resources/subscribe", `{"uri":"file:///a"}`); !strings.Contains(got, `"result"`) {
-			t.Errorf("a short one is answered %s", got)
-		}
+		wantHas(t, s.set(t, name, "1", "resources/subscribe", `{"uri":"file:///a"}`), `"result"`)
 		uri := strings.Repeat("x", mcpserver.MaxSettings)
 		if cfg.MaxMetadataBytes > 0 {
 			uri = uri[:mcpserver.MaxSettings/2]
 		}
-		if got := s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`); !strings.Contains(got, want) {
-			t.Errorf("a long one is answered %s", got)
-		}
+		wantHas(t, s.set(t, name, "2", "resources/subscribe", `{"uri":"`+uri+`"}`), want)
 		escaped := strings.Repeat("&", len(uri)/6) // as stored, it is as long
-		if got := s.set(t, name, "3", "resources/subscribe", `{"uri":"`+escaped+`"}`); !strings.Contains(got, want) {
-			t.Errorf("one that is stored as a long one is answered %s", got)
-		}
+		wantHas(t, s.set(t, name, "3", "resources/subscribe", `{"uri":"`+escaped+`"}`), want)
 		if rec, err := s.b.Sessions.Get(waittest.Context(t), name); err != nil || !strings.Contains(string(rec.Metadata), `"uris":["file:///a"]`) {
 			t.Errorf("the metadata is %s, %v", rec.Metadata, err)
 		}
 	}
 }
 
+// scriptConfig is for a server that is a shell script, which has a case for each of its lines.
+func scriptConfig(t *testing.T, cases string) (cfg config.Config, script string) {
+	t.Helper()
+	script = filepath.Join(t.TempDir(), "server")
+	must.NoError(t, os.WriteFile(script, []byte("while read -r line; do\ncase $line in"+cases+"\nesac\ndone"), 0o600))
+	cfg = stdioConfig(t)
+	cfg.UpstreamCommand = "sh " + script
+	return cfg, script
+}
+
 // A process that was started ahead may have written a message and ended since: the call gets another one.
 func TestSpares_EndedBeforeItsCall(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	script := filepath.Join(t.TempDir(), "server")
-	must.NoError(t, os.WriteFile(script, []byte(`
-while read -r line; do
-	case $line in
+	cfg, script := scriptConfig(t, `
 	*'"initialize"'*)
 		mkdir "$0.first" 2>/dev/null || { mkdir "$0.second" 2>/dev/null && second=yes; }
 		echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
@@ -456,17 +399,11 @@ while read -r line; do
 			echo '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 			exit
 		fi ;;
-	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"tools":[]}}' ;;
-	esac
-done`), 0o600))
-	cfg := stdioConfig(t)
-	cfg.UpstreamCommand = "sh " + script
+	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"tools":[]}}' ;;`)
 	in := s.start(t, cfg)
 	list := func() {
 		t.Helper()
-		if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"tools":[]`) {
-			t.Fatalf("%d %s", a.Status, a.Data)
-		}
+		wantStatus(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")), http.StatusOK, `"tools":[]`)
 	}
 	list()
 	waittest.Until(t, "the process that was started ahead has ended", func() bool {
@@ -482,16 +419,9 @@ done`), 0o600))
 // The processes that are started ahead are each used by one call, and end when none comes.
 func TestSpares_UsedOnce(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	script := filepath.Join(t.TempDir(), "server")
-	must.NoError(t, os.WriteFile(script, []byte(`
-while read -r line; do
-	case $line in
+	cfg, _ := scriptConfig(t, `
 	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":"initialize","result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}' ;;
-	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"process":'$$'}}' ;;
-	esac
-done`), 0o600))
-	cfg := stdioConfig(t)
-	cfg.UpstreamCommand = "sh " + script
+	*'"tools/list"'*) id=${line#*'"id":'}; echo '{"jsonrpc":"2.0","id":'"${id%%,*}"',"result":{"process":'$$'}}' ;;`)
 	in := s.start(t, cfg)
 	seen := map[int]bool{}
 	for range 3 {

@@ -8,11 +8,9 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"rejoin/shared/eventlog"
 	"rejoin/shared/mcp"
-	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -28,11 +26,11 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, up, left := newSystem(t, eventlog.Settings{}), newModern(t), atomic.Int32{}
-			s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
-				if i := bytes.Index(data, []byte(tt.request)); i >= 0 && left.Add(-1) >= 0 {
-					copy(data[i:], tt.instead)
+			s.sending(func(data []byte) {
+				if bytes.Contains(data, []byte(tt.request)) && left.Add(-1) >= 0 {
+					replace(data, tt.request, tt.instead)
 				}
-			}})}
+			})
 			up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 				w.stream()
 				w.send("", note(1))
@@ -41,7 +39,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 			s.start(t, testConfig(up.URL))
 			for _, c := range []rpc.Ask{
 				{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)},
-				statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, ""),
+				toolCall(t, ""),
 			} {
 				left.Store(1)
 				if a := s.do(t, c); a.Status >= http.StatusBadRequest {
@@ -51,9 +49,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 					t.Errorf("%s is opened without a refusal", c.Action)
 				}
 			}
-			if n := up.posted(mcp.MethodCallTool); n != 1 {
-				t.Errorf("the tool was called %d times", n)
-			}
+			up.wantPosted(t, 1, mcp.MethodCallTool)
 		})
 	}
 }
@@ -63,20 +59,17 @@ func TestSession_ResponseWhileTheLogIsUnavailable(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
 	tried := make(chan struct{})
 	once := sync.OnceFunc(func() { close(tried) })
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
-		if i := bytes.Index(data, []byte(".=open ")); i >= 0 {
-			copy(data[i:], ".=open x") // the reply goes to another inbox
+	s.sending(func(data []byte) {
+		if replace(data, ".=open ", ".=open x") { // the reply goes to another inbox
 			once()
 		}
-	}})}
+	})
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		waittest.Receive(t, "the bridge tries to open the session", tried)
 		w.send("", response(m.ID))
 	})
 	svc := s.start(t, testConfig(up.URL), func(svc *Service) { svc.host.Times.Answer = 0 })
-	if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")); a.Status != http.StatusOK || !bytes.Contains(a.Data, []byte(`"result"`)) {
-		t.Errorf("the call is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, toolCall(t, "")), http.StatusOK, `"result"`)
 	waittest.Until(t, "the session is over", func() bool { return len(svc.table.All()) == 0 })
 }

@@ -48,11 +48,8 @@ func owned(t testing.TB, owner, method, params string) rpc.Ask {
 
 // A server's own task is known to the principal that made it, at any bridge, and after a restart.
 func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), withTasks(t)
-	first := s.start(t, testConfig(up.URL))
-	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); !strings.Contains(string(a.Data), `"taskId":"42"`) {
-		t.Fatalf("the call is answered %d %s", a.Status, a.Data)
-	}
+	s, up, first := bridged(t, withTasks(t))
+	wantHas(t, s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)).Data, `"taskId":"42"`)
 	other := testConfig(up.URL)
 	other.BridgeName = "other"
 	s.start(t, other)
@@ -65,25 +62,17 @@ func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
 				t.Errorf("%s of a task that is %s is answered %d %s, and of an unknown one %d %s", method, name, a.Status, a.Data, unknown.Status, unknown.Data)
 			}
 		}
-		if n := up.posted(method); n != 0 {
-			t.Errorf("the server received %s %d times", method, n)
-		}
-		if a := s.do(t, owned(t, "alice", method, `"taskId":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"served":"42"`) {
-			t.Errorf("%s of the client's own task is answered %d %s", method, a.Status, a.Data)
-		}
+		up.wantPosted(t, 0, method)
+		wantStatus(t, s.do(t, owned(t, "alice", method, `"taskId":"42"`)), http.StatusOK, `"served":"42"`)
 	}
 	s.do(t, owned(t, "bob", mcp.MethodCallTool, `"name":"mine"`))
 	for _, params := range []string{`"TaskId":"42","taskId":"mine"`, `"taskId":"42","taskId":"mine"`} {
 		s.do(t, owned(t, "bob", mcp.MethodGetTask, params))
-		if n := up.posted(`"42","taskId"`); n != 0 {
-			t.Errorf("the server received %s", up.seen[len(up.seen)-1])
-		}
+		up.wantPosted(t, 0, `"42","taskId"`)
 	}
 	l := owned(t, "bob", mcp.MethodListen, `"notifications":{"taskIds":["42","mine"]}`)
 	wantStatus(t, s.do(t, l), http.StatusAccepted)
-	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], `"taskIds":["mine"]`) {
-		t.Errorf("the listener is acknowledged with %s", all[0])
-	}
+	wantHas(t, s.listenedTo(t, l, 1)[0], `"taskIds":["mine"]`)
 }
 
 // A client that listens to more tasks of the server than it may costs no more than that, and nothing where
@@ -102,9 +91,7 @@ func TestOwnTask_ManyListenedTo(t *testing.T) {
 		}
 		before := in.b.Conn.Stats().OutMsgs
 		l := owned(t, "bob", mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":%s}`, event.MustJSON(ids)))
-		if a := s.do(t, l); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: the listener is answered %d %s", tt.name, a.Status, a.Data)
-		}
+		wantStatus(t, s.do(t, l), http.StatusAccepted)
 		if all := s.listenedTo(t, l, 1); strings.Contains(all[0], `"taskIds"`) {
 			t.Errorf("%s: the listener is acknowledged with %s", tt.name, all[0])
 		}
@@ -119,9 +106,7 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 	s, _, _ := bridged(t, withTasks(t))
 	s.do(t, owned(t, "", mcp.MethodCallTool, `"name":"42"`))
 	for _, id := range []string{"42", "from before"} {
-		if a := s.do(t, owned(t, "", mcp.MethodGetTask, fmt.Sprintf(`"taskId":%q`, id))); !strings.Contains(string(a.Data), `"served"`) {
-			t.Errorf("the request is answered %d %s", a.Status, a.Data)
-		}
+		wantHas(t, s.do(t, owned(t, "", mcp.MethodGetTask, fmt.Sprintf(`"taskId":%q`, id))).Data, `"served"`)
 	}
 	ids := make([]string, stateless.MaxWatched+1)
 	for i := range ids {
@@ -129,9 +114,7 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 	}
 	l := owned(t, "", mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":%s}`, event.MustJSON(ids)))
 	s.do(t, l)
-	if all := s.listenedTo(t, l, 1); !strings.Contains(all[0], string(event.MustJSON(ids))) {
-		t.Errorf("the listener is acknowledged with %s", all[0])
-	}
+	wantHas(t, s.listenedTo(t, l, 1)[0], string(event.MustJSON(ids)))
 	if keys, err := s.records(t).KV.ListKeys(waittest.Context(t)); err != nil {
 		t.Error(err)
 	} else {
@@ -145,7 +128,7 @@ func TestOwnTask_WithoutAccessControl(t *testing.T) {
 
 // In sessions, too, a task belongs to the principal: of 2025-11-25, whose lists have it as well.
 func TestOwnTask_InSessions(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, first := bridged(t, newServer(t))
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"task":{"taskId":%s,"status":"working","ttl":null}}}`, m.ID, m.Param("name")))
 	})
@@ -156,7 +139,6 @@ func TestOwnTask_InSessions(t *testing.T) {
 			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"served":%s}}`, m.ID, m.Param("taskId")))
 		})
 	}
-	first := s.start(t, testConfig(up.URL))
 	sessions := map[string]string{}
 	for _, owner := range []string{"alice", "bob", ""} {
 		sessions[owner], _ = s.openAs(t, owner, "192.0.2.1")
@@ -171,27 +153,18 @@ func TestOwnTask_InSessions(t *testing.T) {
 		if a.Status == http.StatusAccepted {
 			return strings.Join(s.finished(t, sessions[owner], stream), "")
 		}
-		if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":`+id+`,`) {
-			t.Errorf("%s is answered %d %s", method, a.Status, a.Data)
-		}
+		wantStatus(t, a, http.StatusOK, `"id":`+id+`,`)
 		return string(a.Data)
 	}
 	for owner, task := range map[string]string{"alice": "a", "bob": "b"} {
-		if got := send(owner, mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, task)); !strings.Contains(got, fmt.Sprintf(`"taskId":%q`, task)) {
-			t.Errorf("the call is answered %s", got)
-		}
+		wantHas(t, send(owner, mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, task)), fmt.Sprintf(`"taskId":%q`, task))
 	}
-	first.stop()
-	in := s.start(t, testConfig(up.URL))
+	in := s.restart(t, first)
 	for _, method := range methods {
-		if got := send("alice", method, `"taskId":"a"`); !strings.Contains(got, `"served":"a"`) {
-			t.Errorf("%s of the client's own task is answered %s", method, got)
-		}
+		wantHas(t, send("alice", method, `"taskId":"a"`), `"served":"a"`)
 		before := up.posted(method)
 		for _, params := range []string{`"taskId":"b"`, `"taskId":"none"`, `"taskId":5`, ``} {
-			if got := send("alice", method, params); !strings.Contains(got, "-32602") {
-				t.Errorf("%s with %s is answered %s", method, params, got)
-			}
+			wantHas(t, send("alice", method, params), "-32602")
 		}
 		for _, body := range []string{
 			fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":"ping","Method":%q,"params":{"taskId":"b"}}`, method),
@@ -201,14 +174,10 @@ func TestOwnTask_InSessions(t *testing.T) {
 		}
 		s.post(t, sessions["alice"], "", fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{"taskId":"b"}}`, method))
 		s.post(t, sessions["alice"], newStream(t, "1"), fmt.Sprintf(`[{"jsonrpc":"2.0","id":1,"method":%q,"params":{"taskId":"b"}}]`, method))
-		if after := up.posted(method); after != before {
-			t.Errorf("the server received %s", up.seen[len(up.seen)-1])
-		}
+		up.wantPosted(t, before, method)
 	}
 	for owner, want := range map[string]string{"alice": `"tasks":[{"taskId":"a"}]`, "bob": `"tasks":[{"taskId":"b"}]`, "": `"tasks":[{"taskId":"a"},{"taskId":"b"},{"taskId":"c"}]`} {
-		if got := send(owner, "tasks/list", ""); !strings.Contains(got, want) || !strings.Contains(got, `"nextCursor":"2"`) {
-			t.Errorf("%q is told %s", owner, got)
-		}
+		wantHas(t, send(owner, "tasks/list", ""), want, `"nextCursor":"2"`)
 	}
 	// A batch has the bucket read so many times, however long it is.
 	before, batch := in.b.Conn.Stats().OutMsgs, make([]string, 1000)
@@ -258,15 +227,12 @@ func TestOwnTask_LongList(t *testing.T) {
 	s.start(t, testConfig(up.URL))
 	session, _ := s.openAs(t, "alice", "192.0.2.1")
 	for _, id := range []int{7, 31, 12} {
-		stream := newStream(t, fmt.Sprint(id))
-		s.post(t, session, stream, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%d","task":{}}}`, id, id))
+		stream, _ := s.request(t, session, fmt.Sprint(id), mcp.MethodCallTool, fmt.Sprintf(`"name":"%d","task":{}`, id))
 		s.finished(t, session, stream)
 	}
 	listing.Store(true)
 	stream, _ := s.request(t, session, "1", "tasks/list")
-	if got := strings.Join(s.finished(t, session, stream), ""); !strings.Contains(got, `"tasks":[{"taskId":"7"},{"taskId":"12"},{"taskId":"31"}]`) {
-		t.Errorf("the list is %s", got)
-	}
+	wantHas(t, strings.Join(s.finished(t, session, stream), ""), `"tasks":[{"taskId":"7"},{"taskId":"12"},{"taskId":"31"}]`)
 }
 
 // The answer that names a task does not wait for longer than a moment until it is stored whose the task
@@ -276,12 +242,8 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
 	r := s.records(t)
 	must.NoError(t, r.JS.DeleteKeyValue(waittest.Context(t), rpc.CallsBucket))
-	if a := s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"taskId":"42"`) {
-		t.Errorf("the call is answered %d %s", a.Status, a.Data)
-	}
-	if a := s.do(t, owned(t, "alice", mcp.MethodGetTask, `"taskId":"42"`)); !strings.Contains(string(a.Data), `"served":"42"`) {
-		t.Errorf("its client is answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, owned(t, "alice", mcp.MethodCallTool, `"name":"42"`)), http.StatusOK, `"taskId":"42"`)
+	wantHas(t, s.do(t, owned(t, "alice", mcp.MethodGetTask, `"taskId":"42"`)).Data, `"served":"42"`)
 	wantStatus(t, s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)), http.StatusServiceUnavailable)
 	s.records(t) // makes the bucket
 	waittest.Until(t, "the note is stored", func() bool { return in.table.Owners.Unwritten() == 0 })
@@ -320,7 +282,7 @@ func taskTool(t testing.TB, release chan struct{}) *server {
 	})
 	up.handle("tasks/result", func(w *writing, r *http.Request, m rpc.Message) {
 		w.stream()
-		w.send("", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{}}`)
+		w.ask("", "question")
 		select {
 		case <-release:
 		case <-r.Context().Done():
@@ -343,41 +305,27 @@ func TestRequiredTask(t *testing.T) {
 			}
 			s.start(t, cfg)
 			for _, tool := range []string{"plain", "optional"} {
-				if _, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, tool), meta)); !strings.Contains(string(a.Data), "done") {
-					t.Errorf("%s is answered %d %s", tool, a.Status, a.Data)
-				}
+				wantHas(t, second(s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, fmt.Sprintf(`"name":%q,"task":{}`, tool), meta))).Data, "done")
 			}
-			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"message":"broken"`) {
-				t.Errorf("a call that becomes no task is answered %d %s", a.Status, a.Data)
-			}
-			if a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)); a.Status != http.StatusForbidden || !strings.Contains(string(a.Data), `"id":1`) {
-				t.Errorf("a call that is refused is answered %d %s", a.Status, a.Data)
-			}
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
+			wantStatus(t, s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"broken"`, meta)), http.StatusOK, `"message":"broken"`)
+			wantStatus(t, s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"down"`, meta)), http.StatusForbidden, `"id":1`)
+			c := toolCall(t, meta)
 			if meta == tasks {
 				s.created(t, c)
 				s.becomes(t, c.Session, mcp.TaskInputRequired)
 				s.acknowledged(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{"action":"accept"}}`)
 				close(release)
-				if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
-					t.Errorf("the state is %+v", is)
-				}
+				s.becomes(t, c.Session, mcp.TaskCompleted, "done")
 			} else {
 				asked, a := s.ask(t, c)
 				if len(asked.Result.InputRequests) != 1 {
 					t.Fatalf("the call is answered %d %s", a.Status, a.Data)
 				}
 				close(release)
-				if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), "done") {
-					t.Errorf("the call is answered %d %s", a.Status, a.Data)
-				}
-				if all, _ := s.read(t, c.Session, c.Stream); !strings.Contains(all[0], `"progressToken":"mine"`) {
-					t.Errorf("the client is told %s", all)
-				}
+				wantHas(t, second(s.ask(t, repeated(t, c, "2", asked, `{}`))).Data, "done")
+				wantHas(t, s.messages(t, c.Session, c.Stream)[0], `"progressToken":"mine"`)
 			}
-			if n := up.posted(`"tools/list"`); n != 2 {
-				t.Errorf("the tools were listed %d times", n)
-			}
+			up.wantPosted(t, 2, `"tools/list"`)
 		})
 	}
 }
@@ -391,10 +339,9 @@ func TestRequiredTask_ResultIsRefused(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	s.start(t, testConfig(up.URL))
-	a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
-	if a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":1`) {
-		t.Errorf("%d %v %s", a.Status, a.Header, a.Data)
-	}
+	a := s.do(t, toolCall(t, asks))
+	wantUnknown(t, a)
+	wantHas(t, a.Data, `"id":1`)
 }
 
 // When the call ends with its client, so does the server's task.

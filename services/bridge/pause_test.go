@@ -14,18 +14,15 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
-	"rejoin/services/bridge/records"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -57,10 +54,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	process, kill := s.startProcess(t, up.URL)
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "slow")
-	waittest.Until(t, "the call is written down", func() bool {
-		_, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
-		return err == nil
-	})
+	s.isRecorded(t, name, stream)
 	pause(t, process)
 	close(finish)
 	waittest.Receive(t, "the server has responded", finished)
@@ -82,9 +76,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	wantStatus(t, waittest.Receive(t, "the request is answered", answers), http.StatusServiceUnavailable)
 	must.Value(process.Wait())(t) // it ends by itself
 	kill()
-	if n := up.posted(`"late"`); n != 0 {
-		t.Error("the server received the request")
-	}
+	up.wantPosted(t, 0, `"late"`)
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
@@ -159,8 +151,7 @@ func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 			in.host.Times.Answer = 0
 			up.hangs(mcp.MethodCallTool)
 			lose, looked := in.losesName()
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
-			wantStatus(t, s.do(t, c), http.StatusAccepted)
+			c := s.accepted(t, "")
 			waittest.Until(t, "the server has the request", func() bool { return up.posted(mcp.MethodCallTool) == 1 })
 			s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 			h := in.table.Session(c.Session)
@@ -198,28 +189,20 @@ func TestSession_OpenedWithoutTheName(t *testing.T) {
 		status int
 	}{
 		{newServer(t), rpc.Ask{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}, http.StatusServiceUnavailable},
-		{newModern(t), statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, ""), http.StatusGatewayTimeout}, // the tool has begun
+		{newModern(t), toolCall(t, ""), http.StatusGatewayTimeout}, // the tool has begun
 	} {
 		s := newSystem(t, eventlog.Settings{})
 		in := s.start(t, testConfig(tt.up.URL))
 		lose, _ := in.losesName()
-		initializes := tt.up.on[rpc.MethodInitialize]
-		tt.up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
-			lose()
-			initializes(w, r, m)
-		})
+		tt.up.before(rpc.MethodInitialize, func() { lose() })
 		tt.up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, _ rpc.Message) {
 			lose()
 			w.stream()
 			w.send("", note(1))
 		})
-		if a := s.do(t, tt.call); a.Status != tt.status {
-			t.Errorf("%s: %d %s", tt.call.Action, a.Status, a.Data)
-		}
+		wantStatus(t, s.do(t, tt.call), tt.status)
 		in.stop()
-		if s.isKnown(t, tt.call.Session) {
-			t.Errorf("%s: the session is in the log", tt.call.Action)
-		}
+		s.wantNoSession(t, tt.call.Session)
 	}
 }
 
@@ -230,8 +213,7 @@ func TestSession_ChangedWithoutTheName(t *testing.T) {
 			cfg := taskConfig(slow(newModern(t), nil, outcome).URL)
 			cfg.TaskAfter = flagtype.Duration(time.Hour)
 			in := s.start(t, cfg)
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			wantStatus(t, s.do(t, c), http.StatusAccepted)
+			c := s.accepted(t, tasks)
 			up, ok := in.table.Session(c.Session).Up.(interface{ MakeTask() })
 			if !ok {
 				t.Fatal("the call can be no task")
@@ -276,15 +258,14 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 	})
 	stream := newStream(t, "1")
 	asking, answer, once := make(chan struct{}), make(chan struct{}), sync.Once{}
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+	s.sending(func(data []byte) {
 		if bytes.Contains(data, []byte(".=end."+event.Token(stream))) {
 			once.Do(func() { close(asking); <-answer })
 		}
-	}})}
+	})
 	in := s.start(t, testConfig(up.URL))
 	h := in.table.Session(s.ready(t))
-	checked := make(chan rpc.Answer)
-	go func() { checked <- h.Check(rpc.Ask{Action: rpc.Check, Session: h.Name, Stream: stream}) }()
+	checked := later(func() rpc.Answer { return h.Check(rpc.Ask{Action: rpc.Check, Session: h.Name, Stream: stream}) })
 	waittest.Receive(t, "the log is asked for the call's end", asking)
 	wantStatus(t, h.Post(rpc.Ask{Action: rpc.Post, Session: h.Name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"slow"}`)}), http.StatusAccepted)
 	close(answer)
@@ -307,8 +288,8 @@ func TestCheck_RequestWaitsForTheName(t *testing.T) {
 		}
 		return ctx.Err()
 	}))
-	stream, answer := newStream(t, "1"), make(chan rpc.Answer, 1)
-	go func() { answer <- s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) }()
+	stream := newStream(t, "1")
+	answer := later(func() rpc.Answer { return s.post(t, name, stream, `{"jsonrpc":"2.0","id":1,"method":"quick"}`) })
 	waittest.Receive(t, "the request waits", first)
 	wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	close(goOn)

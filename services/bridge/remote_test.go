@@ -9,15 +9,13 @@ import (
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/records"
-	"rejoin/shared/eventlog"
 	"rejoin/shared/rpc"
 )
 
 // A session that ends while the upstream takes its message ends no other session's request, which
 // net/http may have given the same connection (docs/upstream/0031).
 func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newServer(t)
+	_, up, b := bridged(t, newServer(t))
 	var ends [8]chan struct{}
 	up.handle("m", func(w *writing, r *http.Request, _ rpc.Message) {
 		w.WriteHeader(http.StatusAccepted)
@@ -28,7 +26,6 @@ func TestRemote_EndOfASessionIsItsOwn(t *testing.T) {
 			}
 		}
 	})
-	b := s.start(t, testConfig(up.URL))
 	r := b.server.Restore(records.Metadata{})
 	message := []byte(`{"jsonrpc":"2.0","method":"m"}`)
 	over, stop := context.WithCancel(t.Context())

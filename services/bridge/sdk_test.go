@@ -76,9 +76,7 @@ const callWork = `{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"nam
 func (s *system) openAsked(t *testing.T) string {
 	t.Helper()
 	a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "sdk", Data: []byte(strings.Replace(initialize, `"capabilities":{}`, `"capabilities":{"elicitation":{"form":{}}}`, 1))})
-	if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"result"`) {
-		t.Fatalf("initialize was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, a, http.StatusOK, `"result"`)
 	wantStatus(t, s.post(t, "sdk", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`), http.StatusAccepted)
 	return "sdk"
 }
@@ -89,9 +87,7 @@ func wantWork(t *testing.T, all []string, text string) {
 	progress := 0
 	for _, data := range all {
 		if strings.Contains(data, `"method":"notifications/progress"`) {
-			if !strings.Contains(data, fmt.Sprintf(`"progress":%d`, progress)) {
-				t.Errorf("progress %d is %s", progress, data)
-			}
+			wantHas(t, data, fmt.Sprintf(`"progress":%d`, progress))
 			progress++
 		}
 	}
@@ -112,7 +108,7 @@ func TestGoSDK_Sessions(t *testing.T) {
 			name := s.openAsked(t)
 			stream := newStream(t, `"w"`)
 			wantStatus(t, s.post(t, name, stream, callWork), http.StatusAccepted)
-			waittest.Until(t, "there is progress", func() bool { all, _ := s.read(t, name, stream); return len(all) == 3 })
+			s.has(t, name, stream, 3)
 			if opts.EventStore != nil {
 				up.CloseClientConnections() // the server answers what resumes it with the next message
 			}
@@ -137,10 +133,7 @@ func TestGoSDK_Sessions(t *testing.T) {
 			// What the server says of itself. Without a store it says it to who listens.
 			waittest.Until(t, "the bridge listens to the server", func() bool { return listened.Load() > 0 })
 			server.AddTool(&mcp.Tool{Name: "new", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })
-			waittest.Until(t, "the news are there", func() bool {
-				all, _ := s.read(t, name, rpc.Standalone)
-				return len(all) == 1 && strings.Contains(all[0], "notifications/tools/list_changed")
-			})
+			wantParts(t, s.has(t, name, rpc.Standalone, 1), "notifications/tools/list_changed")
 			s.end(t, name)
 			waittest.Until(t, "the server has no session", func() bool {
 				for range server.Sessions() {

@@ -59,6 +59,16 @@ func (w *writing) progress(id string, m rpc.Message) {
 	w.send(id, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"progressToken":%s}}`, m.Param("_meta", "progressToken")))
 }
 
+// ask sends a question with an ID.
+func (w *writing) ask(event, id string) {
+	w.send(event, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id))
+}
+
+// result sends a tool's result.
+func (w *writing) result(id string, m rpc.Message) {
+	w.send(id, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+}
+
 func (w *writing) json(data string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, data)
@@ -100,6 +110,15 @@ func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc
 	s.on[method] = f
 }
 
+// before has f called before a request of a method is served as it is now.
+func (s *server) before(method string, f func()) {
+	serve := s.on[method]
+	s.handle(method, func(w *writing, r *http.Request, m rpc.Message) {
+		f()
+		serve(w, r, m)
+	})
+}
+
 // responds has requests of a method get a response with a result or an error.
 func (s *server) responds(method, outcome string) {
 	s.handle(method, func(w *writing, _ *http.Request, m rpc.Message) {
@@ -107,12 +126,19 @@ func (s *server) responds(method, outcome string) {
 	})
 }
 
-// hangs has requests of a method get the beginning of a stream.
-func (s *server) hangs(method string) {
+// hangs has requests of a method get a stream that begins with messages, and has no end. over receives a value when
+// such a request has ended.
+func (s *server) hangs(method string, messages ...string) (over <-chan struct{}) {
+	ended := make(chan struct{}, 100)
 	s.handle(method, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
+		for _, data := range messages {
+			w.send("", data)
+		}
 		<-r.Context().Done()
+		ended <- struct{}{}
 	})
+	return ended
 }
 
 // reports has the server's tools report progress, and respond.
@@ -120,7 +146,17 @@ func (s *server) reports() {
 	s.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
 		w.progress("", m)
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		w.result("", m)
+	})
+}
+
+// onAnswer has f called with each answer to a question, before the answer is accepted.
+func (s *server) onAnswer(f func(m rpc.Message)) {
+	s.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+		if m.IsResponse() { // and no look whether the server is there
+			f(m)
+		}
+		w.WriteHeader(http.StatusAccepted)
 	})
 }
 

@@ -26,13 +26,6 @@ func (s *system) openAs(t *testing.T, owner, client string) (name string, a rpc.
 	return name, s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Owner: owner, Client: client, Data: []byte(initialize)})
 }
 
-func wantBusy(t *testing.T, a rpc.Answer) {
-	t.Helper()
-	if a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
-		t.Errorf("it was answered %d %s %s", a.Status, a.Header, a.Data)
-	}
-}
-
 // M10: one client begins as many sessions as there are processes.
 func TestAttackProcessesTakenByOneClient(t *testing.T) {
 	for name, clients := range map[string][2][2]string{ // owner and address
@@ -205,9 +198,7 @@ func TestSpares_EndForOthers(t *testing.T) {
 		return ready == 1 && in.metric(t, "processes") == 1
 	})
 	for _, owner := range []string{"bob", "carol", "dave"} {
-		if _, a := s.openAs(t, owner, ""); a.Status != http.StatusOK {
-			t.Fatalf("%s is answered %d %s", owner, a.Status, a.Data)
-		}
+		wantStatus(t, second(s.openAs(t, owner, "")), http.StatusOK)
 	}
 	_, a := s.openAs(t, "alice", "")
 	wantBusy(t, a)

@@ -46,6 +46,23 @@ func statelessCall(t testing.TB, id, method, params, meta string) rpc.Ask {
 	}
 }
 
+// question is what a server asks the client during a call.
+const question = `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`
+
+// toolCall returns a call of the tool x.
+func toolCall(t testing.TB, meta string) rpc.Ask {
+	t.Helper()
+	return statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
+}
+
+// accepted makes a call of the tool x, which comes into the log.
+func (s *system) accepted(t testing.TB, meta string) rpc.Ask {
+	t.Helper()
+	c := toolCall(t, meta)
+	wantStatus(t, s.do(t, c), http.StatusAccepted)
+	return c
+}
+
 // asks is a client's _meta that lets a server ask.
 const asks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"progressToken":"mine"`
 
@@ -70,30 +87,29 @@ func newEarlier(t testing.TB) *server {
 	return s
 }
 
-// isKnown reports whether a session is, or was, in the log.
-func (s *system) isKnown(t testing.TB, name string) bool {
-	t.Helper()
-	_, err := s.b.Sessions.Get(waittest.Context(t), name)
-	if err != nil && !errors.Is(err, session.ErrNotFound) {
-		t.Fatal(err)
+// eachEra runs a test before a server of each era.
+func eachEra(t *testing.T, test func(t *testing.T, era string, up *server)) {
+	for era, newServer := range map[string]func(testing.TB) *server{"modern": newModern, "earlier": newEarlier} {
+		t.Run(era, func(t *testing.T) { test(t, era, newServer(t)) })
 	}
-	return err == nil
+}
+
+// wantNoSession expects that a session neither is nor was in the log.
+func (s *system) wantNoSession(t testing.TB, name string) {
+	t.Helper()
+	if _, err := s.b.Sessions.Get(waittest.Context(t), name); !errors.Is(err, session.ErrNotFound) {
+		t.Errorf("the session is in the log: %v", err)
+	}
 }
 
 func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
-	for name, upstream := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
-		s := newSystem(t, eventlog.Settings{})
-		s.start(t, testConfig(upstream.URL))
-		upstream.responds("tools/list", `"result":{"tools":[]}`)
+	eachEra(t, func(t *testing.T, _ string, up *server) {
+		s, _, _ := bridged(t, up)
+		up.responds("tools/list", `"result":{"tools":[]}`)
 		c := statelessCall(t, "7", "tools/list", "", "")
-		a := s.do(t, c)
-		if a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":7`) || !strings.Contains(string(a.Data), `"tools":[]`) {
-			t.Errorf("%s: %d %s", name, a.Status, a.Data)
-		}
-		if s.isKnown(t, c.Session) {
-			t.Errorf("%s: the session is in the log", name)
-		}
-	}
+		wantStatus(t, s.do(t, c), http.StatusOK, `"id":7`, `"tools":[]`)
+		s.wantNoSession(t, c.Session)
+	})
 }
 
 // Errors have the status that the revision wants, whatever that of the server.
@@ -109,10 +125,7 @@ func TestStateless_Error(t *testing.T) {
 		{mcp.MethodRead, `"uri":"x:"`, http.StatusOK, `"error":{"code":-32602,"message":"none","data":{"uri":"x:"}}`},
 		{"other/method", "", http.StatusNotFound, `"code":-32601`},
 	} {
-		a := s.do(t, statelessCall(t, `"a"`, tt.method, tt.params, ""))
-		if a.Status != tt.status || !strings.Contains(string(a.Data), tt.want) || !strings.Contains(string(a.Data), `"id":"a"`) {
-			t.Errorf("%s: %d %s", tt.method, a.Status, a.Data)
-		}
+		wantStatus(t, s.do(t, statelessCall(t, `"a"`, tt.method, tt.params, "")), tt.status, tt.want, `"id":"a"`)
 	}
 }
 
@@ -120,16 +133,12 @@ func TestStateless_Error(t *testing.T) {
 // repeats it would have it done twice.
 func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	s, up, _ := bridged(t, newModern(t))
-	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", note(1))
-		<-r.Context().Done()
-	})
+	up.hangs(mcp.MethodCallTool, note(1))
 	c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New(c.Session, "", nil, time.Now())))(t)
-	if a := s.do(t, c); a.Status != http.StatusGatewayTimeout || a.Header.Get("Retry-After") != "" || !strings.Contains(string(a.Data), `"id":7`) {
-		t.Errorf("%d %v %s", a.Status, a.Header, a.Data)
-	}
+	a := s.do(t, c)
+	wantUnknown(t, a)
+	wantHas(t, a.Data, `"id":7`)
 }
 
 // Nor is one whose bridge stops meanwhile, unless the server does not have it yet, or does nothing for it.
@@ -138,13 +147,13 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 	for _, tt := range []struct {
 		up            *server
 		method, hangs string
-		status        int
+		want          func(testing.TB, rpc.Answer)
 	}{
-		{modern, mcp.MethodCallTool, mcp.MethodCallTool, http.StatusGatewayTimeout},
-		{earlier, mcp.MethodCallTool, mcp.MethodCallTool, http.StatusGatewayTimeout},
-		{modern, mcp.MethodDiscover, mcp.MethodDiscover, http.StatusServiceUnavailable},
-		{modern, mcp.MethodListen, mcp.MethodListen, http.StatusServiceUnavailable},
-		{earlier, mcp.MethodCallTool, rpc.MethodInitialize, http.StatusServiceUnavailable},
+		{modern, mcp.MethodCallTool, mcp.MethodCallTool, wantUnknown},
+		{earlier, mcp.MethodCallTool, mcp.MethodCallTool, wantUnknown},
+		{modern, mcp.MethodDiscover, mcp.MethodDiscover, wantBusy},
+		{modern, mcp.MethodListen, mcp.MethodListen, wantBusy},
+		{earlier, mcp.MethodCallTool, rpc.MethodInitialize, wantBusy},
 	} {
 		s := newSystem(t, eventlog.Settings{})
 		in := s.start(t, testConfig(tt.up.URL))
@@ -154,33 +163,28 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 			close(begun)
 			<-r.Context().Done()
 		})
-		answer := make(chan rpc.Answer, 1)
-		go func() { answer <- s.do(t, statelessCall(t, "7", tt.method, `"name":"x","notifications":{}`, "")) }()
+		answer := later(func() rpc.Answer {
+			return s.do(t, statelessCall(t, "7", tt.method, `"name":"x","notifications":{}`, ""))
+		})
 		waittest.Receive(t, "the server has the request", begun)
 		in.stop()
-		if a := waittest.Receive(t, "the client is answered", answer); a.Status != tt.status || (a.Header.Get("Retry-After") != "") != (tt.status == http.StatusServiceUnavailable) || !strings.Contains(string(a.Data), `"id":7`) {
-			t.Errorf("%s during %s: %d %v %s", tt.method, tt.hangs, a.Status, a.Header, a.Data)
-		}
+		a := waittest.Receive(t, "the client is answered", answer)
+		tt.want(t, a)
+		wantHas(t, a.Data, `"id":7`)
 	}
 }
 
 // What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
 func TestStateless_Discover(t *testing.T) {
 	s, up, _ := bridged(t, newModern(t))
-	a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", ""))
-	if !strings.Contains(string(a.Data), `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(string(a.Data), `"name":"s"`) {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
+	wantHas(t, s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")).Data, `"supportedVersions":["2026-07-28","2025-11-25"`, `"name":"s"`)
 	up.responds(mcp.MethodDiscover, `"result":null`)
-	if a := s.do(t, statelessCall(t, "2", mcp.MethodDiscover, "", "")); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"id":2`) {
-		t.Errorf("null became %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, s.do(t, statelessCall(t, "2", mcp.MethodDiscover, "", "")), http.StatusOK, `"id":2`)
 }
 
 // A response to server/discover that breaks off says nothing of the revisions that the server speaks.
 func TestEra_DiscoverBreaksOff(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
+	s, up, _ := bridged(t, newModern(t))
 	discover := up.on[mcp.MethodDiscover]
 	var asked atomic.Int64
 	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
@@ -192,7 +196,6 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 		w.flush()
 		panic(http.ErrAbortHandler)
 	})
-	s.start(t, testConfig(up.URL))
 	wantStatus(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")), http.StatusBadGateway)
 	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 }
@@ -203,9 +206,7 @@ func TestEra_InitializeRefused(t *testing.T) {
 	in := s.start(t, testConfig(newModern(t).URL))
 	takenForEarlier := func() { in.server.SetEra(false, time.Hour) }
 	takenForEarlier()
-	if a := s.do(t, statelessCall(t, "1", "tools/list", "", "")); !strings.Contains(string(a.Data), `"id":1`) {
-		t.Errorf("the error is %d %s", a.Status, a.Data)
-	}
+	wantHas(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")).Data, `"id":1`)
 	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 	takenForEarlier()
 	s.open(t)
@@ -213,93 +214,71 @@ func TestEra_InitializeRefused(t *testing.T) {
 
 // A call with more than a response has a session of its own in the log, which ends with it.
 func TestStateless_CallWithProgress(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, era string, up *server) {
 		s, _, _ := bridged(t, up)
 		var header http.Header
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			header = r.Header
 			w.stream()
 			w.progress("", m)
-			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+			w.result("", m)
 		})
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-		if a := s.do(t, c); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-		}
-		all := s.finished(t, c.Session, c.Stream)
-		if len(all) != 2 || !strings.Contains(all[0], `"progressToken":"mine"`) || !strings.Contains(all[1], `"id":1`) {
-			t.Errorf("%s: %q", name, all)
-		}
+		c := s.accepted(t, asks)
+		wantParts(t, s.finished(t, c.Session, c.Stream), `"progressToken":"mine"`, `"id":1`)
 		s.wantState(t, c.Session, session.Closed)
 		if life := s.lifeOf(t, c.Session); life != c.Life {
-			t.Errorf("%s: the life is %s, not the edge's %s", name, life, c.Life)
+			t.Errorf("the life is %s, not the edge's %s", life, c.Life)
 		}
-		if got := header.Get("Mcp-Param-Region"); (got == "north") != (name == "modern") {
-			t.Errorf("%s: the server has the client's field as %q", name, got)
+		if got := header.Get("Mcp-Param-Region"); (got == "north") != (era == "modern") {
+			t.Errorf("the server has the client's field as %q", got)
 		}
-		if name == "earlier" { // a moment after the log's session
+		if era == "earlier" { // a moment after the log's session
 			waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
 		} else if n := len(up.ended()); n != 0 {
-			t.Errorf("%s: %d sessions were ended", name, n)
+			t.Errorf("%d sessions were ended", n)
 		}
-	}
+	})
 }
 
 // The session of a single call is no session of a client: it takes no messages. Its name is part of the name
 // of its task.
 func TestStateless_PostToItsSession(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s, _, _ := bridged(t, up)
 		release := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()
 			w.progress("", m)
 			<-release
-			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+			w.result("", m)
 		})
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-		if a := s.do(t, c); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-		}
+		c := s.accepted(t, asks)
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","id":2,"method":"echo/more"}`, `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","id":"q","result":{}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		} {
-			if a := s.post(t, c.Session, newStream(t, "2"), body); a.Status != http.StatusNotFound {
-				t.Errorf("%s: %s is answered %d %s", name, body, a.Status, a.Data)
-			}
+			wantStatus(t, s.post(t, c.Session, newStream(t, "2"), body), http.StatusNotFound)
 		}
-		if n := up.posted("echo/more"); n != 0 {
-			t.Errorf("%s: the server received the request", name)
-		}
+		up.wantPosted(t, 0, "echo/more")
 		close(release)
-		if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"content":[]`) {
-			t.Errorf("%s: %q", name, all)
-		}
-	}
+		wantParts(t, s.finished(t, c.Session, c.Stream), "", `"content":[]`)
+	})
 }
 
 // A notification that the log does not take is left out, and the call continues.
 func TestStateless_NotificationIsTooLarge(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
 		in := s.start(t, testConfig(up.URL))
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()
 			w.send("", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1,"message":"`+strings.Repeat("x", 8000)+`","progressToken":`+string(m.Param("_meta", "progressToken"))+`}}`)
-			w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+			w.result("", m)
 		})
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-		if a := s.do(t, c); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-		}
-		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"content":[]`) {
-			t.Errorf("%s: %q", name, all)
-		}
-		if n := in.metric(t, "dropped_messages_total", host.DropTooLarge); n != 1 {
-			t.Errorf("%s: %v messages are counted as too large", name, n)
-		}
-	}
+		c := s.accepted(t, asks)
+		wantParts(t, s.finished(t, c.Session, c.Stream), `"content":[]`)
+		in.wantMetric(t, 1, "dropped_messages_total", host.DropTooLarge)
+	})
 }
 
 // Where calls have taken their share of the sessions, a call continues without the log, and what comes
@@ -313,16 +292,10 @@ func TestStateless_TooManySessions(t *testing.T) {
 	s.open(t)
 	s.open(t)
 	up.reports()
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	if a := s.do(t, c); a.Status != http.StatusOK || !strings.Contains(string(a.Data), `"content":[]`) {
-		t.Errorf("%d %s", a.Status, a.Data)
-	}
-	if s.isKnown(t, c.Session) {
-		t.Error("the session is in the log")
-	}
-	if a := s.do(t, statelessCall(t, "2", mcp.MethodListen, `"notifications":{}`, "")); a.Status != http.StatusTooManyRequests || !strings.Contains(string(a.Data), `"id":2`) {
-		t.Errorf("who listens is answered %d %s", a.Status, a.Data)
-	}
+	c := toolCall(t, asks)
+	wantStatus(t, s.do(t, c), http.StatusOK, `"content":[]`)
+	s.wantNoSession(t, c.Session)
+	wantStatus(t, s.do(t, statelessCall(t, "2", mcp.MethodListen, `"notifications":{}`, "")), http.StatusTooManyRequests, `"id":2`)
 	s.open(t) // there is room for a client with a session
 }
 
@@ -339,27 +312,22 @@ func TestStateless_RefusedIsEnded(t *testing.T) {
 	c := statelessCall(t, "1", mcp.MethodListen, `"notifications":{}`, "")
 	wantStatus(t, s.do(t, c), http.StatusTooManyRequests)
 	waittest.Until(t, "the request is not open any more", func() bool { return in.metric(t, "calls") == 0 })
-	if s.isKnown(t, c.Session) {
-		t.Error("the session is in the log")
-	}
+	s.wantNoSession(t, c.Session)
 }
 
 // A quick result that NATS does not carry is an error for its request.
 func TestStateless_ResultIsTooLarge(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s, _, _ := bridged(t, up)
 		up.responds(mcp.MethodCallTool, `"result":{"content":[{"type":"text","text":"`+strings.Repeat("x", 9<<20)+`"}]}`)
-		a := s.do(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
-		if !strings.Contains(string(a.Data), `"id":1,"error"`) || !strings.Contains(string(a.Data), "--max-message-bytes") {
-			t.Errorf("%s: %d %.200s", name, a.Status, a.Data)
-		}
-	}
+		wantHas(t, s.do(t, toolCall(t, asks)).Data, `"id":1,"error"`, "--max-message-bytes")
+	})
 }
 
 // A client that goes cancels its call: the connection to a server of its revision ends, and another
 // server is notified.
 func TestStateless_ClientGoes(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, era string, up *server) {
 		s, _, _ := bridged(t, up)
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
@@ -368,17 +336,14 @@ func TestStateless_ClientGoes(t *testing.T) {
 			<-r.Context().Done()
 			close(gone)
 		})
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-		if a := s.do(t, c); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-		}
+		c := s.accepted(t, asks)
 		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
-		waittest.Receive(t, name+": the server's request has ended", gone)
+		waittest.Receive(t, "the server's request has ended", gone)
 		s.wantState(t, c.Session, session.Closed)
-		if name == "earlier" && up.posted("notifications/cancelled") != 1 {
-			t.Error("the server is not told")
+		if era == "earlier" {
+			up.wantPosted(t, 1, "notifications/cancelled")
 		}
-	}
+	})
 }
 
 // looks notes as many looks at a session as there are in a while.
@@ -403,8 +368,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 			<-r.Context().Done()
 			close(gone)
 		})
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
-		s.do(t, c)
+		c := s.accepted(t, "")
 		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 		h := in.table.Session(c.Session)
 		if !h.Demand.HasLeft() {
@@ -441,15 +405,8 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 // An edge may notice late that a connection is dead, of a client that has come back at another edge meanwhile.
 func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	s, up, in := bridged(t, newModern(t))
-	gone := make(chan struct{})
-	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", note(1))
-		<-r.Context().Done()
-		close(gone)
-	})
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, "")
-	s.do(t, c)
+	gone := up.hangs(mcp.MethodCallTool, note(1))
+	c := s.accepted(t, "")
 	first := time.Now()
 	second := first.Add(time.Minute)
 	about := func(action rpc.Action, since time.Time) {
@@ -482,12 +439,8 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 func TestStateless_ClientAnswersLate(t *testing.T) {
 	s, up, in := bridged(t, asker(t))
 	in.host.Times.Answer = 0
-	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
-		<-r.Context().Done()
-	})
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	up.hangs(mcp.MethodCallTool, question)
+	c := toolCall(t, asks)
 	r, _ := s.ask(t, c)
 	h := in.table.Session(c.Session)
 	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
@@ -531,11 +484,10 @@ func asker(t testing.TB) *server {
 		text, _ := json.Marshal(strings.Join(told, " "))
 		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`, m.ID, text))
 	})
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
+	up.onAnswer(func(m rpc.Message) {
 		var id string
 		_ = json.Unmarshal(m.ID, &id)
 		answer(id) <- string(m.Result)
-		w.WriteHeader(http.StatusAccepted)
 	})
 	return up
 }
@@ -609,47 +561,33 @@ func TestTranslated_ServerAsks(t *testing.T) {
 		t.Fatalf("the third result is %+v", same)
 	}
 	_, last := s.ask(t, repeated(t, c, "4", same, `{"action":"cancel"}`))
-	if want := `{\"action\":\"accept\"} {\"action\":\"cancel\"}`; !strings.Contains(string(last.Data), want) || !strings.Contains(string(last.Data), `"id":4`) {
-		t.Errorf("the response is %s", last.Data)
-	}
-	if n := up.posted("tools/call"); n != 1 {
-		t.Errorf("the tool was called %d times", n)
-	}
+	wantHas(t, last.Data, `{\"action\":\"accept\"} {\"action\":\"cancel\"}`, `"id":4`)
+	up.wantPosted(t, 1, "tools/call")
 }
 
 // A notification of progress has the token of the request that waits, which need not be the first one's.
 func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newEarlier(t)
+	s, up, _ := bridged(t, newEarlier(t))
 	answered := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
-		w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		w.ask("", "q")
 		<-answered
 		w.progress("", m)
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		w.result("", m)
 	})
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.Result != nil { // and no look at whether the server is there
-			close(answered)
-		}
-		w.WriteHeader(http.StatusAccepted)
-	})
-	s.start(t, testConfig(up.URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	up.onAnswer(func(rpc.Message) { close(answered) })
+	c := toolCall(t, asks)
 	asked, _ := s.ask(t, c)
 	c = repeated(t, c, "2", asked, `{"action":"accept"}`)
 	c.Data = bytes.Replace(c.Data, []byte(`"mine"`), []byte(`"another"`), 1)
 	wantStatus(t, s.do(t, c), http.StatusAccepted)
-	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[0], `"progressToken":"another"`) {
-		t.Errorf("the stream is %q", all)
-	}
+	wantParts(t, s.finished(t, c.Session, c.Stream), `"progressToken":"another"`, "")
 }
 
 // The state of a call is its client's, for the same request.
 func TestTranslated_StateOfAnother(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	s.start(t, testConfig(asker(t).URL))
+	s, _, _ := bridged(t, asker(t))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
 	c.Owner = "anna"
 	asked, _ := s.ask(t, c)
@@ -663,11 +601,11 @@ func TestTranslated_StateOfAnother(t *testing.T) {
 			c.Data = []byte(strings.Replace(string(c.Data), asked.Result.RequestState, asked.Result.RequestState+"X", 1))
 		},
 	} {
-		again := repeated(t, c, "2", asked, `{}`)
-		change(&again)
-		if a := s.do(t, again); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), "-32602") || !strings.Contains(string(a.Data), `"id":2`) {
-			t.Errorf("another %s: %d %s", name, a.Status, a.Data)
-		}
+		t.Run(name, func(t *testing.T) {
+			again := repeated(t, c, "2", asked, `{}`)
+			change(&again)
+			wantStatus(t, s.do(t, again), http.StatusBadRequest, "-32602", `"id":2`)
+		})
 	}
 	if next, _ := s.ask(t, repeated(t, c, "2", asked, `{}`)); next.Result.ResultType != "input_required" {
 		t.Errorf("the client itself is answered %+v", next)
@@ -697,30 +635,24 @@ func TestTranslated_ManyAreAskedAtOnce(t *testing.T) {
 				c = repeated(t, c, fmt.Sprint(round+2), r, fmt.Sprintf(`{"n":%d,"round":%d}`, n, round))
 			}
 			_, last := s.ask(t, c)
-			if want := fmt.Sprintf(`{\"n\":%d,\"round\":0} {\"n\":%d,\"round\":1}`, n, n); !strings.Contains(string(last.Data), want) {
-				t.Errorf("call %d is answered %s", n, last.Data)
-			}
+			wantHas(t, last.Data, fmt.Sprintf(`{\"n\":%d,\"round\":0} {\"n\":%d,\"round\":1}`, n, n))
 		})
 	}
 	all.Wait()
-	if n := up.posted("tools/call"); n != calls {
-		t.Errorf("the tool was called %d times", n)
-	}
+	up.wantPosted(t, calls, "tools/call")
 }
 
 // An answer that the server did not get is sent again: the server waits for it.
 func TestTranslated_ServerIsAwayForAnAnswer(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := asker(t)
+	s, up, _ := bridged(t, asker(t))
 	take := up.on[""]
 	var tries atomic.Int64
 	up.handle("", func(w *writing, r *http.Request, m rpc.Message) {
-		if m.Result != nil && tries.Add(1) == 1 { // and no look at whether the server is there
+		if m.IsResponse() && tries.Add(1) == 1 { // and no look whether the server is there
 			panic(http.ErrAbortHandler)
 		}
 		take(w, r, m)
 	})
-	s.start(t, testConfig(up.URL))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
 	first, _ := s.ask(t, c)
 	second, _ := s.ask(t, repeated(t, c, "2", first, `{"action":"accept"}`))
@@ -731,8 +663,7 @@ func TestTranslated_ServerIsAwayForAnAnswer(t *testing.T) {
 
 // What a client did not declare it is not asked: the server gets an error.
 func TestTranslated_ClientCannotBeAsked(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	up := newEarlier(t)
+	s, up, _ := bridged(t, newEarlier(t))
 	refused := make(chan string, 1)
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
@@ -740,26 +671,12 @@ func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 		w.send("", `{"jsonrpc":"2.0","id":2,"method":"sampling/createMessage","params":{}}`)
 		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[],"refused":`+<-refused+`}}`)
 	})
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.Error != nil {
+	up.onAnswer(func(m rpc.Message) {
+		if m.Error != nil { // else it is the answer to the ping
 			refused <- string(m.Error)
 		}
-		w.WriteHeader(http.StatusAccepted)
 	})
-	s.start(t, testConfig(up.URL))
-	_, a := s.ask(t, statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks))
-	if !strings.Contains(string(a.Data), `"refused":{"code":-32601`) {
-		t.Errorf("the response is %s", a.Data)
-	}
-}
-
-// hasOne waits until the log has an event of a call.
-func (s *system) hasOne(t *testing.T, c rpc.Ask) {
-	t.Helper()
-	waittest.Until(t, "the call is written down", func() bool {
-		all, _ := s.read(t, c.Session, c.Stream)
-		return len(all) == 1
-	})
+	wantHas(t, second(s.ask(t, toolCall(t, asks))).Data, `"refused":{"code":-32601`)
 }
 
 // progresses has a server's tools report progress once, with an event ID, and not respond. It returns where
@@ -779,31 +696,24 @@ func progresses(up *server) (sent *string) {
 func TestStateless_TakenOver(t *testing.T) {
 	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
 		s, _, in := bridged(t, up)
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+		c := toolCall(t, asks)
 		if name == "slow" { // the log has the session before there is one at the server
 			in.host.Times.Answer = 0
-			initialize := up.on[rpc.MethodInitialize]
-			up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
-				s.wantState(t, c.Session, session.Open)
-				initialize(w, r, m)
-			})
+			up.before(rpc.MethodInitialize, func() { s.wantState(t, c.Session, session.Open) })
 		}
 		sent := progresses(up)
 		up.onResume(func(w *writing, r *http.Request) {
 			w.send("e2", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[]}}`)
 		})
 		s.do(t, c)
-		s.hasOne(t, c)
-		in.stop()
-		s.start(t, testConfig(up.URL))
+		s.has(t, c.Session, c.Stream, 1)
+		s.restart(t, in)
 		all := s.finished(t, c.Session, c.Stream)
 		if len(all) != 2 || !strings.Contains(all[1], `"id":1`) || strings.Contains(all[1], `"resultType":"complete"`) != (name != "modern") {
 			t.Errorf("%s: %q", name, all)
 		}
 		s.wantState(t, c.Session, session.Closed)
-		if n := up.posted("tools/call"); n != 1 {
-			t.Errorf("%s: the tool was called %d times", name, n)
-		}
+		up.wantPosted(t, 1, "tools/call")
 	}
 }
 
@@ -811,31 +721,28 @@ func TestStateless_TakenOver(t *testing.T) {
 // server's session nevertheless, and ends it.
 func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	c := toolCall(t, asks)
 	kv := s.records(t).KV
 	written := func(what string) bool {
 		entry, err := kv.Get(t.Context(), records.Key(c.Session, c.Stream))
 		return err == nil && strings.Contains(string(entry.Value()), what)
 	}
-	initialize := up.on[rpc.MethodInitialize]
-	up.handle(rpc.MethodInitialize, func(w *writing, r *http.Request, m rpc.Message) {
+	up.before(rpc.MethodInitialize, func() {
 		waittest.Until(t, "the call is written down", func() bool { return written(`"updated"`) })
-		initialize(w, r, m)
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))
 	in.host.Times.Answer = 0
 	s.do(t, c)
 	waittest.Until(t, "the server's session is written down", func() bool { return written(`"upstream":"up-`) })
-	in.stop()
-	s.start(t, testConfig(up.URL))
+	s.restart(t, in)
 	wantError(t, s.finished(t, c.Session, c.Stream), 1, "1")
 	waittest.Until(t, "the server's session is ended", func() bool { return len(up.ended()) == 1 })
 }
 
 // Servers that ask on the standalone stream do so after the bridge was replaced, too.
 func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s, up, in := bridged(t, newEarlier(t))
 	var second atomic.Bool
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
@@ -845,20 +752,16 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	up.onGet(func(w *writing, r *http.Request) {
 		w.stream()
 		if second.Load() && r.Header.Get("Last-Event-ID") == "" {
-			w.send("", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+			w.ask("", "q")
 		}
 		<-r.Context().Done()
 	})
-	in := s.start(t, testConfig(up.URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	s.do(t, c)
-	s.hasOne(t, c)
+	c := s.accepted(t, asks)
+	s.has(t, c.Session, c.Stream, 1)
 	in.stop()
 	second.Store(true)
 	s.start(t, testConfig(up.URL))
-	if all := s.finished(t, c.Session, c.Stream); len(all) != 2 || !strings.Contains(all[1], `"elicitation/create"`) {
-		t.Errorf("the client receives %q", all)
-	}
+	wantParts(t, s.finished(t, c.Session, c.Stream), "", `"elicitation/create"`)
 }
 
 // The next bridge continues before what its client has not been asked yet: the server does not ask twice.
@@ -870,15 +773,14 @@ func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 			w.stream()
 			w.progress("e1", m)
 			<-ask
-			w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+			w.ask("e2", "q")
 			<-r.Context().Done()
 		})
 		cfg := testConfig(up.URL)
 		cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
 		in := s.start(t, cfg)
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-		s.do(t, c)
-		s.hasOne(t, c)
+		c := s.accepted(t, tasks)
+		s.has(t, c.Session, c.Stream, 1)
 		h := in.table.Session(c.Session)
 		if made == "task" {
 			h.Up.(interface{ MakeTask() }).MakeTask() //nolint:errcheck // a call with tasks has it
@@ -903,22 +805,19 @@ func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 // A client that is asked after the bridge was replaced receives the response to its repeated request, also
 // when the server does not wait for the answers.
 func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	s, up, in := bridged(t, newEarlier(t))
 	sent, respond := progresses(up), make(chan struct{})
 	up.onResume(func(w *writing, r *http.Request) {
-		w.send("e2", `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
+		w.ask("e2", "q")
 		select {
 		case <-respond:
 			w.send("e3", `{"jsonrpc":"2.0","id":`+*sent+`,"result":{"content":[{"type":"text","text":"done"}]}}`)
 		case <-r.Context().Done():
 		}
 	})
-	in := s.start(t, testConfig(up.URL))
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
-	s.do(t, c)
-	s.hasOne(t, c)
-	in.stop()
-	in = s.start(t, testConfig(up.URL))
+	c := s.accepted(t, asks)
+	s.has(t, c.Session, c.Stream, 1)
+	in = s.restart(t, in)
 	made := in.table.Session(c.Session).Call(c.Stream)
 	var asked required
 	all := s.finished(t, c.Session, c.Stream)
@@ -930,15 +829,13 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	other := repeated(t, c, "2", asked, `{}`)
 	other.Data = bytes.Replace(other.Data, []byte(`"x"`), []byte(`"y"`), 1)
 	wantStatus(t, s.do(t, other), http.StatusBadRequest)
-	if _, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); !strings.Contains(string(a.Data), `"text":"done"`) || !strings.Contains(string(a.Data), `"id":2`) {
-		t.Errorf("the repeated request is answered %d %s", a.Status, a.Data)
-	}
+	wantHas(t, second(s.ask(t, repeated(t, c, "2", asked, `{}`))).Data, `"text":"done"`, `"id":2`)
 }
 
 // A call without a session ends with its client, so the server may say nothing for any time. A session
 // outlives connections, so its calls have a limit.
 func TestStateless_NoCallTimeout(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			<-release
@@ -950,17 +847,13 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		in := s.start(t, cfg)
 		in.host.Times.Answer = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
-		if a := s.do(t, c); a.Status != http.StatusAccepted {
-			t.Fatalf("%s: %d %s", name, a.Status, a.Data)
-		}
+		wantStatus(t, s.do(t, c), http.StatusAccepted)
 		later := s.ready(t) // what it waits for begins after the call
 		stream, _ := s.request(t, later, "1", "silent")
 		wantError(t, s.finished(t, later, stream), 1, "1")
 		close(release)
-		if all := s.finished(t, c.Session, c.Stream); len(all) != 1 || !strings.Contains(all[0], `"result"`) {
-			t.Errorf("%s: the client received %s", name, all)
-		}
-	}
+		wantParts(t, s.finished(t, c.Session, c.Stream), `"result"`)
+	})
 }
 
 // What the server refuses one client, for its credentials, it does not refuse others.

@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
@@ -120,21 +119,13 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	hang, _ := s.request(t, name, "1", "hang") // so that there are two
 	stream := newStream(t, "2")
 	wantStatus(t, s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"progress",`+"\n"+`"params":{"_meta":{"progressToken":"t"}}}`), http.StatusAccepted)
-	if all := s.finished(t, name, stream); len(all) != 4 || all[3] != response("2") {
-		t.Errorf("the stream has %v", all)
-	}
+	wantMessages(t, s.finished(t, name, stream)[3:], response("2"))
 	// What is about no request goes to the only one that is open, or else to none.
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
-	waittest.Until(t, "the note is there", func() bool {
-		all, _ := s.read(t, name, hang)
-		return slices.Equal(all, []string{note(1)})
-	})
+	s.receives(t, name, hang, note(1))
 	s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
-	waittest.Until(t, "the other note is there", func() bool {
-		all, _ := s.read(t, name, rpc.Standalone)
-		return slices.Equal(all, []string{note(1)})
-	})
+	s.receives(t, name, rpc.Standalone, note(1))
 	wantStatus(t, s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`), http.StatusBadRequest)
 	s.end(t, name)
 	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
@@ -158,8 +149,8 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 			t.Parallel()
 			s, cfg, lost := newSystem(t, eventlog.Settings{}), stdioConfig(t), atomic.Bool{}
 			link := &natstest.Link{Before: func(data []byte) {
-				if i := bytes.Index(data, []byte("PUB mcp.")); i >= 0 && lost.Load() {
-					copy(data[i:], "PUB nop.") // which has no responders
+				if lost.Load() {
+					replace(data, "PUB mcp.", "PUB nop.") // which has no responders
 				}
 			}}
 			s.options = []nats.Option{nats.SetCustomDialer(link)}
@@ -180,9 +171,7 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 			waittest.Until(t, "the time of the call is over", func() bool { return in.metric(t, "publish_retries_total") >= 12 }) // with 7.5 s between them
 			end()
 			for id, stream := range map[string]string{"1": first, "2": second} {
-				if all := s.finished(t, h.Name, stream); len(all) != 4 || all[3] != response(id) {
-					t.Errorf("the stream of %s has %v", id, all)
-				}
+				wantMessages(t, s.finished(t, h.Name, stream)[3:], response(id))
 			}
 		})
 	}
@@ -193,14 +182,14 @@ func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
 	s, hang := newSystem(t, eventlog.Settings{}), newStream(t, "2")
 	var reads atomic.Int64
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+	s.sending(func(data []byte) {
 		if bytes.Contains(data, []byte(".CONSUMER.CREATE.")) && bytes.Contains(data, []byte(event.Token(hang))) {
 			reads.Add(1)
 		}
 		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 && bytes.Contains(data, []byte(`"result":{}`)) {
-			copy(data[i+bytes.Index(data[i:], []byte(" _INBOX_")):], " _NOBOX_") // which nobody hears
+			replace(data[i:], " _INBOX_", " _NOBOX_") // which nobody hears
 		}
-	}})}
+	})
 	cfg := stdioConfig(t)
 	cfg.AckTimeout = 100 * time.Millisecond
 	in := s.start(t, cfg)
@@ -209,9 +198,7 @@ func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
 	stream, _ := s.request(t, name, "1", "rubbish")
 	waittest.Until(t, "the response is not acknowledged", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	in.stop()
-	if all, _ := s.read(t, name, stream); !slices.Equal(all, []string{response("1")}) {
-		t.Errorf("the stream has %v", all)
-	}
+	wantMessages(t, s.messages(t, name, stream), response("1"))
 	wantError(t, s.finished(t, name, hang), 1, "2")
 	if n := reads.Load(); n != 0 {
 		t.Errorf("the stream of a call without a response was read %d times", n)
@@ -225,13 +212,8 @@ func TestProcess_WritesBeforeInitializeResponse(t *testing.T) {
 	cfg.UpstreamCommand += " banner"
 	in := s.start(t, cfg)
 	name := s.open(t)
-	waittest.Until(t, "the notifications are there", func() bool {
-		all, _ := s.read(t, name, rpc.Standalone)
-		return slices.Equal(all, []string{note(1), note(2)})
-	})
-	if n := in.metric(t, "dropped_messages_total", host.DropInvalid); n != 1 {
-		t.Errorf("%v lines were left out", n)
-	}
+	s.receives(t, name, rpc.Standalone, note(1), note(2))
+	in.wantMetric(t, 1, "dropped_messages_total", host.DropInvalid)
 }
 
 func TestProcess_RequestsToClient(t *testing.T) {
@@ -239,15 +221,9 @@ func TestProcess_RequestsToClient(t *testing.T) {
 	s.start(t, stdioConfig(t))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "ask")
-	waittest.Until(t, "the question is there", func() bool {
-		all, _ := s.read(t, name, stream)
-		return slices.Equal(all, []string{`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`})
-	})
+	s.receives(t, name, stream, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
 	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","id":"q","result":{}}`), http.StatusAccepted)
-	waittest.Until(t, "the process has heard it", func() bool {
-		all, _ := s.read(t, name, stream)
-		return len(all) == 2 && strings.Contains(all[1], `"heard","params":{"id":"q"}`)
-	})
+	wantParts(t, s.has(t, name, stream, 2), "", `"heard","params":{"id":"q"}`)
 }
 
 func TestProcess_EndClosesSession(t *testing.T) {
@@ -259,9 +235,7 @@ func TestProcess_EndClosesSession(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "2")
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, session.Closed)
-	if all, _ := s.read(t, name, rpc.Standalone); !slices.Equal(all, []string{note(9)}) {
-		t.Errorf("what it said at last is %v", all)
-	}
+	wantMessages(t, s.messages(t, name, rpc.Standalone), note(9))
 	waittest.Until(t, "nothing is left", func() bool { return in.metric(t, "processes") == 0 && in.metric(t, "sessions") == 0 })
 }
 
@@ -288,8 +262,7 @@ func TestProcess_KilledWithChildren(t *testing.T) {
 
 // The client learns the limit and the flag, and so does the operator.
 func TestProcess_TooLargeMessage(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{MaxMessageBytes: 1 << 20})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
 	s.request(t, name, "7", "hang")
@@ -298,17 +271,11 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	if wantError(t, all, 1, `"h"`); !strings.Contains(all[0], `the limit is 1048576 bytes (--max-message-bytes)`) {
 		t.Errorf("the stream has %.200v", all)
 	}
-	if n := log.count("level=WARN", "rejoin log set --max-message-bytes=N", "limit=1048576", "session="+name); n != 1 {
-		t.Errorf("%d lines", n)
-	}
+	log.want(t, 1, "level=WARN", "rejoin log set --max-message-bytes=N", "limit=1048576", "session="+name)
 	stream, _ = s.request(t, name, "8", "rubbish")
-	if diff := cmp.Diff([]string{response("8")}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
+	wantMessages(t, s.finished(t, name, stream), response("8"))
 	for _, reason := range []string{host.DropInvalid, host.DropTooLarge} {
-		if n := in.metric(t, "dropped_messages_total", reason); n != 1 {
-			t.Errorf("%v messages are counted as %s", n, reason)
-		}
+		in.wantMetric(t, 1, "dropped_messages_total", reason)
 	}
 	stream, _ = s.request(t, name, "9", "stderr")
 	s.finished(t, name, stream)
@@ -337,10 +304,9 @@ func TestProcess_CommandIsNotAServer(t *testing.T) {
 		cfg := stdioConfig(t)
 		cfg.UpstreamCommand = command
 		in := s.start(t, cfg)
-		a := s.do(t, rpc.Ask{Action: rpc.Open, Session: "s", Data: []byte(initialize)})
-		if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "0" {
-			t.Errorf("%s was answered %d %s", command, a.Status, a.Data)
-		}
+		a := s.opening(t)
+		wantStatus(t, a, http.StatusBadGateway)
+		wantErrorFor(t, a.Data, "0")
 		in.stop()
 	}
 }
@@ -369,9 +335,7 @@ func TestProcess_LineTooLong(t *testing.T) {
 		}
 		got = append(got, string(line))
 	}
-	if diff := cmp.Diff([]string{"ab", "", "too large", "12345"}, got); diff != "" {
-		t.Error(diff)
-	}
+	wantMessages(t, got, "ab", "", "too large", "12345")
 	if rest.String() != "123456\n" {
 		t.Errorf("the long line was %q", rest.String())
 	}

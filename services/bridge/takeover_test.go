@@ -5,12 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
@@ -87,7 +83,7 @@ func (s *system) stoppedDuringCall(t *testing.T, up *resumable, notes int) (name
 	for range notes {
 		up.step <- struct{}{}
 	}
-	waittest.Until(t, "all notes are stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == notes })
+	s.has(t, name, stream, notes)
 	first.stop()
 	up.left(t)
 	return name, stream
@@ -106,14 +102,10 @@ func TestRestart_SessionMissingInTheIndex(t *testing.T) {
 	other := testConfig(up.URL)
 	other.BridgeName = "other"
 	s.start(t, other) // leaves the record of the call alone
-	if n := s.start(t, testConfig(up.URL)).metric(t, "takeovers_total"); n != 1 {
-		t.Fatalf("%v sessions are taken over", n)
-	}
+	s.start(t, testConfig(up.URL)).wantMetric(t, 1, "takeovers_total")
 	up.step <- struct{}{}
 	want := []string{note(0), note(1), response("1")}
-	if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
+	wantMessages(t, s.finished(t, name, stream), want...)
 }
 
 // records opens the bucket of open calls.
@@ -137,12 +129,8 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 			up.step <- struct{}{}
 		}
 		want := []string{note(0), note(1), note(2), note(3), response("1")}
-		if diff := cmp.Diff(want, s.finished(t, name, stream)); diff != "" {
-			t.Error(ids, diff)
-		}
-		if n := second.metric(t, "takeovers_total"); n != 1 {
-			t.Errorf("%v sessions are taken over", n)
-		}
+		wantMessages(t, s.finished(t, name, stream), want...)
+		second.wantMetric(t, 1, "takeovers_total")
 		// The session continues too.
 		again, _ := s.request(t, name, "2", "quick")
 		s.finished(t, name, again)
@@ -164,20 +152,13 @@ func TestRestart_ContinuesCalls(t *testing.T) {
 
 func TestRestart_CallWithoutEventIDs(t *testing.T) {
 	s, up, first, name := begun(t)
-	up.handle("hang", func(w *writing, r *http.Request, _ rpc.Message) {
-		w.stream()
-		w.send("", note(0))
-		<-r.Context().Done()
-	})
+	up.hangs("hang", note(0))
 	stream, _ := s.request(t, name, `"q"`, "hang")
-	waittest.Until(t, "the note is stored", func() bool { all, _ := s.read(t, name, stream); return len(all) == 1 })
-	first.stop()
-	s.start(t, testConfig(up.URL))
+	s.receives(t, name, stream, note(0))
+	s.restart(t, first)
 	all := s.finished(t, name, stream)
 	wantError(t, all, 2, `"q"`)
-	if got := all[len(all)-1]; !strings.Contains(got, "the bridge was restarted") {
-		t.Errorf("the error is %s", got)
-	}
+	wantHas(t, all[1], "the bridge was restarted")
 }
 
 // The calls of a take-over are read from the log in turns: each takes memory.
@@ -286,9 +267,8 @@ func TestStop_ResponseIsNotStored(t *testing.T) {
 		cfg := testConfig(up.URL)
 		cfg.TaskAfter = flagtype.Duration(waittest.Timeout) // it may become a task, and does not
 		in := s.start(t, cfg)
-		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-		s.do(t, c)
-		s.hasOne(t, c)
+		c := s.accepted(t, tasks)
+		s.has(t, c.Session, c.Stream, 1)
 		made := in.table.Session(c.Session).Call(c.Stream)
 		s.srv.Stop()
 		close(respond)
@@ -304,17 +284,6 @@ func TestStop_ResponseIsNotStored(t *testing.T) {
 	}
 }
 
-// wantError expects that the last of n messages is an error for a request.
-func wantError(t *testing.T, all []string, n int, id string) {
-	t.Helper()
-	if len(all) != n {
-		t.Fatalf("there are %d messages: %v", len(all), all)
-	}
-	if m, err := rpc.ParseMessage([]byte(all[n-1])); err != nil || m.Error == nil || string(m.ID) != id {
-		t.Errorf("it ends with %s", all[n-1])
-	}
-}
-
 func TestCheckCalls_UnknownCall(t *testing.T) {
 	s, _, in, name := begun(t)
 	stream := newStream(t, "1", `"b"`)
@@ -322,9 +291,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
 	}
 	wantError(t, s.finished(t, name, stream), 2, `"b"`)
-	if n := in.metric(t, "failed_calls_total", host.FailUnknown); n != 1 {
-		t.Errorf("%v calls are counted", n)
-	}
+	in.wantMetric(t, 1, "failed_calls_total", host.FailUnknown)
 }
 
 // A bridge that was killed when it had ended a part of a batch leaves the rest to the next one.
@@ -332,21 +299,20 @@ func TestCheckCalls_PartOfABatch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	var lost atomic.Bool // are messages about the second request
 	lost.Store(true)
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
-		if i := bytes.Index(data, []byte("HPUB ")); i >= 0 && lost.Load() && bytes.Contains(data, []byte(`"id":"b"`)) {
-			copy(data[i+len("HPUB "):], "none") // which no stream stores
+	s.sending(func(data []byte) {
+		if lost.Load() && bytes.Contains(data, []byte(`"id":"b"`)) {
+			replace(data, "HPUB ", "HPUB none") // which no stream stores
 		}
-	}})}
+	})
 	in := s.start(t, testConfig(up.URL))
-	h, stream, ended := in.table.Session(s.ready(t)), newStream(t, "1", `"b"`), make(chan struct{})
+	h, stream := in.table.Session(s.ready(t)), newStream(t, "1", `"b"`)
 	killed := call.NewScope(in.host, h.Name, h.Life, h)
-	go func() {
-		defer close(ended)
+	ended := background(func() {
 		ids, _ := rpc.RequestIDs(stream)
 		c := call.New(killed, stream, ids)
 		c.ExpectNoAnswer()
 		c.Lose()
-	}()
+	})
 	waittest.Until(t, "the second error is not stored", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	killed.Stop(host.ErrEnded)
 	waittest.Receive(t, "the check ends", ended)
@@ -365,8 +331,7 @@ func TestSession_ClosedElsewhere(t *testing.T) {
 }
 
 func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	first := s.start(t, testConfig(up.URL))
+	s, up, first := bridged(t, newServer(t))
 	ended, open := s.ready(t), s.ready(t)
 	first.stop()
 	must.NoError(t, s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended))) // the index says that it is open

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/config"
 	"rejoin/services/bridge/records"
@@ -24,7 +22,6 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/mcp"
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
@@ -54,20 +51,6 @@ func (s *system) states(t testing.TB, name string) (all []mcp.StoredTask) {
 		all = append(all, is)
 	}
 	return all
-}
-
-// becomes waits until a task has a status, and returns its state.
-func (s *system) becomes(t testing.TB, name string, want mcp.Status) (is mcp.StoredTask) {
-	t.Helper()
-	waittest.Until(t, "the task is "+string(want), func() bool {
-		all := s.states(t, name)
-		if len(all) == 0 {
-			return false
-		}
-		is = all[len(all)-1]
-		return is.Status == want
-	})
-	return is
 }
 
 // created makes a call, and returns the task that it becomes.
@@ -108,9 +91,9 @@ func (s *system) about(t testing.TB, c rpc.Ask, method, params string) rpc.Answe
 // acknowledged is about a request that is taken.
 func (s *system) acknowledged(t testing.TB, c rpc.Ask, method, params string) {
 	t.Helper()
-	if a := s.about(t, c, method, params); a.Status != http.StatusOK || string(a.Data) != `{"id":"about","jsonrpc":"2.0","result":{"resultType":"complete"}}` {
-		t.Errorf("%s is answered %d %s", method, a.Status, a.Data)
-	}
+	a := s.about(t, c, method, params)
+	wantStatus(t, a, http.StatusOK)
+	wantMessages(t, []string{string(a.Data)}, `{"id":"about","jsonrpc":"2.0","result":{"resultType":"complete"}}`)
 }
 
 // slow has a server's tool answer when release is closed, after progress.
@@ -130,82 +113,70 @@ func slow(up *server, release chan struct{}, outcome string) *server {
 	return up
 }
 
-// servers are those that a task may be at, made for each test.
-func servers(t testing.TB) map[string]*server {
-	t.Helper()
-	return map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)}
-}
-
 const outcome = `"result":{"content":[{"type":"text","text":"done"}],"isError":true}`
 
 func TestTask_LateCall(t *testing.T) {
-	for name, up := range servers(t) {
-		for out, want := range map[string]mcp.Status{outcome: mcp.TaskCompleted, `"error":{"code":-32099,"message":"broken"}`: mcp.TaskFailed} {
-			t.Run(name+" "+string(want), func(t *testing.T) {
+	const failure = `{"code":-32099,"message":"broken"}`
+	for want, out := range map[mcp.Status]string{mcp.TaskCompleted: outcome, mcp.TaskFailed: `"error":` + failure} {
+		t.Run(string(want), func(t *testing.T) {
+			eachEra(t, func(t *testing.T, _ string, up *server) {
 				s, release := newSystem(t, eventlog.Settings{MaxAge: 3 * time.Hour}), make(chan struct{})
 				slow(up, release, out)
-				before := up.posted("tools/call")
 				cfg := taskConfig(up.URL)
 				cfg.TaskTTL = 2 * time.Hour
 				s.start(t, cfg)
-				c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+				c := toolCall(t, tasks)
 				created := s.created(t, c)
 				close(release)
 				is := s.becomes(t, c.Session, want)
 				if is.Created != created.Created || is.TTL == nil || *is.TTL < 2*3600_000 || is.Updated.Before(is.Created) {
 					t.Errorf("the state is %+v", is)
 				}
-				if want == mcp.TaskFailed && string(is.Error) != `{"code":-32099,"message":"broken"}` || want == mcp.TaskCompleted && !strings.Contains(string(is.Result), `"text":"done"`) {
+				if want == mcp.TaskFailed && string(is.Error) != failure || want == mcp.TaskCompleted && !strings.Contains(string(is.Result), `"text":"done"`) {
 					t.Errorf("the state is %+v", is)
 				}
 				if all, _ := s.read(t, c.Session, c.Stream); len(all) > 2 || strings.Contains(strings.Join(all, ""), `"progress":2`) {
 					t.Errorf("the client is told %s", all)
 				}
-				if n := up.posted("tools/call"); n != before+1 {
-					t.Errorf("the tool was called %d times", n-before)
-				}
+				up.wantPosted(t, 1, "tools/call")
 				s.wantState(t, c.Session, session.Closed)
 				rec, err := s.b.Sessions.Get(waittest.Context(t), c.Session)
 				if err != nil || rec.Retention.KeepClosed != 2*time.Hour {
 					t.Errorf("the log keeps the session for %s, %v", rec.Retention.KeepClosed, err)
 				}
 			})
-		}
+		})
 	}
 }
 
 // A quick call is answered, and so is one of a client that knows no tasks.
 func TestTask_CallsThatAreNone(t *testing.T) {
-	for name, up := range servers(t) {
+	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		slow(up, release, outcome)
 		close(release)
 		s.start(t, taskConfig(up.URL, "never=never", "required=required", "always=always"))
-		quick := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-		if r, a := s.ask(t, quick); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
-			t.Errorf("%s: a quick call is answered %s", name, a.Data)
-		}
-		if rec, err := s.b.Sessions.Get(waittest.Context(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
-			t.Errorf("%s: the log keeps a call that was no task for %s, %v", name, rec.Retention.KeepClosed, err)
-		}
-		unaware := statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)
-		if r, a := s.ask(t, unaware); r.Result.ResultType == "task" || !strings.Contains(string(a.Data), "done") {
-			t.Errorf("%s: a call of a client that knows no tasks is answered %s", name, a.Data)
-		}
-		refused := statelessCall(t, "1", mcp.MethodCallTool, `"name":"required"`, asks)
-		if a := s.do(t, refused); a.Status != http.StatusBadRequest || !strings.Contains(string(a.Data), `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`) || !strings.Contains(string(a.Data), `"id":1`) {
-			t.Errorf("%s: a call without the extension is answered %d %s", name, a.Status, a.Data)
-		}
-		for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
-			foreign := statelessCall(t, "1", method, `"taskId":"x"`, tasks)
-			if a := s.do(t, foreign); !strings.Contains(string(a.Data), "-32602") {
-				t.Errorf("%s: %s of an unknown task is answered %d %s", name, method, a.Status, a.Data)
+		quick := toolCall(t, tasks)
+		answered := func(c rpc.Ask) {
+			t.Helper()
+			r, a := s.ask(t, c)
+			if wantHas(t, a.Data, "done"); r.Result.ResultType == "task" {
+				t.Errorf("it is answered %s", a.Data)
 			}
 		}
-		if a := s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")); !strings.Contains(string(a.Data), `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
-			t.Errorf("%s: discover is answered %s", name, a.Data)
+		answered(quick)
+		if rec, err := s.b.Sessions.Get(waittest.Context(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
+			t.Errorf("the log keeps a call that was no task for %s, %v", rec.Retention.KeepClosed, err)
 		}
-	}
+		answered(statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)) // the client knows no tasks
+		refused := statelessCall(t, "1", mcp.MethodCallTool, `"name":"required"`, asks)
+		wantStatus(t, s.do(t, refused), http.StatusBadRequest, `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`, `"id":1`)
+		for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
+			foreign := statelessCall(t, "1", method, `"taskId":"x"`, tasks)
+			wantHas(t, s.do(t, foreign).Data, "-32602")
+		}
+		wantHas(t, s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")).Data, `"extensions":{"io.modelcontextprotocol/tasks":{}}`)
+	})
 }
 
 // asking is a modern server whose tool asks two questions at once, twice.
@@ -254,10 +225,7 @@ func TestTask_ModernServerAsks(t *testing.T) {
 			}
 		}
 	}
-	is := s.becomes(t, c.Session, mcp.TaskCompleted)
-	if want := `{\"a\":{\"round\":1},\"b\":{\"round\":1}}`; !strings.Contains(string(is.Result), want) {
-		t.Errorf("the result is %s", is.Result)
-	}
+	s.becomes(t, c.Session, mcp.TaskCompleted, `{\"a\":{\"round\":1},\"b\":{\"round\":1}}`)
 	for _, data := range up.seen {
 		if strings.Contains(data, "requestState") && !strings.Contains(data, `"n":5`) {
 			t.Errorf("the request is made again as %s", data)
@@ -283,7 +251,7 @@ func TestTask_ModernServerIsOdd(t *testing.T) {
 		pauses <- d
 		return time.After(0)
 	}
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	c := toolCall(t, tasks)
 	s.created(t, c)
 	if is := s.becomes(t, c.Session, mcp.TaskFailed); is.Error == nil || is.Result != nil {
 		t.Errorf("the state is %+v", is)
@@ -304,10 +272,7 @@ func TestTask_EarlierServerAsks(t *testing.T) {
 		})
 		s.acknowledged(t, c, mcp.MethodUpdateTask, fmt.Sprintf(`,"inputResponses":{"q%d":{"action":%d}}`, round+1, round))
 	}
-	is := s.becomes(t, c.Session, mcp.TaskCompleted)
-	if want := `{\"action\":0} {\"action\":1}`; !strings.Contains(string(is.Result), want) {
-		t.Errorf("the result is %s", is.Result)
-	}
+	s.becomes(t, c.Session, mcp.TaskCompleted, `{\"action\":0} {\"action\":1}`)
 }
 
 // What a server asks before the call is a task is the result of the client's request; the call
@@ -316,7 +281,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	s, up, release := newSystem(t, eventlog.Settings{}), newEarlier(t), make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.stream()
-		w.send("", `{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{}}`)
+		w.ask("", "question")
 		<-release
 		w.send("", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, outcome))
 	})
@@ -325,7 +290,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	cfg := taskConfig(up.URL)
 	cfg.TaskAfter = flagtype.Duration(waittest.Timeout)
 	b := s.start(t, cfg)
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
+	c := toolCall(t, tasks)
 	asked, _ := s.ask(t, c)
 	work := b.table.Session(c.Session).Up.(interface { //nolint:forcetypeassert,errcheck // the call before has made it
 		IsTask() bool
@@ -349,56 +314,37 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	}
 	// It has not come to the client, which asks once more.
 	again := repeated(t, c, "3", asked, `{}`)
-	if _, a := s.ask(t, again); !strings.Contains(string(a.Data), `"resultType":"task"`) || !strings.Contains(string(a.Data), `"id":3`) {
-		t.Errorf("the repeated call is answered %s", a.Data)
-	}
+	wantHas(t, second(s.ask(t, again)).Data, `"resultType":"task"`, `"id":3`)
 	free()
-	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
-		t.Errorf("the state is %+v", is)
-	}
-	if n := up.posted("tools/call"); n != 1 {
-		t.Errorf("the tool was called %d times", n)
-	}
+	s.becomes(t, c.Session, mcp.TaskCompleted, "done")
+	up.wantPosted(t, 1, "tools/call")
 }
 
 func TestTask_Cancelled(t *testing.T) {
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s, release, gone := newSystem(t, eventlog.Settings{}), make(chan struct{}), make(chan struct{}, 1)
-			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
-				w.stream()
-				select {
-				case <-r.Context().Done():
-					gone <- struct{}{}
-				case <-release:
-				}
-			})
-			defer close(release)
-			s.start(t, taskConfig(up.URL))
-			c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-			c.Owner = "anna"
-			s.created(t, c)
-			// That the client goes is no reason: it has the task.
-			s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
-			if got := s.states(t, c.Session); got[len(got)-1].Status != mcp.TaskWorking {
-				t.Fatalf("the state is %+v", got)
-			}
-			other := c
-			other.Owner = "berta"
-			if a := s.about(t, other, mcp.MethodCancelTask, ""); !strings.Contains(string(a.Data), "-32602") {
-				t.Errorf("another user's cancel is answered %d %s", a.Status, a.Data)
-			}
-			s.acknowledged(t, c, mcp.MethodCancelTask, "")
-			if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.TTL == nil || is.Result != nil || is.Error != nil {
-				t.Errorf("the state is %+v", is)
-			}
-			<-gone
-			if name == "earlier" {
-				waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
-			}
-			s.wantState(t, c.Session, session.Closed)
-		})
-	}
+	eachEra(t, func(t *testing.T, era string, up *server) {
+		s, gone := newSystem(t, eventlog.Settings{}), up.hangs(mcp.MethodCallTool)
+		s.start(t, taskConfig(up.URL))
+		c := toolCall(t, tasks)
+		c.Owner = "anna"
+		s.created(t, c)
+		// That the client goes is no reason: it has the task.
+		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+		if got := s.states(t, c.Session); got[len(got)-1].Status != mcp.TaskWorking {
+			t.Fatalf("the state is %+v", got)
+		}
+		other := c
+		other.Owner = "berta"
+		wantHas(t, s.about(t, other, mcp.MethodCancelTask, "").Data, "-32602")
+		s.acknowledged(t, c, mcp.MethodCancelTask, "")
+		if is := s.becomes(t, c.Session, mcp.TaskCancelled); is.TTL == nil || is.Result != nil || is.Error != nil {
+			t.Errorf("the state is %+v", is)
+		}
+		<-gone
+		if era == "earlier" {
+			waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+		}
+		s.wantState(t, c.Session, session.Closed)
+	})
 }
 
 // A task that waits for its client for too long is cancelled.
@@ -425,79 +371,78 @@ func TestTask_LargeResult(t *testing.T) {
 		{`"` + strings.Repeat("x", 200_000) + `"}`, mcp.TaskFailed, "max-message-bytes"},
 		{`"done"}` + strings.Repeat(`,{}`, 20_000), mcp.TaskCompleted, `"text":"done"`},
 	} {
-		for name, up := range servers(t) {
+		eachEra(t, func(t *testing.T, _ string, up *server) {
 			s, release := newSystem(t, eventlog.Settings{MaxMessageBytes: 100_000}), make(chan struct{})
 			slow(up, release, `"result":{"content":[{"type":"text","text":`+tt.content+`]}`)
 			_, c := s.task(t, taskConfig(up.URL))
 			close(release)
-			if is := s.becomes(t, c.Session, tt.status); !strings.Contains(string(is.Error)+string(is.Result), tt.want) {
-				t.Errorf("%s: the state is %.200v", name, is)
-			}
-		}
+			s.becomes(t, c.Session, tt.status, tt.want)
+		})
 	}
 }
 
 // What the client is to be asked is more than an event may have: the task fails, and the call with it.
 func TestTask_QuestionIsTooLarge(t *testing.T) {
 	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s, gone := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), make(chan struct{})
-			up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
-				if name == "modern" {
-					w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":%s}}}`, m.ID, large))
-					close(gone)
-					return
-				}
-				w.stream()
-				w.send("", `{"jsonrpc":"2.0","id":"q",`+large[1:])
-				<-r.Context().Done()
+	eachEra(t, func(t *testing.T, era string, up *server) {
+		s, gone := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+			if era == "modern" {
+				w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":%s}}}`, m.ID, large))
 				close(gone)
-			})
-			cfg := taskConfig(up.URL, "x=always")
-			cfg.InputWait = time.Hour
-			_, c := s.task(t, cfg)
-			if is := s.becomes(t, c.Session, mcp.TaskFailed); !strings.Contains(string(is.Error), "max-message-bytes") || is.TTL == nil || is.Requests != nil {
-				t.Errorf("the state is %+v", is)
+				return
 			}
-			<-gone
-			if name == "earlier" {
-				waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
-			}
-			s.wantState(t, c.Session, session.Closed)
-			if all := s.states(t, c.Session); len(all) != 2 {
-				t.Errorf("the states are %+v", all)
-			}
+			w.stream()
+			w.send("", `{"jsonrpc":"2.0","id":"q",`+large[1:])
+			<-r.Context().Done()
+			close(gone)
 		})
-	}
+		cfg := taskConfig(up.URL, "x=always")
+		cfg.InputWait = time.Hour
+		_, c := s.task(t, cfg)
+		if is := s.becomes(t, c.Session, mcp.TaskFailed, "max-message-bytes"); is.TTL == nil || is.Requests != nil {
+			t.Errorf("the state is %+v", is)
+		}
+		<-gone
+		if era == "earlier" {
+			waittest.Until(t, "the server is told", func() bool { return up.posted("notifications/cancelled") == 1 })
+		}
+		s.wantState(t, c.Session, session.Closed)
+		if all := s.states(t, c.Session); len(all) != 2 {
+			t.Errorf("the states are %+v", all)
+		}
+	})
 }
 
 // While the state of one task cannot be stored, the bridge looks after its other calls.
 func TestTask_PatrolWithoutNATS(t *testing.T) {
-	for name, up := range servers(t) {
-		t.Run(name, func(t *testing.T) {
-			s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-			slow(up, release, outcome)
-			b, c := s.task(t, taskConfig(up.URL))
-			before := b.metric(t, "publish_retries_total")
-			s.srv.Stop()
-			close(release)
-			waittest.Until(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
-			looked := make(chan struct{})
-			go func() {
-				defer close(looked)
-				b.patrol(true)
-			}()
-			select {
-			case <-looked:
-			case <-time.After(waittest.Timeout / 2):
-				t.Error("the patrol waits for the task")
-			}
-			s.srv.Start()
-			<-looked
-			s.becomes(t, c.Session, mcp.TaskCompleted)
-		})
-	}
+	eachEra(t, func(t *testing.T, _ string, up *server) {
+		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
+		slow(up, release, outcome)
+		b, c := s.task(t, taskConfig(up.URL))
+		before := b.metric(t, "publish_retries_total")
+		s.srv.Stop()
+		close(release)
+		waittest.Until(t, "the last state cannot be stored", func() bool { return b.metric(t, "publish_retries_total") > before })
+		looked := background(func() { b.patrol(true) })
+		select {
+		case <-looked:
+		case <-time.After(waittest.Timeout / 2):
+			t.Error("the patrol waits for the task")
+		}
+		s.srv.Start()
+		<-looked
+		s.becomes(t, c.Session, mcp.TaskCompleted)
+	})
+}
+
+// resumableTool is a server with sessions whose tool's calls can be resumed.
+func resumableTool(t *testing.T, notes int) *resumable {
+	t.Helper()
+	up := newResumable(t, notes)
+	up.handle(mcp.MethodDiscover, newEarlier(t).on[mcp.MethodDiscover])
+	up.handle(mcp.MethodCallTool, up.on["long"])
+	return up
 }
 
 // A bridge that takes the task of another over continues where the server lets it, and says that it
@@ -505,11 +450,9 @@ func TestTask_PatrolWithoutNATS(t *testing.T) {
 func TestTask_TakenOver(t *testing.T) {
 	for _, eventIDs := range []bool{true, false} {
 		t.Run(fmt.Sprint("event IDs ", eventIDs), func(t *testing.T) {
-			s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 3)
-			up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
-			up.handle(mcp.MethodCallTool, up.on["long"])
+			s, up := newSystem(t, eventlog.Settings{}), resumableTool(t, 3)
 			if !eventIDs {
-				up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) { w.stream(); <-r.Context().Done() })
+				up.hangs(mcp.MethodCallTool)
 			}
 			first, c := s.task(t, taskConfig(up.URL))
 			waittest.Until(t, "the tool is called", func() bool { return up.posted("tools/call") == 1 })
@@ -536,9 +479,7 @@ func TestTask_TakenOver(t *testing.T) {
 			if n := len(slices.DeleteFunc(all, func(is mcp.StoredTask) bool { return !is.Status.IsTerminal() })); n != 1 {
 				t.Errorf("the task was over %d times", n)
 			}
-			if n := up.posted("tools/call"); n != 1 {
-				t.Errorf("the tool was called %d times", n)
-			}
+			up.wantPosted(t, 1, "tools/call")
 		})
 	}
 }
@@ -552,21 +493,16 @@ func TestTask_TakenOverWithoutTheLog(t *testing.T) {
 	first.stop()
 	// As if the bridge had died before it wrote the call down.
 	must.NoError(t, s.records(t).KV.Purge(waittest.Context(t), records.Key(c.Session, c.Stream)))
-	tried, stopped := make(chan struct{}), make(chan struct{})
+	tried := make(chan struct{})
 	once := sync.OnceFunc(func() { close(tried) })
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
-		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 {
-			copy(data[i:], "HPUB not.") // which has no responder
+	s.sending(func(data []byte) {
+		if replace(data, "HPUB mcp.", "HPUB not.") { // which has no responder
 			once()
 		}
-	}})}
+	})
 	second := s.launch(t, cfg)
 	waittest.Receive(t, "the task is about to end", tried)
-	go func() {
-		defer close(stopped)
-		second.stop()
-	}()
-	waittest.Receive(t, "the bridge has stopped", stopped)
+	waittest.Receive(t, "the bridge has stopped", background(second.stop))
 }
 
 // hasEventID waits until the record of a call has an event ID of the server's.
@@ -586,8 +522,7 @@ func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Ask, config.Config
 	cfg.TaskAfter = flagtype.Duration(time.Hour)
 	in := s.start(t, cfg)
 	in.host.Times.Answer = 0
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, tasks)
-	s.do(t, c)
+	c := s.accepted(t, tasks)
 	up.step <- struct{}{}
 	s.hasEventID(t, c)
 	in.stop()
@@ -597,17 +532,13 @@ func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Ask, config.Config
 
 // A call that was none yet becomes a task at the next bridge.
 func TestTask_CallTakenOver(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
-	up.handle(mcp.MethodDiscover, func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) })
-	up.handle(mcp.MethodCallTool, up.on["long"])
+	s, up := newSystem(t, eventlog.Settings{}), resumableTool(t, 2)
 	c, _ := s.leftBehind(t, up)
 	s.start(t, taskConfig(up.URL))
 	s.becomes(t, c.Session, mcp.TaskWorking)
 	close(up.step)
 	s.becomes(t, c.Session, mcp.TaskCompleted)
-	if all := s.finished(t, c.Session, c.Stream); !strings.Contains(all[len(all)-1], `"id":1`) || !strings.Contains(all[len(all)-1], `"resultType":"task"`) {
-		t.Errorf("the client has received %q", all)
-	}
+	wantHas(t, last(s.finished(t, c.Session, c.Stream)), `"id":1`, `"resultType":"task"`)
 }
 
 // A bridge may be killed between the first state of a task and the response that names the task: the client
@@ -615,25 +546,20 @@ func TestTask_CallTakenOver(t *testing.T) {
 func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 	for name, want := range map[string]mcp.Status{"modern": mcp.TaskFailed, "earlier": mcp.TaskCompleted} {
 		t.Run(name, func(t *testing.T) {
-			s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 2)
-			discover := newModern(t).on[mcp.MethodDiscover]
-			if name == "earlier" {
-				discover = func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusBadRequest) }
+			s, up := newSystem(t, eventlog.Settings{}), resumableTool(t, 2)
+			if name == "modern" {
+				up.handle(mcp.MethodDiscover, newModern(t).on[mcp.MethodDiscover])
 			}
-			up.handle(mcp.MethodDiscover, discover)
-			up.handle(mcp.MethodCallTool, up.on["long"])
 			c, cfg := s.leftBehind(t, up)
 			data, err := mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event()
 			must.NoError(t, err)
 			must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}))(t)
-			named := func(all []string) {
+			named := func() {
 				t.Helper()
-				if last := all[len(all)-1]; !strings.Contains(last, `"id":1`) || !strings.Contains(last, `"resultType":"task"`) || !strings.Contains(last, mcp.TaskID(c.Session)) {
-					t.Errorf("the client receives %q", all)
-				}
+				wantHas(t, last(s.finished(t, c.Session, c.Stream)), `"id":1`, `"resultType":"task"`, mcp.TaskID(c.Session))
 			}
 			in := s.start(t, cfg)
-			named(s.finished(t, c.Session, c.Stream))
+			named()
 			if want == mcp.TaskCompleted {
 				in.stop() // the next one finds the response
 				up.left(t)
@@ -642,7 +568,7 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 			close(up.step)
 			s.becomes(t, c.Session, want)
 			s.wantState(t, c.Session, session.Closed)
-			named(s.finished(t, c.Session, c.Stream))
+			named()
 		})
 	}
 }
@@ -688,8 +614,7 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
 	s.hasEventID(t, c)
 	const answer = `,"inputResponses":{"q1":{"action":"accept"}}`
-	update := make(chan rpc.Answer, 1)
-	go func() { update <- s.about(t, c, mcp.MethodUpdateTask, answer) }()
+	update := later(func() rpc.Answer { return s.about(t, c, mcp.MethodUpdateTask, answer) })
 	waittest.Until(t, "the server is told", func() bool { return up.posted("accept") > 0 })
 	first.stop()
 	wantStatus(t, waittest.Receive(t, "the client is answered", update), http.StatusServiceUnavailable)
@@ -703,29 +628,24 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 	if got := <-told; got != `{"action":"accept"}` {
 		t.Errorf("the server is told %s", got)
 	}
-	if is := s.becomes(t, c.Session, mcp.TaskCompleted); !strings.Contains(string(is.Result), "done") {
-		t.Errorf("the state is %+v", is)
-	}
+	s.becomes(t, c.Session, mcp.TaskCompleted, "done")
 }
 
 // A bridge may be killed before it has written down the event of a question that its task's client is asked. The
 // server sends that again, and the client is asked once.
 func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
-	ask := func(w *writing, event, id string) {
-		w.send(event, fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"elicitation/create","params":{}}`, id))
-	}
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("0", note(1))
-		ask(w, "1", "one")
+		w.ask("1", "one")
 		<-r.Context().Done()
 	})
 	up.onResume(func(w *writing, r *http.Request) {
 		if r.Header.Get("Last-Event-ID") == "0" {
-			ask(w, "1", "one")
+			w.ask("1", "one")
 		}
-		ask(w, "2", "two")
+		w.ask("2", "two")
 		<-r.Context().Done()
 	})
 	cfg := taskConfig(up.URL, "x=always")
@@ -747,9 +667,8 @@ func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 		}
 		return slices.Contains(asked, `"two"`)
 	})
-	if slices.Sort(asked); !slices.Equal(asked, []string{`"one"`, `"two"`}) {
-		t.Errorf("the client is asked %s", asked)
-	}
+	slices.Sort(asked)
+	wantMessages(t, asked, `"one"`, `"two"`)
 }
 
 // A question is not shown again while its answer is on the way to the server, which asks another one meanwhile.
@@ -758,22 +677,19 @@ func TestTask_ServerAsksDuringAnAnswer(t *testing.T) {
 	answered, take := make(chan struct{}), make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		w.stream()
-		w.send("1", `{"jsonrpc":"2.0","id":"one","method":"elicitation/create","params":{}}`)
+		w.ask("1", "one")
 		<-answered
-		w.send("2", `{"jsonrpc":"2.0","id":"two","method":"elicitation/create","params":{}}`)
+		w.ask("2", "two")
 		<-r.Context().Done()
 	})
-	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.Result != nil {
-			close(answered)
-			<-take
-		}
-		w.WriteHeader(http.StatusAccepted)
+	up.onAnswer(func(rpc.Message) {
+		close(answered)
+		<-take
 	})
 	in, c := s.task(t, taskConfig(up.URL, "x=always"))
 	s.becomes(t, c.Session, mcp.TaskInputRequired)
-	update, made := make(chan rpc.Answer, 1), in.table.Session(c.Session).Call(c.Stream)
-	go func() { update <- s.about(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{}}`) }()
+	made := in.table.Session(c.Session).Call(c.Stream)
+	update := later(func() rpc.Answer { return s.about(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{}}`) })
 	waittest.Until(t, "the second question is read", func() bool { return made.Cursor().ID == "2" })
 	for range 100 {
 		s.states(t, c.Session) // it would be asked long before
@@ -784,9 +700,7 @@ func TestTask_ServerAsksDuringAnAnswer(t *testing.T) {
 	for _, is := range s.states(t, c.Session) {
 		asked = slices.AppendSeq(asked, maps.Keys(is.Requests))
 	}
-	if !slices.Equal(asked, []string{"q1", "q2"}) {
-		t.Errorf("the client is asked %s", asked)
-	}
+	wantMessages(t, asked, "q1", "q2")
 }
 
 // A key of a question that another bridge has asked, and the client has answered, is not used again.
@@ -797,7 +711,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		id = string(m.ID)
 		w.stream()
-		w.send("1", `{"jsonrpc":"2.0","id":"one","method":"elicitation/create","params":{}}`)
+		w.ask("1", "one")
 		<-r.Context().Done()
 	})
 	up.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
@@ -807,7 +721,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 		}
 	})
 	up.onResume(func(w *writing, r *http.Request) {
-		w.send("2", `{"jsonrpc":"2.0","id":"two","method":"elicitation/create","params":{}}`)
+		w.ask("2", "two")
 		select {
 		case <-answered[`"two"`]:
 			w.send("3", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, id, outcome))
@@ -829,8 +743,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 	answer()
 	<-answered[`"one"`]
 	s.hasEventID(t, c)
-	first.stop()
-	s.start(t, cfg)
+	s.restart(t, first)
 	answer()
 	s.becomes(t, c.Session, mcp.TaskCompleted)
 }

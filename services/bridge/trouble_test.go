@@ -3,7 +3,6 @@ package bridge
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -74,25 +73,20 @@ func TestCall_ServerDies(t *testing.T) {
 	up.handle("nothing", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusAccepted) })
 	for method, messages := range map[string]int{"die": 2, "end": 2, "text": 1, "nothing": 1} {
 		stream, a := s.request(t, name, "1", method)
-		if a.Status != http.StatusAccepted {
-			t.Errorf("%s was answered %d", method, a.Status)
-		}
+		wantStatus(t, a, http.StatusAccepted)
 		wantError(t, s.finished(t, name, stream), messages, "1")
 	}
-	if n := in.metric(t, "failed_calls_total", host.FailLost); n != 4 {
-		t.Errorf("%v calls are counted", n)
-	}
+	in.wantMetric(t, 4, "failed_calls_total", host.FailLost)
 	up.CloseClientConnections()
 	up.Close()
 	_, a := s.request(t, name, "1", "any")
-	if m, err := rpc.ParseMessage(a.Data); a.Status != http.StatusBadGateway || err != nil || string(m.ID) != "1" {
-		t.Errorf("without a server it was answered %d %s", a.Status, a.Data)
-	}
+	wantStatus(t, a, http.StatusBadGateway)
+	wantErrorFor(t, a.Data, "1")
 }
 
 func TestCall_StreamBreaksAndResumes(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, in := bridged(t, newServer(t))
 	up.handle("poll", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("a", "") // primed
@@ -116,15 +110,10 @@ func TestCall_StreamBreaksAndResumes(t *testing.T) {
 			w.send("e", response("1"))
 		}
 	})
-	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	stream, _ := s.request(t, name, "1", "poll")
-	if diff := cmp.Diff([]string{note(1), note(2), note(3), response("1")}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
-	if n := in.metric(t, "upstream_resumes_total"); n != 3 {
-		t.Errorf("%v resumes are counted", n)
-	}
+	wantMessages(t, s.finished(t, name, stream), note(1), note(2), note(3), response("1"))
+	in.wantMetric(t, 3, "upstream_resumes_total")
 }
 
 func TestCall_UnknownSession(t *testing.T) {
@@ -139,9 +128,7 @@ func TestCall_UnknownSession(t *testing.T) {
 	up.handle("gone", gone)
 	hang, _ := s.request(t, name, "1", "hang")
 	<-hanging
-	if _, a := s.request(t, name, "2", "gone"); a.Status != http.StatusNotFound {
-		t.Errorf("it was answered %d", a.Status)
-	}
+	wantStatus(t, second(s.request(t, name, "2", "gone")), http.StatusNotFound)
 	wantError(t, s.finished(t, name, hang), 1, "1")
 	s.wantState(t, name, session.Closed)
 	waittest.Until(t, "the session is forgotten", func() bool { return in.metric(t, "sessions") == 0 })
@@ -151,14 +138,11 @@ func TestCall_UnknownSession(t *testing.T) {
 }
 
 func TestCall_ServerWithoutSessions(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	s, up, _ := bridged(t, newServer(t))
 	up.session = ""
 	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) { w.WriteHeader(http.StatusNotFound) })
-	s.start(t, testConfig(up.URL))
 	name := s.ready(t)
-	if _, a := s.request(t, name, "2", "gone"); a.Status != http.StatusBadGateway {
-		t.Errorf("a 404 was answered %d", a.Status)
-	}
+	wantStatus(t, second(s.request(t, name, "2", "gone")), http.StatusBadGateway)
 	stream, _ := s.request(t, name, "1", "quick")
 	s.finished(t, name, stream)
 	s.end(t, name)
@@ -220,15 +204,9 @@ func TestCancel_BeforeFirstMessage(t *testing.T) {
 	stream, _ := s.request(t, name, `"x"`, "hang")
 	all := s.finished(t, name, stream)
 	wantError(t, all, 2, `"x"`)
-	if !strings.Contains(all[1], "-32001") {
-		t.Errorf("the error is %s", all[1])
-	}
-	if up.posted(`"requestId":"x"`) != 1 {
-		t.Error("the server has not been told")
-	}
-	if n := in.metric(t, "failed_calls_total", host.FailTimeout); n != 1 {
-		t.Errorf("%v calls are counted", n)
-	}
+	wantHas(t, all[1], "-32001")
+	up.wantPosted(t, 1, `"requestId":"x"`)
+	in.wantMetric(t, 1, "failed_calls_total", host.FailTimeout)
 }
 
 func TestCall_PollsWithoutMessages(t *testing.T) {
@@ -273,12 +251,8 @@ func TestCall_LateRefusal(t *testing.T) {
 	large, _ := s.request(t, name, "2", "large")
 	close(late)
 	wantError(t, s.finished(t, name, large), 1, "2")
-	if diff := cmp.Diff([]string{`{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you","data":{"supported":["2025-06-18"],"n":1.50}}}`}, s.finished(t, name, stream)); diff != "" {
-		t.Error(diff)
-	}
-	if n := in.metric(t, "failed_calls_total", host.FailRefused); n != 2 {
-		t.Errorf("%v calls are counted", n)
-	}
+	wantMessages(t, s.finished(t, name, stream), `{"jsonrpc":"2.0","id":1,"error":{"code":-32099,"message":"not you","data":{"supported":["2025-06-18"],"n":1.50}}}`)
+	in.wantMetric(t, 2, "failed_calls_total", host.FailRefused)
 }
 
 // allTurns takes all turns to end a session in the log, and returns what ends each.
@@ -295,8 +269,7 @@ func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
 // A session is not ended in the log before one of those that are being ended has.
 func TestClose_Turns(t *testing.T) {
 	t.Parallel()
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	in := s.start(t, testConfig(up.URL))
+	s, _, in := bridged(t, newServer(t))
 	ending, other := s.ready(t), s.ready(t)
 	turns := allTurns(t, in)
 	in.table.Session(ending).Finish(host.ErrEnded)
@@ -320,11 +293,7 @@ func TestClose_TurnsAtStop(t *testing.T) {
 	in := s.start(t, cfg)
 	name := s.ready(t)
 	turns := allTurns(t, in)
-	stopped := make(chan struct{})
-	go func() {
-		in.stop()
-		close(stopped)
-	}()
+	stopped := background(in.stop)
 	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	for range 100 {
 		s.wantState(t, name, session.Open) // it would have ended long before

@@ -35,10 +35,12 @@ lines:
 	return n
 }
 
-func (s *system) logged() *logLines {
-	l := &logLines{}
+// newLogged is newSystem with what the bridges log.
+func newLogged(t testing.TB, settings eventlog.Settings) (*system, *logLines) {
+	t.Helper()
+	s, l := newSystem(t, settings), &logLines{}
 	s.log = slog.New(slog.NewTextHandler(l, nil))
-	return l
+	return s, l
 }
 
 func TestTrouble_UnreachableServer(t *testing.T) {
@@ -53,8 +55,7 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 		"no such host":            {"http://rejoin.invalid/mcp", "rejoin.invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSystem(t, eventlog.Settings{})
-			log := s.logged()
+			s, log := newLogged(t, eventlog.Settings{})
 			s.start(t, testConfig(tt.url))
 			waittest.Until(t, "it is in the log", func() bool {
 				return log.count("level=WARN", "the MCP server cannot be reached", tt.why) == 1
@@ -62,17 +63,14 @@ func TestTrouble_UnreachableServer(t *testing.T) {
 			for range 3 { // it is known
 				wantStatus(t, s.opening(t), http.StatusBadGateway)
 			}
-			if n := log.count("cannot be reached"); n != 1 {
-				t.Errorf("%d lines", n)
-			}
+			log.want(t, 1, "cannot be reached")
 		})
 	}
 }
 
 // The server starts after the bridge.
 func TestTrouble_ServerIsReachedLater(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	var up atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !up.Load() {
@@ -88,29 +86,23 @@ func TestTrouble_ServerIsReachedLater(t *testing.T) {
 		wantStatus(t, s.opening(t), http.StatusBadRequest)
 	}
 	for _, line := range []string{"the MCP server can be reached", "what the MCP server speaks is known"} {
-		if n := log.count("level=INFO", line); n != 1 {
-			t.Errorf("%d lines: %s", n, log)
-		}
+		log.want(t, 1, "level=INFO", line)
 	}
 }
 
 func TestTrouble_NoSuchProgram(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	cfg, program := stdioConfig(t), filepath.Join(t.TempDir(), "server")
 	cfg.UpstreamCommand = program + " " + stdioMode
 	s.start(t, cfg)
 	waittest.Until(t, "it is in the log", func() bool { return log.count("level=WARN", "the MCP server cannot be started", program) == 1 })
 	must.NoError(t, os.Symlink(os.Args[0], program))
 	s.open(t)
-	if n := log.count("level=INFO", "the MCP server can be reached", program); n != 1 {
-		t.Errorf("%d lines: %s", n, log)
-	}
+	log.want(t, 1, "level=INFO", "the MCP server can be reached", program)
 }
 
 func TestTrouble_ServerRefuses(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -122,28 +114,22 @@ func TestTrouble_ServerRefuses(t *testing.T) {
 	for range 2 {
 		wantStatus(t, s.opening(t), http.StatusUnauthorized)
 	}
-	if n := log.count("level=WARN", "the MCP server refuses requests", "status=401", "times=1"); n != 1 {
-		t.Errorf("%d lines", n)
-	}
+	log.want(t, 1, "level=WARN", "the MCP server refuses requests", "status=401", "times=1")
 }
 
 // Each client may begin as many sessions as it likes: it does not decide how large the log becomes.
 func TestTrouble_SessionsAreNotMade(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	s.start(t, testConfig(newServer(t).URL))
 	taken := rpc.Ask{Action: rpc.Open, Session: s.open(t), Data: []byte(initialize)}
 	for range 3 {
 		wantStatus(t, s.do(t, taken), http.StatusServiceUnavailable)
 	}
-	if n := log.count("level=WARN", "a session is not made", "times=1"); n != 1 {
-		t.Errorf("%d lines: %s", n, log)
-	}
+	log.want(t, 1, "level=WARN", "a session is not made", "times=1")
 }
 
 func TestTrouble_TooManyProcesses(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
 	cfg.MaxProcesses = 1
 	s.start(t, cfg)
@@ -151,15 +137,12 @@ func TestTrouble_TooManyProcesses(t *testing.T) {
 	for range 2 {
 		wantStatus(t, s.opening(t), http.StatusServiceUnavailable)
 	}
-	if n := log.count("level=WARN", "--max-processes", "processes=1"); n != 1 {
-		t.Errorf("%d lines", n)
-	}
+	log.want(t, 1, "level=WARN", "--max-processes", "processes=1")
 }
 
 func TestTrouble_ServerOfLaterRevision(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusOK} {
-		s := newSystem(t, eventlog.Settings{})
-		log := s.logged()
+		s, log := newLogged(t, eventlog.Settings{})
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				w.Header().Set("Content-Type", "application/json")
@@ -171,17 +154,14 @@ func TestTrouble_ServerOfLaterRevision(t *testing.T) {
 		if a := s.opening(t); a.Status != http.StatusBadGateway || bytes.Contains(a.Data, []byte("supported")) || !bytes.Contains(a.Data, []byte("revisions")) {
 			t.Errorf("%d was answered %d %s", status, a.Status, a.Data)
 		}
-		if n := log.count("level=WARN", "2026-07-28"); n != 1 {
-			t.Errorf("%d lines", n)
-		}
+		log.want(t, 1, "level=WARN", "2026-07-28")
 		server.Close()
 	}
 }
 
 // A client decides how many messages are left out, so they do not get a line each.
 func TestTrouble_MessagesLeftOut(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{})
-	log := s.logged()
+	s, log := newLogged(t, eventlog.Settings{})
 	up := newEarlier(t)
 	in := s.start(t, testConfig(up.URL))
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
@@ -189,14 +169,10 @@ func TestTrouble_MessagesLeftOut(t *testing.T) {
 		for range 3 {
 			w.send("", `{"jsonrpc":"2.0","id":"another","result":{}}`)
 		}
-		w.send("", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"content":[]}}`)
+		w.result("", m)
 	})
-	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, asks)
+	c := toolCall(t, asks)
 	wantStatus(t, s.do(t, c), http.StatusOK)
-	if n := in.metric(t, "dropped_messages_total", host.DropLate); n != 3 {
-		t.Errorf("%v messages are counted", n)
-	}
-	if n := log.count("is left out", c.Session); n != 1 {
-		t.Errorf("%d lines: %s", n, log)
-	}
+	in.wantMetric(t, 3, "dropped_messages_total", host.DropLate)
+	log.want(t, 1, "is left out", c.Session)
 }

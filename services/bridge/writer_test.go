@@ -1,21 +1,17 @@
 package bridge
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
 	"rejoin/shared/clocks"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
-	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -57,24 +53,17 @@ func TestPublish_UnknownOutcomeAfterSleep(t *testing.T) {
 		return wall
 	})
 	must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(1))}))(t)
-	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1)}) {
-		t.Errorf("the log has %v", all)
-	}
+	wantMessages(t, s.messages(t, name, "st"), note(1))
 }
 
 // While the log cannot be asked whether an attempt was stored, none is made.
 func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	var lost atomic.Bool // are requests to the API of JetStream; messages to store are not
-	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
-		for lost.Load() {
-			i := bytes.Index(data, []byte("$JS.API."))
-			if i < 0 {
-				return
-			}
-			copy(data[i:], "$NO.API.") // which has no responders
+	s.sending(func(data []byte) {
+		for lost.Load() && replace(data, "$JS.API.", "$NO.API.") { // which has no responders
 		}
-	}})}
+	})
 	in := s.start(t, testConfig(up.URL))
 	name := s.ready(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
@@ -83,28 +72,18 @@ func TestPublish_UnknownOutcomeWithoutTheLog(t *testing.T) {
 	must.Value(s.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: w.Life, Sole: true, Stream: "st", Data: []byte(note(2))}))(t)
 	in.host.Times.Doubt = -1
 	lost.Store(true)
-	put := make(chan error, 1)
-	go func() {
-		_, err := w.Put(t.Context(), call.Item{Data: []byte(note(2))})
-		put <- err
-	}()
+	put := later(func() error { return second(w.Put(t.Context(), call.Item{Data: []byte(note(2))})) })
 	waittest.Until(t, "the message is not stored yet, or stored twice", func() bool { return in.metric(t, "publish_retries_total") > 0 || len(put) > 0 })
 	lost.Store(false)
 	must.NoError(t, waittest.Receive(t, "the message is stored", put))
-	if all, _ := s.read(t, name, "st"); !slices.Equal(all, []string{note(1), note(2)}) {
-		t.Errorf("the log has %v", all)
-	}
+	wantMessages(t, s.messages(t, name, "st"), note(1), note(2))
 }
 
 func TestPublish_SessionEnds(t *testing.T) {
 	s, _, in := bridged(t, newServer(t))
 	h := in.table.Session(s.ready(t))
 	s.srv.Stop()
-	put := make(chan error, 1)
-	go func() {
-		_, err := call.New(h.Scope, "st", nil).Put(call.Item{Data: []byte(note(1))})
-		put <- err
-	}()
+	put := later(func() error { return second(call.New(h.Scope, "st", nil).Put(call.Item{Data: []byte(note(1))})) })
 	waittest.Until(t, "an attempt has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 	h.Finish(host.ErrEnded)
 	if err := <-put; !errors.Is(err, call.ErrClosed) {
