@@ -140,12 +140,12 @@ func (s share) partition(name string) *follow.Partition {
 }
 
 func (s share) page(list ask.List) ask.Page {
-	records, inLog := s.backend.Sessions.Sessions(), map[string]ledger.Held{}
+	records, inLog := s.backend.Sessions.Sessions(), map[string]ledger.Retained{}
 	if len(s.of) < s.backend.Log.Settings().Partitions {
 		records = slices.DeleteFunc(records, func(r session.Record) bool { return s.partition(r.Session) == nil })
 	}
 	for _, p := range s.of {
-		p.With(func(l *ledger.Ledger) { l.Held(inLog) })
+		p.With(func(l *ledger.Ledger) { l.Retained(inLog) })
 	}
 	return list.Page(records, inLog)
 }

@@ -55,7 +55,7 @@ func (s kept) restore(srv *natstest.Server) {
 // actsAnew waits until a janitor that acted acts again, in another term.
 func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 	t.Helper()
-	waittest.Until(t, "it acts again", func() bool { now := r.leases.Acting(0); return now != nil && now != before })
+	waittest.Until(t, "it acts again", func() bool { now := r.leases.Term(0); return now != nil && now != before })
 }
 
 // A server that has lost its newest events gives their sequences to others, before there
@@ -65,14 +65,14 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	network := newNetwork(t, srv)
 	r := beginAt(t, network.url, settings, idle(), deletesNothing)
 	r.publish(t, "s", "a", 3)
-	earlier := r.leases.Acting(0)
+	earlier := r.leases.Term(0)
 	old := keep(t, srv, "")
 	waittest.NoError(t, func() error { _, err := r.b.Log.Look(t.Context(), 0); return err })
 	r.actsAnew(t, earlier)
 	r.publish(t, "s", "a", 7)
 	r.announce(t, 0)
 
-	term := r.leases.Acting(0)
+	term := r.leases.Term(0)
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js := natstest.JetStream(t, srv.Connect())
@@ -133,7 +133,7 @@ func TestRegistry_OldRecord(t *testing.T) {
 	})
 
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Hour })
-	term := r.leases.Acting(0)
+	term := r.leases.Term(0)
 	network.lose("$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS")
 	srv.Stop()
 	srv.Start()
@@ -271,7 +271,7 @@ func TestFollow_MissingEvents(t *testing.T) {
 	quiet := r.publish(t, "s", "quiet", 2)
 	r.publish(t, "s", "busy", 3)
 
-	term := r.leases.Acting(0)
+	term := r.leases.Term(0)
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	srv.Stop()
 	srv.Start()

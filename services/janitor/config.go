@@ -38,9 +38,9 @@ type Config struct {
 	// ClosedGrace is how long the events of a closed session are kept. Default: 5 min.
 	ClosedGrace time.Duration `default:"5m" help:"How long the events of a closed session are kept."`
 
-	// TombstoneTTL is how long the name of a closed session is not given again, and a while
-	// longer: until the floor has passed its last entry in the log. It must not be shorter than
-	// ClosedGrace. Default: 24 h.
+	// TombstoneTTL is how long the name of a closed session cannot be reused. It is free again when
+	// the floor has passed its last entry in the log, a while later. Not shorter than ClosedGrace.
+	// Default: 24 h.
 	TombstoneTTL time.Duration `name:"tombstone-ttl" default:"24h" help:"How long the name of a closed session cannot be reused."`
 
 	// IdleAfter is how long a session may have no events in the log, no subscribers and

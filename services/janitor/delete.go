@@ -28,14 +28,14 @@ const (
 // has more to do takes longer for a delete, and gets a longer pause. If that would not do
 // within a minute, in up to half of the time.
 const (
-	leisureTime  = time.Minute
-	leisurePause = 4 // times as long as the deletes before
+	deletedWithin = time.Minute
+	pauseFactor   = 4 // times as long as the deletes before
 )
 
-// leisurely returns how long to wait after deletes that took some time, when so many are left.
-func leisurely(took time.Duration, left int) time.Duration {
-	inTime := leisureTime*inFlight/time.Duration(max(left, inFlight)) - took
-	return max(min(leisurePause*took, inTime), took)
+// pauseAfter returns how long to wait after deletes that took some time, when so many are left.
+func pauseAfter(took time.Duration, left int) time.Duration {
+	inTime := deletedWithin*inFlight/time.Duration(max(left, inFlight)) - took
+	return max(min(pauseFactor*took, inTime), took)
 }
 
 // deleter deletes what was announced two sync intervals of the NATS servers ago, by whichever
@@ -84,7 +84,7 @@ func (d *deleter) run(ctx context.Context) {
 // it again, so this one then ends after leisureTime.
 func (d *deleter) round() (errs error) {
 	begun, failed := time.Now(), map[int]bool{}
-	for more := true; more && (errs == nil || time.Since(begun) < leisureTime); {
+	for more := true; more && (errs == nil || time.Since(begun) < deletedWithin); {
 		more = false
 		for _, p := range d.partitions {
 			if failed[p.Number] {
@@ -132,7 +132,7 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 			}
 		})
 		d.metrics.deleted.Add(float64(len(some)))
-		if left > 0 && !natsconn.Pause(ctx, leisurely(time.Since(begun), left)) {
+		if left > 0 && !natsconn.Pause(ctx, pauseAfter(time.Since(begun), left)) {
 			err = ctx.Err()
 		}
 	}

@@ -51,7 +51,7 @@ func TestDelete_LeavesTimeForPublishers(t *testing.T) {
 		{"half of the time at most", 10 * ms, 1_000_000, 10 * ms},
 		{"a slow server", 2 * time.Second, 100, 8*time.Second - 400*ms},
 	} {
-		if got := leisurely(test.took, test.left); got != test.want {
+		if got := pauseAfter(test.took, test.left); got != test.want {
 			t.Errorf("%s: it waits for %s, want %s", test.name, got, test.want)
 		}
 	}

@@ -55,7 +55,7 @@ func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, 
 		return nil, edgesInfo{}, web.New(web.CodeUnavailable, "Too many requests wait for the edges.")
 	}
 	answers, err := inspect.Ask(ctx, e.nc, q, e.known(time.Now()), e.within)
-	info := e.roll(answers, time.Now())
+	info := e.heardFrom(answers, time.Now())
 	info.Reachable = err == nil
 	return answers, info, nil // the error is in info
 }
@@ -68,8 +68,8 @@ func (e *edges) known(now time.Time) int {
 	return len(e.heard)
 }
 
-// roll notes who has answered.
-func (e *edges) roll(answers []inspect.Answer, now time.Time) edgesInfo {
+// heardFrom notes who has answered.
+func (e *edges) heardFrom(answers []inspect.Answer, now time.Time) edgesInfo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range answers {

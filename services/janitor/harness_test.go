@@ -121,7 +121,7 @@ func onlySweeps(s *Service) {
 // announce stores what the policy says of a partition, and waits until the ledger has it.
 func (r *running) announce(t *testing.T, p int) {
 	t.Helper()
-	must.NoError(t, r.sweeper.announce(r.leases.Acting(p).Ctx, r.partitions[p], false, map[ledger.Reason]int{}))
+	must.NoError(t, r.sweeper.announce(r.leases.Term(p).Ctx, r.partitions[p], false, map[ledger.Reason]int{}))
 	r.partitions[p].CaughtUp(t.Context())
 }
 
@@ -287,7 +287,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 		if newest.UpTo != upTo || newest.Reason != reason {
 			return fmt.Errorf("the log says that %+v is missing of %s/%s, want %d, %s", missing, name, stream, upTo, reason)
 		}
-		if !r.leases.Held(p) {
+		if !r.leases.Acts(p) {
 			return nil
 		}
 		removed := uint64(0)
@@ -306,7 +306,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 // term returns the context of the term in which a janitor acts, or fails the test.
 func (r *running) term(t *testing.T) context.Context {
 	t.Helper()
-	term := r.leases.Acting(0)
+	term := r.leases.Term(0)
 	if term == nil {
 		t.Fatal("it does not act any more")
 	}

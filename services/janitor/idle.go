@@ -14,9 +14,9 @@ import (
 const (
 	// askWithin is how long edges have to answer.
 	askWithin = time.Second
-	// rollCallEvery is how often the edges are asked at least, so that one that falls
+	// presenceEvery is how often the edges are asked at least, so that one that falls
 	// silent is missed.
-	rollCallEvery = time.Minute
+	presenceEvery = time.Minute
 	// edgeGone is how long an edge that answers no more is waited for: longer than its
 	// connections live.
 	edgeGone = 15 * time.Minute
@@ -115,8 +115,8 @@ func (s *idleSearch) end() []candidate {
 	return out
 }
 
-// rollCall reports whether the edges have not been asked for a while.
-func (v *idleTracker) rollCall(now time.Time) bool { return now.Sub(v.called) >= rollCallEvery }
+// edgesDue reports whether the edges have not been asked for a while.
+func (v *idleTracker) edgesDue(now time.Time) bool { return now.Sub(v.called) >= presenceEvery }
 
 // question asks for candidates.
 func question(asked []candidate) who.Question {
@@ -147,7 +147,7 @@ func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, 
 		}
 	}
 	if err == nil {
-		if now.Sub(v.called) > 2*rollCallEvery { // meanwhile an edge may have come and gone
+		if now.Sub(v.called) > 2*presenceEvery { // meanwhile an edge may have come and gone
 			v.known = now
 		}
 		v.called = now

@@ -233,7 +233,7 @@ func TestIdle_Unconnected(t *testing.T) {
 				if got := namesOf(v.heard(asked, r.answers, r.err, now)); !slices.Equal(got, r.want) {
 					t.Errorf("round %d: %v are alone, want %v", i+1, got, r.want)
 				}
-				if r.err == nil && v.rollCall(now.Add(rollCallEvery-1)) || !v.rollCall(now.Add(rollCallEvery)) {
+				if r.err == nil && v.edgesDue(now.Add(presenceEvery-1)) || !v.edgesDue(now.Add(presenceEvery)) {
 					t.Error("the next roll call is not in a minute")
 				}
 			}
@@ -298,7 +298,7 @@ func (c *aheadClock) awaitRound(t *testing.T) {
 func TestIdle_UnusedSession(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
-	const unusedFor = rollCallEvery / 2 // else the clock's jump would be an outage of the janitor
+	const unusedFor = presenceEvery / 2 // else the clock's jump would be an outage of the janitor
 	cfg.IdleAfter, cfg.UnusedAfter = flagtype.Duration(24*time.Hour), flagtype.Duration(unusedFor)
 	began := time.Now().Add(-2 * clockSkew)
 	var clock aheadClock

@@ -84,12 +84,12 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 			}
 			if first != nil { // it does nothing by itself, also about what is half done when it looks settled
 				swept = first.sweeper.sweepNow(time.Second).err
-				if term := first.leases.Acting(0); term != nil {
+				if term := first.leases.Term(0); term != nil {
 					first.registrar.round(term.Ctx)
 				}
 			}
 			if err := settled(second); err != nil {
-				return fmt.Errorf("%w; the first one acts: %t, the second one: %t", errors.Join(err, swept), first != nil && first.leases.Held(0), second.leases.Held(0))
+				return fmt.Errorf("%w; the first one acts: %t, the second one: %t", errors.Join(err, swept), first != nil && first.leases.Acts(0), second.leases.Acts(0))
 			}
 			return nil
 		})

@@ -23,7 +23,7 @@ import (
 func (r *running) acts(t *testing.T) {
 	t.Helper()
 	for p := range r.partitions {
-		waittest.Until(t, fmt.Sprint("it acts for partition ", p), func() bool { return r.leases.Acting(p) != nil })
+		waittest.Until(t, fmt.Sprint("it acts for partition ", p), func() bool { return r.leases.Term(p) != nil })
 	}
 }
 
@@ -144,7 +144,7 @@ func TestLease_AfterSleep(t *testing.T) {
 	cfg := idle()
 	r := beginAt(t, srv.URL(), settings, cfg, deletesNothing)
 	all := r.publish(t, "s", "a", 5)
-	term, p := r.leases.Acting(0), r.partitions[0]
+	term, p := r.leases.Term(0), r.partitions[0]
 	r.announce(t, 0)
 	r.wall.ahead.Store(int64(cfg.Lease))
 	// The lease may notice first, and end the term.
@@ -259,7 +259,7 @@ func TestLease_AfterKill(t *testing.T) {
 func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	r := beginAt(t, natstest.StartParallel(t).URL(), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}, idle(), deletesNothing)
 	r.publish(t, "s", "a", 5)
-	term, p := r.leases.Acting(0), r.partitions[0]
+	term, p := r.leases.Term(0), r.partitions[0]
 	r.announce(t, 0)
 	epoch := func() (epoch int) { p.With(func(l *ledger.Ledger) { epoch = l.Epoch }); return epoch }
 	before := epoch()

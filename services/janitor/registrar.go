@@ -39,7 +39,7 @@ type registrar struct {
 
 // run does the registry's duties every interval, but at least every minute, until ctx ends.
 func (r *registrar) run(ctx context.Context) {
-	ticker := time.NewTicker(min(r.cfg.Interval, rollCallEvery)) // edges that were not asked for longer count as new
+	ticker := time.NewTicker(min(r.cfg.Interval, presenceEvery)) // edges that were not asked for longer count as new
 	defer ticker.Stop()
 	for {
 		select {
@@ -154,7 +154,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 
 // idle returns those of the candidates that no edge knows of, as duties. It asks the edges for their connections and requests.
 func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
-	if len(asked) == 0 && !r.idleness.rollCall(r.now()) {
+	if len(asked) == 0 && !r.idleness.edgesDue(r.now()) {
 		return nil
 	}
 	answers, err := who.Ask(ctx, r.log.Conn(), question(asked), askWithin)

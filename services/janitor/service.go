@@ -112,7 +112,7 @@ func (s *Service) Routes() []web.Route {
 // actingFor returns the partitions that this janitor acts for.
 func (s *Service) actingFor() (all []*follow.Partition) {
 	for _, p := range s.partitions {
-		if s.leases.Held(p.Number) {
+		if s.leases.Acts(p.Number) {
 			all = append(all, p)
 		}
 	}
@@ -187,7 +187,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // actsWithRecords reports whether this janitor acts for a partition, and has the records of its
 // sessions: without them it would not know what limits they ask for.
-func (s *Service) actsWithRecords(p int) bool { return s.leases.Held(p) && s.backend.Sessions.Has(p) }
+func (s *Service) actsWithRecords(p int) bool { return s.leases.Acts(p) && s.backend.Sessions.Has(p) }
 
 // do is [lease.Leases.Do] for what needs the records of the sessions: without them it does nothing.
 func (s *Service) do(p int, f func(term context.Context) error) (did bool, err error) {

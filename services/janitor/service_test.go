@@ -90,7 +90,7 @@ func TestReady_PartitionGotMeanwhile(t *testing.T) {
 		asked, holders := make(chan struct{}), s.holders
 		s.holders = func() (own []int, vacant int) {
 			close(asked)
-			for !s.leases.Held(0) && natsconn.Pause(t.Context(), time.Millisecond) {
+			for !s.leases.Acts(0) && natsconn.Pause(t.Context(), time.Millisecond) {
 			}
 			return holders()
 		}

@@ -25,7 +25,7 @@ func wantShares(t *testing.T, all []*running, shares ...int) {
 			for p := range r.partitions {
 				kept, complete := false, false
 				r.partitions[p].With(func(l *ledger.Ledger) { kept, complete = l.Through > 0 || len(l.Accounts) > 0, l.Complete })
-				switch acts := r.leases.Held(p); {
+				switch acts := r.leases.Acts(p); {
 				case acts && !complete:
 					return fmt.Errorf("janitor %d has no ledger of partition %d", i, p)
 				case !acts && kept:
@@ -79,7 +79,7 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 			all[0].wantTrimmed(t, name, stream, events[1], eventlog.Trimmed)
 			waittest.NoError(t, func() error { // on a slow machine another one may hold it by now
 				for _, r := range all {
-					if r.leases.Held(p) {
+					if r.leases.Acts(p) {
 						return r.compare(t, r.partitions[p])
 					}
 				}

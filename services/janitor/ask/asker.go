@@ -129,18 +129,18 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 		case <-over: // there are no responders, which NATS says at once
 		}
 	}
-	of, lacking := map[string][]int{}, &Lacking{Away: !connected}
+	of, lacking := map[string][]int{}, &Lacking{Disconnected: !connected}
 	for _, p := range partitions {
 		switch janitor, held := holders[p]; {
 		case !held:
-			lacking.Without = append(lacking.Without, p)
+			lacking.Unanswered = append(lacking.Unanswered, p)
 		case janitor == "":
 			lacking.Incomplete = append(lacking.Incomplete, p)
 		default:
 			of[janitor] = append(of[janitor], p)
 		}
 	}
-	if len(lacking.Without)+len(lacking.Incomplete) == 0 {
+	if len(lacking.Unanswered)+len(lacking.Incomplete) == 0 {
 		return of, nil
 	}
 	return of, lacking
@@ -192,7 +192,7 @@ func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int
 		if lacking == nil {
 			lacking = &Lacking{}
 		}
-		lacking.Without = append(lacking.Without, failed...)
+		lacking.Unanswered = append(lacking.Unanswered, failed...)
 	}
 	switch {
 	case large:

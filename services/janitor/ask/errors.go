@@ -19,23 +19,23 @@ var (
 
 // Lacking is the error when some partitions have no answer.
 type Lacking struct {
-	// Without are those of which no janitor has said in time that it holds them, or given the
+	// Unanswered are those of which no janitor has said in time that it holds them, or given the
 	// answer.
-	Without []int
+	Unanswered []int
 	// Incomplete are those of which the janitor's ledger is not complete yet.
 	Incomplete []int
-	// Away says that there is no connection to NATS, so no janitor could be asked.
-	Away bool
+	// Disconnected says that there is no connection to NATS, so no janitor could be asked.
+	Disconnected bool
 }
 
 func (l *Lacking) Error() string {
 	var all []string
 	switch {
-	case len(l.Without) == 0:
-	case l.Away:
-		all = append(all, "NATS is unavailable, and other janitors hold "+partitions(l.Without)+".")
+	case len(l.Unanswered) == 0:
+	case l.Disconnected:
+		all = append(all, "NATS is unavailable, and other janitors hold "+partitions(l.Unanswered)+".")
 	default:
-		all = append(all, "No janitor answers for "+partitions(l.Without)+".")
+		all = append(all, "No janitor answers for "+partitions(l.Unanswered)+".")
 	}
 	if len(l.Incomplete) > 0 {
 		all = append(all, "The janitor has not read the whole log yet: "+partitions(l.Incomplete)+".")

@@ -90,9 +90,9 @@ func (q List) Merge(pages []Page) (all Page) {
 //
 // 70 ms for 100,000 sessions sorted by size. An index that is kept in order would cost
 // something with every event.
-func (q List) Page(records []session.Record, inLog map[string]ledger.Held) (page Page) {
+func (q List) Page(records []session.Record, inLog map[string]ledger.Retained) (page Page) {
 	f := ledger.Firsts[Row]{N: q.Limit, Compare: compareRows}
-	add := func(r session.Record, h ledger.Held) {
+	add := func(r session.Record, h ledger.Retained) {
 		if q.State != "" && r.State != q.State || !strings.Contains(r.Session, q.Contains) {
 			return
 		}
@@ -107,7 +107,7 @@ func (q List) Page(records []session.Record, inLog map[string]ledger.Held) (page
 		add(*r, inLog[life])
 		delete(inLog, life)
 	}
-	unknown := map[string]ledger.Held{} // by session
+	unknown := map[string]ledger.Retained{} // by session
 	for life, h := range inLog {
 		name, _ := event.ParseLifeKey(life)
 		if h.Newest >= unknown[name].Newest {
@@ -127,7 +127,7 @@ func (q List) Page(records []session.Record, inLog map[string]ledger.Held) (page
 	return page
 }
 
-func (q List) key(r session.Record, h ledger.Held) int64 {
+func (q List) key(r session.Record, h ledger.Retained) int64 {
 	switch q.Order {
 	case ByBytes:
 		return h.Bytes

@@ -18,9 +18,9 @@ import (
 var midday = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 // many makes sessions, of which every second is in the log, and some only there.
-func many(n int) ([]session.Record, map[string]ledger.Held) {
+func many(n int) ([]session.Record, map[string]ledger.Retained) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same every time
-	records, inLog := make([]session.Record, 0, n), map[string]ledger.Held{}
+	records, inLog := make([]session.Record, 0, n), map[string]ledger.Retained{}
 	for i := range n {
 		name := fmt.Sprint("session-", i)
 		life := event.LifeKey(name, "")
@@ -28,12 +28,12 @@ func many(n int) ([]session.Record, map[string]ledger.Held) {
 			rec := session.New(name, "", nil, midday)
 			records = append(records, rec)
 			if i%10 == 1 { // what is left of an earlier life
-				inLog[life] = ledger.Held{Events: 1000, Bytes: 1000, Newest: midday.Unix()}
+				inLog[life] = ledger.Retained{Events: 1000, Bytes: 1000, Newest: midday.Unix()}
 			}
 			life = event.LifeKey(name, rec.Life)
 		}
 		if i%10 == 0 || i%2 == 0 {
-			inLog[life] = ledger.Held{Events: random.IntN(100) + 1, Bytes: random.Int64N(1000), Newest: midday.Unix() + random.Int64N(100)}
+			inLog[life] = ledger.Retained{Events: random.IntN(100) + 1, Bytes: random.Int64N(1000), Newest: midday.Unix() + random.Int64N(100)}
 		}
 	}
 	return records, inLog
@@ -72,7 +72,7 @@ func BenchmarkListPage(b *testing.B) {
 		b.Run(fmt.Sprint("by=", by), func(b *testing.B) {
 			q := List{Limit: MaxRows, Order: by}
 			for b.Loop() {
-				of := make(map[string]ledger.Held)
+				of := make(map[string]ledger.Retained)
 				for name, h := range inLog {
 					of[name] = h
 				}
@@ -115,7 +115,7 @@ func TestMerge_PagesOfAllJanitors(t *testing.T) {
 			whole := q.Page(slices.Clone(records), maps.Clone(inLog))
 			var pages []Page
 			for j := range 3 {
-				has, held := []session.Record{}, map[string]ledger.Held{}
+				has, held := []session.Record{}, map[string]ledger.Retained{}
 				for _, r := range records {
 					if holder(r.Session) == j {
 						has = append(has, r)

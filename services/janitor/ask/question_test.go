@@ -51,11 +51,11 @@ func FuzzParse(f *testing.F) {
 
 func TestLacking_NamesPartitions(t *testing.T) {
 	for want, l := range map[string]Lacking{
-		"No janitor answers for partition 3.":                                                          {Without: []int{3}},
-		"No janitor answers for partitions 0-2, 4-5, 9.":                                               {Without: []int{9, 4, 2, 1, 0, 5}},
+		"No janitor answers for partition 3.":                                                          {Unanswered: []int{3}},
+		"No janitor answers for partitions 0-2, 4-5, 9.":                                               {Unanswered: []int{9, 4, 2, 1, 0, 5}},
 		"The janitor has not read the whole log yet: partitions 1-2.":                                  {Incomplete: []int{1, 2}},
-		"No janitor answers for partition 0. The janitor has not read the whole log yet: partition 7.": {Without: []int{0}, Incomplete: []int{7}},
-		"NATS is unavailable, and other janitors hold partitions 4-6.":                                 {Without: []int{6, 5, 4}, Away: true},
+		"No janitor answers for partition 0. The janitor has not read the whole log yet: partition 7.": {Unanswered: []int{0}, Incomplete: []int{7}},
+		"NATS is unavailable, and other janitors hold partitions 4-6.":                                 {Unanswered: []int{6, 5, 4}, Disconnected: true},
 	} {
 		if got := l.Error(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -20,7 +20,7 @@ import (
 // each is away for a second. A server that is alone is looked at as often, for a restored backup.
 const rosterPause = 700 * time.Millisecond
 
-// rosterGap is how far apart two looks may be: more, and what was between them is unknown
+// rosterGap is how far apart two looks may be; after a longer pause it is unknown what was between
 // them. To find another server takes less.
 const rosterGap = 3 * time.Second
 

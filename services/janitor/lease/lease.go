@@ -24,7 +24,7 @@ var (
 //
 //	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
 //	   ├──▶ follow, one for each connection: hears who holds what
-//	   ├──▶ attend, one for each connection: says that this janitor is there, shares
+//	   ├──▶ keepPresence, one for each connection: says that this janitor is there, shares
 //	   └──▶ a subscription that says that this janitor is connected
 //
 // mu guards the state of all, and is never held across I/O.
@@ -43,9 +43,9 @@ type Leases struct {
 
 	mu         sync.Mutex
 	sharing    sharing
-	told       string // the partitions that the log said this janitor acts for
+	logged     string // the partitions for which the last line said that this janitor acts
 	complained bool   // since the connection was made
-	answered   bool   // the bucket has answered the last request of sayHere, since the connection was made
+	answered   bool   // the bucket has answered the last request of announcePresence, since the connection was made
 }
 
 // Lease is this janitor's side of one partition's lease.
@@ -61,16 +61,16 @@ type Lease struct {
 	yields bool  // the term is to end in favour of another janitor
 }
 
-// Acting returns the term in which this janitor acts for a partition, or nil.
-func (s *Leases) Acting(p int) *Term {
+// Term returns the term in which this janitor acts for a partition, or nil.
+func (s *Leases) Term(p int) *Term {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[p].term
 }
 
-// Held reports whether this janitor acts for a partition now.
-func (s *Leases) Held(p int) bool {
-	t := s.Acting(p)
+// Acts reports whether this janitor acts for a partition now.
+func (s *Leases) Acts(p int) bool {
+	t := s.Term(p)
 	return t != nil && t.Ctx.Err() == nil
 }
 

@@ -108,10 +108,10 @@ func (s *Leases) value() []byte {
 	return value
 }
 
-// sayHere writes the key that says that this janitor is there, and reports whether the bucket has
+// announcePresence writes the key that says that this janitor is there, and reports whether the bucket has
 // answered. Until it does, this janitor tries to get no lease, and reads instead of writing: what it
 // writes may arrive, and keep from the others what it does not know to be its own.
-func (s *Leases) sayHere(ctx context.Context) bool {
+func (s *Leases) announcePresence(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.pause())
 	defer cancel()
 	s.mu.Lock()
@@ -144,8 +144,8 @@ func (s *Leases) sayHere(ctx context.Context) bool {
 	return err == nil
 }
 
-// goAway deletes the key that says that this janitor is there.
-func (s *Leases) goAway(ctx context.Context) {
+// withdrawPresence deletes the key that says that this janitor is there.
+func (s *Leases) withdrawPresence(ctx context.Context) {
 	ctx, done := s.lastly(ctx)
 	defer done()
 	_ = s.kv.Delete(ctx, janitorKey+s.id) // it runs out

@@ -137,7 +137,7 @@ func (s *Leases) compete(ctx, program context.Context, act func(context.Context,
 	)
 	ctx, stop := context.WithCancel(ctx)
 	others.Go(func() { s.follow(ctx) })
-	others.Go(func() { s.attend(ctx) })
+	others.Go(func() { s.keepPresence(ctx) })
 	for _, l := range s.all {
 		leases.Go(func() {
 			err := l.compete(ctx, program, func(ctx context.Context) error { return act(ctx, l.partition) })
@@ -153,28 +153,28 @@ func (s *Leases) compete(ctx, program context.Context, act func(context.Context,
 	stop()
 	others.Wait()
 	if program.Err() != nil {
-		s.goAway(program)
+		s.withdrawPresence(program)
 	}
-	s.tell()
+	s.logPartitions()
 	return errs
 }
 
-// attend says that this janitor is there, forgets those that are not, and leaves to others what is
+// keepPresence says that this janitor is there, forgets those that are not, and leaves to others what is
 // more than its share, until ctx ends.
-func (s *Leases) attend(ctx context.Context) {
+func (s *Leases) keepPresence(ctx context.Context) {
 	for n := 0; ; n++ {
 		pause := s.pause()
-		for !s.sayHere(ctx) {
-			s.tell()
+		for !s.announcePresence(ctx) {
+			s.logPartitions()
 			if !natsconn.Pause(ctx, min(pause, shortRetry)) {
 				return
 			}
 		}
 		s.share()
 		if n > 0 { // what is heard at first is not over yet
-			s.visit(ctx)
+			s.probePeers(ctx)
 		}
-		s.tell()
+		s.logPartitions()
 		if !natsconn.Pause(ctx, pause) {
 			return
 		}
@@ -194,9 +194,9 @@ func (s *Leases) share() {
 	}
 }
 
-// visit asks the other janitors whether they are connected: in a server that is alone, one that
+// probePeers asks the other janitors whether they are connected: in a server that is alone, one that
 // is not has lost its leases.
-func (s *Leases) visit(ctx context.Context) {
+func (s *Leases) probePeers(ctx context.Context) {
 	s.mu.Lock()
 	ids := slices.Collect(maps.Keys(s.sharing.peers))
 	s.mu.Unlock()
@@ -210,16 +210,16 @@ func (s *Leases) visit(ctx context.Context) {
 	}
 }
 
-// tell says in the log which partitions this janitor acts for, when they are others than before.
-func (s *Leases) tell() {
+// logPartitions logs which partitions this janitor acts for, when they are others than before.
+func (s *Leases) logPartitions() {
 	s.mu.Lock()
 	var mine []int
 	for _, l := range s.mine() {
 		mine = append(mine, l.partition)
 	}
 	text := Ranges(mine)
-	same := text == s.told
-	s.told = text
+	same := text == s.logged
+	s.logged = text
 	s.mu.Unlock()
 	switch {
 	case same:

@@ -129,7 +129,7 @@ func TestLeases_AfterServerRestart(t *testing.T) {
 		for p := range partitions {
 			for i, s := range all {
 				if kept[i][p] {
-					waittest.Until(t, "it acts again", func() bool { return s.Held(p) })
+					waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
 				}
 			}
 		}
@@ -162,7 +162,7 @@ func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 		for p := range partitions {
 			for i, s := range all {
 				if kept[i][p] {
-					waittest.Until(t, "it acts again", func() bool { return s.Held(p) })
+					waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
 				}
 			}
 		}

@@ -106,7 +106,7 @@ func (l *Ledger) Drop() {
 
 // Follows reports whether a partition is still the one in the book, with all that
 // is in the book: not created again, and not rolled back, neither now nor meanwhile
-// (a generation that began at or before through has given sequences away again).
+// (a generation that began at or before through has assigned its sequences again).
 //
 // A ledger continues with another server only when the log still has its newest entry: a
 // generation that began late does not show a roll-back.

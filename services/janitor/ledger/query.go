@@ -9,18 +9,18 @@ import (
 	"rejoin/shared/session"
 )
 
-// Held is what the ledger has of a session.
-type Held struct {
+// Retained is what the ledger has of a session.
+type Retained struct {
 	Events int
 	Bytes  int64
 	Newest int64 // see [Account]
 }
 
-// Held returns what the ledger has of every life with events.
-func (l *Ledger) Held(of map[string]Held) {
+// Retained returns what the ledger has of every life with events.
+func (l *Ledger) Retained(of map[string]Retained) {
 	for key, a := range l.Accounts {
 		if a.Events > 0 {
-			of[key] = Held{a.Events, a.bytes, int64(a.last)}
+			of[key] = Retained{a.Events, a.bytes, int64(a.last)}
 		}
 	}
 }
