@@ -94,10 +94,11 @@ func (c Config) checkURL() error {
 // from other machines while there is no access control. flag is the flag that addr came
 // from, such as "--edge-addr". It returns nil for an addr that cannot be read.
 func (c Config) CheckListen(addr, flag string) error {
-	if host, _, err := net.SplitHostPort(addr); c.On() || c.Insecure || err != nil || loopback(host) {
-		return nil
+	host, _, err := net.SplitHostPort(addr)
+	if err == nil && !loopback(host) && !c.On() && !c.Insecure {
+		return fmt.Errorf("%s %s can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure", flag, addr)
 	}
-	return fmt.Errorf("%s %s can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure", flag, addr)
+	return nil
 }
 
 // loopback reports whether a host can be reached from this machine only. Of names, only
