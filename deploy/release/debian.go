@@ -11,8 +11,6 @@ import (
 	"strings"
 )
 
-var shells = []string{"bash", "zsh", "fish"}
-
 // debian returns a Debian package of the standalone program, with files of its platform's archive.
 func (r release) debian(ctx context.Context, arch string, files []file) (deb []byte, err error) {
 	tmp, err := os.MkdirTemp("", "rejoin-debian-")
@@ -20,22 +18,15 @@ func (r release) debian(ctx context.Context, arch string, files []file) (deb []b
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-	for _, name := range []string{"systemd/rejoin.service", "systemd/rejoin.default", "debian/postinst", "debian/prerm", "debian/postrm"} {
-		data, err := os.ReadFile(filepath.Join(r.root, "deploy", name))
+	for _, name := range []string{
+		"deploy/systemd/rejoin.service", "deploy/systemd/rejoin.default", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm",
+		"standalone/command/completion.bash", "standalone/command/completion.zsh", "standalone/command/completion.fish",
+	} {
+		data, err := os.ReadFile(filepath.Join(r.root, name))
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, file{filepath.Base(name), data, 0o644})
-	}
-	for _, shell := range shells {
-		// The script is the same for all platforms, so this machine's program prints it.
-		cmd := exec.CommandContext(ctx, "go", "run", "./standalone/cmd/rejoin", "completion", shell) //nolint:gosec // of those above
-		cmd.Dir = r.root
-		script, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("completion for %s: %w", shell, err)
-		}
-		files = append(files, file{"completion." + shell, script, 0o644})
 	}
 	for _, f := range files {
 		path := filepath.Join(tmp, f.path)

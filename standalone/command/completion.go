@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/alecthomas/kong"
@@ -33,7 +32,10 @@ In zsh, after compinit, and in fish:
 func completion(args []string) daemon.App {
 	var cli completionCLI
 	return daemon.Command("rejoin completion", completionDescription, &cli, args, func(_ context.Context, env daemon.Env) error {
-		_, err := io.WriteString(env.Stdout, scripts[cli.Shell])
+		script, err := scripts.ReadFile("completion." + cli.Shell)
+		if err == nil {
+			_, err = env.Stdout.Write(script)
+		}
 		return err
 	})
 }

@@ -1,6 +1,9 @@
 package command
 
-import "strings"
+import (
+	"embed"
+	"strings"
+)
 
 // place is where a command line can stand, and what can follow there.
 type place struct {
@@ -76,40 +79,6 @@ func values(prefix string, f flag) (words []word) {
 }
 
 // scripts complete in each shell with what [complete] returns, or with files when that is nothing.
-var scripts = map[string]string{
-	"bash": `_rejoin() {
-	local IFS=$'\n'
-	COMPREPLY=($("$1" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f 1))
-	if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then
-		compopt -o nospace
-	fi
-}
-complete -o default -F _rejoin rejoin
-`,
-	"zsh": `#compdef rejoin
-_rejoin() {
-	local line
-	local -a whole begun
-	for line in ${(f)"$($words[1] __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"}; do
-		line=${${line//:/\\:}/$'\t'/:}
-		if [[ ${line%%:*} == *= ]]; then begun+=$line; else whole+=$line; fi
-	done
-	if (( $#whole + $#begun )); then
-		_describe rejoin whole -- begun -S ''
-	else
-		compset -P '--*='
-		_files
-	fi
-}
-if [[ $funcstack[1] == _rejoin ]]; then
-	_rejoin "$@"
-else
-	compdef _rejoin rejoin
-fi
-`,
-	"fish": `function __rejoin
-	rejoin __complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null
-end
-complete -c rejoin -n 'string length -q -- (__rejoin)' -f -a '(__rejoin)'
-`,
-}
+//
+//go:embed completion.bash completion.zsh completion.fish
+var scripts embed.FS
