@@ -12,6 +12,7 @@ import (
 	"time"
 
 	mcprev "rejoin/shared/mcp"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 )
@@ -59,7 +60,7 @@ func (c *killedCall) run(ctx context.Context) {
 	resp, err := c.send(ctx, http.MethodPost, body, mcprev.MethodCallTool, "count")
 	for err == nil && resp.StatusCode == http.StatusServiceUnavailable { // NATS was killed, and no bridge has the request
 		_ = resp.Body.Close()
-		pause(ctx, 50*time.Millisecond)
+		natsconn.Pause(ctx, 50*time.Millisecond)
 		resp, err = c.send(ctx, http.MethodPost, body, mcprev.MethodCallTool, "count")
 	}
 	began := sync.OnceFunc(func() { close(c.begun) })
@@ -70,21 +71,13 @@ func (c *killedCall) run(ctx context.Context) {
 			c.fail("it was cut before it had an event ID")
 			return
 		}
-		pause(ctx, 50*time.Millisecond) // as the edge asks for with retry
+		natsconn.Pause(ctx, 50*time.Millisecond) // as the edge asks for with retry
 		c.resumed = append(c.resumed, fmt.Sprintf("%d: %s", len(c.progress), c.lastID))
 		resp, err = c.send(ctx, http.MethodGet, nil, "", "") //nolint:bodyclose // take closes it
 		over = c.take(resp, err, began)
 	}
 	for c.task != "" && ctx.Err() == nil && !c.poll(ctx) {
-		pause(ctx, 500*time.Millisecond)
-	}
-}
-
-// pause waits like a client before it tries again.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		natsconn.Pause(ctx, 500*time.Millisecond)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 )
 
@@ -168,10 +169,8 @@ func patiently[T any](ctx context.Context, ask func(context.Context) (T, error))
 		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
 			return answer, err
 		}
-		select {
-		case <-ctx.Done():
+		if !natsconn.Pause(ctx, 10*time.Millisecond) {
 			return answer, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/natsconn"
 )
 
 // doubt is when a gap may be uncertain. The log says what is missing of each stream, with two
@@ -34,10 +35,7 @@ func (w *world) watchUnread() {
 			w.doubt.unread[p] = time.Now()
 			w.mu.Unlock()
 		}
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+		natsconn.Pause(w.ctx, 20*time.Millisecond)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestProperty_EverySubscriberGetsEverythingOnceOrAGap(t *testing.T) {
 	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int {
 		sc := draw(seed)
 		sc.drawMembers()
-		return runSchedule(t, sc)
+		return newWorld(t, sc).play()
 	})
 }
 
@@ -91,10 +91,17 @@ func tallyText(total map[string]int) string {
 	return strings.Join(lines, "\n")
 }
 
-func runSchedule(t *testing.T, sc schedule) map[string]int {
-	w := newWorld(t, sc)
-	w.run()
-	w.finish()
+// play runs a schedule to its end, and returns what happened.
+func (w *world) play() map[string]int {
+	if w.sc.copies {
+		w.publishEverywhere() // every session is registered before the first copy
+		w.run()
+		w.finishLives()
+	} else {
+		w.run()
+		w.heal()
+		w.finish()
+	}
 	return w.end()
 }
 
@@ -159,9 +166,7 @@ func (w *world) do(st step) {
 	case opRestartJanitor:
 		w.janitors[st.which%len(w.janitors)].restart(st.wait)
 	case opRestartNATS:
-		w.nats.Stop()
-		time.Sleep(st.wait) // how long it is away
-		w.nats.Start()
+		w.whileStopped(st.wait, func(string) {})
 	case opClear:
 		if st.n == 0 {
 			at.stream = ""

@@ -30,6 +30,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/flagtype"
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
 	"rejoin/shared/simnet"
@@ -385,12 +386,9 @@ func (h *host) restart(away time.Duration) <-chan struct{} {
 		defer close(started)
 		defer h.busy.Store(false)
 		h.stop()
-		select {
-		case <-time.After(away):
-		case <-h.w.ctx.Done():
-			return
+		if natsconn.Pause(h.w.ctx, away) {
+			h.start()
 		}
-		h.start()
 	})
 	return started
 }
@@ -584,28 +582,25 @@ func (w *world) close(at place, clearToo bool) {
 				w.violate("DELETE of %s answers %d %s", at, status, body)
 				return
 			}
-			select {
-			case <-w.ctx.Done():
-			case <-time.After(20 * time.Millisecond):
-			}
+			natsconn.Pause(w.ctx, 20*time.Millisecond)
 		}
 	})
 }
 
-// write begins a task that writes to the log.
-func (w *world) write(task func()) {
+// write begins a task that writes to the log, and may take two seconds.
+func (w *world) write(task func(context.Context)) {
 	w.writing.Add(1)
 	w.tasks.Go(func() {
 		defer w.writing.Done()
-		task()
+		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+		defer cancel()
+		task(ctx)
 	})
 }
 
 // clear clears a stream or session that stays open.
 func (w *world) clear(at place) {
-	w.write(func() {
-		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-		defer cancel()
+	w.write(func(ctx context.Context) {
 		rec, err := w.own.Sessions.Learn(ctx, at.session)
 		if err == nil {
 			err = w.own.Log.ClearStream(ctx, at.session, rec.Life, at.stream)
@@ -618,9 +613,7 @@ func (w *world) clear(at place) {
 
 // changeMembers gives a session n members, as ingest does for its owner.
 func (w *world) changeMembers(name string, n int) {
-	w.write(func() {
-		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-		defer cancel()
+	w.write(func(ctx context.Context) {
 		members := make([]string, n)
 		for i := range members {
 			members[i] = fmt.Sprint(name, "-", i)
@@ -657,9 +650,7 @@ func (w *world) checkMembers() {
 // publishDirectly does what a service that publishes to NATS may do: right, wrong,
 // and after the end.
 func (w *world) publishDirectly(at place, how int) {
-	w.write(func() {
-		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-		defer cancel()
+	w.write(func(ctx context.Context) {
 		rec, err := w.own.Sessions.Ensure(ctx, at.session, func() (session.Record, error) {
 			return w.own.Sessions.Create(ctx, session.New(at.session, "", nil, time.Now()))
 		})

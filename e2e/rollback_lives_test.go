@@ -33,10 +33,9 @@ type rollBack struct {
 
 // copyFiles copies the store while the server is stopped.
 func (w *world) copyFiles(away time.Duration) {
-	w.nats.Stop()
-	w.lives.copies = append(w.lives.copies, w.copyTo("copy", len(w.lives.copies)))
-	time.Sleep(away) // how long it is away
-	w.nats.Start()
+	w.whileStopped(away, func(string) {
+		w.lives.copies = append(w.lives.copies, w.copyTo("copy", len(w.lives.copies)))
+	})
 }
 
 // rollBack puts an older copy of the store back while the server is stopped.
@@ -51,20 +50,14 @@ func (w *world) rollBack(away time.Duration) {
 		rb.positions = append(rb.positions, s.position)
 		s.mu.Unlock()
 	}
-	w.putBack(&rb, away)
+	w.whileStopped(away, func(store string) {
+		rb.life = w.copyTo("life", len(l.rollBacks))
+		older := int(away) % len(l.copies)
+		l.copies = l.copies[:older+1]
+		rb.copy = l.copies[older]
+		must.NoError(w.t, errors.Join(os.RemoveAll(store), os.CopyFS(store, os.DirFS(rb.copy))))
+	})
 	l.rollBacks = append(l.rollBacks, rb)
-}
-
-func (w *world) putBack(rb *rollBack, away time.Duration) {
-	l := &w.lives
-	w.nats.Stop()
-	rb.life = w.copyTo("life", len(l.rollBacks))
-	older := int(away) % len(l.copies)
-	l.copies = l.copies[:older+1]
-	rb.copy = l.copies[older]
-	must.NoError(w.t, errors.Join(os.RemoveAll(w.nats.Dir()), os.CopyFS(w.nats.Dir(), os.DirFS(rb.copy))))
-	time.Sleep(away) // how long it is away
-	w.nats.Start()
 }
 
 func (w *world) copyTo(what string, n int) string {

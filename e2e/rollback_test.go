@@ -21,7 +21,7 @@ var rollBacks = flag.Int("rollbacks", 4/min(racetest.Slowdown, 4), "random sched
 // seen more than the copy receives rolled_back, and everything of the new life
 // once and in order; a client that has not continues without a word.
 func TestProperty_RollbackIsAGap(t *testing.T) {
-	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return runRollBacks(t, drawRollBacks(seed)) })
+	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return newWorld(t, drawRollBacks(seed)).play() })
 }
 
 func drawRollBacks(seed uint64) schedule {
@@ -75,16 +75,8 @@ func drawRollBacks(seed uint64) schedule {
 }
 
 func (sc *schedule) drawRollBackStep(rng *rand.Rand, weights map[op]int) step {
-	total := 0
-	for _, n := range weights {
-		total += n
-	}
 	s := step{edge: rng.IntN(len(sc.edges)), flag: rng.IntN(2) == 0}
-	at := rng.IntN(total)
-	for at >= weights[s.op] {
-		at -= weights[s.op]
-		s.op++
-	}
+	s.op = drawOp(rng, weights)
 	if rng.IntN(100) < 60 {
 		s.pause = time.Duration(rng.IntN(8000)) * time.Microsecond
 	}
@@ -102,14 +94,6 @@ func (sc *schedule) drawRollBackStep(rng *rand.Rand, weights map[op]int) step {
 		s.wait = time.Duration(rng.IntN(150)) * time.Millisecond
 	}
 	return s
-}
-
-func runRollBacks(t *testing.T, sc schedule) map[string]int {
-	w := newWorld(t, sc)
-	w.publishEverywhere() // every session is registered before the first copy
-	w.run()
-	w.finishLives()
-	return w.end()
 }
 
 // publishEverywhere publishes to every stream until it is stored, and returns the

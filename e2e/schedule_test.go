@@ -221,10 +221,6 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 	if chance(40) {
 		weights[opClose] = 2
 	}
-	total := 0
-	for o := opPublish; o <= opIdle; o++ {
-		total += weights[o]
-	}
 	busy := rng.IntN(9) // one stream gets more than its share
 	size := between(10, 400)
 	slow := between(1, 6)
@@ -233,11 +229,7 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		if chance(60) {
 			s.pause = time.Duration(rng.IntN(slow*2000)) * time.Microsecond
 		}
-		at := rng.IntN(total)
-		for at >= weights[s.op] {
-			at -= weights[s.op]
-			s.op++
-		}
+		s.op = drawOp(rng, weights)
 		switch s.op {
 		case opPublish, opPublishAndWait:
 			s.n = between(1, 6)
@@ -272,6 +264,19 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		}
 		sc.steps = append(sc.steps, s)
 	}
+}
+
+// drawOp draws an op by its weight.
+func drawOp(rng *rand.Rand, weights map[op]int) (o op) {
+	total := 0
+	for _, n := range weights {
+		total += n
+	}
+	at := rng.IntN(total)
+	for ; at >= weights[o]; o++ {
+		at -= weights[o]
+	}
+	return o
 }
 
 // evicts reports whether the log loses events other than by clears.

@@ -24,6 +24,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/racetest"
 	"rejoin/shared/simnet"
 )
@@ -129,16 +130,7 @@ func simulate(t *testing.T, seed uint64) map[string]int {
 		w.stop()
 		w.nats.Stop()
 	}()
-	if sc.copies {
-		w.publishEverywhere()
-		w.run()
-		w.finishLives()
-	} else {
-		w.run()
-		w.heal()
-		w.finish()
-	}
-	return w.end()
+	return w.play()
 }
 
 // drawFaults makes a schedule shorter, and adds what only a network in memory, and a server
@@ -190,10 +182,7 @@ func (w *world) stall(st step) {
 		}
 	}
 	w.tasks.Go(func() {
-		select {
-		case <-time.After(st.wait):
-		case <-w.ctx.Done():
-		}
+		natsconn.Pause(w.ctx, st.wait)
 		link.Stall(simnet.Out, false)
 		link.Stall(simnet.In, false)
 	})
