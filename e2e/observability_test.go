@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,28 +18,26 @@ import (
 // observability is the folder under test.
 const observability = "../deploy/observability/"
 
-// rules is what a file of rules holds.
-type rules struct {
-	Groups []struct {
-		Name  string
-		Rules []rule
-	}
-}
-
+// rule is one of rules.yml.
 type rule struct {
 	Record, Alert, Expr, For string
 	Labels, Annotations      map[string]string
 }
 
-func readYAML(t *testing.T, path string, into any) {
+// readRules returns the rules of all groups.
+func readRules(t *testing.T) (all []rule) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Clean(path))
-	if err == nil {
-		err = yaml.UnmarshalStrict(data, into)
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", path, err)
+	must.NoError(t, yaml.UnmarshalStrict(must.Value(os.ReadFile(observability+"rules.yml"))(t), &file))
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
 	}
+	return all
 }
 
 // asked checks expressions against the metrics that there are.
@@ -55,13 +52,9 @@ type asked struct {
 func newAsked(t *testing.T) *asked {
 	t.Helper()
 	a := &asked{t: t, parser: parser.NewParser(parser.Options{}), table: metricsTable(t), recorded: map[string]bool{}, used: map[string]bool{}}
-	var all rules
-	readYAML(t, observability+"rules.yml", &all)
-	for _, g := range all.Groups {
-		for _, r := range g.Rules {
-			if r.Record != "" {
-				a.recorded[r.Record] = true
-			}
+	for _, r := range readRules(t) {
+		if r.Record != "" {
+			a.recorded[r.Record] = true
 		}
 	}
 	return a
@@ -141,28 +134,24 @@ func (a *asked) rows(where string, s *parser.VectorSelector) map[string]document
 // and what to do; the pages and the actions name existing alerts.
 func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 	a := newAsked(t)
-	var all rules
-	readYAML(t, observability+"rules.yml", &all)
 	alerts := map[string]bool{}
-	for _, g := range all.Groups {
-		for _, r := range g.Rules {
-			a.expr(g.Name+" "+r.Record+r.Alert, r.Expr)
-			if r.Alert == "" {
-				if !anyName.MatchString(r.Record) || strings.Count(r.Record, ":") != 2 {
-					t.Errorf("%q is no name of the form level:metric:operation", r.Record)
-				}
-				continue
+	for _, r := range readRules(t) {
+		a.expr(r.Record+r.Alert, r.Expr)
+		if r.Alert == "" {
+			if !anyName.MatchString(r.Record) || strings.Count(r.Record, ":") != 2 {
+				t.Errorf("%q is no name of the form level:metric:operation", r.Record)
 			}
-			if alerts[r.Alert] {
-				t.Errorf("two alerts are called %s", r.Alert)
-			}
-			alerts[r.Alert] = true
-			if r.Annotations["summary"] == "" || r.Annotations["action"] == "" {
-				t.Errorf("%s has the annotations %v", r.Alert, r.Annotations)
-			}
-			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
-				t.Errorf("%s has the severity %q", r.Alert, s)
-			}
+			continue
+		}
+		if alerts[r.Alert] {
+			t.Errorf("two alerts are called %s", r.Alert)
+		}
+		alerts[r.Alert] = true
+		if r.Annotations["summary"] == "" || r.Annotations["action"] == "" {
+			t.Errorf("%s has the annotations %v", r.Alert, r.Annotations)
+		}
+		if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+			t.Errorf("%s has the severity %q", r.Alert, s)
 		}
 	}
 	for _, file := range []string{observability + "rules.yml", "../docs/metrics.md", "../docs/operations.md"} {
@@ -177,8 +166,6 @@ func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 // promtool is no part of this, but what it is to try is whole: each alert once where it has
 // to fire and once where it must not.
 func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
-	var all rules
-	readYAML(t, observability+"rules.yml", &all)
 	var tests struct {
 		Tests []struct {
 			AlertRuleTest []struct {
@@ -198,11 +185,9 @@ func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
 			}
 		}
 	}
-	for _, g := range all.Groups {
-		for _, r := range g.Rules {
-			if r.Alert != "" && (!fires[r.Alert] || !keeps[r.Alert]) {
-				t.Errorf("%s is tried where it fires (%t) and where it does not (%t)", r.Alert, fires[r.Alert], keeps[r.Alert])
-			}
+	for _, r := range readRules(t) {
+		if r.Alert != "" && (!fires[r.Alert] || !keeps[r.Alert]) {
+			t.Errorf("%s is tried where it fires (%t) and where it does not (%t)", r.Alert, fires[r.Alert], keeps[r.Alert])
 		}
 	}
 }
