@@ -149,8 +149,6 @@ func TestDocument_CommandsAreBash(t *testing.T) {
 	}
 }
 
-// A program in another repository, whose go.mod says where the clone is, may use the Go
-// client, as docs/publishing.md tells.
 // buildElsewhere builds a program in a module of its own, with the commands that a document gives
 // for that, and returns its go.mod.
 func buildElsewhere(t *testing.T, program, page string) []byte {
@@ -158,38 +156,24 @@ func buildElsewhere(t *testing.T, program, page string) []byte {
 	dir := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	shared := must.Value(filepath.Abs("../shared"))(t)
-	_, blocks := document(t, page)
-	commands := ""
-	for _, b := range blocks {
-		if strings.HasPrefix(b.text, "go mod edit") {
-			commands = strings.ReplaceAll(b.text, "../rejoin/shared", shared)
-		}
-	}
-	if commands == "" {
-		t.Fatal("the document does not say how")
-	}
+	commands := strings.ReplaceAll(snippet(t, page, "text", "go mod edit"), "../rejoin/shared", shared)
 	cmd := exec.CommandContext(t.Context(), "bash", "-euc", "go mod init another.example/program\n"+commands+"go build .\n")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	mod := must.Value(os.ReadFile(filepath.Join(dir, "go.mod")))(t)
-	return mod
+	return must.Value(os.ReadFile(filepath.Join(dir, "go.mod")))(t)
 }
 
 func TestDocument_EventStoreFromAnotherRepository(t *testing.T) {
 	t.Parallel()
-	_, blocks := document(t, "../docs/mcp.md")
-	for _, b := range blocks {
-		if strings.HasPrefix(b.text, "package main") {
-			buildElsewhere(t, b.text, "../docs/mcp.md")
-			return
-		}
-	}
-	t.Error("the document has no program")
+	const page = "../docs/mcp.md"
+	buildElsewhere(t, snippet(t, page, "go", "package main"), page)
 }
 
+// A program in another repository, whose go.mod says where the clone is, may use the Go
+// client, as docs/publishing.md tells.
 func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	t.Parallel()
 	program := must.Value(os.ReadFile("../examples/go/publish/main.go"))(t)

@@ -16,12 +16,13 @@ import (
 )
 
 // operationsBlocks returns the blocks of a language in docs/operations.md.
-func operationsBlocks(t *testing.T, language string) []string {
+func operationsBlocks(t *testing.T, language string) (blocks []string) {
 	t.Helper()
-	text := must.Value(os.ReadFile("../docs/operations.md"))(t)
-	var blocks []string
-	for _, m := range regexp.MustCompile("(?s)\n```"+language+"\n(.*?\n)```\n").FindAllStringSubmatch(string(text), -1) {
-		blocks = append(blocks, m[1])
+	_, all := document(t, "../docs/operations.md")
+	for _, b := range all {
+		if b.lang == language {
+			blocks = append(blocks, b.text)
+		}
 	}
 	return blocks
 }

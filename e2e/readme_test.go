@@ -43,6 +43,17 @@ func document(t *testing.T, file string) (string, []block) {
 	return string(data), blocks
 }
 
+// snippet returns the first block of a language in a document that has a part.
+func snippet(t *testing.T, file, lang, part string) string {
+	t.Helper()
+	_, blocks := document(t, file)
+	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == lang && strings.Contains(b.text, part) })
+	if i < 0 {
+		t.Fatalf("%s has no block of %s with %q", file, lang, part)
+	}
+	return blocks[i].text
+}
+
 // terminal is a shell that a test types into.
 type terminal struct {
 	t     *testing.T
@@ -241,20 +252,18 @@ func write(t *testing.T, file, text string) {
 	must.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 }
 
+// loggingJS keeps what a page logs.
+const loggingJS = "window.logged = []; console.log = console.warn = (...what) => logged.push(what); "
+
 func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
 	t.Parallel()
-	_, blocks := document(t, "../docs/browser.md")
-	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" })
-	if i < 0 {
-		t.Fatal("the document has no snippet")
-	}
 	// In braces it can be pasted twice, as into a page that was loaded again.
-	snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); {" + blocks[i].text + "; window.source = source }; true"
+	pasted := loggingJS + "{" + snippet(t, "../docs/browser.md", "js", "") + "; window.source = source }; true"
 	p := startProc(t, "--retry=100ms", "--heartbeat=100ms", "--ack-timeout=9s")
 	b := openBrowser(t)
 	paste := func() {
 		b.do(chromedp.Navigate(p.api() + "/"))
-		script[bool](b, snippet)
+		script[bool](b, pasted)
 		b.until("source.readyState == EventSource.OPEN")
 	}
 	saved := "localStorage.getItem('cursor of /v1/sessions/demo/streams/page/events')"
@@ -293,17 +302,12 @@ func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
 func TestDocument_ClientSnippetsAfterReload(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{readmeFile, "../docs/browser.md"} {
-		_, blocks := document(t, file)
-		i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "js" && strings.Contains(b.text, "/rejoin.js") })
-		if i < 0 {
-			t.Fatalf("%s has no snippet of the client", file)
-		}
-		snippet := "window.logged = []; console.log = console.warn = (...what) => logged.push(what); (async () => {" + blocks[i].text + "})(); true"
+		pasted := loggingJS + "(async () => {" + snippet(t, file, "js", "/rejoin.js") + "})(); true"
 		p := startProc(t, "--ack-timeout=9s")
 		b := openBrowser(t)
 		for range 2 { // the second time as after a reload
 			b.do(chromedp.Navigate(p.api() + "/"))
-			script[bool](b, snippet)
+			script[bool](b, pasted)
 			b.until("logged.length == 1 && logged[0][1].n == 1 && localStorage.getItem('my place') == logged[0][0]")
 		}
 		p.close("/v1/sessions/demo/streams/page")
@@ -315,11 +319,6 @@ func TestDocument_ClientSnippetsAfterReload(t *testing.T) {
 // shows each message once.
 func TestDocument_ComponentSnippetDeliversOnce(t *testing.T) {
 	t.Parallel()
-	_, blocks := document(t, "../docs/browser.md")
-	i := slices.IndexFunc(blocks, func(b block) bool { return b.lang == "jsx" })
-	if i < 0 {
-		t.Fatal("the document has no component")
-	}
 	p := startProc(t, "--ack-timeout=9s")
 	b := openBrowser(t)
 	b.onOrigin(p)
@@ -329,7 +328,7 @@ func TestDocument_ComponentSnippetDeliversOnce(t *testing.T) {
 		const session = 'demo', stream = 's', reload = () => messages.push('reload')
 		const setMessages = (next) => { messages = next(messages) }
 		const useEffect = (effect) => { effect()(); unmounts.push(effect()) }
-		`+blocks[i].text+`
+		`+snippet(t, "../docs/browser.md", "jsx", "")+`
 	}) && true`)
 	shown := "(window.messages ?? []).map((event) => event.message?.params.n ?? event).join(' ')"
 	b.until(shown + " == '1 2 3'")
