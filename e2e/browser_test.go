@@ -226,7 +226,7 @@ func TestPlayground_ReloadRestartAndCut(t *testing.T) {
 	}
 
 	// A quiet reload: others have written, this stream has not.
-	before := script[string](b, "byID('cursor').textContent")
+	before := b.text("cursor")
 	p.publish("play", "other", 1, 5)
 	b.until("byID('cursor').textContent != " + strconv.Quote(before))
 	b.reload()
@@ -253,9 +253,7 @@ func TestPlayground_ReloadRestartAndCut(t *testing.T) {
 	if got := b.counters(); !strings.HasSuffix(got, " 1 0 0 0") {
 		t.Errorf("after publishing automatically the counters are %s", got)
 	}
-	if got := script[bool](b, "byID('problem').textContent.trim() == ''"); !got {
-		t.Errorf("the playground shows a problem: %s", script[string](b, "byID('problem').textContent"))
-	}
+	b.showsNothing("problem", "at the end")
 }
 
 // With access control the page asks for a token, and works with one.
@@ -291,7 +289,7 @@ func TestPlayground_Token(t *testing.T) {
 	b.received(1)
 	b.shows("events", `"total": "9.50"`)
 	b.click("copy-publish")
-	if command := script[string](b, "byID('curl-publish').textContent"); !strings.Contains(command, `-H "Authorization: Bearer $TOKEN"`) {
+	if command := b.text("curl-publish"); !strings.Contains(command, `-H "Authorization: Bearer $TOKEN"`) {
 		t.Errorf("the command is %s", command)
 	}
 
@@ -315,29 +313,21 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	b.click("close-stream")
 	b.click("confirm-no")
 	b.until("!document.querySelector('dialog')")
-	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
-		t.Errorf("without a confirmation the page shows %q", problem)
-	}
+	b.showsNothing("problem", "without a confirmation")
 	b.click("close-stream")
 	b.click("confirm-yes")
 	b.shows("problem", "http_200")
-	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
-		t.Errorf("after an answer of a proxy the page shows %q", ended)
-	}
+	b.showsNothing("ended", "after an answer of a proxy")
 	script[bool](b, "window.faulty = () => null; true")
 	b.click("close-stream")
 	b.click("confirm-yes")
 	b.shows("ended", "Stream closed.")
-	if problem := script[string](b, "byID('problem').textContent.trim()"); problem != "" {
-		t.Errorf("after a close the page shows %q", problem)
-	}
+	b.showsNothing("problem", "after a close")
 	script[bool](b, "window.faulty = (path, method) => method == 'DELETE' ? signIn() : null; true")
 	b.click("close-session")
 	b.click("confirm-yes")
 	b.shows("problem", "http_200")
-	if ended := script[string](b, "byID('ended').textContent"); ended != "" {
-		t.Errorf("after a second close that failed the page shows %q", ended)
-	}
+	b.showsNothing("ended", "after a second close that failed")
 }
 
 // A message with a right-to-left override stays within its quotes.
@@ -363,7 +353,7 @@ func TestPlayground_CopyAsCurl(t *testing.T) {
 	script[bool](b, `byID('message').value = '{"text":"it\'s $HOME"}'; true`)
 	command := func(id string) *exec.Cmd {
 		b.click("copy-" + id)
-		text := script[string](b, fmt.Sprintf("byID('curl-%s').textContent", id))
+		text := b.text("curl-" + id)
 		return exec.CommandContext(t.Context(), "sh", "-c", "exec "+text) //nolint:gosec // what the page says
 	}
 	if out, err := command("publish").Output(); err != nil || !strings.Contains(string(out), `"id":"s_`) {
