@@ -60,7 +60,7 @@ func newAskServer(t testing.TB) (url string, calls *atomic.Int64) {
 // a request was not carried out.
 type withToken struct {
 	token string
-	next  *http.Transport
+	next  http.RoundTripper
 }
 
 func (w withToken) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -250,14 +250,20 @@ func callWithGo(t testing.TB, url, revision string, args counting) *mcpCall {
 // requests have a token, unless that is empty.
 func connectGo(ctx context.Context, t testing.TB, name, url, revision, token string, options *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
-	t.Cleanup(transport.CloseIdleConnections)
-	own := &http.Client{Transport: transport}
+	own := ownClient(t)
 	if token != "" {
-		own.Transport = withToken{token, transport}
+		own.Transport = withToken{token, own.Transport}
 	}
 	c := mcp.NewClient(&mcp.Implementation{Name: name, Version: "1"}, options)
 	return must.Value(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: own}, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
+}
+
+// ownClient returns a client whose connections end with the test.
+func ownClient(t testing.TB) *http.Client {
+	t.Helper()
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
 
 // textOf is the text of a tool's result.

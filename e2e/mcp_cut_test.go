@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,12 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	mcprev "rejoin/shared/mcp"
-	"rejoin/shared/must"
-	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
 
@@ -83,9 +77,7 @@ func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 			trouble(edge.kill, 8)
 			s.server.allow(name, steps+1)
 			call.finish(name, steps)
-			if n := s.server.runs(name); n != 1 {
-				t.Errorf("the tool ran %d times", n)
-			}
+			s.server.ranOnce(t, name)
 		})
 	}
 }
@@ -152,22 +144,6 @@ func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 	if lines := call.lines(); len(lines) == 0 || lines[len(lines)-1].Error == "" {
 		t.Errorf("the client has %+v", lines)
 	}
-}
-
-// callsBucket opens the bucket of the calls that bridges work on; nil while there is none. done
-// closes its connection.
-func callsBucket(ctx context.Context, t testing.TB, urls string) (kv jetstream.KeyValue, done func()) {
-	t.Helper()
-	nc := must.Value(nats.Connect(urls))(t)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		nc.Close()
-		t.Fatal(err)
-	}
-	if kv, err = js.KeyValue(ctx, rpc.CallsBucket); err != nil {
-		return nil, nc.Close
-	}
-	return kv, nc.Close
 }
 
 // initialize opens a session by hand, of revision 2025-11-25.
@@ -239,8 +215,6 @@ func TestMCP_CallOutlivesAllEdges(t *testing.T) {
 	s.server.allow("all", steps+1)
 	for name, call := range calls {
 		call.finish(name, steps)
-		if n := s.server.runs(name); n != 1 {
-			t.Errorf("%s: the tool ran %d times", name, n)
-		}
+		s.server.ranOnce(t, name)
 	}
 }

@@ -64,8 +64,7 @@ func TestEras(t *testing.T) {
 
 func abs(t *testing.T, path string) string {
 	t.Helper()
-	path = must.Value(filepath.Abs(path))(t)
-	return path
+	return must.Value(filepath.Abs(path))(t)
 }
 
 // A server of others that speaks on its standard input and output, behind the bridge.

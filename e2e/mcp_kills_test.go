@@ -24,6 +24,7 @@ import (
 	"rejoin/shared/eventlog"
 	mcprev "rejoin/shared/mcp"
 	"rejoin/shared/must"
+	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -169,9 +170,7 @@ func newKilling(t *testing.T, server *mcpServer, resumes bool, args func(string)
 	}
 	k.edges = []*program{k.startEdge(anyPort), k.startEdge(anyPort)}
 	k.url = newBalancer(t, k.edges[0].host(), k.edges[1].host()).mcp()
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is one
-	t.Cleanup(transport.CloseIdleConnections)
-	k.http = &http.Client{Transport: transport}
+	k.http = ownClient(t)
 	return k
 }
 
@@ -307,10 +306,11 @@ func (k *killing) open() (session string) {
 // written returns the calls that are written down with an event ID of the server.
 func (k *killing) written(ctx context.Context) map[string]bool {
 	k.t.Helper()
-	kv, done := callsBucket(ctx, k.t, k.nats.urls())
-	defer done()
-	if kv == nil {
-		return nil
+	nc := must.Value(nats.Connect(k.nats.urls()))(k.t)
+	defer nc.Close()
+	kv, err := natstest.JetStream(k.t, nc).KeyValue(ctx, rpc.CallsBucket)
+	if err != nil {
+		return nil // there is none yet
 	}
 	all, err := kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {

@@ -79,9 +79,7 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 				waittest.Until(t, "the client has lost three connections", func() bool { return way.streams.Load() >= 3 })
 				s.server.allow(name, 3)
 				call.finish(name, 2)
-				if n := s.server.runs(name); n != 1 {
-					t.Errorf("the tool ran %d times", n)
-				}
+				s.server.ranOnce(t, name)
 			})
 		}
 	}
@@ -101,9 +99,7 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 		if task.Status != string(mcprev.TaskCompleted) || !bytes.Contains(task.Result, []byte("task has counted to 1")) {
 			t.Errorf("the task is %+v", task)
 		}
-		if n := s.server.runs(name); n != 1 {
-			t.Errorf("the tool ran %d times", n)
-		}
+		s.server.ranOnce(t, name)
 	})
 }
 
@@ -152,9 +148,7 @@ func TestMCP_HandedOver(t *testing.T) {
 			s.server.allow(client, 4)
 			call.silent = true // the TypeScript SDK reports the hand-over as a step
 			call.finish(client, 3)
-			if n := s.server.runs(client); n != 1 {
-				t.Errorf("the tool ran %d times", n)
-			}
+			s.server.ranOnce(t, client)
 			if n := way.count(`"requestState"`); n != 1 {
 				t.Errorf("the call was handed over %d times", n)
 			}

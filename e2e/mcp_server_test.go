@@ -136,6 +136,14 @@ func (m *mcpServer) runs(call string) int {
 	return m.ran[call]
 }
 
+// ranOnce makes sure that a call was begun once.
+func (m *mcpServer) ranOnce(t testing.TB, call string) {
+	t.Helper()
+	if n := m.runs(call); n != 1 {
+		t.Errorf("%s: the tool ran %d times", call, n)
+	}
+}
+
 // steps returns how many steps a call has sent.
 func (m *mcpServer) steps(call string) int {
 	m.mu.Lock()

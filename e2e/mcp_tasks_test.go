@@ -99,7 +99,5 @@ func TestMCP_TaskOutlivesConnectionsAndEdge(t *testing.T) {
 	}
 	s.server.allow("task", 2)
 	call.finish("task", 1)
-	if n := s.server.runs("task"); n != 1 {
-		t.Errorf("the tool ran %d times", n)
-	}
+	s.server.ranOnce(t, "task")
 }
