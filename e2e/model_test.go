@@ -37,7 +37,6 @@ func (p place) String() string { return p.session + "/" + p.stream }
 //
 // It is safe for concurrent use.
 type truth struct {
-	js         jetstream.JetStream
 	partitions int
 	moved      chan struct{} // closed and replaced when something is added
 
@@ -73,7 +72,6 @@ const republished = "audit."
 func newTruth(t testing.TB, nc *nats.Conn, partitions int) *truth {
 	js := natstest.JetStream(t, nc)
 	tr := emptyTruth(partitions)
-	tr.js = js
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
 	sub := must.Value(nc.Subscribe(republished+">", tr.receive))(t)
@@ -181,8 +179,8 @@ func (tr *truth) get(ctx context.Context, p int, sequence uint64) (*jetstream.Ra
 }
 
 // info asks for a partition's stream.
-func (tr *truth) info(ctx context.Context, p int, with jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	return patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return tr.streams[p].Info(ctx, with) })
+func (tr *truth) info(ctx context.Context, p int, with ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return patiently(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) { return tr.streams[p].Info(ctx, with...) })
 }
 
 // fences returns the streams and sessions, by an empty stream, that have an end or a seal in a
@@ -271,20 +269,11 @@ func (tr *truth) complete(ctx context.Context) ([]uint64, error) {
 // upToNow waits until all that a partition holds now is known, and returns its
 // last sequence.
 func (tr *truth) upToNow(ctx context.Context, p int) (uint64, error) {
-	last, err := tr.last(ctx, p)
+	info, err := tr.info(ctx, p)
 	if err != nil {
 		return 0, err
 	}
-	return last, tr.await(ctx, p, last)
-}
-
-// last returns a partition's last sequence.
-func (tr *truth) last(ctx context.Context, p int) (uint64, error) {
-	stream, err := patiently(ctx, func(ctx context.Context) (jetstream.Stream, error) { return tr.js.Stream(ctx, partitionName(p)) })
-	if err != nil {
-		return 0, err
-	}
-	return stream.CachedInfo().State.LastSeq, nil
+	return info.State.LastSeq, tr.await(ctx, p, info.State.LastSeq)
 }
 
 func (tr *truth) partition(session string) int { return event.Partition(session, tr.partitions) }

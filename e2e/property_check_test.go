@@ -174,14 +174,10 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, why s
 // JSON: their removal looks like that of an event.
 func (w *world) everything(h history, stream string, after, upTo uint64) []stored {
 	out := h.events(stream, after, upTo)
-	p := -1
-	for _, e := range h.entries {
-		p = e.subject.Partition
-		break
-	}
-	if p < 0 {
+	if len(h.entries) == 0 {
 		return out
 	}
+	p := h.entries[0].subject.Partition
 	w.truth.mu.Lock()
 	defer w.truth.mu.Unlock()
 	for _, e := range w.truth.parts[p] {

@@ -292,12 +292,7 @@ func (sc *schedule) sessionLimits() bool {
 func (sc *schedule) loses() bool { return sc.evicts() || sc.clears || sc.has(opClose) }
 
 func (sc *schedule) has(o op) bool {
-	for _, s := range sc.steps {
-		if s.op == o {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(sc.steps, func(s step) bool { return s.op == o })
 }
 
 func (sc *schedule) String() string {
