@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // h2 is a connection of HTTP/2 on which an attacker says what it likes.
@@ -29,7 +31,7 @@ func (p *proc) dialH2(window uint32, take func(http2.Frame)) *h2 {
 	p.t.Helper()
 	config := trusting()
 	config.NextProtos = []string{http2.NextProtoTLS}
-	conn := p.dialTLS(config)
+	conn := tls.Client(webtest.Dial(p.t, p.addrs["--edge-addr"], ""), config)
 	a := &h2{p.t, conn, http2.NewFramer(conn, conn), 1}
 	must.Value(io.WriteString(conn, http2.ClientPreface))(p.t)
 	a.send(func() error {
@@ -77,22 +79,18 @@ func TestAttackHTTP2RapidReset(t *testing.T) {
 	p.publish("reset", "s", 1, 1)
 	headers := headerBlock(streamPath("reset", "s"), "text/event-stream")
 	p.costs(func() {
-		var all sync.WaitGroup
-		for range 4 {
-			all.Go(func() {
-				for range 5 {
-					a := p.dialH2(65535, nil)
-					for range 1000 {
-						stream, ok := a.get(headers)
-						if !ok || !a.send(func() error { return a.framer.WriteRSTStream(stream, http2.ErrCodeCancel) }) {
-							break
-						}
+		atOnce(4, func() {
+			for range 5 {
+				a := p.dialH2(65535, nil)
+				for range 1000 {
+					stream, ok := a.get(headers)
+					if !ok || !a.send(func() error { return a.framer.WriteRSTStream(stream, http2.ErrCodeCancel) }) {
+						break
 					}
-					_ = a.conn.Close()
 				}
-			})
-		}
-		all.Wait()
+				_ = a.conn.Close()
+			}
+		})
 	})
 	waittest.Until(t, "no client is connected", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 }
@@ -148,24 +146,20 @@ func TestAttackHTTP2UnreadPages(t *testing.T) {
 func TestAttackHTTP2EndlessHeaders(t *testing.T) {
 	p := startTLS(t)
 	p.costs(func() {
-		var all sync.WaitGroup
-		for range 20 {
-			all.Go(func() {
-				a := p.dialH2(65535, nil)
-				ok := a.send(func() error {
-					return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock("/", "a"), EndStream: true})
-				})
-				var field bytes.Buffer
-				_ = hpack.NewEncoder(&field).WriteField(hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte("x"), 8000)), Sensitive: true})
-				n := 0
-				for ; ok && n < 10_000; n++ {
-					ok = a.send(func() error { return a.framer.WriteContinuation(1, false, field.Bytes()) })
-				}
-				if ok {
-					t.Errorf("%d frames of headers were taken", n)
-				}
+		atOnce(20, func() {
+			a := p.dialH2(65535, nil)
+			ok := a.send(func() error {
+				return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock("/", "a"), EndStream: true})
 			})
-		}
-		all.Wait()
+			var field bytes.Buffer
+			_ = hpack.NewEncoder(&field).WriteField(hpack.HeaderField{Name: "x", Value: string(bytes.Repeat([]byte("x"), 8000)), Sensitive: true})
+			n := 0
+			for ; ok && n < 10_000; n++ {
+				ok = a.send(func() error { return a.framer.WriteContinuation(1, false, field.Bytes()) })
+			}
+			if ok {
+				t.Errorf("%d frames of headers were taken", n)
+			}
+		})
 	})
 }

@@ -17,11 +17,11 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// raw sends a request byte for byte; "\n" stands for the line ends of its head.
-func (p *proc) raw(flag, head, body string) answer {
+// raw sends the edge a request byte for byte.
+func (p *proc) raw(request string) answer {
 	p.t.Helper()
-	conn := p.dial(flag)
-	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")+"\r\n\r\n"+body); err != nil {
+	conn := p.dial("--edge-addr")
+	if _, err := io.WriteString(conn, request); err != nil {
 		p.t.Logf("%v: it may have answered before everything was sent", err)
 	}
 	return readAnswer(p.t, conn)
@@ -41,11 +41,11 @@ func TestAttackLogInjection(t *testing.T) {
 			encoded := encodeAll(forged)
 			line := strings.NewReplacer("\r", "", "\n", "").Replace(forged) // as much of it as a header can hold
 			head := func(request string, headers ...string) {
-				all := request + " HTTP/1.1\nHost: localhost\nContent-Length: 0\nAccept: application/json\nConnection: close"
+				all := []string{request + " HTTP/1.1", "Host: localhost", "Content-Length: 0", "Accept: application/json", "Connection: close"}
 				if len(headers) == 0 || !strings.HasPrefix(headers[0], "Authorization") {
-					all += "\nAuthorization: Bearer " + alice
+					all = append(all, "Authorization: Bearer "+alice)
 				}
-				p.in(t).raw("--edge-addr", strings.Join(append([]string{all}, headers...), "\n"), "")
+				p.in(t).raw(strings.Join(append(all, headers...), "\r\n") + "\r\n\r\n")
 			}
 			head("GET " + streamPath(encoded, "t"))
 			head("GET " + streamPath("s", encoded))

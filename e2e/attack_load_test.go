@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -23,18 +22,16 @@ import (
 // dial opens a connection to the address of a flag, on which nothing lasts without end.
 func (p *proc) dial(flag string) net.Conn {
 	p.t.Helper()
-	return p.secure(flag, p.dialTCP(flag))
+	return p.secure(flag, webtest.Dial(p.t, p.addrs[flag], ""))
 }
 
-// dialTLS opens a connection to the edge that is cut when the test ends.
-func (p *proc) dialTLS(config *tls.Config) net.Conn {
-	p.t.Helper()
-	return tls.Client(p.dialTCP("--edge-addr"), config)
-}
-
-func (p *proc) dialTCP(flag string) net.Conn {
-	p.t.Helper()
-	return webtest.Dial(p.t, p.addrs[flag], "")
+// atOnce does something n times at once.
+func atOnce(n int, do func()) {
+	var all sync.WaitGroup
+	for range n {
+		all.Go(do)
+	}
+	all.Wait()
 }
 
 // metric returns the value of a series; name is what stands before it in /metrics.
@@ -42,8 +39,7 @@ func (p *proc) metric(name string) float64 {
 	p.t.Helper()
 	for line := range strings.Lines(do(p.t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body) {
 		if text, ok := strings.CutPrefix(line, name+" "); ok {
-			value := must.Value(strconv.ParseFloat(strings.TrimSpace(text), 64))(p.t)
-			return value
+			return must.Value(strconv.ParseFloat(strings.TrimSpace(text), 64))(p.t)
 		}
 	}
 	p.t.Fatalf("there is no metric %s", name)

@@ -22,6 +22,7 @@ import (
 
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // pause stops a program with SIGSTOP and waits until it is stopped. resume continues it.
@@ -39,17 +40,11 @@ func (p *program) resume(t *testing.T) {
 	must.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// at returns what a test needs of an edge to subscribe there.
-func (p *program) at(t *testing.T) *proc {
-	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(p.url, "http://")}}
-}
-
 // publishAt publishes messages from to up to to at an ingest, each tried under the same
 // key while the log does not answer in time, and returns their IDs by number.
 func publishAt(t *testing.T, ingest, path string, from, to int) map[int]string {
 	t.Helper()
-	p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(ingest, "http://")}}
-	ids := map[int]string{}
+	p, ids := procAt(t, ingest), map[int]string{}
 	for n := from; n <= to; n++ {
 		ids[n] = p.store(path, numbered(n))
 	}
@@ -82,12 +77,9 @@ func aim(t *testing.T, size int, ingest string) *volley {
 	t.Helper()
 	v := &volley{t: t, host: strings.TrimPrefix(ingest, "http://"), answers: make(chan volleyAnswer, size)}
 	for range size {
-		conn := must.Value(new(net.Dialer).DialContext(t.Context(), "tcp", v.host))(t)
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
-		v.conns = append(v.conns, conn)
-		must.Value(fmt.Fprintf(conn, "GET /nothing HTTP/1.1\r\nHost: %s\r\n\r\n", v.host))(t)
+		conn := webtest.Dial(t, v.host, "GET /nothing HTTP/1.1\r\nHost: "+v.host+"\r\n\r\n")
 		readAnswer(t, conn)
+		v.conns = append(v.conns, conn)
 	}
 	return v
 }
@@ -218,8 +210,8 @@ func (got transcript) missing(stored map[int]string) (numbers []int) {
 	return numbers
 }
 
-// folderOf returns a stream's folder within a store.
-func folderOf(t *testing.T, store, stream string) (folder string, ok bool) {
+// streamFolder returns a stream's folder within a store.
+func streamFolder(t *testing.T, store, stream string) (folder string) {
 	t.Helper()
 	must.NoError(t, filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() == stream {
@@ -228,14 +220,7 @@ func folderOf(t *testing.T, store, stream string) (folder string, ok bool) {
 		}
 		return err
 	}))
-	return folder, folder != ""
-}
-
-// mustFolder is folderOf for a stream that has to be there.
-func mustFolder(t *testing.T, store, stream string) string {
-	t.Helper()
-	folder, ok := folderOf(t, store, stream)
-	if !ok {
+	if folder == "" {
 		t.Fatalf("the store has no stream %s", stream)
 	}
 	return folder
@@ -246,8 +231,7 @@ func blocksOf(t *testing.T, folder string) (paths []string) {
 	t.Helper()
 	paths = must.Value(filepath.Glob(filepath.Join(folder, "msgs", "*.blk")))(t)
 	number := func(path string) int {
-		n := must.Value(strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk")))(t)
-		return n
+		return must.Value(strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".blk")))(t)
 	}
 	slices.SortFunc(paths, func(a, b string) int { return number(a) - number(b) })
 	return paths
@@ -281,29 +265,20 @@ func truncate(t *testing.T, path string, percent int64) {
 func putBack(t *testing.T, folder, backup string) {
 	t.Helper()
 	must.NoError(t, os.RemoveAll(folder))
-	copyFolder(t, folder, backup)
+	must.NoError(t, os.CopyFS(folder, os.DirFS(backup)))
 }
 
-func copyFolder(t *testing.T, to, from string) {
-	t.Helper()
-	must.NoError(t, os.CopyFS(to, os.DirFS(from)))
-}
-
-// slowLink is a TCP proxy to a NATS server that can stand still without closing anything,
+// slowLink is a relay to a NATS server that can stand still without closing anything,
 // in each direction, and that can hold back what the server delivers of some subjects, as
 // a server of a cluster does that is behind the others.
 type slowLink struct {
+	relay
+
 	target string
-	ln     net.Listener
-	pumps  sync.WaitGroup
 	// writing orders what the clients are sent; it comes before mu.
 	writing sync.Mutex
-
-	mu      sync.Mutex
-	changed *sync.Cond
+	changed *sync.Cond // of mu
 	ended   bool
-	refuse  bool
-	conns   map[net.Conn]bool
 	stalled map[direction]bool
 	sent    bytes.Buffer // what came from the client since the last stall began
 	prefix  string       // of the subjects that are held back; empty: none
@@ -325,27 +300,14 @@ type lateFrame struct {
 // newSlowLink starts a proxy, which ends with the test.
 func newSlowLink(t *testing.T, target string) *slowLink {
 	t.Helper()
-	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	l := &slowLink{target: target, ln: ln, conns: map[net.Conn]bool{}, stalled: map[direction]bool{}}
+	l := &slowLink{target: target, stalled: map[direction]bool{}}
 	l.changed = sync.NewCond(&l.mu)
-	l.pumps.Go(func() {
-		for {
-			client, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			l.join(client)
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		l.change(func() { l.ended = true; l.cutLocked() })
-		l.pumps.Wait()
-	})
+	l.listen(t, l.handle)
+	t.Cleanup(func() { l.change(func() { l.ended = true }) })
 	return l
 }
 
-func (l *slowLink) flag() string { return "--nats-url=nats://" + l.ln.Addr().String() }
+func (l *slowLink) flag() string { return "--nats-url=nats://" + l.addr() }
 
 func (l *slowLink) change(f func()) {
 	l.mu.Lock()
@@ -354,40 +316,26 @@ func (l *slowLink) change(f func()) {
 	l.changed.Broadcast()
 }
 
-func (l *slowLink) cutLocked() {
-	for conn := range l.conns {
-		_ = conn.Close()
-	}
-	clear(l.conns)
-	l.late = nil
-}
-
-// join begins to forward a connection.
-func (l *slowLink) join(client net.Conn) {
+// handle forwards a connection.
+func (l *slowLink) handle(client net.Conn) {
 	server, err := new(net.Dialer).Dial("tcp", l.target)
-	if err != nil {
-		_ = client.Close()
+	if err != nil || !l.join(client, server) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.refuse || l.ended {
-		_, _ = client.Close(), server.Close()
-		return
-	}
-	l.conns[client], l.conns[server] = true, true
+	var pumps sync.WaitGroup
 	for _, pump := range []func(){func() { l.forward(client, server) }, func() { l.deliver(client, bufio.NewReader(server)) }} {
-		l.pumps.Go(func() {
+		pumps.Go(func() {
 			pump()
 			_, _ = client.Close(), server.Close() // what ends one ends the other
 		})
 	}
+	pumps.Wait()
 }
 
 // forward copies what the client sends. It reads on while the direction is stalled.
 func (l *slowLink) forward(client, server net.Conn) {
 	chunks := make(chan []byte, 1<<12)
-	l.pumps.Go(func() {
+	l.handling.Go(func() {
 		for b := range chunks {
 			if l.pass(toServer) {
 				_, _ = server.Write(b) // what fails ends the reading as well
@@ -486,7 +434,7 @@ func (l *slowLink) heal() {
 }
 
 // cut ends all connections, and refuses others until heal.
-func (l *slowLink) cut() { l.change(func() { l.refuse = true; l.cutLocked() }) }
+func (l *slowLink) cut() { l.change(func() { l.refuse, l.late = true, nil; l.cutLocked() }) }
 
 // counted returns how often a text has come from the client since the last stall began.
 func (l *slowLink) counted(text string) int {

@@ -22,6 +22,9 @@ func (p *proc) openSessions() string {
 	return a.body
 }
 
+// refusedOrigins counts requests of pages that may not make them.
+const refusedOrigins = `rejoin_auth_refused_total{reason="origin"}`
+
 // Without access control a browser needs no token, and asks no permission for a POST without a
 // body: whatever page is open on this machine could make sessions and sweep.
 func TestAttackCrossOriginWrites(t *testing.T) {
@@ -63,10 +66,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 		form.submit()
 	} true`)
 	// What is refused for its origin never comes to a route, a sweep neither.
-	refused := fmt.Sprintf("\nrejoin_auth_refused_total{reason=\"origin\"} %d\n", 3*len(targets)+1)
-	waittest.Until(t, "all requests are refused for their origin", func() bool {
-		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, refused)
-	})
+	waittest.Until(t, "all requests are refused for their origin", func() bool { return p.metric(refusedOrigins) == float64(3*len(targets)+1) })
 	if got := p.openSessions(); got != none {
 		t.Errorf("a form: there are sessions: %s", got)
 	}

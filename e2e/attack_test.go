@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"testing"
 
 	"rejoin/shared/auth/authtest"
-	"rejoin/shared/web/webtest"
 )
 
 const listedOrigin = "https://app.example"
@@ -74,8 +72,7 @@ func TestAttackHeaderInjection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first, rest, _ := strings.Cut(request, "\r\n")
 			all := first + "\r\nHost: localhost\r\nAuthorization: Bearer " + alice + "\r\nContent-Type: application/json\r\nAccept: application/json\r\nConnection: close\r\n" + rest
-			conn := webtest.Dial(t, p.addrs["--edge-addr"], all)
-			for header, values := range webtest.ReadAnswer(t, bufio.NewReader(conn), "").Header {
+			for header, values := range p.in(t).raw(all).header {
 				if header == "X-Injected" || strings.Contains(strings.Join(values, " "), "X-Injected") {
 					t.Errorf("%s: %q", header, values)
 				}

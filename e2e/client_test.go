@@ -42,8 +42,7 @@ func (a answer) got(t testing.TB, status int) {
 // do sends a request, and reads the answer.
 func do(t testing.TB, method, url, body string, headers ...string) answer {
 	t.Helper()
-	a := must.Value(try(method, url, body, headers...))(t)
-	return a
+	return must.Value(try(method, url, body, headers...))(t)
 }
 
 func try(method, url, body string, headers ...string) (answer, error) {
@@ -181,29 +180,32 @@ type tap struct {
 }
 
 // subscribe connects; lastID may be empty.
-func (p *proc) subscribe(path, lastID string) *tap {
+func (p *proc) subscribe(path, lastID string, headers ...string) *tap {
 	p.t.Helper()
-	s := must.Value(p.tryTap(path, lastID))(p.t)
+	s := must.Value(p.tryTap(path, lastID, headers...))(p.t)
 	if s.resp.StatusCode != http.StatusOK {
 		p.t.Fatalf("%s after %q: %s", path, lastID, s.resp.Status)
 	}
 	return s
 }
 
-func (p *proc) tryTap(path, lastID string) (*tap, error) {
-	addr := p.addrs["--edge-addr"]
+func (p *proc) tryTap(path, lastID string, headers ...string) (*tap, error) {
+	headers = append(headers, "Accept", "text/event-stream")
+	if lastID != "" {
+		headers = append(headers, "Last-Event-ID", lastID)
+	}
+	req, err := newRequest(http.MethodGet, p.api()+path, "", headers...)
+	if err != nil {
+		return nil, err
+	}
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(p.t.Context(), "tcp", addr)
+	conn, err := dialer.DialContext(p.t.Context(), "tcp", p.addrs["--edge-addr"])
 	if err != nil {
 		return nil, err
 	}
 	conn = p.secure("--edge-addr", conn)
-	request := "GET " + path + " HTTP/1.1\r\nHost: " + addr + "\r\nAccept: text/event-stream\r\n"
-	if lastID != "" {
-		request += "Last-Event-ID: " + lastID + "\r\n"
-	}
 	_ = conn.SetDeadline(time.Now().Add(waittest.Timeout))
-	if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
+	if err := req.Write(conn); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -64,9 +63,7 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 		fetch('%s/v1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include'}).finally(() => { window.answered = 1 }); true`, p.api())
 	script[bool](b, create) // which no preflight stands before
 	b.until("answered == 1")
-	waittest.Until(t, "the request was refused", func() bool {
-		return strings.Contains(do(t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body, "\nrejoin_auth_refused_total{reason=\"origin\"} 1\n")
-	})
+	waittest.Until(t, "the request was refused", func() bool { return p.metric(refusedOrigins) == 1 })
 	p.unharmed(alice, "s")
 
 	b.do(chromedp.Navigate(listed))

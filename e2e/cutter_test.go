@@ -41,16 +41,82 @@ func newHTTPProxy(t testing.TB, target string, pass func(*http.Response) error) 
 	return serve(t, proxy.ServeHTTP)
 }
 
-// cutter is a TCP proxy that cuts connections when told so.
-type cutter struct {
+// relay is a TCP proxy whose connections a test can end.
+type relay struct {
 	ln       net.Listener
 	handling sync.WaitGroup
 
-	mu      sync.Mutex
+	mu     sync.Mutex
+	refuse bool // new connections are closed at once
+	conns  map[net.Conn]bool
+}
+
+// listen has each client handled until the test ends.
+func (r *relay) listen(t testing.TB, handle func(client net.Conn)) {
+	t.Helper()
+	r.ln = must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+	r.conns = map[net.Conn]bool{}
+	r.handling.Go(func() {
+		for {
+			client, err := r.ln.Accept()
+			if err != nil {
+				return
+			}
+			r.handling.Go(func() {
+				handle(client)
+				_ = client.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = r.ln.Close()
+		r.block()
+		r.handling.Wait()
+	})
+}
+
+func (r *relay) addr() string { return r.ln.Addr().String() }
+
+// join says whether a client may be connected with a target.
+func (r *relay) join(client, target net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refuse {
+		_ = target.Close()
+		return false
+	}
+	r.conns[client], r.conns[target] = true, true
+	return true
+}
+
+// cut ends all connections.
+func (r *relay) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cutLocked()
+}
+
+func (r *relay) cutLocked() {
+	for conn := range r.conns {
+		_ = conn.Close()
+	}
+	clear(r.conns)
+}
+
+// block ends all connections, and those that come.
+func (r *relay) block() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuse = true
+	r.cutLocked()
+}
+
+// cutter is a relay that cuts connections when told so.
+type cutter struct {
+	relay
+
 	targets []string // the first that takes a connection gets it
 	balance bool     // begins with another target each time
-	refuse  bool     // new connections are closed at once
-	conns   map[net.Conn]bool
 	taken   int
 	// left is what of the next bytes for clients still goes through before all is cut;
 	// negative means everything.
@@ -61,22 +127,8 @@ type cutter struct {
 // newCutter starts a proxy, which ends with the test.
 func newCutter(t testing.TB, targets ...string) *cutter {
 	t.Helper()
-	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	c := &cutter{ln: ln, targets: targets, conns: map[net.Conn]bool{}, left: -1}
-	c.handling.Go(func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			c.handling.Go(func() { c.handle(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		c.block()
-		c.handling.Wait()
-	})
+	c := &cutter{targets: targets, left: -1}
+	c.listen(t, c.handle)
 	return c
 }
 
@@ -98,14 +150,11 @@ func (c *cutter) leadTo(targets ...string) {
 	c.targets = targets
 }
 
-func (c *cutter) addr() string { return c.ln.Addr().String() }
-
 // mcp is the URL of the MCP endpoint behind it.
 func (c *cutter) mcp() string { return "http://" + c.addr() + "/mcp" }
 
 // handle joins a client with a target until one of them ends or all is cut.
 func (c *cutter) handle(client net.Conn) {
-	defer func() { _ = client.Close() }()
 	var target net.Conn
 	for _, addr := range c.chosen() {
 		var err error
@@ -124,10 +173,6 @@ func (c *cutter) handle(client net.Conn) {
 	_, _ = io.Copy(through{c, client}, target)
 	_ = client.Close()
 	up.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.conns, client)
-	delete(c.conns, target)
 }
 
 func (c *cutter) chosen() []string {
@@ -137,20 +182,8 @@ func (c *cutter) chosen() []string {
 		return c.targets
 	}
 	at := c.taken % len(c.targets)
-	return slices.Concat(c.targets[at:], c.targets[:at])
-}
-
-// join says whether a connection may be.
-func (c *cutter) join(client, target net.Conn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refuse {
-		_ = target.Close()
-		return false
-	}
 	c.taken++
-	c.conns[client], c.conns[target] = true, true
-	return true
+	return slices.Concat(c.targets[at:], c.targets[:at])
 }
 
 // count returns how often a text has gone to clients.
@@ -160,34 +193,11 @@ func (c *cutter) count(text string) int {
 	return bytes.Count(c.seen.Bytes(), []byte(text))
 }
 
-// cut ends all connections.
-func (c *cutter) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cutLocked()
-}
-
-func (c *cutter) cutLocked() {
-	for conn := range c.conns {
-		_ = conn.Close()
-	}
-	clear(c.conns)
-	c.left = -1
-}
-
 // cutAfter ends all connections after the next n bytes that go to clients.
 func (c *cutter) cutAfter(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left = n
-}
-
-// block ends all connections, and those that come.
-func (c *cutter) block() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refuse = true
-	c.cutLocked()
 }
 
 // through is the way to a client.
@@ -207,10 +217,11 @@ func (w through) Write(b []byte) (int, error) {
 	w.mu.Unlock()
 	n, err := w.client.Write(b[:limit])
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.seen.Write(b[:n])
-	w.mu.Unlock()
 	if cut {
-		w.cut()
+		w.cutLocked()
+		w.left = -1
 	}
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite

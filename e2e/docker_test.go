@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,6 +26,7 @@ import (
 	rejoin "rejoin/shared/client"
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web/webtest"
 )
 
 // deployment is a Compose file of deploy/, run by the Docker engine of this machine from
@@ -253,14 +253,9 @@ func (d *deployment) isReached() {
 // Else its connection would be counted until a time-out of the proxy, 45 s later.
 func (d *deployment) noticesWhoGoes(t *testing.T) {
 	connections := func() string { return d.connections("sse-edge") }
-	ctx, leave := context.WithCancel(t.Context())
-	defer leave()
-	req := must.Value(http.NewRequestWithContext(ctx, http.MethodGet, d.url+streamPath("leaving", "main"), http.NoBody))(t)
-	req.Header.Set("Accept", "text/event-stream")
-	resp := must.Value(client.Do(req))(t)
-	defer func() { _ = resp.Body.Close() }()
+	s := procAt(t, d.url).subscribe(streamPath("leaving", "main"), "")
 	waittest.Until(t, "the edge has a connection", func() bool { return connections() == "1" })
-	leave()
+	s.cut()
 	left := time.Now()
 	waittest.Value(t, "the edge has no connection", connections, func(n string) bool { return n == "0" })
 	if took := time.Since(left); took > 20*time.Second {
@@ -301,12 +296,9 @@ func (d *deployment) standsAttacks(t *testing.T) {
 	attack := func(service, port string, n int, head string, body func() io.Reader) {
 		ip := strings.TrimSpace(d.run("docker", "inspect", `--format={{(index .NetworkSettings.Networks "`+d.project+`_http").IPAddress}}`, d.container(service)))
 		for range n {
-			conn := must.Value((&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(ip, port)))(t)
-			t.Cleanup(func() { _ = conn.Close() })
-			_ = conn.SetDeadline(time.Now().Add(waittest.Timeout)) // fails on a closed connection only
+			conn := webtest.Dial(t, net.JoinHostPort(ip, port), head)
 			all.Go(func() {
-				// Who is refused may be cut off in the middle of its body.
-				_, _ = io.Copy(conn, io.MultiReader(strings.NewReader(head), body()))
+				_, _ = io.Copy(conn, body()) // who is refused may be cut off in the middle of its body
 			})
 		}
 	}

@@ -37,6 +37,7 @@ var publishingExamples = []struct {
 	{name: "Python", program: "python/publish.py", key: "--key=%"},
 	{name: "Python, many in a request", program: "python/publish.py", args: []string{"--many"}, key: "--key=%"},
 	{name: "NATS", program: "nats/publish.sh", key: "%"},
+	{name: "JavaScript client", program: "../e2e/testdata/publish.ts", key: "%"},
 }
 
 // subscribingExamples follow a stream, with the place in a file.
@@ -101,14 +102,7 @@ func (r *run) errors() string { return r.error.String() }
 func (r *run) end() int {
 	r.t.Helper()
 	_ = r.stdin.Close() // fails when it has ended
-	waittest.Value(r.t, "the program ends; it printed", func() string { return r.text() + r.errors() }, func(string) bool {
-		select {
-		case <-r.done:
-			return true
-		default:
-			return false
-		}
-	})
+	waittest.Value(r.t, "the program ends; it printed", func() string { return r.text() + r.errors() }, func(string) bool { return r.ended() })
 	return r.cmd.ProcessState.ExitCode()
 }
 
@@ -116,12 +110,8 @@ func (r *run) end() int {
 func (r *run) until(lines int) {
 	r.t.Helper()
 	waittest.Until(r.t, strconv.Itoa(lines)+" lines are printed", func() bool {
-		select {
-		case <-r.done:
-			if strings.Count(r.text(), "\n") < lines {
-				r.t.Fatalf("it has ended with %d\n%s%s", r.cmd.ProcessState.ExitCode(), r.text(), r.errors())
-			}
-		default:
+		if r.ended() && strings.Count(r.text(), "\n") < lines {
+			r.t.Fatalf("it has ended with %d\n%s%s", r.cmd.ProcessState.ExitCode(), r.text(), r.errors())
 		}
 		return strings.Count(r.text(), "\n") >= lines
 	})
@@ -307,10 +297,7 @@ func TestExamples_LastStatusIsAProxys(t *testing.T) {
 // makes of a POST.
 func TestExamples_AnswerIsAPage(t *testing.T) {
 	t.Parallel()
-	for program, command := range map[string][]string{
-		"publish.py": {"python3", "../examples/python/publish.py"},
-		"publish.ts": {npm(t).node(), "--disable-warning=ExperimentalWarning", "../examples/typescript/publish.ts"},
-	} {
+	for _, program := range []string{"python/publish.py", "typescript/publish.ts"} {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			var requests atomic.Int32
@@ -321,11 +308,10 @@ func TestExamples_AnswerIsAPage(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, answer) // the client may be gone
 			})
-			args := append(slices.Clone(command[1:]), "--many", "demo", "main")
-			cmd := exec.CommandContext(t.Context(), command[0], args...)
-			cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(withoutRejoin(os.Environ()), "REJOIN_URL="+server.URL)
-			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "main_abcdefg_1") {
-				t.Errorf("%v\n%s", err, out)
+			r := procAt(t, server.URL).example(program, "--many", "demo", "main")
+			r.write("[1]\n")
+			if code := r.end(); code != 0 || !strings.Contains(r.text(), "main_abcdefg_1") {
+				t.Errorf("exit code %d\n%s%s", code, r.text(), r.errors())
 			}
 
 			moving := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -335,10 +321,10 @@ func TestExamples_AnswerIsAPage(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusBadRequest)
 			})
-			cmd = exec.CommandContext(t.Context(), command[0], args...)
-			cmd.Stdin, cmd.Env = strings.NewReader("[1]\n"), append(withoutRejoin(os.Environ()), "REJOIN_URL="+moving.URL)
-			if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "it may be stored or not") {
-				t.Errorf("%v\n%s", err, out)
+			r = procAt(t, moving.URL).example(program, "--many", "demo", "main")
+			r.write("[1]\n")
+			if code := r.end(); code == 0 || !strings.Contains(r.errors(), "it may be stored or not") {
+				t.Errorf("exit code %d\n%s%s", code, r.text(), r.errors())
 			}
 		})
 	}
@@ -532,16 +518,18 @@ func emptyMessages(t *testing.T) *proc {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, head+text) // the client may have ended
 	})
-	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
+	return procAt(t, s.URL)
 }
 
-// An event without data is no message.
+// An event without data is no message. A place that cannot be saved ends a subscriber: it is no failure of the
+// connection.
 func TestExamples_EmptyMessage(t *testing.T) {
 	t.Parallel()
 	for _, e := range subscribingExamples {
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "place")
+			dir := t.TempDir()
+			file := filepath.Join(dir, "place")
 			r := emptyMessages(t).example(e.program, "demo", "main", file)
 			if code := r.end(); code != 0 || strings.Count(r.text(), "\n") != 1 || !slices.Equal(numbersIn(t, r.text()), []int{1}) || r.errors() != "" {
 				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
@@ -549,19 +537,9 @@ func TestExamples_EmptyMessage(t *testing.T) {
 			if place, err := os.ReadFile(file); err != nil || sequenceOf(t, string(place)) < 2 {
 				t.Errorf("the place is %q, %v", place, err)
 			}
-		})
-	}
-}
-
-// A place that cannot be saved ends a subscriber: it is no failure of the connection.
-func TestExamples_PlaceCannotBeSaved(t *testing.T) {
-	t.Parallel()
-	for _, e := range subscribingExamples {
-		t.Run(e.name, func(t *testing.T) {
-			t.Parallel()
-			r := emptyMessages(t).example(e.program, "demo", "main", filepath.Join(t.TempDir(), "missing", "place"))
+			r = emptyMessages(t).example(e.program, "demo", "main", filepath.Join(dir, "missing", "place"))
 			if code := r.end(); code == 0 || !strings.Contains(r.errors(), "missing") {
-				t.Errorf("exit code %d, it printed\n%s%s", code, r.text(), r.errors())
+				t.Errorf("without a folder for the place: exit code %d, it printed\n%s%s", code, r.text(), r.errors())
 			}
 		})
 	}
@@ -589,8 +567,7 @@ func TestExamples_PublishInterrupted(t *testing.T) {
 				close(asked)
 				<-r.Context().Done()
 			})
-			p := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.URL, "http://")}}
-			r := p.example("rejoin/examples/go/publish", "demo", "main")
+			r := procAt(t, s.URL).example("rejoin/examples/go/publish", "demo", "main")
 			r.write("[1]\n")
 			<-asked
 			must.NoError(t, r.cmd.Process.Signal(sent))

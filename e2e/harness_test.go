@@ -137,6 +137,11 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 	return p
 }
 
+// procAt is what answers at a URL, for tests that publish to it or read from it.
+func procAt(t testing.TB, url string) *proc {
+	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(url, "http://")}}
+}
+
 // partitions is how many a log of the tests has: with the 16 that there are otherwise, a start takes twice the
 // processor time.
 const partitions = 4
@@ -157,10 +162,8 @@ func (p *proc) start() {
 	}
 	p.process = launch(p.t, cmd)
 	waittest.Until(p.t, "the program is ready", func() bool {
-		select {
-		case <-p.done:
+		if p.ended() {
 			p.t.Fatal("the program did not start")
-		default:
 		}
 		return p.isReady()
 	})
@@ -254,11 +257,18 @@ func (p *process) end(signal syscall.Signal) {
 	if p.cmd.SysProcAttr.Setpgid {
 		pid = -pid
 	}
-	select {
-	case <-p.done:
-	default:
+	if !p.ended() {
 		_ = syscall.Kill(pid, signal) // fails when it has just ended by itself
 		<-p.done
+	}
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
 	}
 }
 

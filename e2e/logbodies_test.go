@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-
 	"rejoin/shared/event"
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
@@ -51,8 +49,7 @@ func speakSecrets(t *testing.T, p *proc) {
 	}
 	do(t, http.MethodPost, path, "["+good+","+good+"]", "Content-Type", "application/vnd.rejoin.messages+json")
 
-	nc := must.Value(nats.Connect("nats://" + p.addrs["--nats-addr"]))(t)
-	defer nc.Close()
+	nc := p.nats(t)
 	straight := event.Subject{Partition: event.Partition("d", partitions), Session: "d", Stream: "t"}.String()
 	for _, body := range all {
 		if int64(len(body)) < nc.MaxPayload() {

@@ -200,18 +200,11 @@ func (o *openAPI) checkEvents(name, body string) {
 }
 
 // streamed reads an event stream until it has all of some texts, or ends.
-func (p *proc) streamed(t *testing.T, path, authorization string, until ...string) answer {
-	t.Helper()
-	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, p.api()+path, http.NoBody))(t)
-	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("Authorization", authorization)
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	a := answer{status: resp.StatusCode, header: resp.Header}
-	lines := bufio.NewScanner(resp.Body)
+func (p *proc) streamed(path string, headers []string, until ...string) answer {
+	p.t.Helper()
+	s := p.subscribe(path, "", headers...)
+	a := answer{status: s.resp.StatusCode, header: s.resp.Header}
+	lines := bufio.NewScanner(s.resp.Body)
 	for slices.ContainsFunc(until, func(text string) bool { return !strings.Contains(a.body, text) }) && lines.Scan() {
 		a.body += lines.Text() + "\n"
 	}
@@ -313,7 +306,7 @@ func TestOpenAPI_Answers(t *testing.T) {
 	for name, path := range map[string]string{
 		read: events + "?after=unknown_0000000_1", flow: session + "/events?after=unknown_0000000_1", several: "/v1/events?session=demo&session=late&after=unknown",
 	} {
-		o.check(name, p.streamed(t, path, "Bearer "+alice, "event: gap", `{"n":1}`, "\n\n"))
+		o.check(name, p.streamed(path, headers, "event: gap", `{"n":1}`, "\n\n"))
 	}
 	as(several, "/v1/events", "")
 
@@ -337,7 +330,7 @@ func TestOpenAPI_Answers(t *testing.T) {
 	as(publish, events, `{"n":1}`, "Content-Type", plain)
 	as("DELETE /v1/sessions/{session}", session+"?clear=true", "")
 	as("DELETE /v1/sessions/{session}", "/v1/sessions/nothing", "")
-	o.check(read, p.streamed(t, events, "Bearer "+alice, "event: close"))
+	o.check(read, p.streamed(events, headers, "event: close"))
 
 	for _, name := range slices.Sorted(maps.Keys(o.ops)) {
 		if !o.answered[name] {

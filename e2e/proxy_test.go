@@ -129,10 +129,7 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 		t.Errorf("after %s comes %s", group, e.Data)
 	}
 	ofGroup.cut()
-	waittest.Until(t, "the edge hears that clients have gone", func() bool {
-		a, err := try(http.MethodGet, p.url("--admin-addr")+"/metrics", "")
-		return err == nil && strings.Contains(a.body, "\nrejoin_edge_connections 0\n")
-	})
+	waittest.Until(t, "the edge hears that clients have gone", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 }
 
 // answersWithoutEdge checks what a proxy at an address answers to event streams while no edge is there:
@@ -238,10 +235,8 @@ func startProxy(t *testing.T, addr, text string, program []string, env ...string
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // nginx is several processes
 	p := launch(t, cmd)
 	waittest.Until(t, "the proxy listens", func() bool {
-		select {
-		case <-p.done:
+		if p.ended() {
 			t.Fatal("the proxy has ended")
-		default:
 		}
 		return listens(addr)
 	})
@@ -357,15 +352,8 @@ func TestProxy_EventStreamsAreSpread(t *testing.T) {
 	addr := startEdgesProxy(t, edges)
 	at := map[string]int{}
 	for n := range streams {
-		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v1/sessions/s%d/events", addr, n%7), nil))(t)
-		req.Header.Set("Accept", "text/event-stream")
-		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = resp.Body.Close() })
-		edge := must.Value(bufio.NewReader(resp.Body).ReadString('\n'))(t)
-		at[edge]++
+		s := procAt(t, addr).subscribe(fmt.Sprintf("/v1/sessions/s%d/events", n%7), "")
+		at[must.Value(bufio.NewReader(s.resp.Body).ReadString('\n'))(t)]++
 	}
 	for edge, n := range at {
 		if n > streams*3/2/edges+1 {

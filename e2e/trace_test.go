@@ -75,7 +75,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 	up := newUpstream(t)
 	s := startServices(t, "--ack-timeout=9s")
 	bridge := startService(t, "bridge", s.nats.flag(), "--upstream="+up.URL, "--bridge-name=e2e")
-	edge := &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(s.edge, "http://")}}
+	edge := procAt(t, s.edge)
 	nc := must.Value(nats.Connect("nats://" + s.nats.addr))(t)
 	defer nc.Close()
 	path := streamPath("s", "t")
@@ -157,11 +157,8 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 		}
 		// A client that resumes has a span as well, and gets the event in its own trace.
 		again, resumed, client := parentOf(7, "01")
-		before := event.ID{}
-		if id, err := event.ParseID(last); err == nil {
-			before = id
-			before.Sequence--
-		}
+		before := must.Value(event.ParseID(last))(t)
+		before.Sequence--
 		a := do(t, http.MethodGet, s.edge+path, "", "Accept", "application/json", "Last-Event-ID", before.String(), "traceparent", again)
 		a.got(t, http.StatusOK)
 		page := c.one(t, resumed, "rejoin-sse-edge", "GET /v1/sessions/:session/streams/:stream/events", client)
@@ -174,15 +171,7 @@ func TestTrace_FromPublisherToClient(t *testing.T) {
 			return false
 		})
 		stream, resumed, client := parentOf(8, "01")
-		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.edge+path, nil))(t)
-		for name, value := range map[string]string{"Accept": "text/event-stream", "Last-Event-ID": before.String(), "traceparent": stream} {
-			req.Header.Set(name, value)
-		}
-		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
+		edge.subscribe(path, before.String(), "traceparent", stream)
 		request := c.one(t, resumed, "rejoin-sse-edge", "GET", client)
 		resume := c.one(t, resumed, "rejoin-sse-edge", "resume ", request.id)
 		if resume.attributes["rejoin.source"] != "window" || resume.attributes["rejoin.session"] != "s" {
