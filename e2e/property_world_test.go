@@ -465,18 +465,12 @@ func (p *publisher) publish(size int) bool {
 	p.w.attempts[p.at] = append(p.w.attempts[p.at], a)
 	number := p.w.number
 	p.w.mu.Unlock()
-	addr, _ := p.w.ingest.at()
-	req, err := http.NewRequestWithContext(p.w.ctx, http.MethodPost, "http://"+addr+eventsPath(p.at), bytes.NewReader(message))
-	if err != nil {
-		p.w.violate("cannot make a request: %v", err)
-		return false
-	}
-	req.Header.Set("Content-Type", "application/json")
+	headers := http.Header{"Content-Type": {"application/json"}}
 	if number%5 == 0 {
 		a.typ = "note"
-		req.Header.Set("Event-Type", a.typ)
+		headers.Set("Event-Type", a.typ)
 	}
-	status, body, err := p.w.do1(req)
+	status, body, err := p.w.askIngest(http.MethodPost, eventsPath(p.at), message, headers)
 	p.w.mu.Lock()
 	a.ended = time.Now()
 	p.w.mu.Unlock()
@@ -522,14 +516,21 @@ func eventsPath(at place) string {
 	return path + "/events"
 }
 
-func (w *world) do1(req *http.Request) (status int, body []byte, err error) {
+// askIngest makes a request to ingest, which may be down.
+func (w *world) askIngest(method, path string, body []byte, headers http.Header) (status int, answer []byte, err error) {
+	addr, _ := w.ingest.at()
+	req, err := http.NewRequestWithContext(w.ctx, method, "http://"+addr+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header = headers
 	resp, err := w.client.Do(req)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, 64<<20))
-	return resp.StatusCode, body, err
+	answer, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
 }
 
 // closing is a close that somebody asked for.
@@ -548,19 +549,13 @@ func (w *world) close(at place, clearToo bool) {
 	this := &closing{}
 	w.closes[at] = this
 	w.mu.Unlock()
+	path := strings.TrimSuffix(eventsPath(at), "/events")
+	if clearToo {
+		path += "?clear=true"
+	}
 	w.tasks.Go(func() {
 		for w.ctx.Err() == nil {
-			addr, _ := w.ingest.at()
-			path := "http://" + addr + strings.TrimSuffix(eventsPath(at), "/events")
-			if clearToo {
-				path += "?clear=true"
-			}
-			req, err := http.NewRequestWithContext(w.ctx, http.MethodDelete, path, nil)
-			if err != nil {
-				w.violate("cannot make a request: %v", err)
-				return
-			}
-			status, body, err := w.do1(req)
+			status, body, err := w.askIngest(http.MethodDelete, path, nil, http.Header{})
 			switch {
 			case err == nil && status == http.StatusNoContent:
 				ended := time.Now()
