@@ -34,12 +34,8 @@ func (b *browser) subscribe(session, options string) {
 // got waits for messages 1 to n, and fails when there is anything else.
 func (b *browser) got(n int) {
 	b.t.Helper()
-	want := make([]string, n)
-	for i := range want {
-		want[i] = strconv.Itoa(i + 1)
-	}
 	b.until("got.length >= " + strconv.Itoa(n))
-	if got := script[string](b, "got.join(' ') + gaps.join(' ')"); got != strings.Join(want, " ") {
+	if got := script[string](b, "got.join(' ') + gaps.join(' ')"); got != upTo(n) {
 		b.t.Errorf("the browser got %s", got)
 	}
 }

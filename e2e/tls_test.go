@@ -81,7 +81,7 @@ func TestTLS_BrowserFollowsTwentyStreams(t *testing.T) {
 	more := func(n int) {
 		t.Helper()
 		script[bool](b, fmt.Sprintf("(publish(%d), true)", n))
-		b.until(fmt.Sprintf("got.every((mine) => mine.join() === %q)", upTo(n)))
+		b.until(fmt.Sprintf("got.every((mine) => mine.join(' ') === %q)", upTo(n)))
 	}
 	more(1)
 	more(2)
@@ -104,10 +104,11 @@ func TestTLS_BrowserFollowsTwentyStreams(t *testing.T) {
 	more(4)
 }
 
+// upTo returns the numbers from 1 to n.
 func upTo(n int) string {
 	var all []string
 	for i := range n {
 		all = append(all, strconv.Itoa(i+1))
 	}
-	return strings.Join(all, ",")
+	return strings.Join(all, " ")
 }
