@@ -35,14 +35,8 @@ func (b *browser) adminPage(url string) {
 	b.t.Helper()
 	b.do(chromedp.Navigate(url), chromedp.WaitReady(`[data-testid="sessions"]`))
 	b.helper()
-	script[bool](b, oftenJS)
+	b.hurry() // it asks every two seconds
 }
-
-// oftenJS has the page ask every half a second, where it asks every two.
-const oftenJS = `{
-	const served = setTimeout
-	window.setTimeout = (then, ms, ...args) => served(then, ms == 2000 ? 500 : ms, ...args)
-} true`
 
 // shows waits until an element's text has a part.
 func (b *browser) shows(id, part string) {

@@ -104,6 +104,7 @@ func TestJavaScriptClient_ResumesWhereEventSourceGivesUp(t *testing.T) {
 	})
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(g.URL + "/v1/sessions"))
+	b.hurry() // where EventSource has given up, three attempts take 12 s
 	b.subscribe("revival", "{ maxDelay: 100 }")
 	p.publish("revival", "s", 1, 3)
 	b.got(3)
