@@ -27,6 +27,7 @@ import (
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/sse"
 	"rejoin/shared/waittest"
 )
@@ -71,7 +72,8 @@ const probesFrom = 1_000_000_000
 // which the kernel has written one of several blocks only.
 func TestPowerCut(t *testing.T) {
 	d := newPowerDisk(t)
-	c := &powerCut{t: t, begun: time.Now(), open: map[*cutSession]bool{}, stop: make(chan struct{})}
+	c := &powerCut{t: t, begun: time.Now(), open: map[*cutSession]bool{}}
+	c.ctx, c.stop = context.WithCancel(t.Context())
 	c.live = cutProc(t, filepath.Join(d.mounted, "data"), "--interval=1s", "--heartbeat=500ms")
 	c.live.start()
 	t.Cleanup(c.end) // before the program is killed
@@ -250,10 +252,10 @@ type powerCut struct {
 	begun time.Time
 	live  *proc
 	work  sync.WaitGroup
-	stop  chan struct{}
+	ctx   context.Context //nolint:containedctx // of the load
+	stop  func()
 
 	mu       sync.Mutex
-	stopped  bool
 	n        int
 	sessions []*cutSession // all that ever were
 	open     map[*cutSession]bool
@@ -262,21 +264,14 @@ type powerCut struct {
 // end ends the load. The program has to be killed before its subscribers end.
 func (c *powerCut) end() {
 	c.mu.Lock()
-	c.stopped = true
+	c.stop() // no subscriber begins from now on
 	c.mu.Unlock()
-	close(c.stop)
 	c.live.kill()
 	c.work.Wait()
 }
 
-func (c *powerCut) pause(d time.Duration) (ended bool) {
-	select {
-	case <-c.stop:
-		return true
-	case <-time.After(d):
-		return false
-	}
-}
+// pause reports whether the load goes on.
+func (c *powerCut) pause(d time.Duration) bool { return natsconn.Pause(c.ctx, d) }
 
 // cutMessage is the message of a number: text that hardly compresses.
 func cutMessage(n int) string {
@@ -317,7 +312,7 @@ func (c *powerCut) openStream(s *cutSession) {
 
 // publish publishes to one stream after the other, some more often than others.
 func (c *powerCut) publish() {
-	for !c.pause(time.Duration(rand.Int64N(int64(150 * time.Millisecond)))) {
+	for c.pause(time.Duration(rand.Int64N(int64(150 * time.Millisecond)))) {
 		stream, e := c.next()
 		if stream == nil {
 			continue
@@ -367,7 +362,7 @@ func (s *cutSession) openStreams() (open []*cutStream) {
 
 // closeSome closes and clears streams and sessions, each of which others follow.
 func (c *powerCut) closeSome() {
-	for !c.pause(time.Duration(rand.Int64N(int64(4 * time.Second)))) {
+	for c.pause(time.Duration(rand.Int64N(int64(4 * time.Second)))) {
 		c.mu.Lock()
 		var all []*cutSession
 		for s := range c.open {
@@ -392,7 +387,7 @@ func (c *powerCut) closeSome() {
 			if err == nil && a.status == http.StatusNoContent || err == nil && a.status == http.StatusNotFound {
 				break
 			}
-			if c.pause(50 * time.Millisecond) {
+			if !c.pause(50 * time.Millisecond) {
 				return
 			}
 		}
@@ -410,12 +405,12 @@ func (c *powerCut) closeSome() {
 
 // subscribe records the cursors of a stream's subscriber. It is called with mu held.
 func (c *powerCut) subscribe(stream *cutStream) {
-	if c.stopped {
+	if c.ctx.Err() != nil {
 		return
 	}
 	c.work.Go(func() {
 		last := ""
-		for !c.pause(20 * time.Millisecond) {
+		for c.pause(20 * time.Millisecond) {
 			s, err := c.live.tryTap(stream.path(), last)
 			if err != nil {
 				continue
@@ -539,8 +534,7 @@ func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State
 	c.t.Helper()
 	nc := must.Value(eventlog.Connect("nats://"+p.addrs["--nats-addr"], "powercut", slog.New(slog.DiscardHandler)))(c.t)
 	defer nc.Close()
-	ctx, cancel := context.WithTimeout(c.t.Context(), waittest.Timeout)
-	defer cancel()
+	ctx := waittest.Context(c.t)
 	l := must.Value(eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler)))(c.t)
 	defer l.Close()
 	for part := range cutPartitions {
