@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,14 +13,17 @@ import (
 
 const listedOrigin = "https://app.example"
 
+// guarded are the flags with which a program takes the tokens of the tests alone.
+func guarded(t testing.TB) []string {
+	t.Helper()
+	cfg := authtest.Config(t)
+	return []string{"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience}
+}
+
 // startGuarded starts the program with access control and one listed origin.
 func startGuarded(t testing.TB, args ...string) *proc {
 	t.Helper()
-	cfg := authtest.Config(t)
-	return startProc(t, append([]string{
-		"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience, "--cors-origins=" + listedOrigin,
-		"--ack-timeout=9s", "--log-level=debug",
-	}, args...)...)
+	return startProc(t, slices.Concat(guarded(t), []string{"--cors-origins=" + listedOrigin, "--ack-timeout=9s", "--log-level=debug"}, args)...)
 }
 
 // as makes a request with a token, and asks for JSON.

@@ -22,7 +22,7 @@ import (
 	"github.com/chromedp/chromedp"
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"rejoin/shared/auth"
+	"rejoin/shared/auth/authtest"
 	rejoin "rejoin/shared/client"
 	"rejoin/shared/must"
 	"rejoin/shared/waittest"
@@ -404,23 +404,16 @@ func (d *deployment) survivesRestarts(t *testing.T) {
 	if !script[bool](b, fmt.Sprintf("gaps === 0 && got.length === %d && got.every((n, i) => n === i)", n)) {
 		t.Errorf("the browser has %s gaps and %v", script[string](b, "String(gaps)"), script[string](b, "String(got.filter((n, i) => n !== i).slice(0, 20))"))
 	}
-	if logs := d.compose("logs", "--no-color"); strings.Contains(strings.ToLower(logs), "permissions violation") {
-		t.Errorf("NATS has refused something:\n%s", logs)
-	}
+	d.wasAllowed(t)
 	t.Logf("%d messages, %d connections of the browser", n, script[int](b, "opened"))
 }
 
 func (d *deployment) letsIn(t *testing.T) {
-	const secret = "a secret that is not much of one, but long enough"
-	env := "REJOIN_AUTH=jwt\nREJOIN_INSECURE=false\nREJOIN_JWT_AUDIENCE=e2e\nREJOIN_JWT_SECRET=" + strconv.Quote(secret) + "\n"
+	env := "REJOIN_AUTH=jwt\nREJOIN_INSECURE=false\nREJOIN_JWT_AUDIENCE=" + authtest.Audience + "\nREJOIN_JWT_SECRET=" + strconv.Quote(authtest.Secret) + "\n"
 	must.NoError(t, os.WriteFile(filepath.Join(d.dir, "deploy", ".env"), []byte(env), 0o600))
 	d.up()
 	d.isReached()
-	token := must.Value(auth.Token{
-		Subject: "somebody", Audience: "e2e", Issued: time.Now(), Expires: time.Now().Add(time.Hour),
-		Publish: []auth.Pattern{"mine*"}, Subscribe: []auth.Pattern{"mine*"},
-	}.Sign([]byte(secret)))(t)
-	bearer := []string{"Authorization", "Bearer " + token, "Content-Type", "application/json"}
+	bearer := []string{"Authorization", "Bearer " + authtest.Of(t, "somebody", "mine*"), "Content-Type", "application/json"}
 	for _, tt := range []struct {
 		method, path, body string
 		with               []string

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -484,7 +483,7 @@ func TestExamples_Subscribing(t *testing.T) {
 			}
 			must.NoError(t, os.Remove(file))
 			p.stop()
-			p.args = append(p.args, "--auth=jwt", "--jwt-secret-file="+secretFile(t), "--jwt-audience=e2e")
+			p.args = append(p.args, guarded(t)...)
 			p.start()
 			if code := follow().end(); code != 1 {
 				t.Errorf("without a token its exit code is %d", code)
@@ -576,11 +575,4 @@ func TestExamples_PublishInterrupted(t *testing.T) {
 			}
 		})
 	}
-}
-
-func secretFile(t testing.TB) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "jwt.secret")
-	must.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("secret "), 10), 0o600))
-	return file
 }
