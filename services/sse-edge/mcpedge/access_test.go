@@ -22,8 +22,8 @@ func TestMCP_Owner(t *testing.T) {
 		c.MCP.PublicURL, c.MCP.AuthorizationServers = "https://mcp.example", []string{"https://login.example"}
 	})
 	alice := join(t, url, "2025-11-25", edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
-	if owner := b.sent(rpc.Open)[0].Owner; owner != "alice" {
-		t.Errorf("the bridge was told of %q", owner)
+	if open := b.sent(rpc.Open)[0]; open.Owner != "alice" || open.Client != "127.0.0.1" {
+		t.Errorf("the bridge was told of %q at %q", open.Owner, open.Client)
 	}
 	c := alice.follow(alice.post(toolCall))
 	c.primed()

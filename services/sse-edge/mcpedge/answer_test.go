@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"rejoin/services/sse-edge/edgetest"
-	"rejoin/shared/auth/authtest"
 	"rejoin/shared/daemon"
 	"rejoin/shared/inspect"
 	"rejoin/shared/mcp"
@@ -91,18 +89,6 @@ func TestAttackForgedStatus(t *testing.T) {
 			if a := u.read(u.post(body)); a.StatusCode != http.StatusBadGateway || !strings.Contains(a.Text, `"code":-32603`) {
 				t.Errorf("%d became %d %s", status, a.StatusCode, a.Text)
 			}
-		}
-	}
-}
-
-// A bridge shares its processes out by client, and knows no addresses itself.
-func TestMCP_Share(t *testing.T) {
-	for _, change := range []func(*config){nil, guarded(t)} {
-		f := newFixture(t)
-		b := f.bridge()
-		join(t, f.mcpEdge(change), "2025-11-25", edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
-		if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" {
-			t.Errorf("the bridge was told of %q", client)
 		}
 	}
 }

@@ -71,6 +71,9 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	c = u.get(first)
 	c.primed()
 	place := c.primed()
+	if c.Decoder.Retry() == 0 {
+		t.Error("the client is not asked to come again")
+	}
 	c.WantEnd()
 	old := *u
 	old.version = "2025-06-18"

@@ -349,19 +349,6 @@ func TestAttach_NoRecords(t *testing.T) {
 	u.attach(s, 2)
 }
 
-// A connection that has gone before it had its turn leaves the stream to the older one.
-func TestAttach_ReleaseUnused(t *testing.T) {
-	_, u, edges := newMCPs(t, 2)
-	one, two := edges[0], edges[1]
-	u.attach(one, 1)
-	at := u.standalone()
-	waittest.Until(t, "the records are there", func() bool { return two.attached.records.kv.Load() != nil })
-	claimed := two.attached.claim(attachKey(at))
-	one.rests(t, at)
-	two.attached.miss(attachKey(at), claimed)
-	one.holds(t, at, 1)
-}
-
 // A connection that ends does not give back what the next one at its edge has claimed: an
 // older one elsewhere would get the messages, and the newest nothing.
 func TestAttach_OutlivesPrevious(t *testing.T) {
@@ -633,6 +620,7 @@ func TestAttach_ClaimUnanswered(t *testing.T) {
 		r, revision, err := one.attached.records.read(t.Context(), key)
 		return err == nil && r.Edge == two.attached.edge && revision > written
 	})
+	two.attached.work.Wait()
 }
 
 // A connection may get its turn again right after it was to be quiet.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +43,9 @@ func newMCPEdge(t *testing.T, tune func(*edge), change func(*config)) (*bridge, 
 
 func TestMCP_Call(t *testing.T) {
 	b, u := newMCP(t, nil)
+	if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" { // a bridge shares its processes out by client
+		t.Errorf("the bridge was told of %q", client)
+	}
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	ask := b.sent(rpc.Post)[0]
@@ -414,15 +416,38 @@ func TestMCP_PrefersEventStream(t *testing.T) {
 	}
 }
 
-// A client can tell a stream that ended from a connection that broke.
-func TestMCP_AnswerBreaks(t *testing.T) {
-	b, u := newMCP(t, func(c *config) { c.Heartbeat = 10 * time.Millisecond })
-	c := u.follow(u.post(toolCall))
-	if !slices.Equal(c.Response.TransferEncoding, []string{"chunked"}) {
-		t.Errorf("the encoding is %q", c.Response.TransferEncoding)
+// Clients' tokens must not pass over NATS, and a bridge has no use for them.
+func TestForwarded_NoCredentials(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	u := join(t, f.mcpEdge(nil), "2025-11-25", "Authorization", "Bearer secret", "Cookie", "rejoin=secret", "X-Own", "mine")
+	u.follow(u.post(toolCall))
+	if resp := u.do(http.MethodDelete, ""); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("the end is answered %d", resp.StatusCode)
 	}
-	c.primed()
-	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
-	c.says(progress(1), result(`"a"`))
-	c.WantEnd() // an io.EOF: there was a last chunk
+	for _, action := range []rpc.Action{rpc.Open, rpc.Post, rpc.End} {
+		for _, call := range b.sent(action) {
+			if h := call.Header; h.Get("Authorization") != "" || h.Get("Cookie") != "" || h.Get("X-Own") != "mine" {
+				t.Errorf("%s has %v", action, h)
+			}
+		}
+	}
+	if len(b.sent(rpc.Open)) == 0 || len(b.sent(rpc.Post)) == 0 || len(b.sent(rpc.End)) == 0 {
+		t.Error("the bridge was not asked all of it")
+	}
+}
+
+// A call that cannot have reached a bridge is refused at once, and waits for nothing.
+func TestProtocol_Refused(t *testing.T) {
+	t.Parallel()
+	b, s, u := newMCPEdge(t, nil, nil)
+	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
+	large := head + strings.Repeat("x", b.f.Backend.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
+	u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))).Got(t, http.StatusRequestEntityTooLarge)
+	b.f.Server.Stop()
+	waittest.Until(t, "NATS is away", func() bool { return !s.nc.IsConnected() })
+	if a := u.read(u.post(toolCall)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("without NATS: %d %s", a.StatusCode, a.Text)
+	}
+	b.f.Server.Start()
 }
