@@ -3,7 +3,6 @@ package ingest_test
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -40,13 +39,37 @@ func (in *instance) as(t *testing.T, token, method, path, body string) answer {
 	return in.send(t, method, path, []byte(body), "Content-Type", asJSON, "Authorization", "Bearer "+token)
 }
 
+// aboutSession is a request about a session; its status is that of one that is granted.
+type aboutSession struct {
+	what, method, path, body string
+	status                   int
+}
+
+var requests = []aboutSession{
+	{"publish", http.MethodPost, "/streams/t/events", string(ping("1")), http.StatusCreated},
+	{"change the members", http.MethodPut, "/members", `{"members":["bob","team-7"]}`, http.StatusOK},
+	{"close a stream", http.MethodDelete, "/streams/t", "", http.StatusNoContent},
+	{"close", http.MethodDelete, "", "", http.StatusNoContent},
+	{"clear", http.MethodDelete, "?clear=true", "", http.StatusNoContent},
+}
+
+// hides fails the test unless a request gets the same answer as one about a session that is not there.
+func (in *instance) hides(t *testing.T, token, session string, r aboutSession) {
+	t.Helper()
+	got, absent := in.as(t, token, r.method, "/v1/sessions/"+session+r.path, r.body), in.as(t, token, r.method, "/v1/sessions/nothing"+r.path, r.body)
+	absent.expect(t, http.StatusNotFound, "not_found")
+	if got.status != absent.status || !bytes.Equal(got.body, absent.body) || len(got.header) != len(absent.header) {
+		t.Errorf("%s: %d %s, and of a session that is not there %d %s", r.what, got.status, got.body, absent.status, absent.body)
+	}
+}
+
 func TestAccess_Owner(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
 	in, second, closer := s.start(t, cfg), s.start(t, cfg), s.start(t, cfg)
 	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
-	const post, del, message = http.MethodPost, http.MethodDelete, `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	post, del, message := http.MethodPost, http.MethodDelete, string(ping("1"))
 	events := func(session string) string { return "/v1/sessions/" + session + "/streams/t/events" }
 
 	created := in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`)
@@ -60,42 +83,21 @@ func TestAccess_Owner(t *testing.T) {
 	second.as(t, alice, post, events("s"), message).stored(t, false)
 
 	before := len(s.events(t))
-	absent := map[string]answer{
-		"publish":      in.as(t, bob, post, events("nothing"), message),
-		"close":        in.as(t, bob, del, "/v1/sessions/nothing", ""),
-		"close stream": in.as(t, bob, del, "/v1/sessions/nothing/streams/t", ""),
-		"clear":        in.as(t, bob, del, "/v1/sessions/nothing?clear=true", ""),
-	}
-	his := func(session string) map[string]answer {
-		return map[string]answer{
-			"publish":      in.as(t, bob, post, events(session), message),
-			"close":        in.as(t, bob, del, "/v1/sessions/"+session, ""),
-			"close stream": in.as(t, bob, del, "/v1/sessions/"+session+"/streams/t", ""),
-			"clear":        in.as(t, bob, del, "/v1/sessions/"+session+"?clear=true", ""),
-		}
-	}
-	same := func(when string, session string) {
+	hidden := func() {
 		t.Helper()
-		for what, got := range his(session) {
-			want := absent[what]
-			want.expect(t, http.StatusNotFound, "not_found")
-			if got.status != want.status || !bytes.Equal(got.body, want.body) || len(got.header) != len(want.header) {
-				t.Errorf("%s, %s: %d %s, and of a session that is not there %d %s", when, what, got.status, got.body, want.status, want.body)
-			}
+		for _, r := range requests {
+			in.hides(t, bob, "s", r)
 		}
 	}
-	same("while it is open", "s")
-	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
 	in.as(t, alice, post, events("nothing"), message).expect(t, http.StatusNotFound, "not_found") // create it first
-
 	closer.as(t, alice, del, "/v1/sessions/s/streams/t", "").got(t, http.StatusNoContent)
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "stream_closed")
-	same("when the stream is closed", "s")
+	hidden()
 	closer.as(t, alice, del, "/v1/sessions/s", "").got(t, http.StatusNoContent)
 	in.as(t, alice, post, events("s"), message).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, alice, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_closed")
 	in.as(t, bob, post, "/v1/sessions", `{"session":"s"}`).expect(t, http.StatusConflict, "session_exists")
-	same("when it is closed", "s")
+	hidden()
 	if wrote := len(s.events(t)) - before; wrote != 0 {
 		t.Errorf("%d events were stored", wrote)
 	}
@@ -165,23 +167,14 @@ func TestBatch_TokenExpires(t *testing.T) {
 		token.Publish = []auth.Pattern{auth.All}
 		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(pause+2*time.Second-auth.Leeway)
 	})
-	lines, body := io.Pipe()
-	req, err := http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+"/v1/sessions/s/streams/t/events", lines)
-	must.NoError(t, err)
-	req.Header.Set("Content-Type", "application/x-ndjson")
-	req.Header.Set("Authorization", "Bearer "+token)
-	go func() {
-		defer func() { _ = body.Close() }()
-		_, _ = fmt.Fprintf(body, "%s\n", ping("1")) // the answer shows what arrived
-		for in.as(t, token, http.MethodPost, "/v1/sessions/nothing/streams/t/events", "").status != http.StatusUnauthorized {
-			time.Sleep(10 * time.Millisecond)
-		}
-		_, _ = fmt.Fprintf(body, "%s\n%s\n", ping("2"), ping("3"))
-	}()
-	resp, err := in.http.Do(req)
-	must.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	a := read(t, resp)
+	lines, answered := in.beginBatch(t, "Authorization", "Bearer "+token)
+	must.Value(fmt.Fprintf(lines, "%s\n", ping("1")))(t) // the answer shows what arrived
+	waittest.Until(t, "the token has expired", func() bool {
+		return in.as(t, token, http.MethodPost, "/v1/sessions/nothing/streams/t/events", "").status == http.StatusUnauthorized
+	})
+	_, _ = fmt.Fprintf(lines, "%s\n%s\n", ping("2"), ping("3")) // fails once the answer is there
+	must.NoError(t, lines.Close())
+	a := <-answered
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"accepted":1`) || !strings.Contains(string(a.body), `"code":"unauthorized"`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -225,76 +218,55 @@ func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	}
 }
 
-// A client that has as much under way as it may leaves places for others.
-func TestPublish_PlacesAreShared(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := guardedConfig(t)
-	cfg.MaxInFlight = 8
-	var l natstest.Link
-	in := s.start(t, cfg, nats.SetCustomDialer(&l))
-	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
-	post := func(token, session string) answer {
-		return in.as(t, token, http.MethodPost, "/v1/sessions/"+session+"/streams/t/events", string(ping("1")))
-	}
-	for token, session := range map[string]string{alice: "a", bob: "b"} {
-		in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`)
-		post(token, session).stored(t, false)
-	}
-	l.Cut()
-	waittest.Until(t, "the cut is noticed", func() bool { return !in.b.Conn.IsConnected() })
-	const many = 20
-	alices, bobs := make(chan answer, many), make(chan answer, 1)
-	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight")) }
-	for range many {
-		go func() { alices <- post(alice, "a") }()
-	}
-	waittest.Until(t, "all are under way or answered", func() bool { return len(alices)+underWay() == many })
-	before := underWay()
-	go func() { bobs <- post(bob, "b") }()
-	waittest.Until(t, "so is another client's", func() bool { return len(bobs)+underWay() == before+1 })
-	l.Heal()
-	(<-bobs).stored(t, false)
-	for range many {
-		if a := <-alices; a.status != http.StatusCreated {
-			a.expect(t, http.StatusServiceUnavailable, "unavailable")
-		}
-	}
-}
-
-// So does one that closes sessions and changes members, though there are no such sessions.
-func TestClose_PlacesAreShared(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	cfg := guardedConfig(t)
-	cfg.MaxInFlight = 8
-	var held atomic.Bool
-	release := make(chan struct{})
-	l := natstest.Link{After: func([]byte) {
-		if held.Load() {
-			<-release
-		}
-	}}
-	in := s.start(t, cfg, nats.SetCustomDialer(&l))
-	heal := sync.OnceFunc(func() { held.Store(false); close(release) })
-	t.Cleanup(heal)
-	alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
-	in.as(t, bob, http.MethodPost, "/v1/sessions", `{"session":"b"}`).got(t, http.StatusCreated)
-	held.Store(true) // NATS is not heard
-	const many = 10  // of each
-	alices, bobs := make(chan answer, 2*many), make(chan answer, 1)
-	underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight")) }
-	for range many {
-		go func() { alices <- in.as(t, alice, http.MethodDelete, "/v1/sessions/none", "") }()
-		go func() { alices <- in.as(t, alice, http.MethodPut, "/v1/sessions/none/members", `{"members":[]}`) }()
-	}
-	waittest.Until(t, "she has three quarters", func() bool { return underWay() >= 6 })
-	go func() { bobs <- in.as(t, bob, http.MethodPost, eventsOf("b", "t"), string(ping("1"))) }()
-	waittest.Until(t, "another client is under way, or answered", func() bool { return len(bobs)+underWay() >= 7 })
-	if n := underWay(); n != 7 {
-		t.Errorf("%d are under way", n)
-	}
-	heal()
-	(<-bobs).stored(t, false)
-	for range 2 * many {
-		(<-alices).expect(t, http.StatusNotFound, "not_found")
+// A client that has as much under way as it may leaves places for others, also where there are no such sessions.
+func TestPlaces_AreShared(t *testing.T) {
+	for name, tt := range map[string]struct {
+		method, path, body string
+		status             int
+		code               string
+	}{
+		"publish":            {http.MethodPost, eventsOf("a", "t"), string(ping("1")), http.StatusServiceUnavailable, "unavailable"}, // or 201
+		"close":              {http.MethodDelete, "/v1/sessions/none", "", http.StatusNotFound, "not_found"},
+		"change the members": {http.MethodPut, "/v1/sessions/none/members", `{"members":[]}`, http.StatusNotFound, "not_found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t, eventlog.Settings{Partitions: 1})
+			cfg := guardedConfig(t)
+			cfg.MaxInFlight = 8
+			var held atomic.Bool
+			release := make(chan struct{})
+			l := natstest.Link{After: func([]byte) {
+				if held.Load() {
+					<-release
+				}
+			}}
+			in := s.start(t, cfg, nats.SetCustomDialer(&l))
+			heal := sync.OnceFunc(func() { held.Store(false); close(release) })
+			t.Cleanup(heal)
+			alice, bob := authtest.Of(t, "alice", "*"), authtest.Of(t, "bob", "*")
+			for token, session := range map[string]string{alice: "a", bob: "b"} {
+				in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`).got(t, http.StatusCreated)
+			}
+			held.Store(true) // NATS is not heard
+			const many = 20
+			alices, bobs := make(chan answer, many), make(chan answer, 1)
+			underWay := func() int { return int(in.metric(t, "rejoin_ingest_inflight")) }
+			for range many {
+				go func() { alices <- in.as(t, alice, tt.method, tt.path, tt.body) }()
+			}
+			waittest.Until(t, "she has three quarters", func() bool { return underWay() >= 6 })
+			go func() { bobs <- in.as(t, bob, http.MethodPost, eventsOf("b", "t"), string(ping("1"))) }()
+			waittest.Until(t, "another client is under way, or answered", func() bool { return len(bobs)+underWay() >= 7 })
+			if n := underWay(); n != 7 {
+				t.Errorf("%d are under way", n)
+			}
+			heal()
+			(<-bobs).stored(t, false)
+			for range many {
+				if a := <-alices; a.status != http.StatusCreated {
+					a.expect(t, tt.status, tt.code)
+				}
+			}
+		})
 	}
 }

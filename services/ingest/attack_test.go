@@ -46,17 +46,11 @@ func TestAttackArraysOnNATS(t *testing.T) {
 		t.Errorf("the others waited for all %d arrays", arrays)
 	}
 	for range arrays {
-		expectArray(t, answers, len(messages))
-	}
-}
-
-// expectArray takes the next answer to an array, of which all is stored.
-func expectArray(t *testing.T, answers *nats.Subscription, n int) {
-	t.Helper()
-	msg := must.Value(answers.NextMsgWithContext(waittest.Context(t)))(t)
-	var sum batchAnswer
-	if err := json.Unmarshal(msg.Data, &sum); err != nil || sum.Accepted != n || sum.Stopped != nil {
-		t.Errorf("an array is answered %v %.300s, %v", msg.Header, msg.Data, err)
+		msg := must.Value(answers.NextMsgWithContext(waittest.Context(t)))(t)
+		var sum batchAnswer
+		if err := json.Unmarshal(msg.Data, &sum); err != nil || sum.Accepted != len(messages) || sum.Stopped != nil {
+			t.Errorf("an array is answered %v %.300s, %v", msg.Header, msg.Data, err)
+		}
 	}
 }
 

@@ -56,6 +56,20 @@ func (in *instance) postBatch(t *testing.T, kind, path, body string, headers ...
 	return b
 }
 
+// beginBatch begins a request with lines that a test writes one after the other.
+func (in *instance) beginBatch(t *testing.T, headers ...string) (lines *io.PipeWriter, answered <-chan answer) {
+	t.Helper()
+	body, lines := io.Pipe()
+	req := must.Value(http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath, body))(t)
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	req.Header.Set("Content-Type", asNDJSON)
+	answers := make(chan answer, 1)
+	go func() { answers <- in.do(t, req) }()
+	return lines, answers
+}
+
 // messages returns what is stored, in order.
 func (s *system) messages(t *testing.T) (all []string) {
 	t.Helper()
@@ -149,19 +163,16 @@ func TestBatch_Repeated(t *testing.T) {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
 	// A key of a line is the key of a request with that message alone.
-	in.postBatch(t, asEnvelopes, batchPath, `[{"key":"l","message":`+string(ping("4"))+`}]`, "Idempotency-Key", "k").expectDuplicates(t, 0)
+	if b := in.postBatch(t, asEnvelopes, batchPath, `[{"key":"l","message":`+string(ping("4"))+`}]`, "Idempotency-Key", "k"); b.Duplicates != 0 {
+		t.Errorf("under the key of its line: %+v", b)
+	}
 	in.post(t, "s", "t", ping("4"), "Idempotency-Key", "l").stored(t, true)
 	// It is bound to its stream.
-	in.postBatch(t, asNDJSON, "/v1/sessions/s/streams/u/events", three, "Idempotency-Key", "k").expectDuplicates(t, 0)
+	if b := in.postBatch(t, asNDJSON, "/v1/sessions/s/streams/u/events", three, "Idempotency-Key", "k"); b.Duplicates != 0 {
+		t.Errorf("in another stream: %+v", b)
+	}
 	if n := len(s.messages(t)); n != 8 {
 		t.Errorf("%d events are stored, want 8", n)
-	}
-}
-
-func (b batchAnswer) expectDuplicates(t *testing.T, n int) {
-	t.Helper()
-	if b.Duplicates != n {
-		t.Errorf("%d duplicates, want %d", b.Duplicates, n)
 	}
 }
 
@@ -196,33 +207,10 @@ func TestBatch_NoMemoryForTheSummary(t *testing.T) {
 	}
 }
 
-func TestBatch_ClosedSession(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	in.post(t, "s", "t", ping("0")).stored(t, false)
-	s.start(t, testConfig()).close(t, "s").got(t, http.StatusNoContent)
-	for _, query := range []string{"", "?results=each"} {
-		in.send(t, http.MethodPost, batchPath+query, ping("1"), "Content-Type", asNDJSON).expect(t, http.StatusConflict, "session_closed")
-	}
-}
-
 func TestBatch_LogIsDown(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, testConfig())
-	body, w := io.Pipe()
-	req := must.Value(http.NewRequestWithContext(waittest.Context(t), http.MethodPost, in.url+batchPath, body))(t)
-	req.Header.Set("Content-Type", asNDJSON)
-	answered := make(chan answer, 1)
-	go func() {
-		resp, err := in.http.Do(req)
-		if err != nil {
-			t.Error(err)
-			answered <- answer{}
-			return
-		}
-		defer func() { _ = resp.Body.Close() }()
-		answered <- read(t, resp)
-	}()
+	w, answered := in.beginBatch(t)
 	write := func(id string) { _, _ = w.Write(append(ping(id), '\n')) } // fails once the answer is there
 	write("0")
 	waittest.Until(t, "the first one is stored", func() bool { return in.metric(t, "rejoin_ingest_published_total", "stored") == 1 })

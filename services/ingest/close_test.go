@@ -65,17 +65,6 @@ func TestClose_Writes(t *testing.T) {
 	}
 }
 
-func TestClose_OfStreamLeavesSessionOpen(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in, other := s.start(t, testConfig()), s.start(t, testConfig())
-	in.post(t, "s", "t", ping("1")).stored(t, false)
-	other.close(t, "s/streams/t").got(t, http.StatusNoContent)
-	for _, i := range []*instance{in, other} {
-		i.post(t, "s", "t", ping("2")).expect(t, http.StatusConflict, "stream_closed")
-		i.post(t, "s", "u", ping("2")).stored(t, false)
-	}
-}
-
 // ways are the ways to publish: each returns the status and the code of the problem.
 var ways = map[string]func(t *testing.T, s *system, in *instance, session, stream string) (status int, code string){
 	"one message": overHTTP("", asJSON, string(ping("2"))),

@@ -71,7 +71,8 @@ func TestPublish_ByteForByte(t *testing.T) {
 			if verdict, _ := event.Resolve(id, place, state.Generations); verdict != event.Good || rec.Life == "" || rec.Life != e.Subject.Life {
 				t.Errorf("the id %s has verdict %d", a.ID, verdict)
 			}
-			if place.Life = "another"; tagged(place, state) == id.Tag {
+			place.Life, place.Generation = "another", state.Generation().ID
+			if place.Tag() == id.Tag {
 				t.Error("the id does not depend on the life")
 			}
 			partition := must.Value(js.Stream(waittest.Context(t), fmt.Sprintf("MCP_%d", p)))(t)
@@ -81,11 +82,6 @@ func TestPublish_ByteForByte(t *testing.T) {
 			}
 		})
 	}
-}
-
-func tagged(p event.Place, state eventlog.State) string {
-	p.Generation = state.Generation().ID
-	return p.Tag()
 }
 
 func TestKey_StoredOnce(t *testing.T) {
@@ -121,29 +117,6 @@ func TestKey_StoredOnce(t *testing.T) {
 	}
 	if n := len(s.events(t)); n != 5 {
 		t.Errorf("%d events are stored", n)
-	}
-}
-
-func TestPublish_OrderOfAConnection(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
-	for n := range 3 {
-		in.post(t, "s", fmt.Sprint(n), ping("first")).stored(t, false)
-	}
-	last := uint64(7) // an opening, and a birth for each stream
-	for n := range 200 {
-		a := in.post(t, "s", fmt.Sprint(n%3), ping(fmt.Sprint(n)))
-		a.stored(t, false)
-		id, err := event.ParseID(a.ID)
-		if err != nil || id.Sequence != last+1 {
-			t.Fatalf("%s after %d, %v", a.ID, last, err)
-		}
-		last = id.Sequence
-	}
-	for n, e := range s.events(t)[3:] {
-		if !bytes.Equal(e.Data, ping(fmt.Sprint(n))) {
-			t.Fatalf("event %d is %s", n, e.Data)
-		}
 	}
 }
 

@@ -103,13 +103,6 @@ func testConfig() ingest.Config {
 	return ingest.Config{IngestAddr: "127.0.0.1:0", AckTimeout: waittest.Timeout, MaxInFlight: 100}
 }
 
-// brief is for an ingest whose acknowledgements are lost. On a slow machine it does not store what
-// it should, so whoever uses it repeats its requests.
-func brief(cfg ingest.Config) ingest.Config {
-	cfg.AckTimeout = 2 * time.Second
-	return cfg
-}
-
 // pause is longer than a slow machine stands still.
 const pause = 6 * time.Second
 
@@ -179,9 +172,14 @@ func (in *instance) send(t *testing.T, method, path string, body []byte, headers
 		}
 		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1])
 	}
+	return in.do(t, req)
+}
+
+func (in *instance) do(t *testing.T, req *http.Request) answer {
+	t.Helper()
 	resp, err := in.http.Do(req)
 	if err != nil {
-		t.Errorf("%s %s: %v", method, path, err)
+		t.Errorf("%s %s: %v", req.Method, req.URL, err)
 		return answer{}
 	}
 	defer func() { _ = resp.Body.Close() }()
