@@ -9,14 +9,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats-server/v2/server/ats"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -45,6 +48,18 @@ func StartInMemory(t testing.TB, dir string) *Server {
 	s.Start()
 	t.Cleanup(s.Stop)
 	return s
+}
+
+// InVirtualTime runs a test in a bubble of [synctest], with servers of [StartInMemory]. The test may not
+// run in parallel with others: a pool of nats.go or of the server may keep what belongs to no bubble.
+func InVirtualTime(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	ats.Register() // the server's clock goes by real time
+	defer ats.Unregister()
+	for range 2 { // after which pools are empty
+		runtime.GC()
+	}
+	synctest.Test(t, test)
 }
 
 // InProcessConn returns a connection in memory to the server; see [nats.InProcessServer].

@@ -17,11 +17,14 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// deaf is a connection that loses what it receives, once deafened.
-type deaf struct{ lost atomic.Bool }
+// deaf is a server whose connections lose what they receive, once deafened.
+type deaf struct {
+	*natstest.Server
+	lost atomic.Bool
+}
 
-func (d *deaf) Dial(network, address string) (net.Conn, error) {
-	conn, err := net.Dial(network, address) //nolint:noctx // as nats.CustomDialer has it
+func (d *deaf) InProcessConn() (net.Conn, error) {
+	conn, err := d.Server.InProcessConn()
 	return deafConn{conn, d}, err
 }
 
@@ -94,77 +97,81 @@ func TestHolders_HeardBeforeTheTerm(t *testing.T) {
 // A janitor that gets no answers, while what it sends arrives, keeps neither partitions nor a share
 // of them from the others.
 func TestLeases_AnswersAreLost(t *testing.T) {
-	t.Parallel()
-	const partitions = 4
-	srv, network := natstest.Start(t), &deaf{}
-	hears := compete(t, srv.Connect(), time.Second, partitions)
-	cut := compete(t, srv.Connect(nats.SetCustomDialer(network)), time.Second, partitions)
-	cut.mu.Lock()
-	cut.sharing.returning = returning // the other one takes all meanwhile
-	cut.mu.Unlock()
-	waittest.Until(t, "they share", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
-	network.lost.Store(true)
-	waittest.Until(t, "one holds all", holds(hears, partitions))
-	network.lost.Store(false)
-	waittest.Until(t, "they share again", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
+	natstest.InVirtualTime(t, func(t *testing.T) {
+		const partitions = 4
+		srv := natstest.StartInMemory(t, t.TempDir())
+		network := &deaf{Server: srv}
+		hears := compete(t, srv.Connect(), time.Second, partitions)
+		cut := compete(t, srv.Connect(nats.InProcessServer(network)), time.Second, partitions)
+		cut.mu.Lock()
+		cut.sharing.returning = returning // the other one takes all meanwhile
+		cut.mu.Unlock()
+		waittest.Until(t, "they share", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
+		network.lost.Store(true)
+		waittest.Until(t, "one holds all", holds(hears, partitions))
+		network.lost.Store(false)
+		waittest.Until(t, "they share again", func() bool { return holds(hears, 2)() && holds(cut, 2)() })
+	})
 }
 
 // After a restart of NATS each janitor acts for the partitions of before, whichever connects first.
 func TestLeases_AfterServerRestart(t *testing.T) {
-	t.Parallel()
-	const partitions = 4
-	srv := natstest.Start(t)
-	all := []*Leases{compete(t, srv.Connect(), 3*time.Second, partitions), compete(t, srv.Connect(), 3*time.Second, partitions)}
-	for range 2 {
-		waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
-		srv.Stop()
-		kept := make([][]bool, len(all))
-		for i, s := range all {
-			waittest.Until(t, "it has lost its leases", holds(s, 0))
-			s.mu.Lock()
-			kept[i] = slices.Clone(s.sharing.kept)
-			s.mu.Unlock()
-		}
-		srv.Start()
-		for p := range partitions {
+	natstest.InVirtualTime(t, func(t *testing.T) {
+		const partitions = 4
+		srv := natstest.StartInMemory(t, t.TempDir())
+		all := []*Leases{compete(t, srv.Connect(), 3*time.Second, partitions), compete(t, srv.Connect(), 3*time.Second, partitions)}
+		for range 2 {
+			waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
+			srv.Stop()
+			kept := make([][]bool, len(all))
 			for i, s := range all {
-				if kept[i][p] {
-					waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
+				waittest.Until(t, "it has lost its leases", holds(s, 0))
+				s.mu.Lock()
+				kept[i] = slices.Clone(s.sharing.kept)
+				s.mu.Unlock()
+			}
+			srv.Start()
+			for p := range partitions {
+				for i, s := range all {
+					if kept[i][p] {
+						waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
+					}
 				}
 			}
 		}
-	}
+	})
 }
 
 // In a cluster the bucket has no leader for longer than a lease when the server that led it dies. Then each
 // janitor acts for the partitions of before, whichever gets the first answer.
 func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
-	t.Parallel()
-	const partitions = 4
-	srv := natstest.Start(t)
-	all := []*Leases{compete(t, srv.Connect(), time.Second, partitions), compete(t, srv.Connect(), time.Second, partitions)}
-	js := natstest.JetStream(t, srv.Connect())
-	for range 2 {
-		waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
-		stream := must.Value(js.Stream(t.Context(), "KV_"+Bucket))(t)
-		must.NoError(t, js.DeleteStream(t.Context(), "KV_"+Bucket))
-		kept := make([][]bool, len(all))
-		for i, s := range all {
-			waittest.Until(t, "it has lost its leases, and has heard of no other janitor for a lease", func() bool {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.sharing.expire(s.now())
-				kept[i] = slices.Clone(s.sharing.kept)
-				return len(s.mine()) == 0 && len(s.sharing.peers) == 0
-			})
-		}
-		must.Value(js.CreateStream(t.Context(), stream.CachedInfo().Config))(t)
-		for p := range partitions {
+	natstest.InVirtualTime(t, func(t *testing.T) {
+		const partitions = 4
+		srv := natstest.StartInMemory(t, t.TempDir())
+		all := []*Leases{compete(t, srv.Connect(), time.Second, partitions), compete(t, srv.Connect(), time.Second, partitions)}
+		js := natstest.JetStream(t, srv.Connect())
+		for range 2 {
+			waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
+			stream := must.Value(js.Stream(t.Context(), "KV_"+Bucket))(t)
+			must.NoError(t, js.DeleteStream(t.Context(), "KV_"+Bucket))
+			kept := make([][]bool, len(all))
 			for i, s := range all {
-				if kept[i][p] {
-					waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
+				waittest.Until(t, "it has lost its leases, and has heard of no other janitor for a lease", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.sharing.expire(s.now())
+					kept[i] = slices.Clone(s.sharing.kept)
+					return len(s.mine()) == 0 && len(s.sharing.peers) == 0
+				})
+			}
+			must.Value(js.CreateStream(t.Context(), stream.CachedInfo().Config))(t)
+			for p := range partitions {
+				for i, s := range all {
+					if kept[i][p] {
+						waittest.Until(t, "it acts again", func() bool { return s.Acts(p) })
+					}
 				}
 			}
 		}
-	}
+	})
 }
