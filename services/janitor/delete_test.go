@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -25,10 +24,7 @@ func TestDelete_OtherPartitionFails(t *testing.T) {
 			return s.leases.Do(p, f)
 		}
 	})
-	name := ""
-	for i := 0; name == "" || r.b.Log.Partition(name) == 0; i++ {
-		name = fmt.Sprint("s", i)
-	}
+	name := inPartitions(r.b.Log, "s")[1]
 	all := r.publish(t, name, "a", batchSize+3)
 	r.announce(t, 1)
 	if err := r.deleter.round(); !errors.Is(err, eventlog.ErrUnavailable) || tries != 1 {

@@ -25,6 +25,20 @@ func (r *running) opened(t *testing.T, name string, streams int) (last []uint64)
 	return last
 }
 
+// fill publishes messages of a size until the session's partition is full, and returns the last one that was stored.
+func (r *running) fill(t *testing.T, name string, size int) (last eventlog.Ack) {
+	t.Helper()
+	for {
+		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "a", Data: fmt.Appendf(nil, "%q", strings.Repeat("x", size-2))})
+		if errors.Is(err, eventlog.ErrFull) {
+			r.followed(t, last)
+			return last
+		}
+		must.NoError(t, err)
+		last = ack
+	}
+}
+
 func TestTrim_Age(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
@@ -140,22 +154,13 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: -1}, cfg, clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
 	r.opened(t, "quiet", 2)
-	var err error
-	for err == nil {
-		_, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
-	}
-	if !errors.Is(err, eventlog.ErrFull) {
-		t.Fatal(err)
-	}
+	r.fill(t, "busy", 30)
 	must.Value(r.b.Log.MakeRoom(t.Context(), 0))(t) // publishers took it: it holds twice its share
-	for err = nil; err == nil; {
-		_, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
-	}
+	r.fill(t, "busy", 30)
 	limit := func() int64 {
 		state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 		return state.Limits.MaxBytes
 	}
-	r.followed(t, eventlog.Ack{Sequence: func() uint64 { s, _ := r.b.Log.Look(t.Context(), 0); return s.Last }()})
 	r.sweepNow(t)
 	if first, _ := r.b.Log.State(0); first.First != 1 {
 		t.Errorf("the floor has moved to %d, and everything was stored a moment ago", first.First)
@@ -191,15 +196,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	t.Parallel()
 	var clock aheadClock
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
-	data := []byte(`"` + strings.Repeat("x", 1<<10) + `"`)
-	last, err := eventlog.Ack{}, error(nil)
-	for ack := last; err == nil; ack, err = r.b.Log.Publish(t.Context(), eventlog.Event{Session: "busy", Stream: "a", Data: data}) {
-		last = ack
-	}
-	if !errors.Is(err, eventlog.ErrFull) {
-		t.Fatal(err)
-	}
-	r.followed(t, last)
+	last := r.fill(t, "busy", 1<<10)
 	clock.ahead.Store(int64(2 * time.Hour))
 	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
 	must.NoError(t, r.sweeper.moveFloor(r.term(t), r.partitions[0]))
@@ -249,26 +246,13 @@ func TestFloor_PartitionOfASmallerLimit(t *testing.T) {
 	to := r.b.Log.Settings()
 	to.MaxBytes = 256 << 10
 	must.NoError(t, r.b.Log.SetLimits(t.Context(), 1, to))
-	name := "s"
-	for r.b.Log.Partition(name) != 1 {
-		name += "s"
-	}
-	publish := func() (eventlog.Ack, error) {
-		return r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: "a", Data: []byte(`"` + strings.Repeat("x", 1<<10) + `"`)})
-	}
-	last, err := eventlog.Ack{}, error(nil)
-	for ack := last; err == nil; ack, err = publish() {
-		last = ack
-	}
-	if !errors.Is(err, eventlog.ErrFull) {
-		t.Fatal(err)
-	}
-	r.followed(t, last)
+	name := inPartitions(r.b.Log, "s")[1]
+	r.fill(t, name, 1<<10)
 	r.sweepNow(t)
 	if state, err := r.b.Log.Look(t.Context(), 1); err != nil || state.First == 1 {
 		t.Errorf("nothing of the full partition is removed: %+v, %v", state, err)
 	}
-	must.Value(publish())(t)
+	r.publish(t, name, "a", 1)
 }
 
 // The other partitions are not swept meanwhile.

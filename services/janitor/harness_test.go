@@ -317,14 +317,8 @@ func (r *running) term(t *testing.T) context.Context {
 func (r *running) wantCounts(t *testing.T) {
 	t.Helper()
 	for _, p := range r.partitions {
-		r.wantCount(t, p)
+		waittest.NoError(t, func() error { return r.compare(t, p) })
 	}
-}
-
-// wantCount waits until a ledger has as many entries as its partition.
-func (r *running) wantCount(t *testing.T, p *follow.Partition) {
-	t.Helper()
-	waittest.NoError(t, func() error { return r.compare(t, p) })
 }
 
 // compare returns an error while a ledger has not as many entries as its partition.

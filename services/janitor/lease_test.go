@@ -82,10 +82,8 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
 			all := first.publish(t, "s", "a", n)
 			do(t, first)
-			begun := time.Now()
 			first.kill()
 			second.acts(t)
-			t.Logf("taken over after %s", time.Since(begun))
 			waittest.NoError(t, func() error { return wantSequences(second.stored(t, "s", "a"), all[n-keep:]) })
 			second.wantTrimmed(t, "s", "a", all[n-keep-1], eventlog.Trimmed)
 			second.wantTrimmed(t, "other", "a", 0, "")
@@ -107,17 +105,14 @@ func deletesNothing(s *Service) {
 func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	slow := newNetwork(t, srv)
-	cfg := idle()
-	first := beginAt(t, slow.url, settings, cfg, deletesNothing)
+	first := beginAt(t, slow.url, settings, idle(), deletesNothing)
 	second := begin(t, srv, settings, quick())
 	all := first.publish(t, "s", "a", 5)
 	term, p := first.term(t), first.partitions[0]
 	first.announce(t, 0)
 
 	slow.mu.Lock()
-	begun := time.Now()
 	second.acts(t)
-	t.Logf("taken over after %s, with a lease of %s", time.Since(begun), cfg.Lease)
 	if first.metric(t, "partitions_held") != 0 {
 		t.Error("two hold the lease")
 	}
@@ -226,12 +221,10 @@ func TestLease_AfterServerRestart(t *testing.T) {
 		srv.Stop()
 		srv.Start()
 		waittest.Until(t, "it is connected", r.b.Conn.IsConnected)
-		begun := time.Now()
 		waittest.Until(t, "there is a generation", func() bool {
 			now, _ := r.b.Log.State(0)
 			return len(now.Generations) > len(state.Generations)
 		})
-		t.Logf("a generation after %s", time.Since(begun))
 		r.acts(t)
 	}
 	log := r.log.String()
@@ -250,10 +243,8 @@ func TestLease_AfterKill(t *testing.T) {
 	cfg.Lease = 3 * time.Minute // longer than acts waits
 	r := begin(t, srv, eventlog.Settings{}, cfg)
 	r.kill()
-	begun := time.Now()
 	r = begin(t, srv, eventlog.Settings{}, cfg)
 	r.acts(t)
-	t.Logf("it acts after %s", time.Since(begun))
 }
 
 func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
