@@ -1,10 +1,7 @@
 package eventlog_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/must"
+	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
 
@@ -135,55 +133,6 @@ func update(t *testing.T, l *eventlog.Log, cfg jetstream.StreamConfig) {
 	must.Value(newJetStream(t, l).UpdateStream(waittest.Context(t), cfg))(t)
 }
 
-// far dials a server whose answers take long.
-type far struct{ answer time.Duration }
-
-func (f far) Dial(network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, address)
-	if err != nil {
-		return nil, err
-	}
-	near, read := net.Pipe()
-	type piece struct {
-		data []byte
-		due  time.Time
-	}
-	pieces := make(chan piece, 4096)
-	go func() {
-		defer close(pieces)
-		for {
-			data := make([]byte, 32<<10)
-			n, err := conn.Read(data)
-			if err != nil {
-				return
-			}
-			pieces <- piece{data[:n], time.Now().Add(f.answer)}
-		}
-	}()
-	go func() {
-		for p := range pieces {
-			<-time.After(time.Until(p.due))
-			_, _ = near.Write(p.data)
-		}
-		_ = near.Close()
-	}()
-	return farConn{conn, read}, nil
-}
-
-// farConn is a connection that is read by way of another one.
-type farConn struct {
-	net.Conn
-
-	read net.Conn
-}
-
-func (c farConn) Read(b []byte) (int, error)        { return c.read.Read(b) }
-func (c farConn) SetReadDeadline(t time.Time) error { return c.read.SetReadDeadline(t) }
-func (c farConn) SetDeadline(t time.Time) error {
-	return errors.Join(c.read.SetReadDeadline(t), c.SetWriteDeadline(t))
-}
-func (c farConn) Close() error { return errors.Join(c.read.Close(), c.Conn.Close()) }
-
 // A janitor is so far from NATS that it cannot find where the entries begin that were stored since a restore.
 func TestBeginGeneration_RestoredFarAway(t *testing.T) {
 	srv, l := single(t)
@@ -192,7 +141,7 @@ func TestBeginGeneration_RestoredFarAway(t *testing.T) {
 	before, info := look(t, l).Generation(), streamOf(t, l, "MCP_0").CachedInfo()
 	info.Config.Metadata["rejoin.made"] = "1"
 	update(t, l, info.Config)
-	janitor := openOn(t, connect(t, srv, nats.SetCustomDialer(far{100 * time.Millisecond})))
+	janitor := openOn(t, connect(t, srv, nats.SetCustomDialer(&natstest.Link{After: func([]byte) { <-time.After(100 * time.Millisecond) }})))
 	begin(t, janitor)
 	if g := look(t, l).Generation(); g.ID == before.ID || g.Start != 1 {
 		t.Errorf("%+v follows %+v", g, before)

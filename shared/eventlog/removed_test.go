@@ -41,18 +41,20 @@ func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string 
 	return strings.Join(words, "; ")
 }
 
+func wantMissing(t *testing.T, l *eventlog.Log, stream string, after uint64, want string) {
+	t.Helper()
+	if got := missing(t, l, stream, after); got != want {
+		t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
+	}
+}
+
 func TestRemovedAfter_Trims(t *testing.T) {
 	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
 		mustPublish(t, l, of("s", "b", n))
 	}
-	want := func(stream string, after uint64, want string) {
-		t.Helper()
-		if got := missing(t, l, stream, after); got != want {
-			t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
-		}
-	}
+	want := func(stream string, after uint64, want string) { t.Helper(); wantMissing(t, l, stream, after, want) }
 	want("a", 0, "")
 	announce(t, l, "a", 5, eventlog.Trimmed, 2, 5)
 	want("a", 0, "a trimmed to 5, true")
@@ -90,20 +92,12 @@ func TestRemovedAfter_UnreadableTrim(t *testing.T) {
 	}
 	at := later("mcp.0.s.l.=trim.a")
 	for after, want := range map[uint64]string{0: fmt.Sprintf("a expired to %d, false", at-1), at - 1: "", at: ""} {
-		if got := missing(t, l, "a", after); got != want {
-			t.Errorf("behind %d: %q, want %q", after, got, want)
-		}
-		if got := missing(t, l, "", after); got != want {
-			t.Errorf("of the session, behind %d: %q, want %q", after, got, want)
-		}
+		wantMissing(t, l, "a", after, want)
+		wantMissing(t, l, "", after, want)
 	}
-	if got := missing(t, l, "b", 0); got != "" {
-		t.Errorf("of another stream: %q", got)
-	}
+	wantMissing(t, l, "b", 0, "")
 	at = later("mcp.0.s.l.=trim")
-	if got, want := missing(t, l, "b", 0), fmt.Sprintf("b expired to %d, false", at-1); got != want {
-		t.Errorf("of the session: %q, want %q", got, want)
-	}
+	wantMissing(t, l, "b", 0, fmt.Sprintf("b expired to %d, false", at-1))
 }
 
 // A janitor that knows less than another one hides nothing that the other has announced.
@@ -122,9 +116,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 				t.Errorf("behind a trim that it does not know: %v", err)
 			}
 		}
-		if got := missing(t, l, "a", 6); got != "a trimmed to 7, true" {
-			t.Error(got)
-		}
+		wantMissing(t, l, "a", 6, "a trimmed to 7, true")
 		must.Value(l.Announce(waittest.Context(t), trim(8), second.Sequence))(t)
 	})
 }
@@ -223,12 +215,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 		t.Helper()
 		must.Value(l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: stream, Kind: event.Birth}, 1, c))(t)
 	}
-	want := func(stream string, after uint64, want string) {
-		t.Helper()
-		if got := missing(t, l, stream, after); got != want {
-			t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
-		}
-	}
+	want := func(stream string, after uint64, want string) { t.Helper(); wantMissing(t, l, stream, after, want) }
 	through := look(t, l).Last
 	floor := last["busy"] - 1
 	up := fmt.Sprint(floor - 1)
@@ -276,15 +263,11 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
 	mustPublish(t, l, of("s", "t", 1))
 	for _, stream := range []string{"t", ""} {
-		if got := missing(t, l, stream, 0); got != "" {
-			t.Errorf("%q: %s", stream, got)
-		}
+		wantMissing(t, l, stream, 0, "")
 	}
 	must.Value(l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Kind: event.Open}, o.Sequence, nil))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence+1))
-	if got := missing(t, l, "t", 0); got != "t expired to 3, false" {
-		t.Errorf("an opening that was written again: %q", got)
-	}
+	wantMissing(t, l, "t", 0, "t expired to 3, false") // the opening was written again
 }
 
 // A changed opening lies above the floor, and its life may have begun below it.
@@ -295,9 +278,7 @@ func TestRemovedAfter_ChangedOpening(t *testing.T) {
 	o.Members, o.Changes = []string{"bob"}, 1
 	o = must.Value(l.ChangeOpening(waittest.Context(t), o))(t)
 	must.NoError(t, l.Purge(waittest.Context(t), 0, o.Sequence))
-	if got, want := missing(t, l, "t", 1), fmt.Sprintf("t expired to %d, false", o.Sequence-1); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	wantMissing(t, l, "t", 1, fmt.Sprintf("t expired to %d, false", o.Sequence-1))
 }
 
 func TestEntry_TrimsAndCopies(t *testing.T) {

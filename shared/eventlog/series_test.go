@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,25 +28,34 @@ type begun struct {
 	ack   eventlog.Ack
 }
 
-// runSeries gives events to one series, as fast as it takes them, and waits for all, but
-// not before something has come.
-func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration, before ...<-chan struct{}) []begun {
+// runSeries gives events to one series, as fast as it takes them, and waits for all.
+func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration) []begun {
+	t.Helper()
+	return runUpset(t, l, events, within, 0, func() {})
+}
+
+// runUpset is runSeries with something that happens beside it when event at is begun. No event is waited for before
+// that is over.
+func runUpset(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration, at int, upset func()) []begun {
 	t.Helper()
 	s := l.Series()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	all := make([]begun, len(events))
 	under := make(chan *begun, len(events))
+	reached := make(chan struct{})
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
-		for _, came := range before {
-			<-came
-		}
+		<-reached
+		upset()
 		for b := range under {
 			b.ack, b.err = b.on.Wait(ctx)
 		}
 	})
 	for i, e := range events {
+		if i == at {
+			close(reached)
+		}
 		on, err := s.PublishAsync(ctx, e)
 		all[i] = begun{event: e, on: on, err: err}
 		if on != nil {
@@ -60,23 +70,32 @@ func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within ti
 // What is stored of a series is its beginning, though its connection is lost meanwhile.
 func TestSeries_OrderOverConnections(t *testing.T) {
 	t.Parallel()
-	const rounds, n = 20, 300
+	const rounds, n = 50, 300
 	srv := natstest.Start(t)
 	var link natstest.Link
+	var left atomic.Int64 // events until the connection is lost, with what is about to be sent
+	link.Before = func(data []byte) {
+		sent := int64(bytes.Count(data, []byte("HPUB mcp.0.s.")))
+		if before := left.Add(-sent) + sent; before > 0 && before <= sent {
+			link.Cut()
+			link.Heal()
+		}
+	}
 	l := create(t, srv, one(), nats.SetCustomDialer(&link))
 	reader := open(t, srv)
 	eventlogtest.Begin(t, reader)
 	for round := range rounds {
 		stream := fmt.Sprint(round)
-		cut := make(chan struct{})
-		go func() {
-			defer close(cut)
-			time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond) // anywhere in it
-			link.Cut()
-			link.Heal()
-			time.Sleep(50 * time.Millisecond) // time to overtake what is lost
-		}()
-		all := runSeries(t, l, seriesOf(stream, n), 10*time.Second, cut)
+		again := l.Conn().StatusChanged(nats.CONNECTED)
+		left.Store(1 + rand.Int64N(n))
+		all := runUpset(t, l, seriesOf(stream, n), 10*time.Second, 0, func() {
+			select {
+			case <-again: // what is sent now may overtake what was lost
+			case <-t.Context().Done():
+			}
+			_ = l.Conn().Flush() // fails without a connection
+		})
+		l.Conn().RemoveStatusListener(again)
 		wantBeginning(t, round, all, entriesIn(t, reader, "s", "", stream))
 	}
 }
@@ -192,10 +211,8 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 	l := replicated(t, c)
 	failed := 0
 	for round := range rounds {
-		var upsetting sync.WaitGroup
-		pause := time.Duration(rnd.IntN(60)) * time.Millisecond
-		upsetting.Go(func() {
-			time.Sleep(pause) // anywhere in the series
+		stream := fmt.Sprint(round)
+		all := runUpset(t, l, seriesOf(stream, n), 3*time.Second, rnd.IntN(n), func() {
 			if round%4 == 3 {
 				srv := c.Servers[rnd.IntN(len(c.Servers))]
 				srv.Stop()
@@ -205,9 +222,6 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 			// Not answered when there is no leader at the moment, which does as well.
 			_, _ = newJetStream(t, l).Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, time.Second)
 		})
-		stream := fmt.Sprint(round)
-		all := runSeries(t, l, seriesOf(stream, n), 3*time.Second)
-		upsetting.Wait()
 		c.WaitCurrent()
 		wantBeginning(t, round, all, entriesIn(t, l, "s", "", stream))
 		if all[n-1].err != nil {

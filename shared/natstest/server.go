@@ -274,6 +274,7 @@ func options(dir string) server.Options {
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir,
 		NoLog: true, NoSigs: true, ServerName: "natstest",
 		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 16 << 30,
-		MaxPayload: 8<<20 + 4<<10, // a log's largest message by default, and its headers
+		MaxPayload:    8<<20 + 4<<10,    // a log's largest message by default, and its headers
+		WriteDeadline: waittest.Timeout, // a client ends for the bytes that wait for it, not for a slow machine
 	}
 }
