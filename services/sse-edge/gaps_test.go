@@ -167,9 +167,7 @@ func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 		f.Create("s", "")
 		f.Publish("a", 2)
 		must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "", cleared))
-		for range 300 {
-			must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "other", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}))(t)
-		}
+		f.PublishTo("other", "a", 300)
 		url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10 })
 		for _, path := range []string{flowPath, streamPath} {
 			p := poll(t, url+path)
@@ -310,10 +308,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	first := f.Life("s")
 	f.End("s")
 	state := must.Value(f.Backend.Log.Look(waittest.Context(t), 0))(t)
-	controls := []uint64{1, 2}
-	for sequence := last + 1; sequence <= state.Last; sequence++ {
-		controls = append(controls, sequence)
-	}
+	controls := append([]uint64{1, 2}, edgetest.Sequences(last+1, state.Last)...)
 	f.Trim("", eventlog.Trimmed, edgetest.Sequences(last-2, last)...)
 	rec := must.Value(f.Backend.Sessions.Get(waittest.Context(t), "s"))(t)
 	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Removed: controls, Forgotten: true}

@@ -97,11 +97,15 @@ func (c *client) changes(session string, state cursor.MemberState) {
 	}
 }
 
-// knows waits until the windows of an edge have come to sessions.
+// knows waits until the windows of an edge, and its copy of the registry, have come to sessions.
 func (s *Service) knows(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		waittest.Until(t, "the window knows "+name, func() bool { _, ok := s.subs.Parts.Of(name).Life(name); return ok })
+		waittest.Until(t, "the edge knows "+name, func() bool {
+			_, seen := s.subs.Parts.Of(name).Life(name)
+			_, heard := s.sessions.Session(name)
+			return seen && heard
+		})
 	}
 }
 
@@ -339,11 +343,6 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 	f.Create("mine", "alice")
 	f.Create("s", "bob")
 	s.knows(t, "mine", "s")
-	waittest.Until(t, "the edge has heard of the sessions", func() bool {
-		_, mine := s.sessions.Session("mine")
-		_, other := s.sessions.Session("s")
-		return mine && other
-	})
 	for _, query := range []string{"?session=mine&session=s", "?session=s", "?session=nothing"} {
 		c := subscribe(t, s.url()+"/v1/events"+query, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
 		c.Next("connect")
@@ -525,9 +524,9 @@ func TestGroup_Inspected(t *testing.T) {
 func TestGroup_ReadAheadCounts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 100<<10))
+	data := fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 100<<10))
 	for i := range 200 {
-		must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: []string{"s", "x"}[i%2], Stream: "a", Data: data}))(t)
+		f.store([]string{"s", "x"}[i%2], "a", data)
 	}
 	f.tune = func(s *Service) { s.memory = quota.NewPool(64 << 20) }
 	s, _ := f.startService(nil)

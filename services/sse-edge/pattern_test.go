@@ -12,7 +12,6 @@ import (
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/inspect"
 	"rejoin/shared/presence"
-	"rejoin/shared/waittest"
 )
 
 // Sessions that match are followed from their openings on, in any partition, and a client that reconnects
@@ -117,11 +116,6 @@ func TestPattern_IsNoVisit(t *testing.T) {
 	f.Create("s", "")
 	f.Create("x", "")
 	s.knows(t, "s", "x")
-	waittest.Until(t, "the edge has heard of the sessions", func() bool {
-		_, one := s.sessions.Session("s")
-		_, other := s.sessions.Session("x")
-		return one && other
-	})
 	c := subscribe(t, s.url()+"/v1/events?session=*&session=x")
 	if states, _, _ := c.connects(); states != "x open, s open" {
 		t.Errorf("connect: %s", states)

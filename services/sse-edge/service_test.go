@@ -235,18 +235,6 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// The cursor of an idle client moves with the window, so that it stays fresh.
-func TestHeartbeat_MovesCursor(t *testing.T) {
-	f := newFixture(t)
-	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	f.Publish("a", 1)
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
-	c.Messages(1)
-	last := f.Publish("b", 5)
-	waittest.Until(t, "the cursor is at the end", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
-}
-
 func TestResume_BelowWindow(t *testing.T) {
 	t.Parallel()
 	for _, flow := range []bool{false, true} {
@@ -510,8 +498,8 @@ func TestConnections_Present(t *testing.T) {
 	url := s.url()
 	for _, name := range []string{"connected", "polled", "alone"} {
 		f.Create(name, "")
-		waittest.Until(t, "the edge knows the session", func() bool { _, ok := s.sessions.Session(name); return ok })
 	}
+	s.knows(t, "connected", "polled", "alone")
 	c := subscribe(t, url+"/v1/sessions/connected/events")
 	poll(t, url+"/v1/sessions/polled/events")
 	poll(t, url+"/v1/sessions/stranger/events")

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"rejoin/services/sse-edge/cursor"
-	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
@@ -14,24 +13,18 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// missed returns the page behind a sequence on a path, with the reason of its gap.
-func missed(t *testing.T, url, path string, after uint64) (sequences []uint64, g *delivery.GapData) {
-	t.Helper()
-	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
-	for _, e := range p.Events {
-		sequences = append(sequences, edgetest.SequenceOf(t, e.ID))
-	}
-	return sequences, p.Gap
-}
-
 // receives checks a page: its gap, in words that are empty without one, and its first event.
 func receives(t *testing.T, url, path string, after uint64, gap string, first uint64) {
 	t.Helper()
-	sequences, g := missed(t, url, path, after)
+	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
+	var sequences []uint64
+	for _, e := range p.Events {
+		sequences = append(sequences, edgetest.SequenceOf(t, e.ID))
+	}
 	got := ""
-	if g != nil {
-		got = string(g.Reason)
-		if !g.Certain {
+	if p.Gap != nil {
+		got = string(p.Gap.Reason)
+		if !p.Gap.Certain {
 			got += "?"
 		}
 	}
