@@ -75,12 +75,21 @@ func next(t *testing.T, g *Group) Step {
 	return must.Value(g.Next(waittest.Context(t)))(t)
 }
 
+// eachStep reads until there is nothing.
+func eachStep(t *testing.T, g *Group, do func(Step)) {
+	t.Helper()
+	for more := true; more; {
+		s := next(t, g)
+		do(s)
+		more = s.More || !s.Empty()
+	}
+}
+
 // readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
 func readAll(t *testing.T, g *Group) string {
 	t.Helper()
 	var b strings.Builder
-	for {
-		s := next(t, g)
+	eachStep(t, g, func(s Step) {
 		for _, gap := range s.Gaps {
 			fmt.Fprintf(&b, "gap:%s:%s ", gap.Session, gap.Reason)
 		}
@@ -90,10 +99,8 @@ func readAll(t *testing.T, g *Group) string {
 		for _, it := range s.Items {
 			b.Write(it.Frame)
 		}
-		if s.Empty() && !s.More {
-			return strings.TrimSpace(b.String())
-		}
-	}
+	})
+	return strings.TrimSpace(b.String())
 }
 
 // readsAll fails unless a group reads what is wanted.
@@ -143,18 +150,18 @@ func withSessions(t *testing.T, names ...string) (*edgetest.Log, *Partitions) {
 	return f, ps
 }
 
-// comesTo waits until the window of a session has an entry.
-func comesTo(t *testing.T, ps *Partitions, session string, last uint64) {
+// comesTo waits until the window of a session has an entry, and returns its sequence.
+func comesTo(t *testing.T, ps *Partitions, session string, last uint64) uint64 {
 	t.Helper()
 	waittest.Until(t, "the window has it", func() bool { return ps.Of(session).Stats().End >= last })
+	return last
 }
 
 // evict publishes so much that the window has nothing else left.
 func evict(t *testing.T, f *edgetest.Log) {
 	t.Helper()
-	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 600<<10))
 	for range 3 {
-		must.Value(f.Backend.Log.Publish(waittest.Context(t), eventlog.Event{Session: "big", Stream: "a", Data: data}))(t)
+		publishLarge(t, f, "big", 600<<10)
 	}
 }
 
@@ -168,8 +175,7 @@ func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	f.Reuse("s", "")
 	three := f.Publish("a", 1)
 	four := f.PublishTo("x", "a", 1)
-	last := f.Publish("b", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("b", 1))
 	readsAll(t, g, fmt.Sprintf("s:%d s:closed s:open x:%d s:%d x:%d s:%d", one, two, three, four, last))
 	at, err := ParseGroupID(g.ID())
 	if err != nil || at.At[0].Sequence != last {
@@ -199,8 +205,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 				}
 				again()
 				three := f.Publish("a", 1)
-				last := f.PublishTo("x", "a", 1)
-				comesTo(t, ps, "s", last)
+				last := comesTo(t, ps, "s", f.PublishTo("x", "a", 1))
 				first, err := g.Next(waittest.Context(t))
 				if err != nil || len(first.Items) != 1 || len(first.Gaps) > 0 || g.lanes[0].position >= two-1 {
 					t.Fatalf("the first step is %+v, %v, and the position is %d", first, err, g.lanes[0].position)
@@ -210,8 +215,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 					t.Errorf("got %v, want %v", got, want)
 				}
 				again()
-				four := f.Publish("a", 1)
-				comesTo(t, ps, "s", four)
+				four := comesTo(t, ps, "s", f.Publish("a", 1))
 				readsEvents(t, g, fmt.Sprint("s:", four))
 			})
 		}
@@ -248,8 +252,7 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	readsEvents(t, g, fmt.Sprint("s:", two))
 	renew("y", "bob")
 	renew("y", "bob")
-	last := f.PublishTo("x", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("x", "a", 1))
 	readsAll(t, g, fmt.Sprint("x:", last))
 }
 
@@ -263,8 +266,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	f.Publish("a", 1)
 	f.Create("z", "")
 	f.PublishTo("y", "a", 1)
-	last := f.PublishTo("z", "a", 1)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("z", "a", 1))
 	if got := readAll(t, g); len(ids) != 4 || !strings.Contains(got, "y:open") || !strings.Contains(got, "z:open") {
 		t.Fatalf("there are %d events: %s", len(ids), got)
 	}
@@ -410,8 +412,7 @@ func TestGroup_NextLifeKeepsGap(t *testing.T) {
 	again := open(Start{After: g.ID()})
 	admitted = true
 	f.Reuse("s", "")
-	last := f.Publish("a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("a", 1))
 	readsAll(t, again, fmt.Sprintf("gap:s:unknown s:open s:%d", last))
 }
 
@@ -448,15 +449,10 @@ func TestGroup_LostGeneration(t *testing.T) {
 func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
-	last := f.PublishTo("x", "a", 4)
-	comesTo(t, ps, "x", last)
+	comesTo(t, ps, "x", f.PublishTo("x", "a", 4))
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
-	w := ps.Of("x").window
-	state, _ := ps.log.State(0)
-	state.Generations = append(state.Generations[:len(state.Generations):len(state.Generations)], event.Generation{ID: "new", Start: 3})
-	w.Rollback(state, 2, 1, 2)
-	w.Append(eventlog.Entry{Sequence: 3, Time: time.Now(), Valid: true, Data: []byte(`{}`), Subject: event.Subject{Session: "x", Stream: "a", Kind: event.Message}}, 0)
+	rollBack(ps, "x", 2, "x")
 	s := next(t, g)
 	if len(s.Gaps) == 0 || s.Gaps[0].Reason != ReasonRolledBack || len(s.Items) != 1 || string(s.Items[0].Frame) != "x:3 " {
 		t.Errorf("got the gaps %+v and the events %+v", s.Gaps, s.Items)
@@ -545,8 +541,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		ps := followLog(t, f, 0)
 		f.End("s")
 		f.Reuse("s", "")
-		last := f.Publish("a", 1)
-		comesTo(t, ps, "s", last)
+		last := comesTo(t, ps, "s", f.Publish("a", 1))
 		var change func(*GroupConfig)
 		if access {
 			change = allowed(f)
@@ -584,8 +579,7 @@ func TestGroup_EndAheadOfTheWindow(t *testing.T) {
 		_, p := withoutTails(t, f, f.Publish("a", 1))
 		ps := followLog(t, f, 0)
 		f.End("s")
-		last := f.PublishTo("x", "a", 1)
-		comesTo(t, ps, "s", last)
+		comesTo(t, ps, "s", f.PublishTo("x", "a", 1))
 		g := openGroup(t, f, ps, Start{}, nil, allowed(f), "s"+stream, "x")
 		readAll(t, g)
 		id := g.ID()
@@ -605,14 +599,13 @@ func TestGroup_RollBackTakesTheOpening(t *testing.T) {
 	ps := followLog(t, f, 0)
 	r := opens(t, ps, "s", Start{})
 	defer r.Close()
-	f.Remove(seq(1, last)...)
+	f.Remove(edgetest.Sequences(1, last)...)
 	state, _ := f.Backend.Log.State(0)
 	ps.Of("s").window.Rollback(state, last, last+1, last)
 	ps.Of("s").window.Through(last, 0)
 	g := openGroup(t, f, ps, Start{Now: true}, nil, nil, "s")
 	readAll(t, g)
-	next := f.Publish("a", 1)
-	comesTo(t, ps, "s", next)
+	next := comesTo(t, ps, "s", f.Publish("a", 1))
 	readsAll(t, g, fmt.Sprint("s:", next))
 }
 
@@ -644,16 +637,20 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	}
 }
 
-// inTwoPartitions returns a name in each of two partitions.
-func inTwoPartitions(ps *Partitions) (first, second string) {
-	for i := 0; first == "" || second == ""; i++ {
-		if name := fmt.Sprint("s", i); ps.Of(name).number == 0 {
-			first = name
-		} else {
-			second = name
-		}
+// inPartitions returns a name in each partition of a log.
+func inPartitions(f *edgetest.Log) []string {
+	names := make([]string, f.Backend.Log.Settings().Partitions)
+	for i := 0; slices.Contains(names, ""); i++ {
+		name := fmt.Sprint("s", i)
+		names[f.Backend.Log.Partition(name)] = name
 	}
-	return first, second
+	return names
+}
+
+// inTwoPartitions returns a name in each of two partitions.
+func inTwoPartitions(f *edgetest.Log) (first, second string) {
+	names := inPartitions(f)
+	return names[0], names[1]
 }
 
 // What was removed before a client came is no gap when it comes again, with whichever ID it received.
@@ -661,7 +658,7 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 	for name, backfill := range map[string]int{"window": 0, "log": -1} {
 		t.Run(name, func(t *testing.T) {
 			f := edgetest.NewLogOf(t, 2)
-			first, second := inTwoPartitions(followLog(t, f, 0))
+			first, second := inTwoPartitions(f)
 			f.PublishTo(first, "a", 2)
 			f.PublishTo(second, "a", 4)
 			f.AnnounceOf(second, "a", eventlog.Trimmed, 1, 2)
@@ -691,14 +688,13 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
-	first, second := inTwoPartitions(ps)
+	first, second := inTwoPartitions(f)
 	one, two := f.PublishTo(first, "a", 1), f.PublishTo(second, "a", 4)
 	waittest.Until(t, "the windows have it", func() bool { return ps.Of(first).Stats().End >= one && ps.Of(second).Stats().End >= two })
 	var ids []string
 	g := openAfter(t, f, ps, "", &ids, first, second)
 	readAll(t, g)
-	one = f.PublishTo(first, "a", 1)
-	comesTo(t, ps, first, one)
+	one = comesTo(t, ps, first, f.PublishTo(first, "a", 1))
 	ids = nil
 	rollBack(ps, second, two-2, second)
 	readAll(t, g)
@@ -714,16 +710,14 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
-	first, second := inTwoPartitions(ps)
+	first, second := inTwoPartitions(f)
 	f.Create(first, "")
 	f.Create(second, "")
 	knows(t, ps, first)
-	two := f.PublishTo(second, "a", 4)
-	comesTo(t, ps, second, two)
+	two := comesTo(t, ps, second, f.PublishTo(second, "a", 4))
 	g := openGroup(t, f, ps, Start{}, nil, nil, first, second)
 	readAll(t, g)
-	one := f.PublishTo(first, "a", 1)
-	comesTo(t, ps, first, one)
+	one := comesTo(t, ps, first, f.PublishTo(first, "a", 1))
 	p := ps.Of(second)
 	state, _ := ps.log.State(p.number)
 	p.window.Rollback(state, two, two+1, two-2) // what lies between is read from the log
@@ -835,8 +829,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	g.lanes[0].position += 3
 	f.Reuse("s", "")
 	next := f.Publish("a", 1)
-	last := f.PublishTo("x", "a", 3)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("x", "a", 3))
 	if got, want := readAll(t, g), fmt.Sprintf("s:%d", next); !strings.Contains(got, want) {
 		t.Errorf("got %s without %s", got, want)
 	}
@@ -927,8 +920,7 @@ func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 			if again {
 				f.RewriteOpening("s")
 			}
-			three := f.Publish("a", 1)
-			comesTo(t, ps, "s", three)
+			three := comesTo(t, ps, "s", f.Publish("a", 1))
 			if start := ps.Of("s").Stats().Start; start <= two || start > last {
 				t.Fatalf("the window begins at %d", start)
 			}
@@ -957,22 +949,14 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 			ps := followLog(t, f, backfill)
 			g := openGroup(t, f, ps, Start{}, nil, func(c *GroupConfig) { c.Limit.Bytes = limit }, names...)
 			var got strings.Builder
-			for {
-				s := next(t, g)
-				held := 0
-				for _, m := range g.members {
-					held += m.bytes()
-				}
-				if held > limit+2*size {
+			eachStep(t, g, func(s Step) {
+				if held := ahead(g); held > limit+2*size {
 					t.Errorf("%d bytes are held", held)
 				}
 				for _, it := range s.Items {
 					got.Write(it.Frame)
 				}
-				if s.Empty() && !s.More {
-					break
-				}
-			}
+			})
 			if got.String() != want.String() {
 				t.Errorf("got %s, want %s", got.String(), want.String())
 			}
@@ -993,13 +977,7 @@ func ahead(g *Group) (bytes int) {
 func TestGroup_ReadAhead(t *testing.T) {
 	const partitions, rounds, size = 4, 3, 40 << 10
 	f := edgetest.NewLogOf(t, partitions)
-	var names []string
-	for i := 0; len(names) < partitions; i++ {
-		name := fmt.Sprint("s", i)
-		if f.Backend.Log.Partition(name) == len(names) {
-			names = append(names, name)
-		}
-	}
+	names := inPartitions(f)
 	want := map[string]string{}
 	last := map[string]uint64{}
 	for range rounds {
@@ -1026,8 +1004,7 @@ func TestGroup_ReadAhead(t *testing.T) {
 				}
 			}, names...)
 			got := map[string]string{}
-			for {
-				s := next(t, g)
+			eachStep(t, g, func(s Step) {
 				for _, it := range s.Items {
 					name, _, _ := strings.Cut(string(it.Frame), ":")
 					got[name] += string(it.Frame)
@@ -1041,10 +1018,8 @@ func TestGroup_ReadAhead(t *testing.T) {
 				if n := ahead(g); n != counted && (tt.memory > 0 || n > 2*tt.limit) {
 					t.Errorf("%d bytes are held, and %d count", n, counted)
 				}
-				if most = max(most, counted); s.Empty() && !s.More {
-					break
-				}
-			}
+				most = max(most, counted)
+			})
 			if !maps.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
@@ -1145,17 +1120,13 @@ func TestGroup_LargeEventWithoutMemory(t *testing.T) {
 				return nil
 			}
 			got := map[string]string{}
-			for {
-				s := next(t, g)
+			eachStep(t, g, func(s Step) {
 				for _, it := range s.Items {
 					name, _, _ := strings.Cut(string(it.Frame), ":")
 					got[name] += string(it.Frame)
 				}
-				if s.Empty() && !s.More {
-					break
-				}
 				room, blocks = 0, 0 // others take it once the step was written
-			}
+			})
 			if !maps.Equal(got, want) || waits < 6 {
 				t.Errorf("got %v, want %v; it waited %d times", got, want, waits)
 			}

@@ -147,14 +147,7 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 func TestPartitions_WithoutNATS(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := lingers(t, f, 0, time.Hour)
-	first, second := "", ""
-	for i := 0; first == "" || second == ""; i++ {
-		if name := fmt.Sprint("s", i); ps.log.Partition(name) == 0 {
-			first = name
-		} else {
-			second = name
-		}
-	}
+	first, second := inTwoPartitions(f)
 	f.PublishTo(first, "a", 2)
 	opens(t, ps, first, Start{}).Close()
 	f.Server.Stop()

@@ -50,16 +50,14 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	readAll(t, g)
 	f.PublishTo("other", "a", 1)
 	f.Create("o.2", "")
-	two := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", two)
+	two := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	readsAll(t, g, fmt.Sprint("o.2:open o.2:", two))
 	last := f.PublishTo("o.1", "a", 1)
 	f.End("o.1")
 	f.Create("o.3", "") // which begins and ends
 	three := f.PublishTo("o.3", "a", 1)
 	f.End("o.3")
-	four := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", four)
+	four := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	got, want := readAll(t, g), fmt.Sprintf("o.3:open o.1:%d o.3:%d o.2:%d o.1:closed o.3:closed", last, three, four)
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -101,8 +99,7 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 	g := openGroup(t, f, ps, Start{}, &ids, func(c *GroupConfig) { c.Limit.Events = 1 }, "o.*")
 	f.PublishTo("o.2", "a", 2)
 	f.End("o.1")
-	last := f.PublishTo("o.2", "a", 2)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 2))
 	readAll(t, g)
 	if len(ids) != 4 {
 		t.Fatalf("there are %d events", len(ids))
@@ -142,13 +139,11 @@ func TestPattern_Fresh(t *testing.T) {
 func TestPattern_OtherLives(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
-	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	readAll(t, openAfter(t, f, ps, "", &ids, "o.*"))
 	readsAll(t, openAfter(t, f, ps, ids[0], nil, "o.*"), "")
 	f.Reuse("o.2", "")
-	last = f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	last = comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	readsAll(t, openAfter(t, f, ps, ids[0], nil, "o.*"), fmt.Sprint("gap:o.*:unknown o.2:", last))
 	var again []string
 	readAll(t, openAfter(t, f, ps, "", &again, "o.*"))
@@ -169,20 +164,17 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	}, "o.*")
 	readAll(t, g)
 	f.Reuse("o.1", "")
-	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	readsAll(t, g, fmt.Sprint("o.1:closed o.1:open o.1:", last))
 	refused = "o.1"
 	f.Reuse("o.1", "")
-	last = f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, "s", last)
+	last = comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	if got := readAll(t, g); got != "o.1:closed" || membersOf(g) != "" {
 		t.Errorf("another's life: %s, %s", got, membersOf(g))
 	}
 	refused = ""
 	f.Reuse("o.1", "")
-	last = f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, "s", last)
+	last = comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	readsAll(t, g, fmt.Sprint("o.1:open o.1:", last))
 }
 
@@ -210,12 +202,10 @@ func TestPattern_LifeInBetween(t *testing.T) {
 	f.End("o.1")
 	last := again()
 	f.Create("o.3", "")
-	three := f.PublishTo("o.3", "a", 1)
-	comesTo(t, ps, "s", three)
+	three := comesTo(t, ps, "s", f.PublishTo("o.3", "a", 1))
 	readsEvents(t, g, "gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three))
 	f.End("o.1")
-	last = f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	last = comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	readAll(t, g)
 	last = again()
 	comesTo(t, ps, "s", last)
@@ -263,12 +253,11 @@ func TestPattern_BeginsDuringConnect(t *testing.T) {
 	for name, from := range map[string]Start{"start": {}, "now": {Now: true}} {
 		f := edgetest.NewLogOf(t, 2)
 		ps := followLog(t, f, 0)
-		other, session := inTwoPartitions(ps)
+		other, session := inTwoPartitions(f)
 		var last uint64
 		publish := sync.OnceFunc(func() {
 			f.Create(session, "")
-			last = f.PublishTo(session, "a", 2)
-			comesTo(t, ps, session, last)
+			last = comesTo(t, ps, session, f.PublishTo(session, "a", 2))
 		})
 		places := []string{session + "*"}
 		for i := 0; len(places) <= maxInParallel; i++ { // their readers are opened before that of the pattern
@@ -297,8 +286,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 			if name == "o.2" { // the sessions that begin are known by now
 				f.Create("o.3", "")
 				second = f.PublishTo("o.3", "a", 1)
-				third = f.PublishTo("o.1", "a", 1)
-				comesTo(t, ps, "s", third)
+				third = comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 			}
 			life, _ := ps.Of(name).Life(name)
 			return life, true, nil
@@ -306,8 +294,7 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	}, "o.*")
 	readAll(t, g)
 	f.Create("o.2", "")
-	first := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", first)
+	first := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	if got, want := readAll(t, g), fmt.Sprintf("o.2:open o.2:%d o.3:open o.3:%d o.1:%d", first, second, third); got != want { // the sequences are known then
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -319,7 +306,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
-	var first, last uint64
+	var first uint64
 	again := openGroup(t, f, ps, Start{After: g.ID()}, nil, func(c *GroupConfig) {
 		open := c.Open
 		c.Open = func(match func(string) bool) ([]string, error) {
@@ -329,8 +316,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 			return open(match)
 		}
 	}, "o.*")
-	last = f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	if got := events(readAll(t, again)); len(got) != 502 || got[0] != fmt.Sprint("o.1:", first) {
 		t.Errorf("got %d events, the first one is %s", len(got), got[0])
 	}
@@ -346,8 +332,7 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 	knows(t, ps, "o.2")
 	readAll(t, g)
 	at := g.ID()
-	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	for name, ps := range map[string]*Partitions{"window": ps, "log": followLog(t, f, -1)} {
 		again := openGroup(t, f, ps, Start{After: at}, nil, func(c *GroupConfig) {
 			c.Open = func(func(string) bool) ([]string, error) { return []string{"o.1"}, nil }
@@ -375,8 +360,7 @@ func TestPattern_TooMany(t *testing.T) {
 	readAll(t, g)
 	first := f.PublishTo("o.1", "a", 1)
 	f.Create("o.3", "")
-	last := f.PublishTo("o.1", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	var got []string
 	for ended := false; !ended; {
 		s := next(t, g)
@@ -600,8 +584,7 @@ func TestPattern_EndsAboveTheWindowsStart(t *testing.T) {
 	for i := range 3 {
 		f.End(fmt.Sprint("o.", i))
 	}
-	last := f.PublishTo("x", "a", 1)
-	comesTo(t, later, "x", last)
+	comesTo(t, later, "x", f.PublishTo("x", "a", 1))
 	again := openGroup(t, f, later, Start{After: id}, nil, most(2), "o.*")
 	if len(again.Members()) != 2 {
 		t.Fatalf("the members are %s", membersOf(again))
@@ -674,14 +657,12 @@ func TestPattern_Added(t *testing.T) {
 	}
 	ps := followLog(t, f, 0)
 	knows(t, ps, "o.2")
-	last := f.PublishTo("x", "a", 1)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("x", "a", 1))
 	g := openAfter(t, f, ps, "", nil, "x")
 	readAll(t, g)
 	var ids []string
 	f.Create("o.3", "")
-	last = f.PublishTo("o.3", "a", 1)
-	comesTo(t, ps, "s", last)
+	comesTo(t, ps, "s", f.PublishTo("o.3", "a", 1))
 	all := events(readAll(t, openAfter(t, f, ps, g.ID(), &ids, "x", "+o.*")))
 	if len(all) != 5 || len(ids) != 5 {
 		t.Fatalf("got %v", all)
@@ -707,8 +688,7 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 	f.PublishTo("o.1", "a", 1)
 	f.Create("o.2", "")
 	f.PublishTo("o.2", "a", 1)
-	last := f.PublishTo("o.2", "a", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	if got := readAll(t, g); !strings.Contains(got, fmt.Sprint("o.2:", last)) {
 		t.Errorf("got %s", got)
 	}
@@ -752,8 +732,7 @@ func TestPattern_Heartbeat(t *testing.T) {
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
 	p := ps.Of("other").number
-	last := f.PublishTo("other", "a", 3)
-	comesTo(t, ps, "other", last)
+	last := comesTo(t, ps, "other", f.PublishTo("other", "a", 3))
 	id, err := ParseGroupID(g.CursorID())
 	if err != nil || id.At[p].Sequence != last || len(id.At) != 4 {
 		t.Errorf("the position is %+v, %v", id, err)

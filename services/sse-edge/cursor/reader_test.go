@@ -340,8 +340,7 @@ func TestReader_LeaderEndsBelowTheWindow(t *testing.T) {
 func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
-	last := f.Publish("a", 5)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("a", 5))
 	p := ps.Of("s")
 	state := must.Value(ps.log.Look(waittest.Context(t), 0))(t)
 	short := state
@@ -375,8 +374,7 @@ func TestPartition_LeaderBehindTheWindow(t *testing.T) {
 	t.Parallel()
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
-	last := f.Publish("a", 5)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("a", 5))
 	p := ps.Of("s")
 	state := must.Value(ps.log.Look(waittest.Context(t), 0))(t)
 	short := state
@@ -440,8 +438,7 @@ func beginsBeforeTheEnd(t *testing.T, lost bool) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
 	common := f.Publish("a", 4)
-	last := f.Publish("a", 2)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("a", 2))
 	r := opens(t, ps, "s", Start{})
 	defer r.Close()
 	reads(t, r, 1, last)
@@ -507,8 +504,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	stayed := followLog(t, f, 0)
 	older := filepath.Join(t.TempDir(), "older")
 	must.NoError(t, os.CopyFS(older, os.DirFS(f.Server.Dir()))) // a power cut leaves this
-	lost := f.Publish("a", 3)
-	comesTo(t, stayed, "s", lost)
+	lost := comesTo(t, stayed, "s", f.Publish("a", 3))
 	f.Server.Stop()
 	must.NoError(t, errors.Join(os.RemoveAll(f.Server.Dir()), os.Rename(older, f.Server.Dir())))
 	place := event.Place{Session: "s", Stream: "a"}
@@ -637,19 +633,18 @@ func TestReader_Last(t *testing.T) {
 	f.Publish("a", 2)
 	s := followLog(t, f, -1)
 	f.Publish("a", 2)
-	last := f.Publish("b", 1)
-	waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
+	comesTo(t, s, "s", f.Publish("b", 1))
 	for name, tt := range map[string]struct {
 		stream string
 		last   int
 		want   []uint64
 	}{
-		"of the window":     {"a", 2, seq(1009, 1010)},
-		"one below it":      {"a", 3, seq(1008, 1010)},
-		"far below it":      {"a", 6, append(seq(4, 5), seq(1007, 1010)...)},
-		"fewer than asked":  {"a", 100, append(seq(1, 5), seq(1007, 1010)...)},
-		"of the flow":       {"", 2, seq(1010, 1011)},
-		"of the flow's log": {"", 7, append(seq(5, 5), seq(1006, 1011)...)},
+		"of the window":     {"a", 2, edgetest.Sequences(1009, 1010)},
+		"one below it":      {"a", 3, edgetest.Sequences(1008, 1010)},
+		"far below it":      {"a", 6, append(edgetest.Sequences(4, 5), edgetest.Sequences(1007, 1010)...)},
+		"fewer than asked":  {"a", 100, append(edgetest.Sequences(1, 5), edgetest.Sequences(1007, 1010)...)},
+		"of the flow":       {"", 2, edgetest.Sequences(1010, 1011)},
+		"of the flow's log": {"", 7, append(edgetest.Sequences(5, 5), edgetest.Sequences(1006, 1011)...)},
 		"none":              {"c", 3, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -860,7 +855,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 func TestReader_LastOfRemoved(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 10)
-	f.Trim("a", eventlog.Trimmed, seq(1, 8)...)
+	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, 8)...)
 	f.Publish("b", 3)
 	must.NoError(t, f.Backend.Log.ClearStream(waittest.Context(t), "s", "", "b"))
 	last := f.Publish("a", 1)
@@ -905,13 +900,6 @@ func newest(t *testing.T, s *Partitions, stream string, n int) (all []uint64) {
 	}
 }
 
-func seq(from, to uint64) (all []uint64) {
-	for n := from; n <= to; n++ {
-		all = append(all, n)
-	}
-	return all
-}
-
 // A trim that is stored while a reader pages through the log comes to its chain, and the
 // floor may pass its cursor.
 func TestReader_RemovedBetweenTwoPages(t *testing.T) {
@@ -925,8 +913,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 			f := edgetest.NewLog(t)
 			s := followLog(t, f, -1)
 			f.Publish("b", 1) // which keeps the floor where it is
-			last := f.Publish("a", 30)
-			waittest.Until(t, "the window has it", func() bool { return s.Of("s").Stats().End >= last })
+			comesTo(t, s, "s", f.Publish("a", 30))
 			p := s.Of("s")
 			r := opensAt(t, p.of, streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
 			page := func() (found Step) {
@@ -1128,8 +1115,7 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
-	last := f.Publish("a", 5)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("a", 5))
 	p := ps.Of("s")
 	state, _ := ps.log.State(0)
 	p.window.Rollback(state, 0, 1, last)
@@ -1342,8 +1328,7 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 		f.Publish("a", 1)
 	}
 	must.NoError(t, f.Backend.Log.ClearStream(t.Context(), "s", f.Life("s"), "a"))
-	last := f.Publish("b", 1)
-	comesTo(t, ps, "s", last)
+	last := comesTo(t, ps, "s", f.Publish("b", 1))
 	r := opensAt(t, ps, window.Place{Session: "s"}, Start{}, ten)
 	gaps, events := 0, 0
 	for r.Cursor < last {
