@@ -29,8 +29,7 @@ func TestMCP_SlowClient(t *testing.T) {
 	}
 	messages = append(messages, `{"jsonrpc":"2.0","id":"a","result":"`+strings.Repeat("x", 900<<10)+`"}`)
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, messages...)
-	c.says(messages...)
-	c.WantEnd()
+	c.ends(messages...)
 }
 
 // The response may lie below the window, which has nothing of the call.
@@ -40,14 +39,10 @@ func TestMCP_BelowWindow(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	first := c.primed()
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
-	last := c.says(progress(1), result(`"a"`))
-	c.WantEnd()
+	last := c.ends(progress(1), result(`"a"`))
 	b.f.Publish("b", 300)
 	small := u.at(b.f.mcpEdge(func(c *config) { c.WindowBytes = 4 << 10 }))
-	again := small.get(first)
-	again.primed()
-	again.says(progress(1), result(`"a"`))
-	again.WantEnd()
+	small.resumes(first, progress(1), result(`"a"`))
 	small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")).Got(t, http.StatusNoContent)
 }
 
@@ -62,8 +57,7 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	first := c.primed()
 	other := f.Publish("b", 3)
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
-	c.says(progress(1), result(`"a"`))
-	c.WantEnd()
+	c.ends(progress(1), result(`"a"`))
 	stop()
 	f.Trim("b", eventlog.Trimmed, other-2)
 	f.Restart()
@@ -79,12 +73,8 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	old.version = "2025-06-18"
 	c = old.get(first)
 	c.fails(`"a"`)
-	c.WantEnd()
 	f.Check(0)
-	c = u.get(place)
-	c.primed()
-	c.says(progress(1), result(`"a"`))
-	c.WantEnd()
+	u.resumes(place, progress(1), result(`"a"`))
 }
 
 // Calls that are answered are no news: an installation may make thousands in a second.
@@ -103,8 +93,7 @@ func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 		return len(got) == 1 && got[0].Protocol == inspect.MCPCall && got[0].Stream == ask.Stream
 	})
 	b.say(u.session, ask.Stream, true, progress(1), result(`"a"`))
-	c.says(progress(1), result(`"a"`))
-	c.WantEnd()
+	c.ends(progress(1), result(`"a"`))
 	waittest.Until(t, "it has gone", func() bool { return len(open()) == 0 })
 	standalone := u.get("")
 	standalone.primed()
@@ -132,7 +121,6 @@ func TestMCP_BatchEndsEarly(t *testing.T) {
 			c.says(result(`"ü"`))
 			end(b, u)
 			c.fails("2")
-			c.WantEnd()
 		})
 	}
 }
@@ -148,8 +136,7 @@ func TestMCP_BatchIsResumed(t *testing.T) {
 	c.Close()
 	b.say(u.session, stream, true, result("2"))
 	again := u.get(received)
-	again.says(result("2"))
-	again.WantEnd()
+	again.ends(result("2"))
 }
 
 // The window of an edge may be behind the ID of the response that another edge has sent. The stream then ends after the
@@ -174,8 +161,7 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, progress(1), result(`"a"`))
-	last := c.says(progress(1), result(`"a"`))
-	c.WantEnd()
+	last := c.ends(progress(1), result(`"a"`))
 	if block := closing(last); block != nil {
 		t.Errorf("after its response the client receives %s", block)
 	}
@@ -186,7 +172,6 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	last = c.says(progress(1))
 	must.NoError(t, b.f.Backend.Log.EndStream(waittest.Context(t), u.session, b.f.Life(u.session), stream))
 	c.fails(`"a"`)
-	c.WantEnd()
 	if block := closing(last); !strings.Contains(string(block), noResponse) {
 		t.Errorf("without a response the client receives %q", block)
 	}

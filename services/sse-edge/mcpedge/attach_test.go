@@ -267,10 +267,7 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	c.says(progress(2))
 	stop()
 	b.say(u.session, stream, true, result(`"a"`))
-	resumed = u.at(two.url()).get(id)
-	resumed.primed()
-	resumed.says(progress(2), result(`"a"`))
-	resumed.WantEnd()
+	u.at(two.url()).resumes(id, progress(2), result(`"a"`))
 }
 
 // Who makes up the names of calls makes no records.
@@ -280,7 +277,6 @@ func TestAttach_UnknownCall(t *testing.T) {
 	c := u.get("abcdefabcdef-7_0000000_1")
 	c.primed()
 	c.fails("7")
-	c.WantEnd()
 	if _, _, err := a.records.read(waittest.Context(t), attachKey(placeOf(u.session, "abcdefabcdef-7"))); !errors.Is(err, jetstream.ErrKeyNotFound) {
 		t.Errorf("its record was read with %v", err)
 	}

@@ -280,6 +280,22 @@ func (c *client) says(messages ...string) (id string) {
 	return id
 }
 
+// ends reads the last messages, and the end, and returns the ID of the last one.
+func (c *client) ends(messages ...string) (id string) {
+	c.T.Helper()
+	id = c.says(messages...)
+	c.WantEnd()
+	return id
+}
+
+// resumes continues a call after an ID, and reads its messages and the end.
+func (u *mcpUser) resumes(after string, messages ...string) {
+	u.t.Helper()
+	c := u.get(after)
+	c.primed()
+	c.ends(messages...)
+}
+
 // fails reads an error for a request, and the end.
 func (c *client) fails(id string) {
 	c.T.Helper()
@@ -291,4 +307,5 @@ func (c *client) fails(id string) {
 	if err := json.Unmarshal(e.Data, &m); err != nil || string(m.ID) != id || m.Error.Code == 0 {
 		c.T.Errorf("got %s, want an error for %s", e.Data, id)
 	}
+	c.WantEnd()
 }

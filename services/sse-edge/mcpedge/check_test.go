@@ -35,7 +35,6 @@ func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	c := u.follow(u.post(toolCall))
 	c.primed()
 	c.fails(`"a"`)
-	c.WantEnd()
 	if asked := b.sent(rpc.Check)[0]; asked.Stream != b.sent(rpc.Post)[0].Stream {
 		t.Errorf("asked for %s", asked.Stream)
 	}
@@ -49,7 +48,6 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	other.primed()
 	b.leave()
 	c.fails(`"a"`)
-	c.WantEnd()
 	if n := testutil.ToFloat64(s.metrics.abandoned); n != 1 {
 		t.Errorf("%v calls were given up", n)
 	}
@@ -57,10 +55,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	b.f.tune = nil
 	u = u.at(b.f.mcpEdge(nil))
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
-	c = u.get(id)
-	c.primed()
-	c.says(result(`"a"`))
-	c.WantEnd()
+	u.resumes(id, result(`"a"`))
 }
 
 // While an edge waits for a response that is answered as JSON, nobody asks about the call: it waits no
@@ -148,8 +143,7 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	release()
 	s.attached.work.Wait()
 	close(judge)
-	c.says(result(`"a"`))
-	c.WantEnd()
+	c.ends(result(`"a"`))
 }
 
 // A bridge that dies before it has taken a request without a session leaves no trace: the client has

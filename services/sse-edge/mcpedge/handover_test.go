@@ -70,13 +70,10 @@ func TestHandOver_Drain(t *testing.T) {
 	c.says(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":3,"progressToken":"mine"}}`)
 	silent := again.follow(again.post(repeated("9", "", state, "")))
 	b.say(ask.Session, ask.Stream, true, `{"jsonrpc":"2.0","id":7,"result":{"x":1}}`)
-	c.says(`{"id":"b","jsonrpc":"2.0","result":{"x":1}}`)
-	c.WantEnd()
-	silent.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":9,"jsonrpc":"2.0","result":{"x":1}}`)
-	silent.WantEnd()
+	c.ends(`{"id":"b","jsonrpc":"2.0","result":{"x":1}}`)
+	silent.ends(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":9,"jsonrpc":"2.0","result":{"x":1}}`)
 	late := again.follow(again.post(repeated("10", "", state, "")))
-	late.says(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":10,"jsonrpc":"2.0","result":{"x":1}}`)
-	late.WantEnd()
+	late.ends(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`, `{"id":10,"jsonrpc":"2.0","result":{"x":1}}`)
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
 		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
 	}
@@ -110,8 +107,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	again := u.at(f.mcpEdge(nil))
 	c = again.follow(again.post(repeated("10", "", state, "")))
 	b.say(ask.Session, ask.Stream, true, result("7"))
-	c.says(`{"id":10,"jsonrpc":"2.0","result":{}}`)
-	c.WantEnd()
+	c.ends(`{"id":10,"jsonrpc":"2.0","result":{}}`)
 	if n, cancelled := len(b.sent(rpc.Request)), len(b.sent(rpc.Cancel)); n != 1 || cancelled != 0 {
 		t.Errorf("the bridge has %d requests, and %d were cancelled", n, cancelled)
 	}
@@ -131,8 +127,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	other := u.follow(u.post(statelessTool)) // it is older than the limit when the call ends
 	other.handsOver("7")
 	b.say(ask.Session, ask.Stream, true, result("7"))
-	c.says(`{"id":` + id + `,"jsonrpc":"2.0","result":{}}`)
-	c.WantEnd()
+	c.ends(`{"id":` + id + `,"jsonrpc":"2.0","result":{}}`)
 }
 
 // A request that waits for its response alone is handed over as well.
@@ -204,8 +199,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 		}
 	}
 	b.say(ask.Session, ask.Stream, true, result("7"))
-	c.says(`{"id":8,"jsonrpc":"2.0","result":{}}`)
-	c.WantEnd()
+	c.ends(`{"id":8,"jsonrpc":"2.0","result":{}}`)
 }
 
 // No state makes a call again, and none shows a call to another client.
@@ -252,7 +246,6 @@ func TestHandOver_Refused(t *testing.T) {
 	c = u.follow(u.post(repeated("8", "", state, ""), alice...))
 	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), ask.Session, "", false))
 	c.fails("8")
-	c.WantEnd()
 	waittest.Until(t, "the edge knows of the end", func() bool {
 		rec, err := b.f.Backend.Sessions.Get(waittest.Context(t), ask.Session)
 		return err == nil && rec.State != session.Open
@@ -279,16 +272,12 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	b.say(ask.Session, ask.Stream, true, result("7"))
 	c = u.at(unlimited).follow(u.at(unlimited).do(http.MethodGet, "", "Last-Event-ID", last))
 	c.primed()
-	c.says(result("7"))
-	c.WantEnd()
+	c.ends(result("7"))
 
 	old := join(t, url, "2025-11-25")
 	last = old.follow(old.post(toolCall)).primedUntilEnd()
 	b.say(old.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
-	c = old.at(unlimited).get(last)
-	c.primed()
-	c.says(result(`"a"`))
-	c.WantEnd()
+	old.at(unlimited).resumes(last, result(`"a"`))
 }
 
 func TestProxyRequestLimit_Events(t *testing.T) {

@@ -168,8 +168,7 @@ func (c *client) occurs(sequences ...uint64) (last string) {
 // responds reads the response, which says nothing, and the end.
 func (c *client) responds() {
 	c.T.Helper()
-	c.says(`{"id":7,"jsonrpc":"2.0","result":{"resultType":"complete","_meta":{}}}`)
-	c.WantEnd()
+	c.ends(`{"id":7,"jsonrpc":"2.0","result":{"resultType":"complete","_meta":{}}}`)
 }
 
 func TestEvents_List(t *testing.T) {

@@ -136,8 +136,7 @@ func TestModern_Stream(t *testing.T) {
 			t.Errorf("the ID is %q", id)
 		}
 		b.say(ask.Session, ask.Stream, true, result("7"))
-		c.says(result("7"))
-		c.WantEnd()
+		c.ends(result("7"))
 		s.notCancelled(t, b)
 	}
 }
@@ -178,13 +177,11 @@ func TestModern_Resume(t *testing.T) {
 		return len(ended) > 0 && !ended[0].Since.IsZero() && slices.ContainsFunc(b.sent(rpc.Check), func(c rpc.Ask) bool { return c.Since.After(ended[0].Since) })
 	})
 	b.say(ask.Session, ask.Stream, true, result("7"))
-	last := back.says(result("7"))
-	back.WantEnd()
+	last := back.ends(result("7"))
 
 	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))
 	again.primed()
-	again.says(progress(1), progress(2), result("7"))
-	again.WantEnd()
+	again.ends(progress(1), progress(2), result("7"))
 	u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)).Got(t, http.StatusNoContent)
 	gone := sessionEventID(uuid.NewString(), strings.SplitN(last, ":", 2)[1])
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", gone)); a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) {
@@ -497,7 +494,6 @@ func TestModern_ResumeAfterCancel(t *testing.T) {
 	again.primed()
 	again.says(progress(1))
 	again.fails("7")
-	again.WantEnd()
 }
 
 func TestModern_ResumeAfterStoredResponse(t *testing.T) {
@@ -511,8 +507,7 @@ func TestModern_ResumeAfterStoredResponse(t *testing.T) {
 	}
 	c := u.follow(u.post(statelessTool))
 	c.primed()
-	last := c.says(result("7"))
-	c.WantEnd()
+	last := c.ends(result("7"))
 	if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", last)); a.StatusCode != http.StatusNoContent {
 		t.Errorf("%s: %d %s", last, a.StatusCode, a.Text)
 	}

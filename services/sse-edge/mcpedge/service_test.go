@@ -56,15 +56,13 @@ func TestMCP_Call(t *testing.T) {
 	first := c.says(progress(1))
 	b.say(u.session, rpc.Standalone, false, progress(99))
 	b.say(u.session, ask.Stream, true, progress(2), result(`"a"`))
-	c.says(progress(2), result(`"a"`))
-	c.WantEnd()
+	c.ends(progress(2), result(`"a"`))
 
 	again := u.get(first)
 	if id := again.primed(); !strings.HasPrefix(id, first+".") {
 		t.Errorf("primed with %s, want a place like %s", id, first)
 	}
-	again.says(progress(2), result(`"a"`))
-	again.WantEnd()
+	again.ends(progress(2), result(`"a"`))
 }
 
 // A message without an ID is no response: JSON, in which a client receives one message, has the response.
@@ -79,8 +77,7 @@ func TestMCP_JSONHasTheResponse(t *testing.T) {
 		c.primed()
 		c.says(message)
 		b.say(u.session, b.sent(rpc.Post)[0].Stream, true, result(`"a"`))
-		c.says(result(`"a"`))
-		c.WantEnd()
+		c.ends(result(`"a"`))
 	}
 }
 
@@ -96,16 +93,14 @@ func TestMCP_ImmediateAnswer(t *testing.T) {
 	}
 	c := u.follow(u.post(toolCall))
 	c.primed()
-	c.says(result(`"a"`))
-	c.WantEnd()
+	c.ends(result(`"a"`))
 	b.post = func(c rpc.Ask) rpc.Answer {
 		b.say(c.Session, c.Stream, true, progress(1), result("7"))
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	c = u.follow(u.post(toolList))
 	c.primed()
-	c.says(progress(1), result("7"))
-	c.WantEnd()
+	c.ends(progress(1), result("7"))
 }
 
 func TestMCP_Notification(t *testing.T) {
@@ -160,7 +155,6 @@ func TestMCP_Delete(t *testing.T) {
 	u.read(u.do(http.MethodDelete, "")).Got(t, http.StatusNoContent)
 	c.WantEnd()
 	call.fails(`"a"`)
-	call.WantEnd()
 	waittest.Until(t, "the edge's copy says so too", func() bool {
 		rec, ok := s.sessions.Session(u.session)
 		return ok && rec.State != session.Open
@@ -336,8 +330,7 @@ func TestMCP_ResumeAfterResponse(t *testing.T) {
 	c.primed()
 	failed := `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"no such tool"}}`
 	b.say(u.session, b.sent(rpc.Post)[0].Stream, true, failed)
-	last := c.says(failed)
-	c.WantEnd()
+	last := c.ends(failed)
 	for _, id := range []string{last, last + ".7"} {
 		if a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", id, "Content-Type", "")); a.StatusCode != http.StatusNoContent || a.Text != "" {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.Text)
@@ -369,9 +362,8 @@ func TestMCP_ResumeInEndedSession(t *testing.T) {
 			if cleared {
 				again.fails(`"a"`)
 			} else {
-				last = again.says(failed)
+				last = again.ends(failed)
 			}
-			again.WantEnd()
 			for _, id := range []string{last, standalone, ""} {
 				if cleared && id == at {
 					continue

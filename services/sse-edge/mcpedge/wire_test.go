@@ -174,13 +174,9 @@ func TestMCP_OldConnectionEnds(t *testing.T) {
 	}
 	calls := b.sent(rpc.Post)
 	b.say(u.session, calls[0].Stream, true, result(`"a"`))
-	patient.says(result(`"a"`))
-	patient.WantEnd()
+	patient.ends(result(`"a"`))
 	b.say(u.session, calls[1].Stream, true, result(`"a"`))
-	c = u.get(last)
-	c.primed()
-	c.says(result(`"a"`))
-	c.WantEnd()
+	u.resumes(last, result(`"a"`))
 }
 
 func TestMCP_Drain(t *testing.T) {
@@ -204,10 +200,7 @@ func TestMCP_Drain(t *testing.T) {
 		b.say(u.session, ask.Stream, true, result(string(m.ID)))
 	}
 	for id, at := range map[string]string{`"a"`: last, "7": place} {
-		c := u.at(two).get(at)
-		c.primed()
-		c.says(result(id))
-		c.WantEnd()
+		u.at(two).resumes(at, result(id))
 	}
 }
 
@@ -230,7 +223,6 @@ func TestMCP_Gap(t *testing.T) {
 	c = u.at(f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
-	c.WantEnd()
 }
 
 // Whether a call whose next events have expired has lost any of them can never be known: its client receives
@@ -245,7 +237,6 @@ func TestMCP_ExpiredGap(t *testing.T) {
 	c = u.at(b.f.mcpEdge(nil)).get(first)
 	c.primed()
 	c.fails(`"a"`)
-	c.WantEnd()
 }
 
 // What a server asks its client travels with the call, and the answer finds its way back.
@@ -269,6 +260,5 @@ func TestMCP_RequestsToClient(t *testing.T) {
 	if answer := b.sent(rpc.Post)[1]; string(answer.Data) != result("1") {
 		t.Errorf("the bridge got %s", answer.Data)
 	}
-	c.says(result(`"a"`))
-	c.WantEnd()
+	c.ends(result(`"a"`))
 }
