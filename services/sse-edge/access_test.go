@@ -40,8 +40,7 @@ func TestAccess_Owner(t *testing.T) {
 		token.Subscribe, token.Publish, token.Admin = []auth.Pattern{"t", "s-*"}, []auth.Pattern{auth.All}, true
 	})
 
-	c := subscribe(t, url+streamPath, edgetest.Bearer(alice)...)
-	c.Next("connect")
+	c := connect(t, url+streamPath, edgetest.Bearer(alice)...)
 	c.Messages(2)
 	for _, accept := range []string{"text/event-stream", "application/json"} {
 		var absent, code string
@@ -114,13 +113,13 @@ func TestAccess_ShareOfSubject(t *testing.T) {
 			f.SetMembers("s", "bob")
 			alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
 			for range 6 {
-				subscribe(t, s.url()+path, alice...).Next("connect")
+				connect(t, s.url()+path, alice...)
 			}
 			subscribe(t, s.url()+path, alice...).WantEnd()
 			if n := testutil.ToFloat64(s.subs.Connections.Metrics.Refused.WithLabelValues("share_limit")); n != 1 {
 				t.Errorf("%v connections above the share were refused", n)
 			}
-			subscribe(t, s.url()+path, bob...).Next("connect")
+			connect(t, s.url()+path, bob...)
 		})
 	}
 }
@@ -133,8 +132,7 @@ func TestAccess_TokenExpires(t *testing.T) {
 	url := s.url()
 	f.Create("s", "alice")
 	f.Publish("a", 1)
-	first := subscribe(t, url+streamPath, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
-	first.Next("connect")
+	first := connect(t, url+streamPath, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
 	first.Messages(1) // the edge has it
 	// A token is good for a moment of the leeway. The next one is good for longer, until one is for as
 	// long as this machine takes.
@@ -253,8 +251,7 @@ func TestAccess_ActsForOwner(t *testing.T) {
 		})
 	}
 	users := service("*", "user-*")
-	c := subscribe(t, url+streamPath, edgetest.Bearer(users)...)
-	c.Next("connect")
+	c := connect(t, url+streamPath, edgetest.Bearer(users)...)
 	c.Messages(2)
 	hides(t, url, "/v1/sessions/other/events", users)
 	hides(t, url, streamPath, service("*"))

@@ -40,8 +40,7 @@ func TestConnections_Sent(t *testing.T) {
 	f.Trim("a", eventlog.Trimmed, 1, 2)
 	url := f.edge(nil)
 
-	one := subscribe(t, url+streamPath)
-	one.Next("connect")
+	one := connect(t, url+streamPath)
 	id := one.Messages(3)
 	connections := inspect.Question{About: inspect.Connections, Session: "s"}
 	a := f.audience(connections, "a connection has got 3 events", func(a inspect.Answer) bool {
@@ -54,10 +53,8 @@ func TestConnections_Sent(t *testing.T) {
 	one.Close()
 	f.audience(connections, "it has gone", func(a inspect.Answer) bool { return a.Total == 0 && a.Clients == 0 })
 
-	two := subscribe(t, url+streamPath, "Last-Event-ID", id)
-	two.Next("connect")
-	three := subscribe(t, url+flowPath+"?from=now")
-	three.Next("connect")
+	two := connect(t, url+streamPath, "Last-Event-ID", id)
+	connect(t, url+flowPath+"?from=now")
 	trimmed := strings.TrimSuffix(id, "5") + "1"
 	back := subscribe(t, url+streamPath, "Last-Event-ID", trimmed)
 	back.trimmed(t)

@@ -40,8 +40,7 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	}
 	f.Publish("a", 3)
 	waittest.Until(t, "the window has them", func() bool { return s.subs.Parts.Of("s").Stats().Events == 3 })
-	c := subscribe(t, url)
-	c.Next("connect")
+	c := connect(t, url)
 	for range 3 {
 		c.Next("message")
 	}
@@ -58,8 +57,7 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 			})
 			f.Publish("a", 2)
 			waittest.Until(t, "the window has these", func() bool { return s.subs.Parts.Of("s").Stats().Events == 7 })
-			again := subscribe(t, url, "Last-Event-ID", last.ID)
-			again.Next("connect")
+			again := connect(t, url, "Last-Event-ID", last.ID)
 			again.Next("message")
 			again.Next("message")
 			waits()

@@ -83,8 +83,7 @@ const (
 func TestFilter_CursorMoves(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
-	c := subscribe(t, url+streamPath+"?method=shown")
-	c.Next("connect")
+	c := connect(t, url+streamPath+"?method=shown")
 	f.store("s", "a", hidden)
 	last := f.store("s", "a", hidden)
 	waittest.Until(t, "the cursor is behind them", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
@@ -172,8 +171,7 @@ func TestFilter_MixedClients(t *testing.T) {
 	queries := []string{"", "?method=shown", "?method=hidden", "?method=shown", "?level=error", "?method=none", ""}
 	var clients []*client
 	for n := range 28 {
-		c := subscribe(t, url+streamPath+queries[n%len(queries)])
-		c.Next("connect")
+		c := connect(t, url+streamPath+queries[n%len(queries)])
 		clients = append(clients, c)
 	}
 	for n := range 300 {

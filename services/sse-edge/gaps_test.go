@@ -46,8 +46,7 @@ func TestGap_BeyondPage(t *testing.T) {
 	after := cursorAt(t, url, streamPath, 5)
 	s.has(t, f.Publish("a", 395)) // or it would show what is removed then
 	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, removed)...)
-	c := subscribe(t, url+streamPath+"?after="+after)
-	c.Next("connect")
+	c := connect(t, url+streamPath+"?after="+after)
 	if g := c.gap(); edgetest.SequenceOf(t, g.ResumesAt) != removed || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
@@ -65,8 +64,7 @@ func TestGap_CertainAndPossible(t *testing.T) {
 	f.Trim("", eventlog.Cleared, edgetest.Sequences(6, 10)...)
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	after := cursorAt(t, url, flowPath, 1)
-	c := subscribe(t, url+flowPath+"?after="+after)
-	c.Next("connect")
+	c := connect(t, url+flowPath+"?after="+after)
 	if g := c.gap(); !g.Certain || *g.Stream != "a" {
 		t.Errorf("the first gap is %+v", g)
 	}
@@ -98,8 +96,7 @@ func TestClear_TwoStreams(t *testing.T) {
 		p := poll(t, url+flowPath)
 		return len(p.Events) == 1 && p.Events[0].Stream == "c"
 	})
-	c := subscribe(t, url+flowPath+"?after="+after)
-	c.Next("connect")
+	c := connect(t, url+flowPath+"?after="+after)
 	told := map[string]bool{}
 	for range 2 {
 		g := c.gap()
@@ -147,8 +144,7 @@ func TestFinal_BelowWindow(t *testing.T) {
 	must.Value(f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), Final: true}))(t)
 	f.Publish("b", 300)
 	url := f.edge(func(c *Config) { c.WindowBytes = 4 << 10; c.MaxAge = 20 * time.Second })
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
+	c := connect(t, url+streamPath)
 	final := c.Messages(3)
 	c.Next("close")
 	if again := subscribe(t, url+streamPath+"?after="+final); again.Response.StatusCode != http.StatusNoContent {
@@ -253,8 +249,7 @@ func TestClear_WholeSession(t *testing.T) {
 	f.Publish("a", 1)
 	f.Trim("", eventlog.Cleared, 1, 2, 4, 5, 6, 7)
 	waittest.Until(t, "the clear is in the window", func() bool { return len(poll(t, url+flowPath).Events) == 1 })
-	c := subscribe(t, url+flowPath+"?after="+after)
-	c.Next("connect")
+	c := connect(t, url+flowPath+"?after="+after)
 	if g := c.gap(); g.Reason != cursor.ReasonCleared || g.Stream != nil {
 		t.Errorf("gap is %+v", g)
 	}
@@ -269,8 +264,7 @@ func TestGap_NoneFromStart(t *testing.T) {
 	gone := f.Publish("b", 5)
 	left := f.Publish("b", 1)
 	f.Trim("b", eventlog.Trimmed, edgetest.Sequences(gone-4, gone)...)
-	c := subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
-	c.Next("connect")
+	c := connect(t, f.edge(func(c *Config) { c.WindowBackfill = -1 })+flowPath)
 	if last := c.Messages(subscriber.StepEvents + 101); edgetest.SequenceOf(t, last) != left {
 		t.Errorf("the last event is %s, want %d", last, left)
 	}
@@ -329,8 +323,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	f.Publish("a", 2)
 	for i, s := range edges {
 		waiting[i].Messages(2)
-		again := subscribe(t, s.url()+streamPath+"?after="+old)
-		again.Next("connect")
+		again := connect(t, s.url()+streamPath+"?after="+old)
 		if g := again.gap(); g.Reason != cursor.ReasonUnknown {
 			t.Errorf("a cursor of the forgotten session: %+v", g)
 		}

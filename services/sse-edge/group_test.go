@@ -158,14 +158,12 @@ func TestGroup_StreamsMethodsAndCursor(t *testing.T) {
 		f.PublishTo("x", stream, 1)
 		s.has(t, f.PublishTo("y", stream, 1))
 	}
-	c := subscribe(t, group+"&stream=a&stream=c")
-	c.Next("connect")
+	c := connect(t, group+"&stream=a&stream=c")
 	c.receives("x/a:1 y/a:2 x/c:5 y/c:6")
 	f.store("x", "a", `{"method":"one"}`)
 	f.store("x", "a", `{"method":"two"}`)
 	s.has(t, f.store("y", "a", `{"method":"one"}`))
-	c = subscribe(t, group+"&method=one")
-	c.Next("connect")
+	c = connect(t, group+"&method=one")
 	c.receives("x/a:7 y/a:9")
 	last := f.PublishTo("other", "a", 5)
 	waittest.Until(t, "the cursor is at the end", func() bool {
@@ -182,8 +180,7 @@ func TestGroup_NameUsedAgain(t *testing.T) {
 	f.Create("x", "")
 	s.has(t, f.Publish("a", 1))
 	path := url + "/v1/events?session=s&session=x"
-	c := subscribe(t, path)
-	c.Next("connect")
+	c := connect(t, path)
 	before := c.groupEvents(1)[0].at
 	f.Reuse("s", "")
 	c.changes("s", cursor.MemberClosed)
@@ -191,8 +188,7 @@ func TestGroup_NameUsedAgain(t *testing.T) {
 	c.changes("s", cursor.MemberOpen)
 	behind := c.groupEvents(1)[0].at
 
-	c = subscribe(t, path, "Last-Event-ID", before)
-	c.Next("connect")
+	c = connect(t, path, "Last-Event-ID", before)
 	if g := c.gap(); g.Session != "s" || g.Reason != cursor.ReasonUnknown || g.Certain {
 		t.Errorf("the gap is %+v", g)
 	}
@@ -211,8 +207,7 @@ func TestGroup_Trim(t *testing.T) {
 	url := s.url()
 	f.PublishTo("x", "a", 1)
 	s.has(t, f.Publish("a", 5))
-	c := subscribe(t, url+"/v1/events?session=x&session=s")
-	c.Next("connect")
+	c := connect(t, url+"/v1/events?session=x&session=s")
 	at := c.groupEvents(2)[1].at
 	c.Close()
 	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(2, 4)...)
@@ -235,8 +230,7 @@ func TestGroup_Added(t *testing.T) {
 	f.PublishTo("x", "a", 2)
 	f.PublishTo("new", "a", 1)
 	s.has(t, f.PublishTo("x", "a", 1))
-	c := subscribe(t, url+"/v1/events?session=x")
-	c.Next("connect")
+	c := connect(t, url+"/v1/events?session=x")
 	at := c.groupEvents(2)[1].at // behind x/a:4
 	path := url + "/v1/events?session=x&added=new"
 	c = subscribe(t, path, "Last-Event-ID", at)
@@ -248,14 +242,12 @@ func TestGroup_Added(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	for i, e := range all {
-		c = subscribe(t, path, "Last-Event-ID", e.at)
-		c.Next("connect")
+		c = connect(t, path, "Last-Event-ID", e.at)
 		if got, want := places(t, c.groupEvents(3-i)), places(t, all[i+1:]); got != want {
 			t.Errorf("behind %d: got %s, want %s", i, got, want)
 		}
 	}
-	c = subscribe(t, path+"&from=now", "Last-Event-ID", at)
-	c.Next("connect")
+	c = connect(t, path+"&from=now", "Last-Event-ID", at)
 	c.receives("x/a:6")
 	c = subscribe(t, url+"/v1/events?session=new", "Last-Event-ID", all[3].at) // and x is taken away
 	if _, resumed, _ := c.connects(); !resumed {
@@ -271,18 +263,15 @@ func TestGroup_AddedAlone(t *testing.T) {
 	s, _ := f.startService(nil)
 	f.PublishTo("new", "a", 1)
 	s.has(t, f.PublishTo("x", "a", 1))
-	c := subscribe(t, s.url()+"/v1/events?session=x")
-	c.Next("connect")
+	c := connect(t, s.url()+"/v1/events?session=x")
 	path := s.url() + "/v1/events?added=new"
-	c = subscribe(t, path, "Last-Event-ID", c.groupEvents(1)[0].at)
-	c.Next("connect")
+	c = connect(t, path, "Last-Event-ID", c.groupEvents(1)[0].at)
 	first := c.groupEvents(1)
 	if id, err := cursor.ParseGroupID(first[0].at); places(t, first) != "new/a:1" || err != nil || id.At[0].Sequence != 1 {
 		t.Errorf("got %s, behind it %s", places(t, first), first[0].at)
 	}
 	last := f.PublishTo("new", "a", 1)
-	c = subscribe(t, path, "Last-Event-ID", first[0].at)
-	c.Next("connect")
+	c = connect(t, path, "Last-Event-ID", first[0].at)
 	if got := c.groupEvents(1)[0]; edgetest.SequenceOf(t, got.ID) != last {
 		t.Errorf("got %s", got.ID)
 	}
@@ -344,16 +333,14 @@ func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 	f.Create("s", "bob")
 	s.knows(t, "mine", "s")
 	for _, query := range []string{"?session=mine&session=s", "?session=s", "?session=nothing"} {
-		c := subscribe(t, s.url()+"/v1/events"+query, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
-		c.Next("connect")
+		connect(t, s.url()+"/v1/events"+query, edgetest.Bearer(authtest.Of(t, "alice", "*"))...)
 	}
 	a := s.subs.Admission.Answerer()(presence.Question{Sessions: []presence.Session{{Name: "mine", Within: 60}, {Name: "s", Within: 60}}})
 	if len(a.Present) != 1 || a.Present[0].Session != 0 {
 		t.Errorf("present are %+v", a.Present)
 	}
 	for _, path := range []string{"/v1/events?session=s", "/v1/events?session=nothing&session=s"} {
-		c := subscribe(t, s.url()+path, edgetest.Bearer(authtest.Of(t, "bob", "*"))...)
-		c.Next("connect")
+		c := connect(t, s.url()+path, edgetest.Bearer(authtest.Of(t, "bob", "*"))...)
 		c.Close()
 		waittest.Until(t, "the connection has ended", func() bool {
 			_, of := s.subs.Admission.Clients(inspect.Question{Sessions: []string{"s"}})
@@ -387,8 +374,7 @@ func TestGroup_InvalidRequest(t *testing.T) {
 		}
 	}
 	edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=a", "Accept", "application/json").Got(t, http.StatusNotAcceptable)
-	c := subscribe(t, url+"/v1/events?session=a&session=b&after=main_abcdefg_5")
-	c.Next("connect")
+	c := connect(t, url+"/v1/events?session=a&session=b&after=main_abcdefg_5")
 	for _, session := range []string{"a", "b"} {
 		if g := c.gap(); g.Session != session || g.Reason != cursor.ReasonUnknown || !g.Certain {
 			t.Errorf("the gap is %+v", g)
@@ -456,8 +442,7 @@ func TestGroup_SlowClient(t *testing.T) {
 		f.Create(name, "")
 	}
 	s.knows(t, "x", "y", "z")
-	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&session=z")
-	c.Next("connect")
+	c := connect(t, s.url()+"/v1/events?session=x&session=y&session=z")
 	const events = 600
 	text := strings.Repeat("x", 20<<10)
 	want := map[string]int{}
@@ -506,8 +491,7 @@ func TestGroup_Inspected(t *testing.T) {
 	f.Create("x", "")
 	f.Create("y", "")
 	s.has(t, f.PublishTo("y", "a", 1))
-	c := subscribe(t, s.url()+"/v1/events?session=x&session=y&from=now")
-	c.Next("connect")
+	c := connect(t, s.url()+"/v1/events?session=x&session=y&from=now")
 	last := f.PublishTo("y", "a", 1)
 	c.groupEvents(1)
 	for _, name := range []string{"x", "y"} {

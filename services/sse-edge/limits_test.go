@@ -92,5 +92,5 @@ func TestLimits_RequestsWithBodies(t *testing.T) {
 			})
 		}
 	}
-	subscribe(t, s.url()+streamPath).Next("connect")
+	connect(t, s.url()+streamPath)
 }

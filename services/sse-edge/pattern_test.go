@@ -50,8 +50,7 @@ func TestPattern_FollowsWhatBegins(t *testing.T) {
 	if len(got) != 4 || got["orders.1"] {
 		t.Errorf("got events of %v", got)
 	}
-	c = subscribe(t, s.url()+"/v1/events?session=orders.*&stream=b&from=now")
-	c.Next("connect")
+	c = connect(t, s.url()+"/v1/events?session=orders.*&stream=b&from=now")
 	f.PublishTo("orders.1", "a", 1)
 	f.PublishTo("orders.1", "b", 1)
 	if got := c.groupEvents(1)[0]; got.Stream != "b" {
@@ -124,7 +123,7 @@ func TestPattern_IsNoVisit(t *testing.T) {
 	if len(a.Present) != 1 || a.Present[0].Session != 1 {
 		t.Errorf("present are %+v", a.Present)
 	}
-	subscribe(t, s.url()+"/v1/events?session=s").Next("connect")
+	connect(t, s.url()+"/v1/events?session=s")
 	f.audience(inspect.Question{About: inspect.Connections, Session: "s"}, "both connections are there", func(a inspect.Answer) bool { return len(a.Connections) == 2 })
 }
 

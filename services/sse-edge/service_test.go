@@ -117,6 +117,14 @@ func subscribe(t *testing.T, url string, headers ...string) *client {
 	return &client{edgetest.Subscribe(t, url, headers...)}
 }
 
+// connect opens an event stream, and reads its connect event.
+func connect(t *testing.T, url string, headers ...string) *client {
+	t.Helper()
+	c := subscribe(t, url, headers...)
+	c.Next("connect")
+	return c
+}
+
 func (c *client) gap() delivery.GapData {
 	c.T.Helper()
 	var g delivery.GapData
@@ -174,13 +182,11 @@ func TestFrom_Time(t *testing.T) {
 		all := poll(t, s.url()+streamPath).Events
 		for i, e := range all {
 			from := "?from=" + e.Time.Format(time.RFC3339Nano)
-			c := subscribe(t, s.url()+streamPath+from)
-			c.Next("connect")
+			c := connect(t, s.url()+streamPath+from)
 			if got := c.Next("message"); got.ID != e.ID {
 				t.Errorf("%s: from the time of %s the first one is %s", name, e.ID, got.ID)
 			}
-			c = subscribe(t, s.url()+"/v1/events?session=s&from="+e.Time.Format(time.RFC3339Nano))
-			c.Next("connect")
+			c = connect(t, s.url()+"/v1/events?session=s&from="+e.Time.Format(time.RFC3339Nano))
 			if got := c.groupEvents(1)[0]; got.ID != e.ID {
 				t.Errorf("%s: of several sessions, from the time of %s the first one is %s", name, e.ID, got.ID)
 			}
@@ -216,8 +222,7 @@ func TestLast(t *testing.T) {
 				t.Errorf("%s: the last %d are %+v", name, n, got)
 			}
 		}
-		c := subscribe(t, s.url()+streamPath+"?last=2")
-		c.Next("connect")
+		c := connect(t, s.url()+streamPath+"?last=2")
 		c.Messages(2)
 		f.Publish("a", 1)
 		at := c.Messages(1)
@@ -245,15 +250,13 @@ func TestResume_BelowWindow(t *testing.T) {
 			if flow {
 				path = "/v1/sessions/s/events"
 			}
-			c := subscribe(t, url+path)
-			c.Next("connect")
+			c := connect(t, url+path)
 			f.Publish("a", 10)
 			tenth := c.Messages(10)
 			c.Close()
 			last := f.Publish("a", 2500)
 			s.has(t, last) // or the edge waits for its window, and not for ever
-			c = subscribe(t, url+path+"?after="+tenth)
-			c.Next("connect")
+			c = connect(t, url+path+"?after="+tenth)
 			for n := uint64(11); n <= last; n++ {
 				if e := c.Next("message"); edgetest.SequenceOf(t, e.ID) != n {
 					t.Fatalf("got %s, want sequence %d", e.ID, n)
@@ -323,15 +326,13 @@ func TestEvidence(t *testing.T) {
 				f := newFixture(t)
 				first, stop := f.startEdge(nil)
 				f.Publish("a", 20)
-				c := subscribe(t, first+streamPath)
-				c.Next("connect")
+				c := connect(t, first+streamPath)
 				id := c.Messages(int(tt.after)) //nolint:gosec // small
 				c.Close()
 				stop()
 				tt.remove(f)
 				f.Publish("b", 1)
-				c = subscribe(t, f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })+streamPath+"?after="+id)
-				c.Next("connect")
+				c = connect(t, f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })+streamPath+"?after="+id)
 				if tt.gap != nil {
 					g := c.gap()
 					if g.Reason != tt.gap.Reason || g.Certain != tt.gap.Certain || g.Requested != id || *g.Stream != "a" {
@@ -362,8 +363,7 @@ func TestResume_UnknownID(t *testing.T) {
 	f.PublishTo("other", "a", 1)
 	another := cursorAt(t, url, "/v1/sessions/other/streams/a/events", 1)
 	for _, id := range []string{"rubbish", strings.Repeat("x", 5000), foreign, another, "a_0000000_1", "*_0000000_1"} {
-		c := subscribe(t, url+streamPath+"?after="+id)
-		c.Next("connect")
+		c := connect(t, url+streamPath+"?after="+id)
 		if g := c.gap(); g.Reason != cursor.ReasonUnknown || !g.Certain || g.Requested != id {
 			t.Errorf("%s: gap is %+v", id, g)
 		}
@@ -379,8 +379,7 @@ func TestResume_IDBeyondLog(t *testing.T) {
 	var c *client
 	for _, sequence := range []uint64{3, math.MaxInt64, math.MaxUint64 - 1, math.MaxUint64} {
 		id := cursorAt(t, url, streamPath, sequence)
-		c = subscribe(t, url+streamPath+"?after="+id)
-		c.Next("connect")
+		c = connect(t, url+streamPath+"?after="+id)
 		if g := c.gap(); g.Reason != cursor.ReasonRolledBack || g.Requested != id || edgetest.SequenceOf(t, g.ResumesAt) != 2 {
 			t.Errorf("%d: gap is %+v", sequence, g)
 		}
@@ -394,8 +393,7 @@ func TestClose_StreamThen204(t *testing.T) {
 	url := f.edge(nil)
 	f.Create("s", "")
 	f.Publish("a", 2)
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
+	c := connect(t, url+streamPath)
 	id := c.Messages(2)
 	must.NoError(t, f.Backend.Sessions.End(waittest.Context(t), "s", "a", false))
 	closed := c.Next("close")
@@ -410,8 +408,7 @@ func TestClose_StreamThen204(t *testing.T) {
 			t.Errorf("a resume of a stream that is over answers %d", again.Response.StatusCode)
 		}
 	}
-	c = subscribe(t, url+streamPath)
-	c.Next("connect")
+	c = connect(t, url+streamPath)
 	c.Messages(2)
 	c.Next("close")
 }
@@ -420,8 +417,7 @@ func TestClear_ConnectedAndNewClients(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
 	f.Publish("a", 3)
-	c := subscribe(t, url+streamPath)
-	c.Next("connect")
+	c := connect(t, url+streamPath)
 	first := c.Messages(1)
 	c.Close()
 	f.mark(event.Clear, "a")
@@ -430,16 +426,14 @@ func TestClear_ConnectedAndNewClients(t *testing.T) {
 		events := poll(t, url+streamPath).Events
 		return len(events) == 1 && edgetest.SequenceOf(t, events[0].ID) == 5
 	})
-	c = subscribe(t, url+streamPath+"?after="+first)
-	c.Next("connect")
+	c = connect(t, url+streamPath+"?after="+first)
 	if g := c.gap(); g.Reason != cursor.ReasonCleared || !g.Certain {
 		t.Errorf("gap is %+v", g)
 	}
 	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {
 		t.Errorf("got %s, want the event behind the clear", id)
 	}
-	c = subscribe(t, url+streamPath)
-	c.Next("connect")
+	c = connect(t, url+streamPath)
 	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {
 		t.Errorf("a new client got %s", id)
 	}
@@ -455,8 +449,7 @@ func TestFull_Connections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := f.edge(limit)
-			c := subscribe(t, url+streamPath)
-			c.Next("connect")
+			c := connect(t, url+streamPath)
 			refused := subscribe(t, url+streamPath)
 			body, err := io.ReadAll(refused.Response.Body)
 			if err != nil || refused.Response.StatusCode != http.StatusOK || !strings.HasPrefix(string(body), "retry: ") {
@@ -483,8 +476,7 @@ func TestMessages_ByteForByte(t *testing.T) {
 	if len(got) != 1 || string(got[0].Message) != message || got[0].Stream != "a\"\\" || got[0].Type != "ti\"ck" || got[0].Time.IsZero() {
 		t.Errorf("the page has %+v", got)
 	}
-	c := subscribe(t, url+"/v1/sessions/s/events")
-	c.Next("connect")
+	c := connect(t, url+"/v1/sessions/s/events")
 	var o object
 	if data := c.Next("message").Data; json.Unmarshal(data, &o) != nil || string(o.Message) != message || o.ID != got[0].ID || !o.Time.Equal(got[0].Time) {
 		t.Errorf("the flow has %s", data)
@@ -528,8 +520,7 @@ func TestConnections_Present(t *testing.T) {
 // A stream ends before a proxy cuts it, and its client is back at once.
 func TestProxyRequestLimit(t *testing.T) {
 	t.Parallel()
-	c := subscribe(t, newFixture(t).edge(func(c *Config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute })+"/v1/sessions/quiet/events")
-	c.Next("connect")
+	c := connect(t, newFixture(t).edge(func(c *Config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute })+"/v1/sessions/quiet/events")
 	c.WantEnd()
 	if c.Decoder.Retry() > time.Second {
 		t.Errorf("the subscriber comes back after %s", c.Decoder.Retry())

@@ -131,8 +131,7 @@ func TestReader_DamageBehindATrim(t *testing.T) {
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })
 		for _, path := range []string{streamPath, flowPath} {
-			c := subscribe(t, url+path+"?after="+cursorAt(t, url, path, 2))
-			c.Next("connect")
+			c := connect(t, url+path+"?after="+cursorAt(t, url, path, 2))
 			if g := c.gap(); g.Reason != cursor.ReasonTrimmed || !g.Certain {
 				t.Errorf("%s: the first gap is %+v", path, g)
 			}
@@ -158,8 +157,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 	for _, backfill := range []int{0, -1} {
 		impatient := f.edge(func(c *Config) { c.WindowBackfill, c.LedgerPatience = flagtype.Bytes(backfill), 50*time.Millisecond })
 		id := cursorAt(t, impatient, streamPath, 4)
-		c := subscribe(t, impatient+streamPath+"?after="+id)
-		c.Next("connect")
+		c := connect(t, impatient+streamPath+"?after="+id)
 		if backfill == 0 {
 			c.Messages(7) // the tail saw all of it
 			continue
