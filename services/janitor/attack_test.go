@@ -247,12 +247,7 @@ func TestFollow_EventsDeletedByOthers(t *testing.T) {
 			stream := must.Value(natstest.JetStream(t, srv.Connect()).Stream(t.Context(), "MCP_0"))(t)
 			wantDamaged := func(from, to uint64) {
 				t.Helper()
-				waittest.NoError(t, func() error {
-					if state, err := r.b.Log.Look(t.Context(), 0); err != nil || !state.Checked() || state.Damaged < from || state.Damaged > to {
-						return fmt.Errorf("checked %t, damaged %d, %w", state.Checked(), state.Damaged, err)
-					}
-					return nil
-				})
+				r.shows(t, 0, func(s eventlog.State) bool { return s.Checked() && s.Damaged >= from && s.Damaged <= to })
 			}
 			wantDamaged(0, 0)
 			for _, deleted := range []uint64{quiet[1], quiet[3]} { // the second one while the first is damage already

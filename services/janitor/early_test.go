@@ -48,12 +48,7 @@ func TestTrim_BetweenSweeps(t *testing.T) {
 			all := r.publish(t, "s", "a", 30)
 			for range 3 {
 				all = append(all, r.publish(t, "s", "b", 15)...)
-				waittest.NoError(t, func() error {
-					if n := len(r.stored(t, "s", "")); n > 44 {
-						return fmt.Errorf("%d events are stored", n)
-					}
-					return nil
-				})
+				waittest.Until(t, "no more than 44 events are stored", func() bool { return len(r.stored(t, "s", "")) <= 44 })
 			}
 			waittest.NoError(t, func() error { // a trim may be half deleted
 				left := r.stored(t, "s", "")

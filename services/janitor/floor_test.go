@@ -79,12 +79,7 @@ func TestTrim_Age(t *testing.T) {
 	})
 	for range 3 { // and again and again
 		first, _ := r.b.Log.State(0)
-		waittest.NoError(t, func() error {
-			if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.First <= first.Last {
-				return fmt.Errorf("the floor is at %d, %w", now.First, err)
-			}
-			return nil
-		})
+		r.shows(t, 0, func(now eventlog.State) bool { return now.First > first.Last })
 		if o, err := r.b.Log.Opening(t.Context(), "open"); err != nil || o.Life != life {
 			t.Errorf("%+v, %v", o, err)
 		}

@@ -164,6 +164,18 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	}
 }
 
+// shows waits until a look at a partition shows a state, and returns it.
+func (r *running) shows(t *testing.T, p int, ok func(eventlog.State) bool) (state eventlog.State) {
+	t.Helper()
+	waittest.NoError(t, func() (err error) {
+		if state, err = r.b.Log.Look(t.Context(), p); err == nil && !ok(state) {
+			err = fmt.Errorf("partition %d is %+v", p, state)
+		}
+		return err
+	})
+	return state
+}
+
 // exact waits until the ledgers are exact.
 func (r *running) exact(t *testing.T) {
 	t.Helper()
@@ -363,12 +375,7 @@ func (r *running) recreate(t *testing.T) (old eventlog.State) {
 	t.Helper()
 	old, _ = r.b.Log.State(0)
 	must.NoError(t, natstest.JetStream(t, r.b.Conn).DeleteStream(t.Context(), "MCP_0"))
-	waittest.NoError(t, func() error {
-		if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Origin == old.Origin {
-			return fmt.Errorf("the partition is not back: %w", err)
-		}
-		return nil
-	})
+	r.shows(t, 0, func(now eventlog.State) bool { return now.Origin != old.Origin })
 	return old
 }
 

@@ -46,12 +46,7 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 				want = 0
 			}
 			stream := fmt.Sprint("open-", i)
-			waittest.NoError(t, func() error {
-				if got := r.stored(t, name, stream); len(got) != want {
-					return fmt.Errorf("%s/%s holds %v, want %d events", name, stream, got, want)
-				}
-				return nil
-			})
+			waittest.Value(t, name+"/"+stream, func() []uint64 { return r.stored(t, name, stream) }, func(got []uint64) bool { return len(got) == want })
 		}
 		if got := r.stored(t, name, "finished"); len(got) != 1 {
 			t.Errorf("%s: of the finished stream %v are left", name, got)
@@ -82,12 +77,7 @@ func TestTrim_RecordsNotCopied(t *testing.T) {
 	r.register(t, "more", `{"maxEvents":9}`)
 	all := r.publish(t, "more", "s", 12)
 	r.publish(t, "plain", "s", 5) // of a life that has no record
-	waittest.NoError(t, func() error {
-		if n := len(r.stored(t, "plain", "s")); n != 3 {
-			return fmt.Errorf("%d events are left of a session without a record", n)
-		}
-		return nil
-	})
+	waittest.Until(t, "three events are left of a session without a record", func() bool { return len(r.stored(t, "plain", "s")) == 3 })
 	if swept := r.sweeper.sweepNow(waittest.Timeout); swept.err != nil {
 		t.Fatal(swept.err)
 	}
@@ -117,11 +107,8 @@ func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	}
 	r.sweeper.cleared()
 	for name, want := range wants {
-		waittest.NoError(t, func() error {
-			if got := [2]int{len(r.stored(t, name, "open")), len(r.stored(t, name, "finished"))}; got != want {
-				return fmt.Errorf("%s holds %v, want %v", name, got, want)
-			}
-			return nil
-		})
+		waittest.Value(t, fmt.Sprint("of ", name, " there are ", want), func() [2]int {
+			return [2]int{len(r.stored(t, name, "open")), len(r.stored(t, name, "finished"))}
+		}, func(got [2]int) bool { return got == want })
 	}
 }

@@ -111,13 +111,7 @@ func TestGeneration_AllServersRestart(t *testing.T) {
 		srv.Start()
 	}
 	for p := range 2 {
-		waittest.NoError(t, func() error {
-			state, err := r.b.Log.Look(t.Context(), p)
-			if err == nil && len(state.Generations) != 2 {
-				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
-			}
-			return err
-		})
+		r.shows(t, p, func(s eventlog.State) bool { return len(s.Generations) == 2 })
 	}
 	// It counts when it has heard of it, if its question was answered in time.
 	if got := r.metric(t, "generations_begun_total"); got > 2 {

@@ -129,13 +129,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	})
 	after := r.publish(t, "s", "a", 2)
 	for p := range 2 {
-		waittest.NoError(t, func() error { // each by itself
-			state, err := r.b.Log.Look(t.Context(), p)
-			if err == nil && len(state.Generations) != generations+1 {
-				err = fmt.Errorf("partition %d has the generations %v", p, state.Generations)
-			}
-			return err
-		})
+		r.shows(t, p, func(s eventlog.State) bool { return len(s.Generations) == generations+1 }) // each by itself
 	}
 	now, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
 	late := strings.Contains(r.log.String(), "no janitor has looked at a partition") // who publishes waits for 3 s
@@ -159,12 +153,7 @@ func TestLedger_StrayEntry(t *testing.T) {
 		must.Value(r.b.Conn.RequestMsg(nats.NewMsg(subject), waittest.Timeout))(t)
 	}
 	for p := range 2 {
-		waittest.NoError(t, func() error {
-			if state, err := r.b.Log.Look(t.Context(), p); err != nil || state.Events != 0 {
-				return fmt.Errorf("partition %d holds %d entries, %w", p, state.Events, err)
-			}
-			return nil
-		})
+		r.shows(t, p, func(s eventlog.State) bool { return s.Events == 0 })
 	}
 	if n := r.metric(t, "deleted_entries_total") + r.metric(t, "trims_total"); n != 0 {
 		t.Errorf("%v are counted", n)
