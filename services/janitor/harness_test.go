@@ -164,16 +164,16 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	}
 }
 
-// shows waits until a look at a partition shows a state, and returns it.
-func (r *running) shows(t *testing.T, p int, ok func(eventlog.State) bool) (state eventlog.State) {
+// shows waits until a look at a partition shows a state.
+func (r *running) shows(t *testing.T, p int, ok func(eventlog.State) bool) {
 	t.Helper()
-	waittest.NoError(t, func() (err error) {
-		if state, err = r.b.Log.Look(t.Context(), p); err == nil && !ok(state) {
+	waittest.NoError(t, func() error {
+		state, err := r.b.Log.Look(t.Context(), p)
+		if err == nil && !ok(state) {
 			err = fmt.Errorf("partition %d is %+v", p, state)
 		}
 		return err
 	})
-	return state
 }
 
 // exact waits until the ledgers are exact.

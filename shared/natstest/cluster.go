@@ -35,7 +35,7 @@ func StartCluster(t testing.TB) *Cluster {
 		dir := t.TempDir()
 		s := &Server{t: t, dir: dir, opt: options(dir)}
 		s.opt.ServerName = fmt.Sprintf("natstest-%d", i)
-		s.opt.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: port}
+		s.opt.Cluster = server.ClusterOpts{Name: "natstest", Host: "127.0.0.1", Port: port, WriteDeadline: server.DEFAULT_FLUSH_DEADLINE}
 		for _, to := range routes {
 			s.opt.Routes = append(s.opt.Routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", to)})
 		}
