@@ -541,7 +541,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		ps := followLog(t, f, 0)
 		f.End("s")
 		f.Reuse("s", "")
-		last := comesTo(t, ps, "s", f.Publish("a", 1))
+		comesTo(t, ps, "s", f.Publish("a", 1))
 		var change func(*GroupConfig)
 		if access {
 			change = allowed(f)
@@ -550,7 +550,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 		readAll(t, g)
 		id := g.ID()
 		f.Create("y", "")
-		last = f.PublishTo("y", "a", 1)
+		last := f.PublishTo("y", "a", 1)
 		before, _, _ := asked.Pending()
 		looks := must.Value(f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)
 		g = openGroup(t, f, behind, Start{After: id}, nil, change, "s", "x", "y", "z")

@@ -139,11 +139,11 @@ func TestPattern_Fresh(t *testing.T) {
 func TestPattern_OtherLives(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
-	last := comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
+	comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	readAll(t, openAfter(t, f, ps, "", &ids, "o.*"))
 	readsAll(t, openAfter(t, f, ps, ids[0], nil, "o.*"), "")
 	f.Reuse("o.2", "")
-	last = comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
+	last := comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	readsAll(t, openAfter(t, f, ps, ids[0], nil, "o.*"), fmt.Sprint("gap:o.*:unknown o.2:", last))
 	var again []string
 	readAll(t, openAfter(t, f, ps, "", &again, "o.*"))
@@ -168,7 +168,7 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	readsAll(t, g, fmt.Sprint("o.1:closed o.1:open o.1:", last))
 	refused = "o.1"
 	f.Reuse("o.1", "")
-	last = comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
+	comesTo(t, ps, "s", f.PublishTo("o.1", "a", 1))
 	if got := readAll(t, g); got != "o.1:closed" || membersOf(g) != "" {
 		t.Errorf("another's life: %s, %s", got, membersOf(g))
 	}
@@ -205,7 +205,7 @@ func TestPattern_LifeInBetween(t *testing.T) {
 	three := comesTo(t, ps, "s", f.PublishTo("o.3", "a", 1))
 	readsEvents(t, g, "gap:o.1:unknown", fmt.Sprint("o.1:", last), fmt.Sprint("o.3:", three))
 	f.End("o.1")
-	last = comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
+	comesTo(t, ps, "s", f.PublishTo("o.2", "a", 1))
 	readAll(t, g)
 	last = again()
 	comesTo(t, ps, "s", last)
