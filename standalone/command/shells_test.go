@@ -1,7 +1,10 @@
 package command
 
 import (
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -59,6 +62,23 @@ func TestCompletion_Bash(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "bash", "--norc", "-uc", script+call, "bash").CombinedOutput()
 	if err != nil || string(out) != "__complete,log,s,two words," {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// bash passes the command as it was typed.
+func TestCompletion_BashInHome(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "a home&")
+	if err := errors.Join(os.Mkdir(home, 0o700), os.WriteFile(filepath.Join(home, "rejoin"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\n"), 0o700)); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	_, script, _ := runs(t, "completion", "bash")
+	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-uc", script+`
+		COMP_WORDS=('~/rejoin' log s) COMP_CWORD=2
+		_rejoin '~/rejoin'
+		printf '%s,' "${COMPREPLY[@]}"`, "bash")
+	cmd.Env = append(os.Environ(), "HOME="+home)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "__complete,log,s," {
+		t.Errorf("%s %v", out, err)
 	}
 }
 
