@@ -131,7 +131,7 @@ func (s *Step) add(g Gap) {
 }
 
 // Gap returns the one gap that there is room for. It begins where the first one does, is certain if any is, and is
-// about all streams when others are of other streams. Its reason is that of damage, which may lie behind the
+// about all streams when others are of other streams. Its reason is that of damage, which may lie after the
 // events that follow, or of the first gap that is certain, or of the first. There must be one.
 func (s *Step) Gap() Gap {
 	g := s.Gaps[0]
