@@ -130,19 +130,13 @@ func (s *Step) add(g Gap) {
 	s.Gaps[at].Certain = s.Gaps[at].Certain || g.Certain
 }
 
-// Gap returns the one gap that there is room for. It begins where the first one does, is certain if any is, and is
-// about all streams when others are of other streams. Its reason is that of damage, which may lie after the
-// events that follow, or of the first gap that is certain, or of the first. There must be one.
+// Gap returns the one gap that there is room for: the first that is certain, or else the first. It begins
+// where the first one does, and is about all streams when others are of other streams. There must be one.
 func (s *Step) Gap() Gap {
-	g := s.Gaps[0]
-	for _, other := range s.Gaps[1:] {
-		if other.Reason == ReasonDamaged || other.Certain && !g.Certain && g.Reason != ReasonDamaged {
-			g.Reason = other.Reason
-		}
-		g.Certain, g.Unchecked = g.Certain || other.Certain, g.Unchecked && other.Unchecked
-		if other.Stream != g.Stream {
-			g.Stream = ""
-		}
+	g := s.Gaps[max(slices.IndexFunc(s.Gaps, func(g Gap) bool { return g.Certain }), 0)]
+	g.Requested = s.Gaps[0].Requested
+	if slices.ContainsFunc(s.Gaps, func(other Gap) bool { return other.Stream != g.Stream }) {
+		g.Stream = ""
 	}
 	return g
 }

