@@ -81,7 +81,7 @@ func (d *deleter) run(ctx context.Context) {
 
 // round deletes a batch of each partition in turns, until nothing is due. It leaves out a partition
 // that has failed, since each try may take seconds while that has no leader. The next round tries
-// it again, so this one then ends after leisureTime.
+// it again, so this one then ends after deletedWithin.
 func (d *deleter) round() (errs error) {
 	begun, failed := time.Now(), map[int]bool{}
 	for more := true; more && (errs == nil || time.Since(begun) < deletedWithin); {

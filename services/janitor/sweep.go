@@ -181,7 +181,7 @@ const (
 	alarmDelayMax = 250 * time.Millisecond
 )
 
-// setAlarms sets the alarms of all partitions; each sweep does it again, since the limits may change.
+// setAlarms sets the alarms of all partitions. Since the limits may change, announce sets them again.
 func (w *sweeper) setAlarms() {
 	for _, p := range w.partitions {
 		p.With(func(l *ledger.Ledger) { l.Alarm = w.limits().Alarm() })

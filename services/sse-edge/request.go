@@ -57,7 +57,7 @@ func parseFilter(c *fiber.Ctx) (*delivery.Filter, error) {
 		return nil, nil
 	}
 	f.Text = strings.Join(append(f.Methods, event.Levels[f.Level]), ",")
-	copy(f.Methods, strings.Split(f.Text, ",")) // a connection keeps the names once: of one request up to 8 KiB
+	copy(f.Methods, strings.Split(f.Text, ",")) // up to 8 KiB of names, which a connection so keeps once
 	return f, nil
 }
 

@@ -97,7 +97,7 @@ func (l *lane) step() (least time.Duration, err error) {
 	return least, err
 }
 
-// halve bounds the requests to come to half the bytes of a batch: a proxy takes no more. Its limit is none of a stream.
+// halve limits later requests, of all streams, to half the bytes of a batch that a proxy refused as too large.
 func (p *Publisher) halve(batch []*entry) {
 	bytes := 0
 	for _, e := range batch {

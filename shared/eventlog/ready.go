@@ -168,8 +168,8 @@ func (l *Log) refreshWithin(ctx context.Context, p int) error {
 // is connected now, and returns that server's ID. It waits for a generation of the
 // server's own, so that no event is written or shown under an ID that a power cut
 // could have given to another event; in a cluster until the janitor has compared the
-// servers, but a publisher on a server that is known from before does not wait. The error wraps
-// [ErrUnavailable].
+// servers, but a publisher on a server that is known from before does not wait. After readyWithin, or
+// readyInCluster, it returns all the same. The error wraps [ErrUnavailable].
 func (l *Log) awaitReady(ctx context.Context, p int) (string, error) {
 	part := l.parts[p]
 	for {

@@ -58,7 +58,7 @@ type refused struct {
 	timer   *time.Timer
 }
 
-// NewRefusals returns a Refusals that writes to a log. clients tells whose a request is.
+// NewRefusals returns a Refusals that writes to a log. clients knows the client of a request.
 func NewRefusals(log *slog.Logger, clients *Clients) *Refusals {
 	return &Refusals{log: log, clients: clients, counted: map[refusal]*refused{}}
 }

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"rejoin/services/janitor/lease"
-
 	"rejoin/services/janitor/ledger"
-
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
 )

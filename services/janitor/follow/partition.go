@@ -27,10 +27,9 @@ type Partition struct {
 	MaxAbsent uint64 // how many sequences a leader is asked to list at most
 	Log       *eventlog.Log
 	logger    *slog.Logger
-	Cleared   func()      // called for every =clear marker of a complete ledger
-	Alarmed   func()      // called while a session of a complete ledger, or the partition, holds too much
-	Spare     func()      // called when memory is spare: the ledger has become complete, or is kept no more
-	Acts      func() bool // reports whether this janitor acts
+	Cleared   func() // called for every =clear marker of a complete ledger
+	Alarmed   func() // called while a session of a complete ledger, or the partition, holds too much
+	Spare     func() // called when memory is spare: the ledger has become complete, or is kept no more
 	Now       func() time.Time
 	turns     eventlog.Turns // to read the log; of all partitions
 
@@ -48,7 +47,7 @@ type Partition struct {
 // New returns a partition with an empty ledger. It takes turns with others that read the log.
 func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, MaxAbsent: maxAbsent, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Acts: func() bool { return false }, Now: time.Now,
+		Number: p, MaxAbsent: maxAbsent, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }

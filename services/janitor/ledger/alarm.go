@@ -39,7 +39,7 @@ func (l *Ledger) watch(a *Account, s *stream) {
 // Alarmed reports whether a life of a complete ledger is to be trimmed soon.
 func (l *Ledger) Alarmed() bool { return len(l.Over) > 0 && l.Complete }
 
-// TakeAlarms returns the lives that hold too much, and forgets them: each rings again with its next event
+// TakeAlarms returns the lives that hold too much, never nil, and forgets them: each rings again with its next event
 // that is too much.
 func (l *Ledger) TakeAlarms() []string {
 	over := slices.AppendSeq([]string{}, maps.Keys(l.Over))

@@ -96,9 +96,9 @@ type Step struct {
 	First uint64
 	// proved is where the last jump of the tail had ended when the window was read.
 	proved uint64
-	// more: the window holds more than one step may carry.
+	// More: the window holds more than one step may carry.
 	More bool
-	// ended: there is nothing more to come, ever.
+	// Ended: there is nothing more to come, ever.
 	Ended bool
 }
 

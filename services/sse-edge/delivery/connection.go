@@ -62,7 +62,7 @@ type Source interface {
 }
 
 // Connection is the response to a client that reads a stream: a source, and the socket that it is sent
-// to. It belongs to its worker, and while it is away, step and err and the reader
+// to. It belongs to its worker, and while it is away, Step and err and the reader
 // belong to the goroutine that it is away in.
 type Connection struct {
 	of        *Connections
