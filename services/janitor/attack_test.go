@@ -374,10 +374,12 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		start func(*testing.T) (*natstest.Server, int)
 		made  string // the key in the backup
+		again bool   // the server is started again after the backup
 	}{
-		"alone":                 {alone, "rejoin.made"},
-		"of an earlier version": {alone, "other.made"},
-		"clustered":             {func(t *testing.T) (*natstest.Server, int) { return natstest.StartCluster(t).Servers[0], 3 }, "rejoin.made"},
+		"alone":                 {alone, "rejoin.made", false},
+		"of an earlier version": {alone, "other.made", false},
+		"of an earlier run":     {alone, "rejoin.made", true},
+		"clustered":             {func(t *testing.T) (*natstest.Server, int) { return natstest.StartCluster(t).Servers[0], 3 }, "rejoin.made", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -394,10 +396,18 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 				})
 			}
 			notes("")
+			look := func() (eventlog.State, event.Place) {
+				state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
+				return state, event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s", Stream: "a"}
+			}
+			_, ofKept := look()
 			older := takeBackup(t, nc, "MCP_0")
+			if test.again {
+				srv.Stop()
+				srv.Start()
+			}
 			lost := r.publish(t, "s", "a", 3)
-			before := must.Value(r.b.Log.Look(t.Context(), 0))(t)
-			place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
+			before, ofLost := look()
 			network.lose("$JS.API.STREAM.INFO.MCP_0") // or the janitor may create the partition before it is back
 			older.Config = bytes.ReplaceAll(older.Config, []byte("rejoin.made"), []byte(test.made))
 			older.restore(t, nc, "MCP_0")
@@ -412,12 +422,16 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 			wantLost := func() {
 				t.Helper()
 				state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
-				for sequence, want := range map[uint64]event.Verdict{kept[1]: event.Good, lost[0]: event.RolledBack, lost[2]: event.RolledBack} {
+				check := func(sequence uint64, place event.Place, want event.Verdict) {
+					t.Helper()
 					id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: sequence}
 					if got, common := event.Resolve(id, place, state.Generations); got != want || got == event.RolledBack && common < kept[2] {
 						t.Errorf("sequence %d: verdict %d, common %d; generations %v", sequence, got, common, state.Generations)
 					}
 				}
+				check(kept[1], ofKept, event.Good)
+				check(lost[0], ofLost, event.RolledBack)
+				check(lost[2], ofLost, event.RolledBack)
 			}
 			wantLost()
 			network.lose("")

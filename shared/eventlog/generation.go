@@ -55,7 +55,7 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 		if err != nil {
 			return nil, err
 		}
-		if own := metadata.GenerationIDOf(at.id); meta[metadata.KeyServer] != at.id && !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
+		if own := metadata.RunGenerationID(at.id, info.Created); meta[metadata.KeyServer] != at.id && !event.HasGeneration(more, own) && !event.HasGeneration(gens, own) {
 			more = append(more, event.Generation{ID: own, Start: info.State.LastSeq + 1})
 		}
 		meta[metadata.KeyServer], meta[metadata.KeyMade] = at.id, made
@@ -104,7 +104,7 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 func (l *Log) unlisted(ctx context.Context, p int, info *jetstream.StreamInfo, gens []event.Generation) ([]event.Generation, error) {
 	begun, err := l.begunByEntry(ctx, p, gens)
 	before, made := info.Config.Metadata[metadata.KeyMade], metadata.Made(info.Created)
-	id := metadata.GenerationIDOf(made)
+	id := metadata.RestoreGenerationID(info.Created)
 	if err != nil || before == made || event.HasGeneration(gens, id) {
 		return begun, err
 	}
@@ -290,10 +290,11 @@ func (l *Log) storeGeneration(ctx context.Context, on uint64, p int, server stri
 		return err
 	}
 	defer release()
-	if state, err := l.Look(ctx, p); err != nil || state.begun(server) {
+	state, err := l.Look(ctx, p)
+	if err != nil || state.begun(server) {
 		return err
 	}
-	msg := nats.NewMsg(event.GenerationSubject(p, metadata.GenerationIDOf(server)))
+	msg := nats.NewMsg(event.GenerationSubject(p, metadata.RunGenerationID(server, state.Created)))
 	msg.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "0")
 	if _, err := l.publishOn(ctx, on, p, msg); err != nil && !errors.Is(err, ErrConflict) {
 		return err

@@ -77,7 +77,7 @@ func (s State) Checked() bool {
 
 // begun reports whether a generation has begun on a server that is alone.
 func (s State) begun(server string) bool {
-	return s.server == server || event.HasGeneration(s.Generations, metadata.GenerationIDOf(server))
+	return s.server == server || event.HasGeneration(s.Generations, metadata.RunGenerationID(server, s.Created))
 }
 
 // SameServer reports whether two states were seen on the same server, in one run of it.

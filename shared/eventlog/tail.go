@@ -272,7 +272,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 		return
 	}
 	e := entryFrom(msg, meta, a.p, len(a.log.parts), a.cfg.HeadersOnly)
-	if e.Begins != "" && e.Begins != metadata.GenerationIDOf(a.server) {
+	if e.Begins != "" && e.Begins != metadata.RunGenerationID(a.server, a.state.Created) {
 		e.Begins = "" // of an earlier run, whose generations the state has
 	}
 	switch {

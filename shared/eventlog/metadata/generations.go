@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"rejoin/shared/event"
 )
@@ -18,9 +19,16 @@ func NewGenerationID() string {
 	return encodeGenerationID(b)
 }
 
-// GenerationIDOf returns the ID of the generation that began with something: a run of a server that is alone, by the
-// server's ID, or a restore, by when the stream was made. It is the same for all who know of the generation.
-func GenerationIDOf(what string) string {
+// RunGenerationID returns the ID of the generation that a run of a server that is alone begins in a JetStream stream:
+// the same for all who know of it. After a restore in that run the stream is another one, and so is the ID.
+func RunGenerationID(server string, created time.Time) string {
+	return generationIDOf(server + " " + Made(created))
+}
+
+// RestoreGenerationID returns the ID of the generation that begins with a restore, which makes another JetStream stream.
+func RestoreGenerationID(created time.Time) string { return generationIDOf(Made(created)) }
+
+func generationIDOf(what string) string {
 	sum := sha256.Sum256([]byte(what))
 	return encodeGenerationID([10]byte(sum[:10]))
 }
