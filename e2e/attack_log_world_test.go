@@ -178,7 +178,7 @@ func (p *proc) page(path, after string) (got transcript) {
 			ID      string
 			Message json.RawMessage
 		}
-		Gap    *procGap
+		Gaps   []procGap
 		Closed bool
 	}
 	query := "?limit=1000"
@@ -190,9 +190,7 @@ func (p *proc) page(path, after string) (got transcript) {
 		p.t.Fatalf("a page: %d %s", a.status, a.body)
 	}
 	got = transcript{ids: map[int]string{}, closed: page.Closed}
-	if page.Gap != nil {
-		got.gaps = append(got.gaps, *page.Gap)
-	}
+	got.gaps = append(got.gaps, page.Gaps...)
 	for _, e := range page.Events {
 		got.ids[numberOf(p.t, e.Message)] = e.ID
 	}

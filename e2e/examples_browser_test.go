@@ -117,7 +117,7 @@ func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		switch {
 		case r.Header.Get("Accept") != "text/event-stream":
-			_, _ = io.WriteString(w, `{"events":[{"id":"main_abcdefg_2","message":`+numbered(1)+`}],"cursor":"main_abcdefg_2","gap":null,"closed":true}`)
+			_, _ = io.WriteString(w, `{"events":[{"id":"main_abcdefg_2","message":`+numbered(1)+`}],"cursor":"main_abcdefg_2","gaps":[],"closed":true}`)
 		case streams.Add(1) == 1:
 			w.WriteHeader(http.StatusBadGateway)
 		default:

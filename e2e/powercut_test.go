@@ -723,14 +723,14 @@ func (r *placeReader) pages(read *cutRead) error {
 				Message json.RawMessage
 			}
 			Cursor string
-			Gap    *procGap
+			Gaps   []procGap
 			Closed bool
 		}
 		if err := json.Unmarshal([]byte(a.body), &page); err != nil {
 			return err
 		}
-		if page.Gap != nil {
-			if err := read.gapped(page.Gap); err != nil {
+		for _, g := range page.Gaps {
+			if err := read.gapped(&g); err != nil {
 				return err
 			}
 		}
@@ -740,7 +740,7 @@ func (r *placeReader) pages(read *cutRead) error {
 			}
 		}
 		read.closed = read.closed || page.Closed
-		if page.Gap == nil && len(page.Events) == 0 {
+		if len(page.Gaps) == 0 && len(page.Events) == 0 {
 			return nil
 		}
 		after = page.Cursor

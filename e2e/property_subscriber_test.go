@@ -493,7 +493,7 @@ func (c *connection) page(ctx context.Context, body io.Reader) bool {
 	var page struct {
 		Events []pageEvent
 		Cursor string
-		Gap    *toldGap
+		Gaps   []*toldGap
 		Closed bool
 	}
 	err := json.NewDecoder(body).Decode(&page)
@@ -513,12 +513,12 @@ func (c *connection) page(ctx context.Context, body io.Reader) bool {
 	if err != nil || id.Stream != c.plan.stream {
 		c.w.violate("%s: the cursor %q of a page: %v", c, page.Cursor, err)
 	}
-	if page.Gap == nil && (len(page.Events) > 0 || page.Closed || page.Cursor != c.asked) {
+	if len(page.Gaps) == 0 && (len(page.Events) > 0 || page.Closed || page.Cursor != c.asked) {
 		c.goesOn("a page")
 	}
-	if page.Gap != nil {
-		c.told(page.Gap)
-		c.note(received{what: "gap", edge: c.life, gap: page.Gap})
+	for _, g := range page.Gaps {
+		c.told(g)
+		c.note(received{what: "gap", edge: c.life, gap: g})
 	}
 	if c.asked == "" {
 		at := id.Sequence

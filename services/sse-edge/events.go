@@ -92,14 +92,9 @@ func (s *Service) events(c *fiber.Ctx, grants auth.Grants) error {
 }
 
 // appendPage appends the answer to a poll: the events; cursor, which is where the next
-// poll continues; gap, which is what should have come before the events and no longer
+// poll continues; gaps, which are what should have come before the events and no longer
 // exists; and closed, which says that nothing will ever follow.
 func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
-	var g *delivery.GapData
-	if len(step.Gaps) > 0 {
-		one := step.Gap()
-		g = &delivery.GapData{Reason: one.Reason, Certain: one.Certain, Stream: delivery.OrNull(one.Stream), Requested: one.Requested, ResumesAt: r.ID(r.ResumesAt(step))}
-	}
 	b = append(b, `{"events":[`...)
 	for i := range step.Items {
 		if i > 0 {
@@ -108,7 +103,7 @@ func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 		b = delivery.AppendObject(b, &step.Items[i], r.Tags)
 	}
 	b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
-	b = append(append(b, `,"gap":`...), event.MustJSON(g)...)
+	b = append(append(b, `,"gaps":`...), event.MustJSON(delivery.GapsOf(r, step))...)
 	b = strconv.AppendBool(append(b, `,"closed":`...), step.Ended)
 	return append(b, '}'), nil
 }

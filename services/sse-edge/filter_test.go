@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rejoin/services/sse-edge/cursor"
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/edgetest"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
@@ -128,7 +129,7 @@ func TestFilter_PageIsBounded(t *testing.T) {
 		var p page
 		for at := uint64(0); len(p.Events) == 0; at = edgetest.SequenceOf(t, p.Cursor) {
 			p = poll(t, url+streamPath+"?method=shown&limit=5&wait=10&after="+p.Cursor)
-			if now := edgetest.SequenceOf(t, p.Cursor); now <= at || now > at+reads+subscriber.MaxLimit || p.Gap != nil {
+			if now := edgetest.SequenceOf(t, p.Cursor); now <= at || now > at+reads+subscriber.MaxLimit || len(p.Gaps) > 0 {
 				t.Fatalf("a window of %d B: a page from %d: %+v", budget, at, p)
 			}
 		}
@@ -155,11 +156,11 @@ func TestFilter_GapOnNextPage(t *testing.T) {
 	}
 	url := f.edge(func(c *Config) { c.WindowBackfill = -1 })
 	first := poll(t, url+flowPath+"?method=shown")
-	if len(first.Events) != 1 || edgetest.SequenceOf(t, first.Events[0].ID) != read || first.Gap != nil || edgetest.SequenceOf(t, first.Cursor) != subscriber.MaxLimit {
+	if len(first.Events) != 1 || edgetest.SequenceOf(t, first.Events[0].ID) != read || len(first.Gaps) > 0 || edgetest.SequenceOf(t, first.Cursor) != subscriber.MaxLimit {
 		t.Errorf("the first page is %s at %s", first, first.Cursor)
 	}
 	second := poll(t, url+flowPath+"?method=shown&after="+first.Cursor)
-	if g := second.Gap; g == nil || g.Reason != cursor.ReasonCleared || g.Requested != first.Cursor || edgetest.SequenceOf(t, g.ResumesAt) != cleared ||
+	if g := second.Gaps; len(g) != 1 || g[0].Reason != cursor.ReasonCleared || g[0].Requested != first.Cursor || edgetest.SequenceOf(t, g[0].ResumesAt) != cleared ||
 		len(second.Events) != 1 || edgetest.SequenceOf(t, second.Events[0].ID) != last-100 {
 		t.Errorf("the second page is %s", second)
 	}
@@ -307,7 +308,7 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 		query := u.Query()
 		query.Set("after", p.Cursor)
 		p = poll(t, before+"?"+query.Encode())
-		if p.Gap != nil && p.Gap.Reason != cursor.ReasonCleared || len(p.Events) > limit {
+		if slices.ContainsFunc(p.Gaps, func(g delivery.GapData) bool { return g.Reason != cursor.ReasonCleared }) || len(p.Events) > limit {
 			rt.Fatalf("behind the first page there is %s", p)
 		}
 		all.Events, all.Cursor, all.Closed = append(all.Events, p.Events...), p.Cursor, p.Closed
@@ -317,9 +318,9 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 
 // String says what a page tells, but for where its cursor is.
 func (p page) String() string {
-	gap, _ := json.Marshal(p.Gap)
+	gaps, _ := json.Marshal(p.Gaps)
 	var b strings.Builder
-	fmt.Fprintf(&b, "gap %s, closed %v", gap, p.Closed)
+	fmt.Fprintf(&b, "gaps %s, closed %v", gaps, p.Closed)
 	for _, e := range p.Events {
 		fmt.Fprintf(&b, "\n%s %s %s %s %s", e.ID, e.Stream, e.Type, e.Time, e.Message)
 	}

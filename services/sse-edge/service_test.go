@@ -138,7 +138,7 @@ func (c *client) gap() delivery.GapData {
 type page struct {
 	Events []object
 	Cursor string
-	Gap    *delivery.GapData
+	Gaps   []delivery.GapData
 	Closed bool
 }
 

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,23 +14,24 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// receives checks a page: its gap, in words that are empty without one, and its first event.
-func receives(t *testing.T, url, path string, after uint64, gap string, first uint64) {
+// receives checks a page: its gaps, by their reasons, "?" behind one that is not certain, and its first event.
+func receives(t *testing.T, url, path string, after uint64, gaps string, first uint64) {
 	t.Helper()
 	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
 	var sequences []uint64
 	for _, e := range p.Events {
 		sequences = append(sequences, edgetest.SequenceOf(t, e.ID))
 	}
-	got := ""
-	if p.Gap != nil {
-		got = string(p.Gap.Reason)
-		if !p.Gap.Certain {
-			got += "?"
+	var words []string
+	for _, g := range p.Gaps {
+		word := string(g.Reason)
+		if !g.Certain {
+			word += "?"
 		}
+		words = append(words, word)
 	}
-	if got != gap || len(sequences) == 0 || sequences[0] != first {
-		t.Errorf("%s behind %d: the gap is %q and the events are %v, want %q and %d first", path, after, got, sequences, gap, first)
+	if got := strings.Join(words, " "); got != gaps || len(sequences) == 0 || sequences[0] != first {
+		t.Errorf("%s behind %d: the gaps are %q and the events are %v, want %q and %d first", path, after, words, sequences, gaps, first)
 	}
 }
 
@@ -78,7 +80,7 @@ func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 	receives(t, url, flowPath, 3, "cleared", 7)
 	receives(t, url, otherPath, 3, "", 11)
 	for _, path := range []string{streamPath, flowPath} { // without a cursor nothing was missed
-		if p := poll(t, url+path); p.Gap != nil || len(p.Events) == 0 || edgetest.SequenceOf(t, p.Events[0].ID) != 7 {
+		if p := poll(t, url+path); len(p.Gaps) > 0 || len(p.Events) == 0 || edgetest.SequenceOf(t, p.Events[0].ID) != 7 {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
@@ -139,7 +141,7 @@ func TestReader_DamageBehindATrim(t *testing.T) {
 				t.Errorf("%s: the second gap is %+v", path, g)
 			}
 			c.Messages(2)
-			receives(t, url, path, 2, "trimmed", 4)
+			receives(t, url, path, 2, "trimmed damaged?", 4)
 		}
 	}
 }

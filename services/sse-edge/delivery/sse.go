@@ -104,15 +104,23 @@ func (f sseFormat) Closing(cursor.Step) []byte {
 // the client came with, so that none is lost if the connection ends between them.
 func (f sseFormat) Gaps(s cursor.Step) []byte {
 	var b []byte
-	resumesAt := f.Reader.ID(f.Reader.ResumesAt(s))
-	for i, g := range s.Gaps {
-		id := resumesAt
+	for i, g := range GapsOf(f.Reader, s) {
+		id := g.ResumesAt
 		if i < len(s.Gaps)-1 {
 			id = ""
 		}
-		b = appendJSON(b, id, "gap", GapData{Reason: g.Reason, Certain: g.Certain, Stream: OrNull(g.Stream), Requested: g.Requested, ResumesAt: resumesAt})
+		b = appendJSON(b, id, "gap", g)
 	}
 	return b
+}
+
+// GapsOf returns the gaps of a step of a session, or of one stream of it; never nil.
+func GapsOf(r *cursor.Reader, s cursor.Step) []GapData {
+	gaps := make([]GapData, len(s.Gaps))
+	for i, g := range s.Gaps {
+		gaps[i] = GapData{Reason: g.Reason, Certain: g.Certain, Stream: OrNull(g.Stream), Requested: g.Requested, ResumesAt: r.ID(r.ResumesAt(s))}
+	}
+	return gaps
 }
 
 // limitRetry is the reconnection time at the end of a response that a proxy would have cut.

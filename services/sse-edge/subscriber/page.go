@@ -87,7 +87,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 		s.Connections.CountTold(r, step, 0, by) // of its events the client gets none
 		return nil, GoneProblem(step.Gap())
 	}
-	size := pageOverhead
+	size := pageOverhead * (1 + len(step.Gaps))
 	for i := range step.Items {
 		size += len(step.Items[i].Frame) + pageOverhead
 	}
@@ -98,7 +98,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	return form(make([]byte, 0, size), r, step)
 }
 
-// pageOverhead is about what an answer has of an event besides its frame.
+// pageOverhead is about what an answer has of a gap, and of an event besides its frame.
 const pageOverhead = 200
 
 // goneEvery is how often a poll that waits looks whether its client is still there.
