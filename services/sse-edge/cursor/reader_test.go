@@ -1110,6 +1110,25 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 	}
 }
 
+// After an outage of NATS the edge's copy of the registry may have an earlier life of a name than the client's ID.
+func TestReader_LifeAheadOfTheRegistry(t *testing.T) {
+	f := edgetest.NewLog(t)
+	f.Create("s", "")
+	before := f.Publish("a", 1)
+	_, p := withoutTails(t, f, before)
+	at := window.Place{Session: "s", Life: f.Life("s"), Stream: "a"}
+	f.Reuse("s", "")
+	last := f.Publish("a", 2)
+	origin, gens := p.window.Generations()
+	tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Life: f.Life("s"), Stream: "a"}.Tag()
+	r, err := p.of.Open(waittest.Context(t), at, Start{After: event.ID{Stream: "a", Tag: tag, Sequence: last - 1}.String()}, ten)
+	if !Transient(err) {
+		defer r.Close()
+		s, nextErr := r.Next(waittest.Context(t))
+		t.Errorf("%v, %+v, %v", err, s, nextErr)
+	}
+}
+
 // A window that was rolled back is filled again from the log: a reader that begins with what comes next
 // would get what was retained, and one of the newest events would get more of them.
 func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {

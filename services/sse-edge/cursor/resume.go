@@ -222,6 +222,16 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 	if verdict == event.Good {
 		r.Tags = NewTagger(p)
 	}
+	if verdict == event.Unknown && r.bound { // to what a copy of the registry says, which may be an earlier life than the ID's
+		of, err := r.part.lookUpLife(ctx, r.Place.Session)
+		p.Life = of.token
+		if now, _ := event.Resolve(id, p, state.Generations); err == nil && now != event.Unknown {
+			err = errNotReady
+		}
+		if err != nil {
+			return event.Unknown, 0, 0, err
+		}
+	}
 	last = max(state.Last, a.End)
 	if verdict == event.Good && id.Sequence > last && !state.Quorum {
 		return event.Unknown, 0, 0, errNoQuorum
