@@ -188,7 +188,7 @@ func TestErrors_UntrustedCertificate(t *testing.T) {
 
 // RFC 6750 has no Bearer credentials without a token.
 func TestToken_EmptyFile(t *testing.T) {
-	a, url := serve(t, map[string]string{"GET /v1/sessions/demo": first})
+	a, url := serve(t, map[string]string{"GET /v1/sessions/demo": `{"session":"demo"}`})
 	file := tokenFile(t, "\n")
 	if code, _, errs := run(t, "demo", "--json", "--token-file="+file, url); code != 0 || fmt.Sprint(a.got) != "[GET /v1/sessions/demo]" {
 		t.Errorf("%d %q, sent %q", code, errs, a.got)

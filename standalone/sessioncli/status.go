@@ -85,7 +85,7 @@ func GapsApp(args []string) daemon.App {
 	var cli listFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps)
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps, nil)
 		})
 	})
 }
@@ -96,13 +96,11 @@ func ConnectionsApp(args []string) daemon.App {
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, path, cli.Format == "json", env.Stdout, func(c connections, out io.Writer) error {
+			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections, func(c connections) (err error) {
 				if c.Total == 0 { // a client may wait for a session that does not exist yet
-					if _, err := a.do(ctx, "GET", pathOf(cli.Session), nil); err != nil {
-						return err
-					}
+					_, err = a.do(ctx, "GET", pathOf(cli.Session), nil)
 				}
-				return printConnections(c, out)
+				return err
 			})
 		})
 	})
@@ -184,20 +182,24 @@ type connections struct {
 	}
 }
 
-// show prints the answer to one request, as it is or as text.
-func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.Writer, text func(T, io.Writer) error) error {
+// show prints the answer to one request, as it is or as text, unless check returns an error; nil takes each.
+func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.Writer, text func(T, io.Writer) error, check func(T) error) error {
 	body, err := a.do(ctx, "GET", path, nil)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return printLines(out, body)
-	}
 	var answer T
-	if err := decode(body, &answer); err != nil {
-		return err
+	if err == nil {
+		err = decode(body, &answer)
 	}
-	return text(answer, out)
+	if err == nil && check != nil {
+		err = check(answer)
+	}
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return printLines(out, body)
+	default:
+		return text(answer, out)
+	}
 }
 
 // status prints the answers to three requests; as JSON in one object.

@@ -81,8 +81,10 @@ SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url); code != 0 || out != want || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	if code, out, errs := runApp(t, ConnectionsApp, "none", url); code != 1 || out != "" || !strings.Contains(errs, "404 not_found") {
-		t.Errorf("%d %q\n%s", code, errs, out)
+	for _, format := range []string{"text", "json"} {
+		if code, out, errs := runApp(t, ConnectionsApp, "none", url, "--format="+format); code != 1 || out != "" || !strings.Contains(errs, "404 not_found") {
+			t.Errorf("%s: %d %q\n%s", format, code, errs, out)
+		}
 	}
 	if code, out, errs := runApp(t, ConnectionsApp, "idle", url); code != 0 || out != "event streams: 0; clients: 0; edges: unknown, since NATS is unavailable\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
