@@ -1,4 +1,5 @@
 function __rejoin
-	rejoin __complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+	set -l words (commandline -opc) (commandline -ct)
+	eval $words[1] __complete '$words[2..]' 2>/dev/null
 end
 complete -c rejoin -n 'string length -q -- (__rejoin)' -f -a '(__rejoin)'

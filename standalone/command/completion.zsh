@@ -2,8 +2,8 @@
 _rejoin() {
 	local line
 	local -a whole begun
-	for line in ${(f)"$($words[1] __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"}; do
-		line=${${line//:/\\:}/$'\t'/:}
+	for line in ${(f)"$(eval "$words[1]"' __complete "${(@)words[2,CURRENT]}"' 2>/dev/null)"}; do
+		line=${${${line//:/\\:}/$'\t'/:}%:}
 		if [[ ${line%%:*} == *= ]]; then begun+=$line; else whole+=$line; fi
 	done
 	if (( $#whole + $#begun )); then

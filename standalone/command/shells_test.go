@@ -72,13 +72,15 @@ func TestCompletion_BashInHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, script, _ := runs(t, "completion", "bash")
-	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-uc", script+`
-		COMP_WORDS=('~/rejoin' log s) COMP_CWORD=2
-		_rejoin '~/rejoin'
-		printf '%s,' "${COMPREPLY[@]}"`, "bash")
-	cmd.Env = append(os.Environ(), "HOME="+home)
-	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "__complete,log,s," {
-		t.Errorf("%s %v", out, err)
+	for _, typed := range []string{"~/rejoin", `"$HOME"/rejoin`} {
+		cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-uc", script+`
+			COMP_WORDS=("$1" log 's t') COMP_CWORD=2
+			_rejoin "$1"
+			printf '%s,' "${COMPREPLY[@]}"`, "bash", typed)
+		cmd.Env = append(os.Environ(), "HOME="+home)
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "__complete,log,s t," {
+			t.Errorf("%s: %s %v", typed, out, err)
+		}
 	}
 }
 
