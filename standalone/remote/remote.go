@@ -44,15 +44,18 @@ func (f Flags) Hint(err error) error {
 
 // Refused is Hint for a response with this status and code; each refusal by Rejoin has a code.
 func (f Flags) Refused(err error, status int, code string) error {
+	hint := ""
 	switch {
 	case status == http.StatusUnauthorized && f.TokenFile == "":
-		return fmt.Errorf("%w; give a token with --token-file", err)
+		hint = "give a token with --token-file"
 	case status == http.StatusUnauthorized && f.emptyToken():
-		return fmt.Errorf("%w; the file of --token-file is empty", err)
+		hint = "the file of --token-file is empty"
 	case status/100 == 4 && (code == "" || code == "method_not_allowed"): // another server, or the port of one service
-		return fmt.Errorf("%w; is --url=%s the address of Rejoin, and is it http:// or https://?", err, f.URL)
+		hint = fmt.Sprintf("is --url=%s the address of Rejoin, and is it http:// or https://?", f.URL)
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("%s; %s", strings.TrimSuffix(err.Error(), "."), hint)
 }
 
 // emptyToken reports whether the file that is read before each request has no token.

@@ -457,12 +457,12 @@ func TestPublish_Hints(t *testing.T) {
 	if _, _, status := run(t, "", "tail", "s", "--url="+ofIngest); !strings.Contains(status, "is --url="+ofIngest+" the address of Rejoin") {
 		t.Errorf("of a service without the method it says %q", status)
 	}
-	guarded := serve(t, http.StatusUnauthorized, problem, `{"status":401,"code":"unauthorized","title":"no token"}`)
+	guarded := serve(t, http.StatusUnauthorized, problem, `{"status":401,"code":"unauthorized","title":"No token."}`)
 	token := filepath.Join(t.TempDir(), "token")
 	must.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
 	for _, args := range [][]string{{"tail", "s"}, {"publish", "s", "t", "1"}} {
 		args = append(args, "--url="+guarded)
-		if _, _, status := run(t, "", args...); !strings.Contains(status, "give a token with --token-file") {
+		if _, _, status := run(t, "", args...); !strings.Contains(status, "No token; give a token with --token-file") {
 			t.Errorf("%v without a token: %q", args, status)
 		}
 		if _, _, status := run(t, "", append(args, "--token-file="+token)...); strings.Contains(status, "--token-file") {
