@@ -64,7 +64,7 @@ func TestTrim_Age(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		missing, _, err := r.b.Log.RemovedAfter(t.Context(), r.b.Log.Look, "open", life, "0", 0, 0)
+		missing, _, err := r.b.Log.LossesAfter(t.Context(), r.b.Log.Look, "open", life, "0", 0, 0)
 		if err != nil {
 			return err
 		}

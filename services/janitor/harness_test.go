@@ -285,11 +285,11 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 	t.Helper()
 	waittest.NoError(t, func() error {
 		p := r.b.Log.Partition(name)
-		missing, _, err := r.b.Log.RemovedAfter(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
+		missing, _, err := r.b.Log.LossesAfter(t.Context(), r.b.Log.Look, name, r.life(name), stream, 0, 0)
 		if err != nil {
 			return err
 		}
-		var newest eventlog.Removed
+		var newest eventlog.Loss
 		for _, m := range missing {
 			// Without a birth it is unknown what the floor took.
 			if m.UpTo > newest.UpTo && (m.Reason != eventlog.Expired || reason == eventlog.Expired) {

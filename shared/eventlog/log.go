@@ -11,7 +11,7 @@
 //	AwaitGeneration       for who publishes straight to JetStream
 //	OpenSession, EndStream, EndSession, ClearStream   control entries
 //	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
-//	RemovedAfter          what was removed after a cursor, as trims, floor and births say
+//	LossesAfter           what was removed after a cursor, as trims, floor and births say
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
 // A [Log] is safe for concurrent use. It has one goroutine, and in a cluster one for each fence

@@ -224,7 +224,7 @@ func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) erro
 //
 // A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
 // end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
-// copy of the first one says of the stream (see [Log.RemovedAfter]).
+// copy of the first one says of the stream (see [Log.LossesAfter]).
 func (l *Log) publishBirth(ctx context.Context, on uint64, at event.Subject) error {
 	o, err := l.Opening(ctx, at.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening

@@ -221,6 +221,6 @@ func (s *Store) whole(ctx context.Context, at place, life string) (bool, error) 
 	if err != nil || !born {
 		return err == nil, err
 	}
-	missing, _, err := l.RemovedAfter(ctx, l.LookAfterRead, at.session, life, at.stream, 0, 0)
+	missing, _, err := l.LossesAfter(ctx, l.LookAfterRead, at.session, life, at.stream, 0, 0)
 	return len(missing) == 0, err
 }

@@ -227,7 +227,7 @@ func (r *Reader) skipCleared(v window.View, page eventlog.Page, s *Step) {
 				stream, at = r.Place.Stream, max(at, v.ClearedAt)
 			}
 			if e.Sequence < at {
-				r.skip(s, window.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
+				r.skip(s, eventlog.Loss{Stream: stream, UpTo: at, Reason: eventlog.Cleared, Certain: true})
 			}
 		}
 	}

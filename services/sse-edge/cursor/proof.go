@@ -75,7 +75,7 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 		release() // it may wait for the window
 		return r.part.looks.after(ctx, v.Extent)
 	}
-	all, state, err := r.part.log.RemovedAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
+	all, state, err := r.part.log.LossesAfter(ctx, look, r.Place.Session, r.Place.Life, r.Place.Stream, r.Cursor, held)
 	if err != nil {
 		return eventlog.State{}, false, err
 	}
@@ -84,8 +84,8 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 
 // skip drops what is gone, and tells that to a client that may have seen what came before.
 // It reports whether the cursor was moved.
-func (r *Reader) skip(s *Step, losses ...window.Loss) (moved bool) {
-	slices.SortStableFunc(losses, func(a, b window.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
+func (r *Reader) skip(s *Step, losses ...eventlog.Loss) (moved bool) {
+	slices.SortStableFunc(losses, func(a, b eventlog.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
 	for _, l := range losses {
 		if l.UpTo <= r.DroppedTo(l.Stream) {
 			continue

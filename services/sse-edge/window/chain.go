@@ -50,13 +50,13 @@ type Chain struct {
 	// lost is what the window lacks of a stream that was there: what a clear took
 	// away, and what the tail missed because it was deleted. losses has it, on a flow, for
 	// each stream, and under "" when it is about all of them.
-	lost   Loss
-	losses map[string]Loss
+	lost   eventlog.Loss
+	losses map[string]eventlog.Loss
 	// lossesLeft is how many losses there were after they were last pruned.
 	lossesLeft int
 	// unsure is, on a flow, what the tail missed of the life's entries, of which it is not
 	// known whose they were.
-	unsure Loss
+	unsure eventlog.Loss
 	// clearedAt is the sequence of the newest clear of the chain's place, trimmedAt
 	// that of the newest trim; newestTrim is that of the newest one of a flow and all its streams.
 	clearedAt, trimmedAt, newestTrim uint64
@@ -88,7 +88,7 @@ func (c *Chain) silent() bool {
 
 // lose notes what the window lacks of a chain's place, on the flow too. What lies before
 // the window's start is asked of the log anyway.
-func (c *Chain) lose(l Loss, start uint64) {
+func (c *Chain) lose(l eventlog.Loss, start uint64) {
 	flow := c
 	if c.flow != nil {
 		flow = c.flow
@@ -102,7 +102,7 @@ func (c *Chain) lose(l Loss, start uint64) {
 		return
 	}
 	if flow.losses == nil {
-		flow.losses = map[string]Loss{}
+		flow.losses = map[string]eventlog.Loss{}
 	}
 	if l.UpTo > flow.losses[l.Stream].UpTo {
 		flow.losses[l.Stream] = l
@@ -122,7 +122,7 @@ func (c *Chain) hasLost(upTo uint64) bool {
 // pruneLosses drops the losses of a flow that lie before the window's start, or in one of all streams. It makes
 // a new map: one that entries were deleted from takes as long to walk through as it did before.
 func (c *Chain) pruneLosses(start uint64) {
-	left := map[string]Loss{}
+	left := map[string]eventlog.Loss{}
 	for of, l := range c.losses {
 		if l.UpTo >= start && (of == "" || !c.hasLost(l.UpTo)) {
 			left[of] = l
@@ -133,7 +133,7 @@ func (c *Chain) pruneLosses(start uint64) {
 
 // lossesBehind returns what the window lacks of the chain's place and the reader has not
 // heard of. Before the window's start the log itself is asked for what is not certain here.
-func (c *Chain) lossesBehind(r *ChainCursor, start uint64) (all []Loss) {
+func (c *Chain) lossesBehind(r *ChainCursor, start uint64) (all []eventlog.Loss) {
 	inside := r.Cursor+1 >= start
 	if c.flow == nil {
 		for _, l := range c.losses {
@@ -204,7 +204,3 @@ func (c *Chain) retag(origin, generation string) {
 	c.generation = generation
 	c.prefix = event.AppendIDPrefix(nil, c.Place.Stream, p.Tag())
 }
-
-// Loss is what is gone: a stream's events up to a sequence, or those of all streams of the
-// life when Stream is empty.
-type Loss = eventlog.Removed

@@ -17,7 +17,7 @@ type View struct {
 	Inside    bool
 	Common    uint64 // of the rollbacks that the reader has not seen yet
 	ClearedAt uint64
-	Losses    []Loss // those that the reader has not heard of yet
+	Losses    []eventlog.Loss // those that the reader has not heard of yet
 	// Life is that of the chain: one that waited for its session may have got it.
 	Life string
 	// Closed is the sequence at which the place ends; 0 while it is open.

@@ -108,7 +108,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	}
 	for _, c := range w.chains {
 		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
-		c.lost, c.losses, c.lossesLeft, c.unsure = Loss{}, nil, 0, Loss{}
+		c.lost, c.losses, c.lossesLeft, c.unsure = eventlog.Loss{}, nil, 0, eventlog.Loss{}
 		c.wake()
 		w.drop(c)
 	}
@@ -576,7 +576,7 @@ func (w *Window) clear(e eventlog.Entry) {
 
 // loseAll empties the chains of a flow's streams.
 func (w *Window) loseAll(flow *Chain) {
-	all := Loss{Reason: eventlog.Cleared, Certain: true}
+	all := eventlog.Loss{Reason: eventlog.Cleared, Certain: true}
 	for _, s := range flow.streams {
 		all.UpTo = max(all.UpTo, w.lose(s))
 		s.wake()
@@ -592,7 +592,7 @@ func (w *Window) lose(c *Chain) uint64 {
 	if c.length == 0 {
 		return 0
 	}
-	c.lose(Loss{Stream: c.Place.Stream, UpTo: w.ring.at(c.last).Sequence, Reason: eventlog.Cleared, Certain: true}, w.start)
+	c.lose(eventlog.Loss{Stream: c.Place.Stream, UpTo: w.ring.at(c.last).Sequence, Reason: eventlog.Cleared, Certain: true}, w.start)
 	n := c.first
 	for range c.length {
 		en := w.ring.at(n)
@@ -625,7 +625,7 @@ func (w *Window) trim(e eventlog.Entry) {
 		n.Life, n.known, n.opened, n.Began = "", false, 0, 0 // no later reader belongs to it
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
-		c.lose(Loss{Stream: c.Place.Stream, UpTo: missed, Reason: e.Trim.Reason, Certain: c.flow != nil}, w.start)
+		c.lose(eventlog.Loss{Stream: c.Place.Stream, UpTo: missed, Reason: e.Trim.Reason, Certain: c.flow != nil}, w.start)
 		if c.flow == nil {
 			wakeAll(c)
 		} else {

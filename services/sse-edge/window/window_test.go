@@ -437,7 +437,7 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	w.Append(message(1, a, `1`), 0)
 	w.Append(message(2, b, `2`), 0)
 	w.Append(message(6, a, `6`), 3)
-	want := func(at Place, cursor uint64, want ...Loss) {
+	want := func(at Place, cursor uint64, want ...eventlog.Loss) {
 		t.Helper()
 		r := cursorAt(w, at, cursor)
 		defer w.Detach(r.Chain)
@@ -455,18 +455,18 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	if !isClosed(woken) {
 		t.Error("what is missing is not reported")
 	}
-	lost := Loss{Stream: "a", UpTo: 3, Reason: eventlog.Trimmed, Certain: true}
+	lost := eventlog.Loss{Stream: "a", UpTo: 3, Reason: eventlog.Trimmed, Certain: true}
 	want(a, 2, lost)
 	want(a, 3)
 	want(b, 2)
 	want(all, 2, lost)
 	w.Append(trimOf(9, all, 2, 4, 5), 0)
-	want(b, 4, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
+	want(b, 4, eventlog.Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 	want(b, 5)
-	want(all, 4, Loss{Stream: "", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
+	want(all, 4, eventlog.Loss{Stream: "", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 	w.Append(trimOf(10, b, 2, 4), 0)
-	want(b, 3, Loss{Stream: "b", UpTo: 4, Reason: eventlog.Trimmed, Certain: true}, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
-	want(b, 4, Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
+	want(b, 3, eventlog.Loss{Stream: "b", UpTo: 4, Reason: eventlog.Trimmed, Certain: true}, eventlog.Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
+	want(b, 4, eventlog.Loss{Stream: "b", UpTo: 5, Reason: eventlog.Trimmed, Certain: false})
 }
 
 // A reader below the window asks the log again after each trim, also after one that this version cannot read.
@@ -498,17 +498,17 @@ func TestWindow_LossesOfAClearedSession(t *testing.T) {
 	w.Append(message(3, b, `3`), 1)
 	w.Append(controlEntry(4, all, event.Clear), 0)
 	w.Append(trimOf(5, a, 2), 0) // which the tail missed before the clear
-	want := func(cursor uint64, want ...Loss) {
+	want := func(cursor uint64, want ...eventlog.Loss) {
 		t.Helper()
 		r := cursorAt(w, all, cursor)
 		defer w.Detach(r.Chain)
 		v := w.Read(r, Limits{10, 1 << 20}, nil)
-		slices.SortFunc(v.Losses, func(a, b Loss) int { return cmp.Compare(a.UpTo, b.UpTo) })
+		slices.SortFunc(v.Losses, func(a, b eventlog.Loss) int { return cmp.Compare(a.UpTo, b.UpTo) })
 		if !slices.Equal(v.Losses, want) {
 			t.Errorf("behind %d: %v, want %v", cursor, v.Losses, want)
 		}
 	}
-	whole, last := Loss{Stream: "", UpTo: 3, Reason: eventlog.Cleared, Certain: true}, Loss{Stream: "b", UpTo: 6, Reason: eventlog.Cleared, Certain: true}
+	whole, last := eventlog.Loss{Stream: "", UpTo: 3, Reason: eventlog.Cleared, Certain: true}, eventlog.Loss{Stream: "b", UpTo: 6, Reason: eventlog.Cleared, Certain: true}
 	want(0, whole)
 	w.Append(message(6, b, `6`), 0)
 	w.Append(controlEntry(7, b, event.Clear), 0)

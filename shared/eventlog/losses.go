@@ -7,9 +7,10 @@ import (
 	"rejoin/shared/event"
 )
 
-// Removed says that events of a stream are removed, or may be.
-type Removed struct {
-	// Stream is empty when it is not known whose events they are.
+// Loss says that events of a life are removed, or may be.
+type Loss struct {
+	// Stream is whose events they are. Empty means those of all streams when Certain, else it is unknown
+	// of which ones.
 	Stream string
 	// UpTo is the last sequence that is removed.
 	UpTo   uint64
@@ -18,7 +19,7 @@ type Removed struct {
 	Certain bool
 }
 
-// RemovedAfter returns what was removed after a sequence of a stream, or of all streams of a life
+// LossesAfter returns what was removed after a sequence of a stream, or of all streams of a life
 // when stream is empty: as the trims after the sequence say, and, below the first sequence of the
 // partition, as the birth of the stream or an original opening of the life does.
 //
@@ -28,7 +29,7 @@ type Removed struct {
 //
 // held is the sequence from which on the caller holds every event itself, so that no proof is needed
 // there; 0 if it holds none. Errors wrap [ErrUnavailable], or are those of look.
-func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Removed, State, error) {
+func (l *Log) LossesAfter(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Loss, State, error) {
 	of := event.Subject{Partition: l.Partition(session), Session: session, Life: life}
 	whole, err := l.lastTrim(ctx, of, "")
 	if err != nil {
@@ -52,23 +53,23 @@ func (l *Log) RemovedAfter(ctx context.Context, look func(ctx context.Context, p
 	if held > 0 {
 		first = min(first, held)
 	}
-	var all []Removed
+	var all []Loss
 	if stream == "" {
-		all, err = l.removedOfLife(ctx, first, of, whole, newest, after)
+		all, err = l.lossesOfLife(ctx, first, of, whole, newest, after)
 	} else {
-		all, err = l.removedOfStream(ctx, first, state.Generations, of, stream, whole, newest[stream], after)
+		all, err = l.lossesOfStream(ctx, first, state.Generations, of, stream, whole, newest[stream], after)
 	}
 	return all, state, err
 }
 
-// removedOfStream is RemovedAfter for one stream. first is the floor.
-func (l *Log) removedOfStream(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, whole, own Trim, after uint64) ([]Removed, error) {
-	var all []Removed
+// lossesOfStream is LossesAfter for one stream. first is the floor.
+func (l *Log) lossesOfStream(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, whole, own Trim, after uint64) ([]Loss, error) {
+	var all []Loss
 	if own.UpTo > after {
-		all, after = append(all, Removed{stream, own.UpTo, own.Reason, !own.unread}), own.UpTo
+		all, after = append(all, Loss{stream, own.UpTo, own.Reason, !own.unread}), own.UpTo
 	}
 	if whole.UpTo > after {
-		all, after = append(all, Removed{stream, whole.UpTo, whole.Reason, false}), whole.UpTo
+		all, after = append(all, Loss{stream, whole.UpTo, whole.Reason, false}), whole.UpTo
 	}
 	if after+1 >= first { // what the trims explain has not expired
 		return all, nil
@@ -93,11 +94,11 @@ func (l *Log) trimsOf(ctx context.Context, of event.Subject, after uint64) (map[
 	return newest, err
 }
 
-// removedOfLife is RemovedAfter for all streams of a life.
-func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject, whole Trim, newest map[string]Trim, after uint64) ([]Removed, error) {
-	var all []Removed
+// lossesOfLife is LossesAfter for all streams of a life.
+func (l *Log) lossesOfLife(ctx context.Context, first uint64, of event.Subject, whole Trim, newest map[string]Trim, after uint64) ([]Loss, error) {
+	var all []Loss
 	if whole.UpTo > after {
-		all = append(all, Removed{"", whole.UpTo, whole.Reason, false})
+		all = append(all, Loss{"", whole.UpTo, whole.Reason, false})
 	}
 	if after+1 < first {
 		young, err := l.young(ctx, first, of)
@@ -105,12 +106,12 @@ func (l *Log) removedOfLife(ctx context.Context, first uint64, of event.Subject,
 			return nil, err
 		}
 		if !young {
-			all = append(all, Removed{"", first - 1, Expired, false})
+			all = append(all, Loss{"", first - 1, Expired, false})
 		}
 	}
 	for stream, t := range newest {
 		if t.UpTo > after {
-			all = append(all, Removed{stream, t.UpTo, t.Reason, !t.unread})
+			all = append(all, Loss{stream, t.UpTo, t.Reason, !t.unread})
 		}
 	}
 	return all, nil
@@ -130,11 +131,11 @@ func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Tr
 // expired returns what the floor took of a stream after a sequence that lies below it; nil
 // when it took nothing: the life began above it, or the stream's birth says so, if it was
 // written again since.
-func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, after uint64) (*Removed, error) {
+func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, after uint64) (*Loss, error) {
 	if young, err := l.young(ctx, first, of); young || err != nil {
 		return nil, err
 	}
-	m := &Removed{Stream: stream, UpTo: first - 1, Reason: Expired}
+	m := &Loss{Stream: stream, UpTo: first - 1, Reason: Expired}
 	of.Kind, of.Stream = event.Birth, stream
 	msg, err := l.newest(ctx, of.Partition, of.String())
 	if err != nil || msg == nil {

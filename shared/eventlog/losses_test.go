@@ -31,7 +31,7 @@ func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason 
 // missing returns what is missing of a stream, in words.
 func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
 	t.Helper()
-	all, _, err := l.RemovedAfter(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
+	all, _, err := l.LossesAfter(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
 	must.NoError(t, err)
 	words := make([]string, 0, len(all))
 	for _, m := range all {
@@ -48,7 +48,7 @@ func wantMissing(t *testing.T, l *eventlog.Log, stream string, after uint64, wan
 	}
 }
 
-func TestRemovedAfter_Trims(t *testing.T) {
+func TestLossesAfter_Trims(t *testing.T) {
 	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
@@ -75,7 +75,7 @@ func TestRemovedAfter_Trims(t *testing.T) {
 }
 
 // A trim that a later version has written in a form of its own may have removed all that lies before it.
-func TestRemovedAfter_UnreadableTrim(t *testing.T) {
+func TestLossesAfter_UnreadableTrim(t *testing.T) {
 	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
 		mustPublish(t, l, of("s", "a", n))
@@ -122,7 +122,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 }
 
 // The floor may pass a trim once it was looked up: so the look comes after.
-func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
+func TestLossesAfter_FloorMovesMeanwhile(t *testing.T) {
 	_, l := single(t)
 	for n := range 9 {
 		mustPublish(t, l, of("s", "a", n))
@@ -130,11 +130,11 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 	announce(t, l, "a", 8, eventlog.Trimmed, 7, 8)
 	before := look(t, l)
 	for _, stream := range []string{"a", ""} {
-		all, _, err := l.RemovedAfter(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
+		all, _, err := l.LossesAfter(waittest.Context(t), func(ctx context.Context, p int) (eventlog.State, error) {
 			must.NoError(t, l.Purge(ctx, p, before.Last+1))
 			return l.Look(ctx, p)
 		}, "s", "l", stream, 6, 0)
-		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Removed) bool { return m.UpTo == before.Last }) {
+		if err != nil || !slices.ContainsFunc(all, func(m eventlog.Loss) bool { return m.UpTo == before.Last }) {
 			t.Errorf("%q: %+v, %v", stream, all, err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestRemovedAfter_FloorMovesMeanwhile(t *testing.T) {
 
 // In a cluster the server that a page was read from may have moved the floor already, while the leader has not and
 // shows the old one: what is announced counts. The log here is the leader's in that moment.
-func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
+func TestLossesAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 	_, l := inCluster(t)
 	before := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	var last uint64
@@ -163,10 +163,10 @@ func TestRemovedAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 		{"s", "t", last - 1, 0},
 		{"later", "t", 0, 0}, // it has begun above the floor
 	} {
-		all, state, err := l.RemovedAfter(waittest.Context(t), l.LookAfterRead, test.session, "l", test.stream, test.after, 0)
-		var want []eventlog.Removed
+		all, state, err := l.LossesAfter(waittest.Context(t), l.LookAfterRead, test.session, "l", test.stream, test.after, 0)
+		var want []eventlog.Loss
 		if test.want > 0 {
-			want = []eventlog.Removed{{Stream: test.stream, UpTo: test.want, Reason: eventlog.Expired}}
+			want = []eventlog.Loss{{Stream: test.stream, UpTo: test.want, Reason: eventlog.Expired}}
 		}
 		if diff := cmp.Diff(want, all); err != nil || diff != "" {
 			t.Errorf("%q of %s behind %d: %s, %v", test.stream, test.session, test.after, diff, err)
@@ -198,7 +198,7 @@ func TestPurge_AnnouncedInACluster(t *testing.T) {
 	}
 }
 
-func TestRemovedAfter_Floor(t *testing.T) {
+func TestLossesAfter_Floor(t *testing.T) {
 	_, l := single(t)
 	last := map[string]uint64{}
 	for n := range 4 {
@@ -256,7 +256,7 @@ func TestRemovedAfter_Floor(t *testing.T) {
 }
 
 // A life that was opened above the floor has lost nothing to it.
-func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
+func TestLossesAfter_LifeAboveTheFloor(t *testing.T) {
 	_, l := single(t)
 	mustPublish(t, l, of("before", "t", 0))
 	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
@@ -271,7 +271,7 @@ func TestRemovedAfter_LifeAboveTheFloor(t *testing.T) {
 }
 
 // A changed opening lies above the floor, and its life may have begun below it.
-func TestRemovedAfter_ChangedOpening(t *testing.T) {
+func TestLossesAfter_ChangedOpening(t *testing.T) {
 	_, l := single(t)
 	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
 	mustPublish(t, l, of("s", "t", 1))
