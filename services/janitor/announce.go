@@ -64,9 +64,9 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 			if t.Why == "" {
 				continue // it takes no events
 			}
-			w.metrics.trimmed.WithLabelValues(string(t.Why)).Add(float64(len(t.Removed)))
+			w.metrics.trimmed.WithLabelValues(string(t.Why)).Add(float64(len(t.Listed)))
 			mu.Lock()
-			removed[t.Why] += len(t.Removed)
+			removed[t.Why] += len(t.Listed)
 			mu.Unlock()
 		}
 		return nil

@@ -305,7 +305,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 		removed := uint64(0)
 		r.partitions[p].With(func(l *ledger.Ledger) {
 			if a := l.Accounts[event.LifeKey(name, r.life(name))]; a != nil && a.Streams[stream] != nil {
-				removed = a.Streams[stream].Removed
+				removed = a.Streams[stream].NewestRemoved
 			}
 		})
 		if removed != upTo && reason != eventlog.Expired {

@@ -304,7 +304,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	controls := append([]uint64{1, 2}, edgetest.Sequences(last+1, state.Last)...)
 	f.Trim("", eventlog.Trimmed, edgetest.Sequences(last-2, last)...)
 	rec := must.Value(f.Backend.Sessions.Get(waittest.Context(t), "s"))(t)
-	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Removed: controls, Forgotten: true}
+	forgotten := eventlog.Trim{Session: "s", Life: first, UpTo: last, Reason: eventlog.Trimmed, Listed: controls, Forgotten: true}
 	ack := must.Value(eventlogtest.Announce(waittest.Context(t), f.Backend.Log, forgotten))(t)
 	f.Remove(controls...)
 	must.NoError(t, f.Backend.Sessions.Remove(waittest.Context(t), rec))

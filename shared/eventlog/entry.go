@@ -141,13 +141,13 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 
 // Headers of a birth, of an opening, and of an end, that was written again.
 const (
-	headerAgain       = "Rejoin-Again"
-	headerLast        = "Rejoin-Last"
-	headerCopyRemoved = "Rejoin-Trimmed"
-	headerThrough     = "Rejoin-Through"
-	headerGeneration  = "Rejoin-Generation"
-	headerChanges     = "Rejoin-Changes" // of an opening: see [Opening.Changes]
-	headerBegan       = "Rejoin-Began"   // of an opening and an end: see [Entry.Began]
+	headerAgain         = "Rejoin-Again"
+	headerLast          = "Rejoin-Last"
+	headerNewestRemoved = "Rejoin-Trimmed"
+	headerThrough       = "Rejoin-Through"
+	headerGeneration    = "Rejoin-Generation"
+	headerChanges       = "Rejoin-Changes" // of an opening: see [Opening.Changes]
+	headerBegan         = "Rejoin-Began"   // of an opening and an end: see [Entry.Began]
 )
 
 // Opening is the entry of the log that begins a life of a session.
@@ -214,8 +214,8 @@ func (o Opening) encode() ([]byte, error) {
 type BirthCopy struct {
 	// Last is the sequence of the stream's newest event; 0 when there was none.
 	Last uint64
-	// Removed is the sequence of the stream's newest event that was removed; 0 for none.
-	Removed uint64
+	// NewestRemoved is that of the newest event that was removed; 0 for none.
+	NewestRemoved uint64
 	// Through is the sequence up to which this holds; 0 says that it may not be all.
 	Through uint64
 	// Generation is the ID of the newest one then: a janitor that was held up may store the copy in a later one. It is
@@ -247,7 +247,7 @@ func setBegan(msg *nats.Msg, began uint64) {
 // birthCopyIn reads the headers of a birth; nil when it was not written again.
 func birthCopyIn(h nats.Header) *BirthCopy {
 	c := BirthCopy{Generation: h.Get(headerGeneration)}
-	for name, to := range map[string]*uint64{headerLast: &c.Last, headerCopyRemoved: &c.Removed, headerThrough: &c.Through} {
+	for name, to := range map[string]*uint64{headerLast: &c.Last, headerNewestRemoved: &c.NewestRemoved, headerThrough: &c.Through} {
 		n, err := strconv.ParseUint(h.Get(name), 10, 64)
 		if err != nil {
 			return nil

@@ -147,7 +147,7 @@ func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation
 	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
 	default: // the copy may be of a later floor, and what went since lies above first
-		m.Certain = c.Removed > after && c.Removed < first || c.Last < first
+		m.Certain = c.NewestRemoved > after && c.NewestRemoved < first || c.Last < first
 	}
 	return m, nil
 }

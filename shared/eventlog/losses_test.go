@@ -24,7 +24,7 @@ import (
 
 func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason eventlog.Reason, removed ...uint64) uint64 {
 	t.Helper()
-	trim := eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed}
+	trim := eventlog.Trim{Session: "s", Life: "l", Stream: stream, UpTo: upTo, Reason: reason, Listed: removed}
 	return must.Value(eventlogtest.Announce(waittest.Context(t), l, trim))(t).Sequence
 }
 
@@ -221,8 +221,8 @@ func TestLossesAfter_Floor(t *testing.T) {
 	up := fmt.Sprint(floor - 1)
 	purge(floor)
 	want("quiet", last["quiet"], "quiet expired to "+up+", false")
-	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Removed: last["quiet"] - 1, Through: through})
-	rewrite("busy", &eventlog.BirthCopy{Last: last["busy"], Removed: last["busy"] - 3, Through: through})
+	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], NewestRemoved: last["quiet"] - 1, Through: through})
+	rewrite("busy", &eventlog.BirthCopy{Last: last["busy"], NewestRemoved: last["busy"] - 3, Through: through})
 	want("quiet", last["quiet"], "")
 	want("quiet", last["quiet"]-1, "quiet expired to "+up+", true")
 	want("busy", last["busy"]-4, "busy expired to "+up+", true")
@@ -237,7 +237,7 @@ func TestLossesAfter_Floor(t *testing.T) {
 	want("quiet", last["quiet"]-1, fmt.Sprintf("quiet cleared to %d, true", last["quiet"]))
 	// The floor moves on once it was looked at: what is removed above it is missing of no page.
 	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
-		&eventlog.BirthCopy{Last: last["busy"], Removed: floor, Through: look(t, l).Last})
+		&eventlog.BirthCopy{Last: last["busy"], NewestRemoved: floor, Through: look(t, l).Last})
 	must.NoError(t, err)
 	want("busy", floor-2, "busy expired to "+up+", false")
 	// A publisher that does not know the births stores none in front of what they say.
@@ -292,7 +292,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 	if e, err = l.At(waittest.Context(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
 		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
 	}
-	want := eventlog.BirthCopy{Last: 7, Removed: 5, Through: 9}
+	want := eventlog.BirthCopy{Last: 7, NewestRemoved: 5, Through: 9}
 	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
 	must.NoError(t, err)
 	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {

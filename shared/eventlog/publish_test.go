@@ -139,8 +139,8 @@ func TestPublish_ControlEntriesInALogOfSmallMessages(t *testing.T) {
 		t.Errorf("a copy of the opening: %v", err)
 	}
 	trim := eventlog.Trim{Session: "s", Life: "l", Reason: eventlog.Trimmed}
-	for seq := uint64(1) << 40; len(trim.Removed) < eventlog.MaxRemoved; seq += 1 << 29 {
-		trim.Removed, trim.UpTo = append(trim.Removed, seq), seq
+	for seq := uint64(1) << 40; len(trim.Listed) < eventlog.MaxListed; seq += 1 << 29 {
+		trim.Listed, trim.UpTo = append(trim.Listed, seq), seq
 	}
 	if _, err := l.Announce(waittest.Context(t), trim, 0); err != nil {
 		t.Errorf("a trim: %v", err)

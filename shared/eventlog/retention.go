@@ -23,8 +23,8 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	msg := nats.NewMsg(event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim}.String())
 	msg.Header.Set(headerUpTo, strconv.FormatUint(t.UpTo, 10))
 	msg.Header.Set(headerReason, string(t.Reason))
-	if len(t.Removed) > 0 {
-		msg.Header.Set(headerRemoved, formatRemoved(t.Removed))
+	if len(t.Listed) > 0 {
+		msg.Header.Set(headerListed, formatList(t.Listed))
 	}
 	if t.Forgotten {
 		msg.Header.Set(headerForgotten, "1")
@@ -40,7 +40,7 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 	msg := nats.NewMsg(s.String())
 	if c != nil {
 		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
-		msg.Header.Set(headerCopyRemoved, strconv.FormatUint(c.Removed, 10))
+		msg.Header.Set(headerNewestRemoved, strconv.FormatUint(c.NewestRemoved, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
 		msg.Header.Set(headerGeneration, c.Generation)
 	}

@@ -16,7 +16,7 @@ import (
 const (
 	headerUpTo      = "Rejoin-Up-To"
 	headerReason    = "Rejoin-Reason"
-	headerRemoved   = "Rejoin-Removed"
+	headerListed    = "Rejoin-Removed"
 	headerForgotten = "Rejoin-Forgotten"
 )
 
@@ -35,8 +35,8 @@ const (
 	Cleared Reason = "cleared"
 )
 
-// MaxRemoved is how many sequences one [Trim] lists at most: JetStream takes 64 KiB of headers.
-const MaxRemoved = 4096
+// MaxListed is how many sequences one [Trim] lists at most: JetStream takes 64 KiB of headers.
+const MaxListed = 4096
 
 // Trim announces that events of a stream, or of a whole life when Stream is empty, are
 // removed. For readers the announcement is the removal; the entries are deleted some time
@@ -48,12 +48,12 @@ type Trim struct {
 	// stream or life are.
 	UpTo   uint64
 	Reason Reason
-	// Removed are the sequences that are deleted after it, in order, at most [MaxRemoved]:
-	// they explain the holes that the deletes leave. What UpTo covers and Removed does not
+	// Listed are the sequences that are deleted after it, in order, at most [MaxListed]:
+	// they explain the holes that the deletes leave. What UpTo covers and Listed does not
 	// name, such as an event that was stored meanwhile, stays in the log until the floor
 	// passes it: a delete would leave a hole that nothing explains. Control entries of a life
 	// that is forgotten may lie after UpTo.
-	Removed []uint64
+	Listed []uint64
 	// Forgotten says that nothing is left of the life but trims.
 	Forgotten bool
 	// Sequence and Time say where and when it was stored.
@@ -70,7 +70,7 @@ func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim
 	if t.UpTo, err = strconv.ParseUint(h.Get(headerUpTo), 10, 64); err != nil || t.UpTo >= sequence {
 		return nil
 	}
-	if t.Removed, err = parseRemoved(h.Get(headerRemoved), sequence-1); err != nil {
+	if t.Listed, err = parseList(h.Get(headerListed), sequence-1); err != nil {
 		return nil
 	}
 	return t
@@ -85,9 +85,9 @@ func readerTrim(t *Trim, s event.Subject, sequence uint64) Trim {
 	return Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, UpTo: sequence - 1, Reason: Expired, Sequence: sequence, unread: true}
 }
 
-// formatRemoved writes sequences as differences in base 36, each a number or "first*count"
+// formatList writes sequences as differences in base 36, each a number or "first*count"
 // for a run of consecutive ones: 7,8,9,12 is "7*3,3".
-func formatRemoved(sequences []uint64) string {
+func formatList(sequences []uint64) string {
 	var b strings.Builder
 	for before, i := uint64(0), 0; i < len(sequences); {
 		run := 1
@@ -108,10 +108,10 @@ func formatRemoved(sequences []uint64) string {
 	return b.String()
 }
 
-var errRemoved = errors.New("the list of a trim cannot be read")
+var errList = errors.New("the list of a trim cannot be read")
 
-// parseRemoved reads what formatRemoved wrote: at most [MaxRemoved] sequences up to upTo.
-func parseRemoved(text string, upTo uint64) ([]uint64, error) {
+// parseList reads what formatList wrote: at most [MaxListed] sequences up to upTo.
+func parseList(text string, upTo uint64) ([]uint64, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -126,9 +126,9 @@ func parseRemoved(text string, upTo uint64) ([]uint64, error) {
 		}
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", errRemoved, err)
-		case step == 0, n < 1, len(all)+int(min(n, MaxRemoved+1)) > MaxRemoved, step > upTo-last, uint64(n) > upTo-last-step+1:
-			return nil, errRemoved
+			return nil, fmt.Errorf("%w: %w", errList, err)
+		case step == 0, n < 1, len(all)+int(min(n, MaxListed+1)) > MaxListed, step > upTo-last, uint64(n) > upTo-last-step+1:
+			return nil, errList
 		}
 		for last += step; ; last++ {
 			all = append(all, last)

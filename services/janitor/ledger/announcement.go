@@ -61,8 +61,8 @@ func Announcements(removals []Removal) (all []Announcement) {
 func appendTrims(all []Announcement, r Removal) []Announcement {
 	t := eventlog.Trim{Stream: r.Stream, Reason: r.Reason.announced()}
 	t.Session, t.Life = event.ParseLifeKey(r.Life)
-	for t.Removed = range slices.Chunk(r.Sequences, eventlog.MaxRemoved) {
-		t.UpTo = t.Removed[len(t.Removed)-1]
+	for t.Listed = range slices.Chunk(r.Sequences, eventlog.MaxListed) {
+		t.UpTo = t.Listed[len(t.Listed)-1]
 		all = append(all, Announcement{Trim: t, Why: r.Reason})
 	}
 	return all

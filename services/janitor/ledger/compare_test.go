@@ -104,7 +104,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 			t.Fatal("the leader has lost nothing, and misses something")
 		}
 		named := func(seq uint64) bool {
-			return slices.ContainsFunc(log.trims, func(t eventlog.Trim) bool { return contains(t.Removed, seq) })
+			return slices.ContainsFunc(log.trims, func(t eventlog.Trim) bool { return contains(t.Listed, seq) })
 		}
 		// What is announced and both lack at different places the number does not tell: for that there is the list.
 		if whole && !slices.ContainsFunc(read, named) && slices.ContainsFunc(lost, func(seq uint64) bool { return seq >= m.ledger.first && !slices.Contains(read, seq) }) {

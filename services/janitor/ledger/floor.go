@@ -244,7 +244,7 @@ func (k Keeper) copying(c control) Copying {
 	out.Subject.Stream = c.stream.name
 	if c.kind == event.Birth {
 		k.expire(c.life, c.stream)
-		out.Birth = &eventlog.BirthCopy{Last: c.stream.last, Removed: c.stream.removedBelow(k.first), Generation: k.Generation()}
+		out.Birth = &eventlog.BirthCopy{Last: c.stream.last, NewestRemoved: c.stream.removedBelow(k.first), Generation: k.Generation()}
 		if k.knows(c.life, c.stream) {
 			out.Birth.Through = k.Through
 		}

@@ -317,7 +317,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 			if one.Forgotten != (len(want) > 1 && i == len(all)-1) {
 				t.Errorf("trim %d of %d: %+v", i+1, len(all), one)
 			}
-			got = append(got, one.Removed...)
+			got = append(got, one.Listed...)
 			one.Sequence = l.Through + 1
 			of := event.Subject{Session: one.Session, Life: one.Life, Kind: event.Trim}
 			l.Apply(eventlog.Entry{Subject: of, Valid: true, Sequence: l.Through + 1, Time: m.now, Trim: &one.Trim}, m.now)
@@ -368,7 +368,7 @@ func TestForget_MoreThanOneTrimLists(t *testing.T) {
 	m := newModel()
 	m.open("s")
 	life := m.lives["s"].life
-	for range eventlog.MaxRemoved + 1 {
+	for range eventlog.MaxListed + 1 {
 		m.control(event.Clear, place{"s", life, ""})
 	}
 	for range 2 {
@@ -378,12 +378,12 @@ func TestForget_MoreThanOneTrimLists(t *testing.T) {
 	l.openings["s"].Life, l.openings["s"].Known = "another", true
 	var listed []int
 	for _, one := range forgettable(l, m.now) {
-		listed = append(listed, len(one.Removed))
-		if last := len(listed) == 2; one.Forgotten != last || contains(one.Removed, m.last) != last || !slices.IsSorted(one.Removed) {
-			t.Errorf("trim %d: forgotten %v, with the end %v", len(listed), one.Forgotten, contains(one.Removed, m.last))
+		listed = append(listed, len(one.Listed))
+		if last := len(listed) == 2; one.Forgotten != last || contains(one.Listed, m.last) != last || !slices.IsSorted(one.Listed) {
+			t.Errorf("trim %d: forgotten %v, with the end %v", len(listed), one.Forgotten, contains(one.Listed, m.last))
 		}
 	}
-	if want := []int{eventlog.MaxRemoved - 2, 5}; !slices.Equal(listed, want) {
+	if want := []int{eventlog.MaxListed - 2, 5}; !slices.Equal(listed, want) {
 		t.Errorf("the trims list %v entries, want %v", listed, want)
 	}
 }
@@ -399,7 +399,7 @@ func TestForget_ManyOpeningsAndEnds(t *testing.T) {
 		at   place
 		seqs *[]uint64
 	}{{event.Open, place{session: "s"}, &all}, {event.Seal, place{"s", life, ""}, &ends}, {event.End, place{"s", life, ""}, &ends}} {
-		for range eventlog.MaxRemoved {
+		for range eventlog.MaxListed {
 			m.control(c.kind, c.at)
 			*c.seqs = append(*c.seqs, m.last)
 		}
@@ -411,15 +411,15 @@ func TestForget_ManyOpeningsAndEnds(t *testing.T) {
 		trims := forgettable(l, m.now)
 		for i, one := range trims {
 			last := i == len(trims)-1
-			if len(one.Removed) > eventlog.MaxRemoved || !slices.IsSorted(one.Removed) || one.Forgotten != (whole && last) {
-				t.Errorf("trim %d of %d, forgotten %t, lists %d entries", i+1, len(trims), one.Forgotten, len(one.Removed))
+			if len(one.Listed) > eventlog.MaxListed || !slices.IsSorted(one.Listed) || one.Forgotten != (whole && last) {
+				t.Errorf("trim %d of %d, forgotten %t, lists %d entries", i+1, len(trims), one.Forgotten, len(one.Listed))
 			}
 			for _, seq := range newest {
-				if contains(one.Removed, seq) != last {
+				if contains(one.Listed, seq) != last {
 					t.Errorf("trim %d of %d lists %d: %t", i+1, len(trims), seq, !last)
 				}
 			}
-			got = append(got, one.Removed...)
+			got = append(got, one.Listed...)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%d entries are listed, want %d", len(got), len(want))
@@ -429,5 +429,5 @@ func TestForget_ManyOpeningsAndEnds(t *testing.T) {
 	l.openings["s"].Life, l.openings["s"].Known = life, true
 	check(append([]uint64{1}, all...), false, opening)
 	l.openings["s"].Life = "another"
-	check(ends, true, ends[eventlog.MaxRemoved-1], m.last)
+	check(ends, true, ends[eventlog.MaxListed-1], m.last)
 }

@@ -53,7 +53,7 @@ func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
 		}
 	}
 	for a, ends := range last {
-		lists := slices.Collect(slices.Chunk(first[a], eventlog.MaxRemoved-len(ends)))
+		lists := slices.Collect(slices.Chunk(first[a], eventlog.MaxListed-len(ends)))
 		if len(lists) == 0 {
 			lists = [][]uint64{nil}
 		}
@@ -83,7 +83,7 @@ func (k Keeper) asks(a *Account) bool {
 // before them do.
 func (k Keeper) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
 	for i, list := range lists {
-		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.removed, Reason: eventlog.Trimmed, Removed: list}
+		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.newestRemoved, Reason: eventlog.Trimmed, Listed: list}
 		t.Forgotten = whole && i == len(lists)-1
 		all = append(all, Announcement{Trim: t, Follows: a.NewestTrim("")})
 	}

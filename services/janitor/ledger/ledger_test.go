@@ -117,7 +117,7 @@ func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 				m.publish("s", "a", false)
 			}
 			if test.pending {
-				m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &eventlog.Trim{Session: "s", Stream: "a", UpTo: 2, Removed: []uint64{2}}})
+				m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &eventlog.Trim{Session: "s", Stream: "a", UpTo: 2, Listed: []uint64{2}}})
 			}
 			l := rebuilt(m)
 			s := m.state()
@@ -141,7 +141,7 @@ func TestLedger_Trim(t *testing.T) {
 	}
 	m.publish("s", "b", false) // 7
 	m.delete(2)
-	trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: 4, Reason: eventlog.Cleared, Removed: []uint64{1, 2, 4}}
+	trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: 4, Reason: eventlog.Cleared, Listed: []uint64{1, 2, 4}}
 	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &trim})
 	l := rebuilt(m)
 	a := l.Accounts[unopened("s")]
@@ -239,7 +239,7 @@ func TestLedger_ControlEntries(t *testing.T) {
 func TestLedger_CopyOfABirth(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
-	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.BirthCopy{Last: 7, Removed: 5, Through: 9}})
+	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.BirthCopy{Last: 7, NewestRemoved: 5, Through: 9}})
 	l := rebuilt(m)
 	s := l.Accounts["s x"].Streams["a"]
 	if s.last != 7 || s.removedBelow(6) != 5 || s.removedBelow(8) != 7 {
@@ -249,13 +249,13 @@ func TestLedger_CopyOfABirth(t *testing.T) {
 	if l := rebuilt(m); l.Accounts["s x"].Streams["a"].birth != 1 || len(l.copies) > 0 {
 		t.Errorf("a birth without knowledge counts: %+v", l.Accounts["s x"].Streams["a"])
 	}
-	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 7, Removed: 7, Through: 2}})
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 7, NewestRemoved: 7, Through: 2}})
 	l = rebuilt(m)
-	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.Removed != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
+	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.NewestRemoved != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
 		t.Errorf("%+v, %v", s, l.copies)
 	}
-	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 9, Removed: 8, Through: 9, Generation: "lost"}}) // by a janitor that was held up
-	if s := rebuilt(m).Accounts["s x"].Streams["a"]; s.birth != 4 || s.last != 7 || s.Removed != 7 {
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 9, NewestRemoved: 8, Through: 9, Generation: "lost"}}) // by a janitor that was held up
+	if s := rebuilt(m).Accounts["s x"].Streams["a"]; s.birth != 4 || s.last != 7 || s.NewestRemoved != 7 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -454,7 +454,7 @@ func BenchmarkAdvance_Trims(b *testing.B) {
 				m.publish("s", name, false)
 				m.store(eventlog.Entry{
 					Subject: event.Subject{Session: "s", Life: life, Stream: name, Kind: event.Trim},
-					Trim:    &eventlog.Trim{Session: "s", Life: life, Stream: name, UpTo: m.last, Reason: eventlog.Trimmed, Removed: []uint64{m.last}},
+					Trim:    &eventlog.Trim{Session: "s", Life: life, Stream: name, UpTo: m.last, Reason: eventlog.Trimmed, Listed: []uint64{m.last}},
 				})
 			}
 			for b.Loop() {
@@ -531,7 +531,7 @@ func TestLedger_LookOvertakenByTheFloor(t *testing.T) {
 	for range 3 {
 		m.message(place{"s", "", "a"}, false) // 1 to 3
 	}
-	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &eventlog.Trim{Session: "s", Stream: "a", UpTo: 2, Removed: []uint64{2}}})
+	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &eventlog.Trim{Session: "s", Stream: "a", UpTo: 2, Listed: []uint64{2}}})
 	m.delete(2)
 	l := New()
 	l.Begin(m.state())

@@ -215,12 +215,12 @@ func (m *model) trimmed(at place, seq, through uint64) bool {
 
 // named reports whether a trim has a sequence on its list.
 func (m *model) named(seq uint64) bool {
-	return slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool { return contains(t.Removed, seq) })
+	return slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool { return contains(t.Listed, seq) })
 }
 
 // checkDelete checks that an entry may be deleted.
 func (m *model) checkDelete(t *rapid.T, seq uint64, settled time.Duration) {
-	if !slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool { return contains(t.Removed, seq) && m.now.Sub(t.Time) >= settled }) {
+	if !slices.ContainsFunc(m.trims, func(t eventlog.Trim) bool { return contains(t.Listed, seq) && m.now.Sub(t.Time) >= settled }) {
 		t.Fatalf("%d is deleted, and was not announced long enough ago", seq)
 	}
 }

@@ -133,13 +133,13 @@ func TestPolicy_EmptyLife(t *testing.T) {
 }
 
 func TestAnnouncements(t *testing.T) {
-	many := make([]uint64, eventlog.MaxRemoved+1)
+	many := make([]uint64, eventlog.MaxListed+1)
 	for i := range many {
 		many[i] = uint64(2*i + 1)
 	}
 	last := many[len(many)-1]
 	trim := func(stream string, upTo uint64, reason eventlog.Reason, removed []uint64) eventlog.Trim {
-		return eventlog.Trim{Session: "s", Life: "x", Stream: stream, UpTo: upTo, Reason: reason, Removed: removed}
+		return eventlog.Trim{Session: "s", Life: "x", Stream: stream, UpTo: upTo, Reason: reason, Listed: removed}
 	}
 	for _, test := range []struct {
 		name     string
@@ -151,7 +151,7 @@ func TestAnnouncements(t *testing.T) {
 			trim("a", 3, eventlog.Cleared, []uint64{1, 3}), trim("a", 5, eventlog.Trimmed, []uint64{5}),
 		}},
 		{"more than a trim may name", []Removal{{SessionEvents, "s x", "a", many}}, []eventlog.Trim{
-			trim("a", last-2, eventlog.Trimmed, many[:eventlog.MaxRemoved]), trim("a", last, eventlog.Trimmed, []uint64{last}),
+			trim("a", last-2, eventlog.Trimmed, many[:eventlog.MaxListed]), trim("a", last, eventlog.Trimmed, []uint64{last}),
 		}},
 		{"a whole life", []Removal{{Closed, "s x", "b", []uint64{2, 5}}, {Closed, "s x", "a", []uint64{1, 7}}}, []eventlog.Trim{
 			trim("", 7, eventlog.Trimmed, []uint64{1, 2, 5, 7}),

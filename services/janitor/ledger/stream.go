@@ -106,18 +106,18 @@ type Opening struct {
 
 // stream is what the ledger knows of a stream of which anything is in the log.
 type stream struct {
-	name     string
-	events   []entry // retained, oldest first
-	bytes    int64
-	last     uint64 // the newest event that the ledger knows of, retained or removed
-	Removed  uint64 // the newest event that the ledger knows to be removed
-	birth    uint64 // where its birth lies, or the newest copy of it; 0 when it has none
-	markers  *markers
-	popped   int32 // events that went off the front of the array that events lies in
-	controls int32 // control entries of the stream in the log, trims among them
-	known    bool  // a copy of its birth tells what the ledger has not seen of it
-	final    bool  // the last event that was stored says that it is the stream's last
-	counted  bool  // in account.open
+	name          string
+	events        []entry // retained, oldest first
+	bytes         int64
+	last          uint64 // the newest event that the ledger knows of, retained or removed
+	NewestRemoved uint64 // the newest event that the ledger knows to be removed
+	birth         uint64 // where its birth lies, or the newest copy of it; 0 when it has none
+	markers       *markers
+	popped        int32 // events that went off the front of the array that events lies in
+	controls      int32 // control entries of the stream in the log, trims among them
+	known         bool  // a copy of its birth tells what the ledger has not seen of it
+	final         bool  // the last event that was stored says that it is the stream's last
+	counted       bool  // in account.open
 }
 
 // push takes an event in.
@@ -132,7 +132,7 @@ func (s *stream) push(e entry) {
 // popOldest takes the oldest event out, which is removed. An array is not kept for less than
 // half of it.
 func (s *stream) popOldest() {
-	s.Removed = max(s.Removed, s.events[0].seq)
+	s.NewestRemoved = max(s.NewestRemoved, s.events[0].seq)
 	s.events = s.events[1:]
 	s.popped++
 	if int(s.popped) > len(s.events) {
@@ -150,12 +150,12 @@ func (s *stream) removedBelow(first uint64) uint64 {
 	if s.last < first {
 		return s.last
 	}
-	return s.Removed
+	return s.NewestRemoved
 }
 
 // noteRemoved notes that events up to a sequence, which is one of them, were removed.
 func (s *stream) noteRemoved(upTo uint64) {
-	s.Removed, s.last = max(s.Removed, upTo), max(s.last, upTo)
+	s.NewestRemoved, s.last = max(s.NewestRemoved, upTo), max(s.last, upTo)
 }
 
 // idle reports whether nothing of the stream is in the log.
@@ -173,13 +173,13 @@ type Account struct {
 	controls int // control entries of the life and its streams in the log, trims among them
 	// announced are the trims among the controls. They explain holes, and stay until the floor
 	// passes them; a life of which nothing else is left is forgotten.
-	announced int
-	removed   uint64 // the last event that any trim of the life has removed
-	last      uint32 // when the newest event was stored, as in entry; 0: none was seen
-	first     uint64 // sequence of the oldest entry that the ledger ever had of the life
-	markers   *markers
-	clears    int  // =clear markers of the life and its streams in the log
-	forgotten bool // see [Ledger.forget]
+	announced     int
+	newestRemoved uint64 // the last event that any trim of the life has removed
+	last          uint32 // when the newest event was stored, as in entry; 0: none was seen
+	first         uint64 // sequence of the oldest entry that the ledger ever had of the life
+	markers       *markers
+	clears        int  // =clear markers of the life and its streams in the log
+	forgotten     bool // see [Ledger.forget]
 }
 
 func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }

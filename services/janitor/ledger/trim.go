@@ -31,9 +31,9 @@ func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
 	if a.trims == nil {
 		a.trims = map[string]uint64{}
 	}
-	a.trims[t.Stream], a.removed = t.Sequence, max(a.removed, t.UpTo)
+	a.trims[t.Stream], a.newestRemoved = t.Sequence, max(a.newestRemoved, t.UpTo)
 	out := trimmed{life: a, at: now, Reason: t.Reason}
-	for _, seq := range t.Removed {
+	for _, seq := range t.Listed {
 		l.holes.remove(seq)
 		if c, ok := l.controls.take(seq); ok {
 			l.gone(c)
@@ -43,7 +43,7 @@ func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
 	take := func(s *stream) {
 		l.expire(a, s)
 		for len(s.events) > 0 && s.events[0].seq <= t.UpTo {
-			if e := l.pop(a, s); contains(t.Removed, e.seq) {
+			if e := l.pop(a, s); contains(t.Listed, e.seq) {
 				out.Entries = append(out.Entries, e)
 			} else {
 				l.unlisted = append(l.unlisted, e.seq)

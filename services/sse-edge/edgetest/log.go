@@ -60,7 +60,7 @@ func (l *Log) Announce(stream string, reason eventlog.Reason, sequences ...uint6
 func (l *Log) AnnounceOf(session, stream string, reason eventlog.Reason, sequences ...uint64) {
 	l.t.Helper()
 	_, err := eventlogtest.Announce(waittest.Context(l.t), l.Backend.Log, eventlog.Trim{
-		Session: session, Life: l.Life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Removed: sequences,
+		Session: session, Life: l.Life(session), Stream: stream, UpTo: sequences[len(sequences)-1], Reason: reason, Listed: sequences,
 	})
 	must.NoError(l.t, err)
 }

@@ -639,7 +639,7 @@ func (w *Window) trim(e eventlog.Entry) {
 // newestMissed returns the newest sequence of a trim's list, which is in order, that the tail did not
 // receive though the window began before it; 0 when there is none. Control entries lie after UpTo.
 func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
-	for _, sequence := range slices.Backward(t.Removed) {
+	for _, sequence := range slices.Backward(t.Listed) {
 		if sequence < w.start {
 			return 0
 		}

@@ -34,7 +34,7 @@ func controlEntry(sequence uint64, at Place, kind event.Kind) eventlog.Entry {
 
 func trimOf(sequence uint64, at Place, removed ...uint64) eventlog.Entry {
 	e := controlEntry(sequence, at, event.Trim)
-	e.Trim = &eventlog.Trim{Session: at.Session, Life: at.Life, Stream: at.Stream, Reason: eventlog.Trimmed, Removed: removed}
+	e.Trim = &eventlog.Trim{Session: at.Session, Life: at.Life, Stream: at.Stream, Reason: eventlog.Trimmed, Listed: removed}
 	if n := len(removed); n > 0 {
 		e.Trim.UpTo = removed[n-1]
 	}
@@ -575,12 +575,12 @@ func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 				for n := uint64(1); n <= uint64(upTo); n++ { //nolint:gosec // small
 					if isEvent(n) && (at.Stream == "" || log[n].Subject.Stream == at.Stream) {
 						if e.Trim.UpTo = n; !slices.Contains(announced, n) || again && !deleted[n] {
-							e.Trim.Removed = append(e.Trim.Removed, n)
+							e.Trim.Listed = append(e.Trim.Listed, n)
 						}
 					}
 				}
 				log = append(log, e)
-				announced = append(announced, e.Trim.Removed...)
+				announced = append(announced, e.Trim.Listed...)
 			case 2, 3, 4:
 				if len(announced) > 0 {
 					deleted[rapid.SampledFrom(announced).Draw(t, "deleted")] = true
