@@ -293,5 +293,5 @@ func (s *system) lifeOf(t testing.TB, name string) string {
 func (s *system) ended(t testing.TB, name, stream string) {
 	t.Helper()
 	end := event.Subject{Partition: s.b.Log.Partition(name), Session: name, Life: s.lifeOf(t, name), Stream: stream, Kind: event.End}
-	waittest.Until(t, "the stream has ended", func() bool { _, err := s.b.Log.Last(waittest.Context(t), end); return err == nil })
+	waittest.Until(t, "the stream has ended", func() bool { _, err := s.b.Log.NewestSequence(waittest.Context(t), end); return err == nil })
 }

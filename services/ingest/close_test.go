@@ -333,9 +333,9 @@ func TestClose_NoMessageAfterEnd(t *testing.T) {
 			closing.Wait()
 
 			rec := must.Value(s.b.Sessions.Get(waittest.Context(t), name))(t)
-			end, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
+			end, err := s.b.Log.NewestSequence(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
 			must.NoError(t, err)
-			last, err := s.b.Log.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
+			last, err := s.b.Log.NewestSequence(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
 			if err != nil || last > end {
 				t.Fatalf("message %d after the end %d, %v", last, end, err)
 			}

@@ -100,7 +100,7 @@ func TestTrim_Age(t *testing.T) {
 	r.end(t, "open", "")
 	for i := range 3 {
 		at := event.Subject{Session: "open", Life: life, Stream: fmt.Sprint(i), Kind: event.End}
-		if _, err := r.b.Log.Last(t.Context(), at); err != nil {
+		if _, err := r.b.Log.NewestSequence(t.Context(), at); err != nil {
 			t.Errorf("stream %d has no end: %v", i, err)
 		}
 	}

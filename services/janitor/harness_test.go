@@ -197,7 +197,7 @@ func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) ui
 		do = r.b.Log.ClearStream
 	}
 	must.NoError(t, do(t.Context(), session, life, stream))
-	seq, err := r.b.Log.Last(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind})
+	seq, err := r.b.Log.NewestSequence(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind})
 	must.NoError(t, err)
 	return seq
 }
@@ -269,7 +269,7 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 		if s.Kind == event.Message || s.Kind == event.Birth || s.Kind == event.Trim {
 			continue
 		}
-		seq, err := r.b.Log.Last(t.Context(), s)
+		seq, err := r.b.Log.NewestSequence(t.Context(), s)
 		if errors.Is(err, eventlog.ErrNotFound) {
 			continue // removed meanwhile
 		}

@@ -184,7 +184,7 @@ func (all everything) trimmed(t *testing.T) func(*running) error {
 		for _, name := range []string{"done", "dying"} {
 			rec, there := r.index.Session(name)
 			page, readErr := r.b.Log.Read(t.Context(), eventlog.Query{Session: name, Life: all.lives[name], UpTo: 1000, MaxEvents: 9, MaxBytes: 1000})
-			_, ended := r.b.Log.Last(t.Context(), event.Subject{Session: name, Life: all.lives[name], Kind: event.End})
+			_, ended := r.b.Log.NewestSequence(t.Context(), event.Subject{Session: name, Life: all.lives[name], Kind: event.End})
 			if !there && errors.Is(ended, eventlog.ErrNotFound) { // it is forgotten already
 				rec.State, ended = session.Closed, nil
 			}

@@ -169,7 +169,7 @@ func (r *registrar) idle(ctx context.Context, asked []candidate) []ledger.Duty {
 }
 
 func (r *registrar) lastEvent(rec session.Record) (last time.Time) {
-	r.with(rec.Session, func(l *ledger.Ledger) { last = l.LastEvent(event.LifeKey(rec.Session, rec.Life)) })
+	r.with(rec.Session, func(l *ledger.Ledger) { last = l.NewestEventAt(event.LifeKey(rec.Session, rec.Life)) })
 	return last
 }
 

@@ -186,7 +186,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	f.Create("s", "")
 	f.Publish("a", 2)
 	f.End("s")
-	end, err := f.Backend.Log.Last(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
+	end, err := f.Backend.Log.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
 	must.NoError(t, err)
 	f.Purge(end)
 	for _, backfill := range []int{0, -1} {

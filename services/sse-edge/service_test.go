@@ -309,7 +309,7 @@ func TestEvidence(t *testing.T) {
 		{
 			name: "floor with a copy of the birth", after: 10, want: edgetest.Sequences(13, 20), gap: &delivery.GapData{Reason: cursor.ReasonExpired, Certain: true},
 			remove: func(f *fixture) {
-				f.Rewrite("a", eventlog.BirthCopy{Last: 20, NewestRemoved: 12, Through: 20})
+				f.Rewrite("a", eventlog.BirthCopy{Newest: 20, NewestRemoved: 12, Through: 20})
 				f.Purge(13)
 			},
 		},

@@ -95,7 +95,7 @@ func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 5)
 	f.Publish("b", 15)
-	f.Rewrite("a", eventlog.BirthCopy{Last: 5, Through: 20})
+	f.Rewrite("a", eventlog.BirthCopy{Newest: 5, Through: 20})
 	f.Purge(15)
 	f.Publish("a", 1)
 	for _, backfill := range []int{0, -1} {

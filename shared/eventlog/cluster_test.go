@@ -326,7 +326,7 @@ func TestEntries_Unanswered(t *testing.T) {
 	l, silence := silent(t, "STREAM.MSG.GET.MCP_0 ")
 	sequence := publish(t, l, "s", "t", 1)
 	silence.Next(1)
-	if last, err := l.Last(waittest.Context(t), event.Subject{Session: "s", Stream: "t"}); err != nil || last != sequence {
+	if last, err := l.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Stream: "t"}); err != nil || last != sequence {
 		t.Errorf("the last one is %d, %v", last, err)
 	}
 	silence.Next(1)

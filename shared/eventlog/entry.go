@@ -142,7 +142,7 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 // Headers of a birth, of an opening, and of an end, that was written again.
 const (
 	headerAgain         = "Rejoin-Again"
-	headerLast          = "Rejoin-Last"
+	headerNewest        = "Rejoin-Last"
 	headerNewestRemoved = "Rejoin-Trimmed"
 	headerThrough       = "Rejoin-Through"
 	headerGeneration    = "Rejoin-Generation"
@@ -212,8 +212,8 @@ func (o Opening) encode() ([]byte, error) {
 // BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
 // stream be complete though everything around it has expired.
 type BirthCopy struct {
-	// Last is the sequence of the stream's newest event; 0 when there was none.
-	Last uint64
+	// Newest is the sequence of the stream's newest event; 0 when there was none.
+	Newest uint64
 	// NewestRemoved is that of the newest event that was removed; 0 for none.
 	NewestRemoved uint64
 	// Through is the sequence up to which this holds; 0 says that it may not be all.
@@ -225,7 +225,7 @@ type BirthCopy struct {
 
 // Holds reports whether a partition with these generations has lost nothing that the copy is about.
 func (c *BirthCopy) Holds(gens []event.Generation) bool {
-	return c.Generation == "" || event.Fork([]event.Generation{{ID: c.Generation}}, gens) >= max(c.Last, c.Through)
+	return c.Generation == "" || event.Fork([]event.Generation{{ID: c.Generation}}, gens) >= max(c.Newest, c.Through)
 }
 
 // beganIn returns [Entry.Began] of the opening or end at a sequence.
@@ -247,7 +247,7 @@ func setBegan(msg *nats.Msg, began uint64) {
 // birthCopyIn reads the headers of a birth; nil when it was not written again.
 func birthCopyIn(h nats.Header) *BirthCopy {
 	c := BirthCopy{Generation: h.Get(headerGeneration)}
-	for name, to := range map[string]*uint64{headerLast: &c.Last, headerNewestRemoved: &c.NewestRemoved, headerThrough: &c.Through} {
+	for name, to := range map[string]*uint64{headerNewest: &c.Newest, headerNewestRemoved: &c.NewestRemoved, headerThrough: &c.Through} {
 		n, err := strconv.ParseUint(h.Get(name), 10, 64)
 		if err != nil {
 			return nil

@@ -57,7 +57,7 @@ func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
 // [ErrMismatch].
 func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	s := event.Subject{Partition: l.Partition(session), Session: session, Kind: event.Open}
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	msg, err := l.newestMessage(ctx, s.Partition, s.String())
 	if err != nil {
 		return Opening{}, err
 	}
@@ -84,7 +84,7 @@ func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, s
 // that is forgotten is none. The error wraps [ErrNotFound], [ErrUnavailable] or [ErrMismatch].
 func (l *Log) LifeOf(ctx context.Context, session string) (life string, sequence uint64, err error) {
 	p := l.Partition(session)
-	msg, err := l.lastMessage(ctx, p, event.Subject{Partition: p, Session: session}.SessionFilter())
+	msg, err := l.newestMessage(ctx, p, event.Subject{Partition: p, Session: session}.SessionFilter())
 	if err != nil {
 		return "", 0, err
 	}

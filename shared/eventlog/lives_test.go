@@ -131,7 +131,7 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 		})
 		var end uint64
 		waittest.NoError(t, func() (err error) {
-			end, err = l.Last(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "t", Kind: event.End})
+			end, err = l.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "t", Kind: event.End})
 			return err
 		}, eventlog.ErrUnavailable)
 		failed, last := false, uint64(0)

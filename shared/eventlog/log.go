@@ -175,8 +175,8 @@ func (l *Log) get(ctx context.Context, p int, sequence uint64, opts ...jetstream
 	return msg, apiError(err)
 }
 
-// lastMessage asks the partition's leader for the newest message on a subject.
-func (l *Log) lastMessage(ctx context.Context, p int, subject string) (msg *jetstream.RawStreamMsg, err error) {
+// newestMessage asks the partition's leader for the newest message on a subject.
+func (l *Log) newestMessage(ctx context.Context, p int, subject string) (msg *jetstream.RawStreamMsg, err error) {
 	err = l.repeat(ctx, func(ctx context.Context) error {
 		msg, err = l.stream(p).GetLastMsgForSubject(ctx, subject)
 		return err
@@ -184,9 +184,9 @@ func (l *Log) lastMessage(ctx context.Context, p int, subject string) (msg *jets
 	return msg, apiError(err)
 }
 
-// newest is lastMessage, and nil where there is none.
+// newest is newestMessage, and nil where there is none.
 func (l *Log) newest(ctx context.Context, p int, subject string) (*jetstream.RawStreamMsg, error) {
-	msg, err := l.lastMessage(ctx, p, subject)
+	msg, err := l.newestMessage(ctx, p, subject)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}

@@ -31,7 +31,7 @@ type Loss struct {
 // there; 0 if it holds none. Errors wrap [ErrUnavailable], or are those of look.
 func (l *Log) LossesAfter(ctx context.Context, look func(ctx context.Context, p int) (State, error), session, life, stream string, after, held uint64) ([]Loss, State, error) {
 	of := event.Subject{Partition: l.Partition(session), Session: session, Life: life}
-	whole, err := l.lastTrim(ctx, of, "")
+	whole, err := l.newestTrim(ctx, of, "")
 	if err != nil {
 		return nil, State{}, err
 	}
@@ -40,7 +40,7 @@ func (l *Log) LossesAfter(ctx context.Context, look func(ctx context.Context, p 
 		newest, err = l.trimsOf(ctx, of, after)
 	} else {
 		newest = map[string]Trim{}
-		newest[stream], err = l.lastTrim(ctx, of, stream)
+		newest[stream], err = l.newestTrim(ctx, of, stream)
 	}
 	if err != nil {
 		return nil, State{}, err
@@ -117,9 +117,9 @@ func (l *Log) lossesOfLife(ctx context.Context, first uint64, of event.Subject, 
 	return all, nil
 }
 
-// lastTrim returns the newest trim of a stream, or of the life when stream is empty; the zero
+// newestTrim returns the newest trim of a stream, or of the life when stream is empty; the zero
 // Trim when there is none.
-func (l *Log) lastTrim(ctx context.Context, of event.Subject, stream string) (Trim, error) {
+func (l *Log) newestTrim(ctx context.Context, of event.Subject, stream string) (Trim, error) {
 	of.Kind, of.Stream = event.Trim, stream
 	msg, err := l.newest(ctx, of.Partition, of.String())
 	if err != nil || msg == nil {
@@ -144,10 +144,10 @@ func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation
 	c := birthCopyIn(msg.Header)
 	switch {
 	case c == nil || c.Through+1 < first || !c.Holds(gens):
-	case c.Last <= after: // nothing up to Through, and what is behind that is above the floor
+	case c.Newest <= after: // nothing up to Through, and what is after that is above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
 	default: // the copy may be of a later floor, and what went since lies above first
-		m.Certain = c.NewestRemoved > after && c.NewestRemoved < first || c.Last < first
+		m.Certain = c.NewestRemoved > after && c.NewestRemoved < first || c.Newest < first
 	}
 	return m, nil
 }

@@ -221,8 +221,8 @@ func TestLossesAfter_Floor(t *testing.T) {
 	up := fmt.Sprint(floor - 1)
 	purge(floor)
 	want("quiet", last["quiet"], "quiet expired to "+up+", false")
-	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], NewestRemoved: last["quiet"] - 1, Through: through})
-	rewrite("busy", &eventlog.BirthCopy{Last: last["busy"], NewestRemoved: last["busy"] - 3, Through: through})
+	rewrite("quiet", &eventlog.BirthCopy{Newest: last["quiet"], NewestRemoved: last["quiet"] - 1, Through: through})
+	rewrite("busy", &eventlog.BirthCopy{Newest: last["busy"], NewestRemoved: last["busy"] - 3, Through: through})
 	want("quiet", last["quiet"], "")
 	want("quiet", last["quiet"]-1, "quiet expired to "+up+", true")
 	want("busy", last["busy"]-4, "busy expired to "+up+", true")
@@ -237,7 +237,7 @@ func TestLossesAfter_Floor(t *testing.T) {
 	want("quiet", last["quiet"]-1, fmt.Sprintf("quiet cleared to %d, true", last["quiet"]))
 	// The floor moves on once it was looked at: what is removed above it is missing of no page.
 	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
-		&eventlog.BirthCopy{Last: last["busy"], NewestRemoved: floor, Through: look(t, l).Last})
+		&eventlog.BirthCopy{Newest: last["busy"], NewestRemoved: floor, Through: look(t, l).Last})
 	must.NoError(t, err)
 	want("busy", floor-2, "busy expired to "+up+", false")
 	// A publisher that does not know the births stores none in front of what they say.
@@ -245,9 +245,9 @@ func TestLossesAfter_Floor(t *testing.T) {
 	mustPublish(t, late, of("s", "quiet", 9))
 	want("quiet", last["quiet"], "")
 	// A janitor that was held up stores what it knew before the log lost its newest entries.
-	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Through: through, Generation: "lost"})
+	rewrite("quiet", &eventlog.BirthCopy{Newest: last["quiet"], Through: through, Generation: "lost"})
 	want("quiet", last["quiet"], "quiet expired to "+up+", false")
-	rewrite("quiet", &eventlog.BirthCopy{Last: last["quiet"], Through: through, Generation: look(t, l).Generation().ID})
+	rewrite("quiet", &eventlog.BirthCopy{Newest: last["quiet"], Through: through, Generation: look(t, l).Generation().ID})
 	want("quiet", last["quiet"], "")
 	// What the birth says does not reach to the floor any more.
 	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
@@ -292,7 +292,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 	if e, err = l.At(waittest.Context(t), 0, announce(t, l, "", at+9, eventlog.Trimmed)); err != nil || e.Trim != nil {
 		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
 	}
-	want := eventlog.BirthCopy{Last: 7, NewestRemoved: 5, Through: 9}
+	want := eventlog.BirthCopy{Newest: 7, NewestRemoved: 5, Through: 9}
 	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
 	must.NoError(t, err)
 	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
@@ -389,7 +389,7 @@ func TestRewrite_End(t *testing.T) {
 	_, l := single(t)
 	s := event.Subject{Session: "s", Life: "l", Kind: event.End}
 	must.NoError(t, l.EndSession(waittest.Context(t), s.Session, s.Life))
-	first := must.Value(l.Last(waittest.Context(t), s))(t)
+	first := must.Value(l.NewestSequence(waittest.Context(t), s))(t)
 	at := first
 	for range 2 {
 		again := must.Value(l.Rewrite(waittest.Context(t), s, at, nil))(t)

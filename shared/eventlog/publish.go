@@ -236,7 +236,7 @@ func (l *Log) publishBirth(ctx context.Context, on uint64, at event.Subject) err
 	case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if _, err = l.Last(ctx, at); err == nil {
+	if _, err = l.NewestSequence(ctx, at); err == nil {
 		return nil
 	}
 	if !errors.Is(err, ErrNotFound) {

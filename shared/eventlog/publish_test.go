@@ -258,7 +258,7 @@ func TestPublish_ErrorsAfterAnInterruption(t *testing.T) {
 				wg.Wait()
 				reader := open(t, srv)
 				for n, err := range results {
-					_, lastErr := reader.Last(waittest.Context(t), event.Subject{Session: "s", Stream: fmt.Sprint(n)})
+					_, lastErr := reader.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Stream: fmt.Sprint(n)})
 					there := lastErr == nil
 					if !there && !errors.Is(lastErr, eventlog.ErrNotFound) {
 						t.Fatal(lastErr)

@@ -281,16 +281,16 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 	return msg.Sequence, nil
 }
 
-// Last returns the sequence of the newest retained event on a subject. The error
+// NewestSequence returns the sequence of the newest retained event on a subject. The error
 // wraps [ErrNotFound] or [ErrUnavailable].
-func (l *Log) Last(ctx context.Context, s event.Subject) (uint64, error) {
+func (l *Log) NewestSequence(ctx context.Context, s event.Subject) (uint64, error) {
 	e, err := l.Newest(ctx, s)
 	return e.Sequence, err
 }
 
 // Has reports whether the log retains an entry on a subject. The error wraps [ErrUnavailable].
 func (l *Log) Has(ctx context.Context, s event.Subject) (bool, error) {
-	_, err := l.Last(ctx, s)
+	_, err := l.NewestSequence(ctx, s)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -300,7 +300,7 @@ func (l *Log) Has(ctx context.Context, s event.Subject) (bool, error) {
 // Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
 // [ErrUnavailable].
 func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
-	msg, err := l.lastMessage(ctx, s.Partition, s.String())
+	msg, err := l.newestMessage(ctx, s.Partition, s.String())
 	if err != nil {
 		return Entry{}, err
 	}

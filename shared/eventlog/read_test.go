@@ -211,14 +211,16 @@ func TestLookups(t *testing.T) {
 		look func() (uint64, error)
 		want uint64 // zero: not found
 	}{
-		"first":           {first(1), 2},
-		"first at":        {first(4), 4},
-		"first after":     {first(5), 6},
-		"first beyond":    {first(7), 0},
-		"last":            {func() (uint64, error) { return l.Last(waittest.Context(t), odd) }, 6},
-		"last of nothing": {func() (uint64, error) { return l.Last(waittest.Context(t), event.Subject{Session: "s", Stream: "x"}) }, 0},
+		"first":        {first(1), 2},
+		"first at":     {first(4), 4},
+		"first after":  {first(5), 6},
+		"first beyond": {first(7), 0},
+		"last":         {func() (uint64, error) { return l.NewestSequence(waittest.Context(t), odd) }, 6},
+		"last of nothing": {func() (uint64, error) {
+			return l.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Stream: "x"})
+		}, 0},
 		"end that is not there": {func() (uint64, error) {
-			return l.Last(waittest.Context(t), event.Subject{Session: "s", Kind: event.End})
+			return l.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Kind: event.End})
 		}, 0},
 		"at":        {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 3); return e.Sequence, err }, 3},
 		"at beyond": {func() (uint64, error) { e, err := l.At(waittest.Context(t), 0, 7); return e.Sequence, err }, 0},

@@ -39,7 +39,7 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
 	msg := nats.NewMsg(s.String())
 	if c != nil {
-		msg.Header.Set(headerLast, strconv.FormatUint(c.Last, 10))
+		msg.Header.Set(headerNewest, strconv.FormatUint(c.Newest, 10))
 		msg.Header.Set(headerNewestRemoved, strconv.FormatUint(c.NewestRemoved, 10))
 		msg.Header.Set(headerThrough, strconv.FormatUint(c.Through, 10))
 		msg.Header.Set(headerGeneration, c.Generation)

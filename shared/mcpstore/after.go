@@ -203,7 +203,7 @@ func (s *Store) records(ctx context.Context, at place, life string, upTo uint64)
 func (s *Store) cleared(ctx context.Context, p int, at place, life string) (uint64, error) {
 	newest := uint64(0)
 	for _, stream := range []string{"", at.stream} {
-		sequence, err := s.backend.Log.Last(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: stream, Kind: event.Clear})
+		sequence, err := s.backend.Log.NewestSequence(ctx, event.Subject{Partition: p, Session: at.session, Life: life, Stream: stream, Kind: event.Clear})
 		if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 			return 0, err
 		}

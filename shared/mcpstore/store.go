@@ -129,7 +129,7 @@ func (s *Store) open(ctx context.Context, at place, life string, mayBeNew bool) 
 		return s.reload(ctx, st)
 	}
 	if mayBeNew && st.counted() == 0 {
-		_, err := s.backend.Log.Last(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Life: life, Stream: at.stream})
+		_, err := s.backend.Log.NewestSequence(ctx, event.Subject{Partition: s.backend.Log.Partition(at.session), Session: at.session, Life: life, Stream: at.stream})
 		if errors.Is(err, eventlog.ErrNotFound) {
 			st.begin(life, 0)
 			return nil

@@ -136,7 +136,7 @@ func TestEnd_Concurrent(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 		for _, kind := range []event.Kind{event.End, event.Clear} {
-			if _, err := l.Last(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: kind}); err != nil {
+			if _, err := l.NewestSequence(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: kind}); err != nil {
 				t.Errorf("%s: %v", kind, err)
 			}
 		}

@@ -195,7 +195,7 @@ func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 		t.Error(err)
 	}
 	end := event.Subject{Partition: l.Partition("s"), Session: "s", Life: made.Life, Kind: event.End}
-	if _, err := l.Last(waittest.Context(t), end); err != nil {
+	if _, err := l.NewestSequence(waittest.Context(t), end); err != nil {
 		t.Errorf("%s: %v", end, err)
 	}
 }

@@ -182,7 +182,7 @@ func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 		s.birth = e.Sequence
 	}
 	if e.Copy.Holds(l.Generations) {
-		s.last, s.NewestRemoved = max(s.last, e.Copy.Last), max(s.NewestRemoved, e.Copy.NewestRemoved)
+		s.newest, s.NewestRemoved = max(s.newest, e.Copy.Newest), max(s.NewestRemoved, e.Copy.NewestRemoved)
 		s.known = s.known || e.Copy.Through+1 >= l.begunAt
 	}
 }

@@ -122,11 +122,11 @@ func (k Keeper) live(c control) bool {
 	a := c.life
 	switch c.kind {
 	case event.Birth:
-		_, ended := c.stream.markers.endAfter(c.stream.last)
+		_, ended := c.stream.markers.endAfter(c.stream.newest)
 		return c.stream.birth == c.seq && !ended && k.lasts(a)
 	case event.End:
 		if s := c.stream; s != nil {
-			end, ended := s.markers.endAfter(s.last)
+			end, ended := s.markers.endAfter(s.newest)
 			return ended && end.seq == c.seq && (k.lasts(a) || a.markers.ended() && !k.forgotten(a))
 		}
 		return a.markers.end.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq) || a.endedAfter(c.seq))
@@ -244,7 +244,7 @@ func (k Keeper) copying(c control) Copying {
 	out.Subject.Stream = c.stream.name
 	if c.kind == event.Birth {
 		k.expire(c.life, c.stream)
-		out.Birth = &eventlog.BirthCopy{Last: c.stream.last, NewestRemoved: c.stream.removedBelow(k.first), Generation: k.Generation()}
+		out.Birth = &eventlog.BirthCopy{Newest: c.stream.newest, NewestRemoved: c.stream.removedBelow(k.first), Generation: k.Generation()}
 		if k.knows(c.life, c.stream) {
 			out.Birth.Through = k.Through
 		}

@@ -210,7 +210,7 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 			t.Errorf("%d minutes after the first copy the floor may go to %d, want %d", after, got, want)
 		}
 	}
-	if got := k.Overdue(9, 9); len(got) != 2 || got[0].Seq != 4 || got[1].Birth == nil || *got[1].Birth != (eventlog.BirthCopy{Last: 3, Through: 5, Generation: "birth"}) {
+	if got := k.Overdue(9, 9); len(got) != 2 || got[0].Seq != 4 || got[1].Birth == nil || *got[1].Birth != (eventlog.BirthCopy{Newest: 3, Through: 5, Generation: "birth"}) {
 		t.Errorf("%+v", got)
 	}
 	if got := k.Overdue(9, 1); len(got) != 1 {
@@ -265,9 +265,9 @@ func TestKeeper_Knows(t *testing.T) {
 	}{
 		"from the partition's start":      {first: 1, want: true},
 		"a birth that may be another one": {first: 8},
-		"a copy that ends before":         {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Last: 3, Through: 6}}},
-		"a copy that claims nothing":      {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Last: 3}}},
-		"a copy that reaches the ledger":  {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Last: 3, Through: 7}}, want: true},
+		"a copy that ends before":         {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Newest: 3, Through: 6}}},
+		"a copy that claims nothing":      {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Newest: 3}}},
+		"a copy that reaches the ledger":  {first: 8, birth: eventlog.Entry{Copy: &eventlog.BirthCopy{Newest: 3, Through: 7}}, want: true},
 		"the life's opening":              {first: 8, open: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {

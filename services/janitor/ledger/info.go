@@ -172,8 +172,8 @@ func (l *Ledger) InfoOf(rec session.Record, streams []StreamInfo, lim Limits) Se
 		if info.State == session.Open {
 			info.OpenStreams = a.open
 		}
-		if a.last > 0 {
-			info.Activity = Later(info.Activity, time.Unix(int64(a.last), 0).UTC())
+		if a.newestAt > 0 {
+			info.Activity = Later(info.Activity, time.Unix(int64(a.newestAt), 0).UTC())
 		}
 	}
 	return info

@@ -291,23 +291,23 @@ func (l *Ledger) tidy(a *Account, s *stream) {
 		delete(a.Streams, s.name)
 	case s == nil && a.empty():
 		if o := l.openings[a.Session]; o != nil {
-			o.Used, o.last = true, max(o.last, a.last)
+			o.Used, o.newestAt = true, max(o.newestAt, a.newestAt)
 		}
 		delete(l.Accounts, a.key())
 	}
 }
 
-// LastEvent returns when the last event of a life may have been stored. When nothing of the life is in
+// NewestEventAt returns when the newest event of a life may have been stored. When nothing of the life is in
 // the log any more, the opening of its name still says so. An open session has one, unless a power cut
 // has taken it.
-func (l *Ledger) LastEvent(key string) time.Time {
+func (l *Ledger) NewestEventAt(key string) time.Time {
 	var last entry
 	if a := l.Accounts[key]; a != nil {
-		last.unix = a.last
+		last.unix = a.newestAt
 	}
 	name, _ := event.ParseLifeKey(key)
 	if o := l.openings[name]; o != nil {
-		last.unix = max(last.unix, o.last)
+		last.unix = max(last.unix, o.newestAt)
 	}
 	return Later(l.since, last.time())
 }
@@ -337,7 +337,7 @@ func (l *Ledger) add(a *Account, e eventlog.Entry) {
 	added := entry{seq: e.Sequence, size: sizeOf(e), unix: uint32(e.Time.Unix())} //nolint:gosec // see entry
 	l.count(a, s, added, 1)
 	s.push(added)
-	s.final, a.last = e.Final, max(a.last, added.unix)
+	s.final, a.newestAt = e.Final, max(a.newestAt, added.unix)
 	a.recount(s)
 	l.watch(a, s)
 }

@@ -239,23 +239,23 @@ func TestLedger_ControlEntries(t *testing.T) {
 func TestLedger_CopyOfABirth(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
-	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.BirthCopy{Last: 7, NewestRemoved: 5, Through: 9}})
+	m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Life: "x", Stream: "a", Kind: event.Birth}, Copy: &eventlog.BirthCopy{Newest: 7, NewestRemoved: 5, Through: 9}})
 	l := rebuilt(m)
 	s := l.Accounts["s x"].Streams["a"]
-	if s.last != 7 || s.removedBelow(6) != 5 || s.removedBelow(8) != 7 {
+	if s.newest != 7 || s.removedBelow(6) != 5 || s.removedBelow(8) != 7 {
 		t.Errorf("%+v", s)
 	}
 	m.control(event.Birth, at) // by an ingest that does not know it
 	if l := rebuilt(m); l.Accounts["s x"].Streams["a"].birth != 1 || len(l.copies) > 0 {
 		t.Errorf("a birth without knowledge counts: %+v", l.Accounts["s x"].Streams["a"])
 	}
-	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 7, NewestRemoved: 7, Through: 2}})
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Newest: 7, NewestRemoved: 7, Through: 2}})
 	l = rebuilt(m)
 	if s := l.Accounts["s x"].Streams["a"]; s.birth != 3 || s.NewestRemoved != 7 || !slices.Equal(l.copies, []copied{{1, m.now}}) {
 		t.Errorf("%+v, %v", s, l.copies)
 	}
-	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Last: 9, NewestRemoved: 8, Through: 9, Generation: "lost"}}) // by a janitor that was held up
-	if s := rebuilt(m).Accounts["s x"].Streams["a"]; s.birth != 4 || s.last != 7 || s.NewestRemoved != 7 {
+	m.rewrite(Copying{Seq: 1, Birth: &eventlog.BirthCopy{Newest: 9, NewestRemoved: 8, Through: 9, Generation: "lost"}}) // by a janitor that was held up
+	if s := rebuilt(m).Accounts["s x"].Streams["a"]; s.birth != 4 || s.newest != 7 || s.NewestRemoved != 7 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -326,10 +326,10 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 			m.publish("s", "a", false) // 1 to 3
 			l := rebuilt(m)
 			m.now = m.now.Add(time.Hour)
-			m.publish("s", "a", false)                                                  // 4
-			m.control(event.Clear, place{session: "other"})                             // 5
-			m.rewrite(Copying{Seq: 2, Birth: &eventlog.BirthCopy{Last: 3, Through: 3}}) // 6
-			m.rewrite(Copying{Seq: 1})                                                  // 7
+			m.publish("s", "a", false)                                                    // 4
+			m.control(event.Clear, place{session: "other"})                               // 5
+			m.rewrite(Copying{Seq: 2, Birth: &eventlog.BirthCopy{Newest: 3, Through: 3}}) // 6
+			m.rewrite(Copying{Seq: 1})                                                    // 7
 			last := m.now.Truncate(time.Second)
 			m.purge(5)
 			hears(l, m)
@@ -338,8 +338,8 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 			}
 			l.Learn("s", 7, m.lives["s"].life)
 			a := l.Accounts[event.LifeKey("s", m.lives["s"].life)]
-			if (Keeper{Ledger: l}).knows(a, a.Streams["a"]) || l.LastEvent(a.key()).Before(last) {
-				t.Errorf("it knows all of %+v, and the last event is of %s", a.Streams["a"], l.LastEvent(a.key()))
+			if (Keeper{Ledger: l}).knows(a, a.Streams["a"]) || l.NewestEventAt(a.key()).Before(last) {
+				t.Errorf("it knows all of %+v, and the last event is of %s", a.Streams["a"], l.NewestEventAt(a.key()))
 			}
 			if d := l.TakeDamage(); len(d) > 0 || !l.Exact() {
 				t.Errorf("%v is damage, exact: %t", d, l.Exact())

@@ -195,7 +195,7 @@ func (m *machine) check(t *rapid.T) {
 	for key, a := range l.Accounts {
 		open, sum := 0, 0
 		for name, s := range a.Streams {
-			if _, ended := s.markers.endAfter(s.last); len(s.events) > 0 && !s.final && !ended {
+			if _, ended := s.markers.endAfter(s.newest); len(s.events) > 0 && !s.final && !ended {
 				open++
 			}
 			sum += len(s.events)
@@ -267,8 +267,8 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 		s := l.Accounts[event.LifeKey(at.session, at.life)].Streams[at.stream]
 		// A ledger that begins later does not know which events the floor has passed before.
 		got := s.removedBelow(l.first)
-		if s.last != all[len(all)-1] || got > removed || got < removed && (removed > m.log.first || s.last < m.log.first) {
-			t.Fatalf("%v: %d was removed, of %d, and the ledger says %d of %d", at, removed, all[len(all)-1], got, s.last)
+		if s.newest != all[len(all)-1] || got > removed || got < removed && (removed > m.log.first || s.newest < m.log.first) {
+			t.Fatalf("%v: %d was removed, of %d, and the ledger says %d of %d", at, removed, all[len(all)-1], got, s.newest)
 		}
 	}
 }

@@ -20,7 +20,7 @@ type Retained struct {
 func (l *Ledger) Retained(of map[string]Retained) {
 	for key, a := range l.Accounts {
 		if a.Events > 0 {
-			of[key] = Retained{a.Events, a.bytes, int64(a.last)}
+			of[key] = Retained{a.Events, a.bytes, int64(a.newestAt)}
 		}
 	}
 }
@@ -30,8 +30,8 @@ func (l *Ledger) Retained(of map[string]Retained) {
 func (l *Ledger) lifeOf(session string) (life string) {
 	newest := uint32(0)
 	for _, a := range l.Accounts {
-		if a.Session == session && a.last >= newest {
-			life, newest = a.Life, a.last
+		if a.Session == session && a.newestAt >= newest {
+			life, newest = a.Life, a.newestAt
 		}
 	}
 	return life

@@ -40,22 +40,22 @@ func TestLedger_SessionWasUsed(t *testing.T) {
 	}
 }
 
-func TestLedger_LastEvent(t *testing.T) {
+func TestLedger_NewestEventAt(t *testing.T) {
 	l := New()
 	fill(l, 1, 3)
-	last := l.Accounts[unopened("s")].last
+	last := l.Accounts[unopened("s")].newestAt
 	l.Reach(3, noon)
-	if got := l.LastEvent(unopened("unknown")); !got.Equal(noon) {
+	if got := l.NewestEventAt(unopened("unknown")); !got.Equal(noon) {
 		t.Errorf("of a stranger: %s", got)
 	}
-	if got := l.LastEvent(unopened("s")); got.Before(noon) || last == 0 {
+	if got := l.NewestEventAt(unopened("s")); got.Before(noon) || last == 0 {
 		t.Errorf("%s, %d", got, last)
 	}
 }
 
 // What the ledger has of a life goes with its last entry but the opening. When its last event was
 // stored is known on, and says nothing of the other sessions.
-func TestLedger_LastEventOfExpired(t *testing.T) {
+func TestLedger_NewestEventAtOfExpired(t *testing.T) {
 	l := New()
 	l.Reach(0, noon)
 	store := func(e eventlog.Entry) {
@@ -70,7 +70,7 @@ func TestLedger_LastEventOfExpired(t *testing.T) {
 	l.Advance(3, 5)
 	l.expireAll()
 	for name, want := range map[string]time.Time{"busy": noon, "s": noon.Add(time.Hour), "quiet": noon} {
-		if got := l.LastEvent(event.LifeKey(name, "l")); !got.Equal(want) {
+		if got := l.NewestEventAt(event.LifeKey(name, "l")); !got.Equal(want) {
 			t.Errorf("the last event of %s was stored at %s, want %s", name, got, want)
 		}
 	}

@@ -89,13 +89,13 @@ func (m *markers) clearedAt() uint64 {
 
 // Opening is the newest opening of a session in the log.
 type Opening struct {
-	Session string
-	Seq     uint64
-	First   uint64    // where it was stored first, as far as the ledger knows
-	Used    bool      // something of a life of the name was in the log, and the floor has passed it
-	Whole   bool      // the ledger has seen it as it was stored first, so all of its life
-	at      time.Time // when that was
-	last    uint32    // when the newest event was stored of the lives of the name that the ledger has forgotten, as in entry
+	Session  string
+	Seq      uint64
+	First    uint64    // where it was stored first, as far as the ledger knows
+	Used     bool      // something of a life of the name was in the log, and the floor has passed it
+	Whole    bool      // the ledger has seen it as it was stored first, so all of its life
+	at       time.Time // when that was
+	newestAt uint32    // when the newest event was stored of the lives of the name that the ledger has forgotten, as in entry
 	// Life is what the opening says, when known is set: the tail brings no content, and so
 	// the log is asked when it matters.
 	Life  string
@@ -109,7 +109,7 @@ type stream struct {
 	name          string
 	events        []entry // retained, oldest first
 	bytes         int64
-	last          uint64 // the newest event that the ledger knows of, retained or removed
+	newest        uint64 // the newest event that the ledger knows of, retained or removed
 	NewestRemoved uint64 // the newest event that the ledger knows to be removed
 	birth         uint64 // where its birth lies, or the newest copy of it; 0 when it has none
 	markers       *markers
@@ -126,7 +126,7 @@ func (s *stream) push(e entry) {
 		s.popped = 0 // append moves them
 	}
 	s.events = append(s.events, e)
-	s.last = e.seq
+	s.newest = e.seq
 }
 
 // popOldest takes the oldest event out, which is removed. An array is not kept for less than
@@ -147,15 +147,15 @@ func (s *stream) popOldest() {
 // removedBelow returns the newest event that was removed, as far as the ledger knows, given the
 // first retained sequence.
 func (s *stream) removedBelow(first uint64) uint64 {
-	if s.last < first {
-		return s.last
+	if s.newest < first {
+		return s.newest
 	}
 	return s.NewestRemoved
 }
 
 // noteRemoved notes that events up to a sequence, which is one of them, were removed.
 func (s *stream) noteRemoved(upTo uint64) {
-	s.NewestRemoved, s.last = max(s.NewestRemoved, upTo), max(s.last, upTo)
+	s.NewestRemoved, s.newest = max(s.NewestRemoved, upTo), max(s.newest, upTo)
 }
 
 // idle reports whether nothing of the stream is in the log.
@@ -175,7 +175,7 @@ type Account struct {
 	// passes them; a life of which nothing else is left is forgotten.
 	announced     int
 	newestRemoved uint64 // the last event that any trim of the life has removed
-	last          uint32 // when the newest event was stored, as in entry; 0: none was seen
+	newestAt      uint32 // when the newest event was stored, as in entry; 0: none was seen
 	first         uint64 // sequence of the oldest entry that the ledger ever had of the life
 	markers       *markers
 	clears        int  // =clear markers of the life and its streams in the log
@@ -188,10 +188,10 @@ func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }
 // life, when no event lies after it. An event after an end, which only damage or a publisher
 // without a fence can store, cancels the end.
 func (a *Account) end(s *stream) marker {
-	if end, ended := s.markers.endAfter(s.last); ended {
+	if end, ended := s.markers.endAfter(s.newest); ended {
 		return end
 	}
-	end, _ := a.markers.endAfter(s.last)
+	end, _ := a.markers.endAfter(s.newest)
 	return end
 }
 
@@ -212,7 +212,7 @@ func (a *Account) endedAfter(seq uint64) bool {
 // recount counts a stream that changed among the open ones, or takes it off. The one that
 // changes a stream's events or markers calls it.
 func (a *Account) recount(s *stream) {
-	_, ended := s.markers.endAfter(s.last)
+	_, ended := s.markers.endAfter(s.newest)
 	open := len(s.events) > 0 && !s.final && !ended
 	switch {
 	case open && !s.counted:

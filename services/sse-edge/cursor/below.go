@@ -56,11 +56,11 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	return nil
 }
 
-// beforeLast returns the sequence before the n newest events of the place; 0 when there are fewer.
+// beforeNewest returns the sequence before the n newest events of the place; 0 when there are fewer.
 // Below the window, events of a flow that are announced as removed and not yet deleted count.
-func (r *Reader) beforeLast(ctx context.Context, n int) (uint64, error) {
+func (r *Reader) beforeNewest(ctx context.Context, n int) (uint64, error) {
 	_ = r.part.tryCatchUp(ctx) // while the log does not answer, the newest that the window has will do
-	before, left, start := r.part.window.BeforeLast(r.Chain, n)
+	before, left, start := r.part.window.BeforeNewest(r.Chain, n)
 	if left == 0 || start <= 1 {
 		return before, nil
 	}
@@ -204,7 +204,7 @@ func (r *Reader) lookUpClears(ctx context.Context, page eventlog.Page) error {
 			if _, known := r.cleared[stream]; known {
 				continue
 			}
-			at, err := r.part.log.Last(ctx, r.Subject(event.Clear, stream))
+			at, err := r.part.log.NewestSequence(ctx, r.Subject(event.Clear, stream))
 			if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 				return err
 			}

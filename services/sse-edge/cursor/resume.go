@@ -124,7 +124,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 		}
 		r.Fresh, r.Cursor = true, at
 	case from.Last > 0:
-		before, err := r.beforeLast(ctx, from.Last)
+		before, err := r.beforeNewest(ctx, from.Last)
 		if err != nil {
 			return err
 		}

@@ -122,9 +122,9 @@ func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
 	return n
 }
 
-// BeforeLast returns the sequence before the n newest events of a chain. When the window has fewer of
+// BeforeNewest returns the sequence before the n newest events of a chain. When the window has fewer of
 // them, left are to be found before start, the window's; none are when it holds all that there is.
-func (w *Window) BeforeLast(c *Chain, n int) (before uint64, left int, start uint64) {
+func (w *Window) BeforeNewest(c *Chain, n int) (before uint64, left int, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	of := streamLinks

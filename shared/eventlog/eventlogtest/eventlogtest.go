@@ -58,7 +58,7 @@ func AddGeneration(t testing.TB, l *eventlog.Log, start uint64) {
 // Announce announces a trim after whichever there is.
 func Announce(ctx context.Context, l *eventlog.Log, t eventlog.Trim) (eventlog.Ack, error) {
 	p := l.Partition(t.Session)
-	follows, err := l.Last(ctx, event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim})
+	follows, err := l.NewestSequence(ctx, event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim})
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
 		return eventlog.Ack{}, err
 	}
