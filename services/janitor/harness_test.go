@@ -122,7 +122,7 @@ func onlySweeps(s *Service) {
 func (r *running) announce(t *testing.T, p int) {
 	t.Helper()
 	must.NoError(t, r.sweeper.announce(r.leases.Term(p).Ctx, r.partitions[p], false, map[ledger.Reason]int{}))
-	r.partitions[p].CaughtUp(t.Context())
+	r.partitions[p].AwaitRequired(t.Context())
 }
 
 // messageBytes is the size of what publish stores.

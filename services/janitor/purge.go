@@ -141,7 +141,7 @@ func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledge
 		return err
 	})
 	p.With(func(l *ledger.Ledger) { l.Require(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
-	p.CaughtUp(ctx)
+	p.AwaitRequired(ctx)
 	p.With(func(l *ledger.Ledger) {
 		for seq, c := range stored {
 			if c.Opening != nil {

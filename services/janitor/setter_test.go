@@ -124,7 +124,7 @@ func TestLimits_NotKnown(t *testing.T) {
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	for range 2 {
 		must.NoError(t, errors.Join(r.sweeper.announce(term, p, false, removed), r.sweeper.moveFloor(term, p)))
-		p.CaughtUp(term)
+		p.AwaitRequired(term)
 	}
 	if removed[ledger.StreamEvents] != 2 || !r.sweeper.unanswered {
 		t.Errorf("%v are trimmed; partition 0 did not answer: %t", removed, r.sweeper.unanswered)

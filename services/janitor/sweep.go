@@ -105,7 +105,7 @@ func (w *sweeper) sweep() swept {
 	removed := map[ledger.Reason]int{}
 	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, false, removed) })
 	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
-		p.CaughtUp(term)
+		p.AwaitRequired(term)
 		return w.moveFloor(term, p)
 	}))
 	took := time.Since(begun)
@@ -205,7 +205,7 @@ func (w *sweeper) trimEarly() {
 			if err = w.announce(ctx, p, true, w.early); err != nil {
 				w.alarmed()
 			}
-			p.CaughtUp(ctx)
+			p.AwaitRequired(ctx)
 		}
 		if state, _ := p.Log.State(p.Number); w.rules(p).Used(state.Bytes) > ledger.FullShare {
 			err = errors.Join(err, w.moveFloor(ctx, p))

@@ -67,7 +67,7 @@ func (f *Feed) join(a *attempt) bool {
 	}
 	host.mu.Lock()
 	defer host.mu.Unlock()
-	if host.ended || !host.reached || a.ended || !a.reached || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
+	if host.ended || !host.caughtUp || a.ended || !a.caughtUp || host.last > a.last || host.server != a.server || !host.state.Created.Equal(a.state.Created) {
 		return false
 	}
 	host.riders = append(host.riders, a)

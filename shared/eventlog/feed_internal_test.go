@@ -47,12 +47,12 @@ func TestFeed_NoRideOnABackfill(t *testing.T) {
 	t.Parallel()
 	f := NewFeed()
 	host := &attempt{last: 1, inbox: newInbox()}
-	rider := &attempt{last: 9, reached: true, cfg: TailConfig{HeadersOnly: true}, inbox: newInbox()}
+	rider := &attempt{last: 9, caughtUp: true, cfg: TailConfig{HeadersOnly: true}, inbox: newInbox()}
 	f.offer(host)
 	if f.join(rider) {
 		t.Error("it rides on a tail that is eight entries behind")
 	}
-	host.last, host.reached = 9, true
+	host.last, host.caughtUp = 9, true
 	if !f.join(rider) {
 		t.Error("it does not ride on a tail that has caught up")
 	}

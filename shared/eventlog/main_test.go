@@ -236,7 +236,7 @@ func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*fol
 			}
 			f.entries, f.missed, f.last = append(f.entries, e), f.missed+missed, e.Sequence
 		},
-		Through: func(sequence, missed uint64) {
+		CaughtUp: func(sequence, missed uint64) {
 			defer f.note()()
 			if sequence != f.last+missed {
 				f.broken = fmt.Sprintf("through %d came after %d with %d missed", sequence, f.last, missed)

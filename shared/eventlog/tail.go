@@ -34,10 +34,10 @@ type TailConfig struct {
 	// sequences lie between the entry and the one before it (or the start): they
 	// were removed before they could be sent.
 	Handle func(e Entry, missed uint64)
-	// Through is called when the partition holds nothing more up to a sequence
+	// CaughtUp is called when the partition holds nothing more up to a sequence
 	// that was its last one when the tail began: the tail has caught up. missed is
 	// as in Handle.
-	Through func(sequence, missed uint64)
+	CaughtUp func(sequence, missed uint64)
 }
 
 // tailRetry is how long a tail waits after a failed attempt.
@@ -48,11 +48,11 @@ const tailRetry = 100 * time.Millisecond
 // call of Start, when the connection was lost, when the partition was re-created
 // or rolled back, and when the consumer stalls.
 func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
-	t, through := &turn{of: cfg.Turns}, cfg.Through
-	cfg.Through = func(sequence, missed uint64) {
+	t, caughtUp := &turn{of: cfg.Turns}, cfg.CaughtUp
+	cfg.CaughtUp = func(sequence, missed uint64) {
 		t.end()
 		t.of = nil
-		through(sequence, missed)
+		caughtUp(sequence, missed)
 	}
 	for {
 		err := l.tailOnce(ctx, p, cfg, t)
@@ -160,13 +160,13 @@ type attempt struct {
 	state  State // when the attempt began
 	inbox  inbox // while it rides on another
 
-	mu      sync.Mutex
-	ended   bool
-	last    uint64 // the newest sequence handled
-	reached bool   // Through was called
-	broken  chan error
-	drained chan struct{} // the consumer has nothing more; does the leader?
-	riders  []*attempt
+	mu       sync.Mutex
+	ended    bool
+	last     uint64 // the newest sequence handled
+	caughtUp bool   // CaughtUp was called
+	broken   chan error
+	drained  chan struct{} // the consumer has nothing more; does the leader?
+	riders   []*attempt
 }
 
 var errLost = errors.New("the connection was lost")
@@ -249,7 +249,7 @@ func (a *attempt) ask(ctx context.Context, stalled bool) error {
 	case err == nil && stalled && a.position() == last:
 		return fmt.Errorf("the consumer stalls at %d before %d", last, next.Sequence)
 	case err == nil && next.Sequence > a.state.Last, errors.Is(err, ErrNotFound):
-		a.throughFrom(last)
+		a.reportCaughtUpAt(last)
 	default:
 		return nil // it comes, or nothing is known: the next look asks again
 	}
@@ -286,7 +286,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	for _, r := range a.riders {
 		r.inbox.put(e)
 	}
-	if !a.reached && (e.Pending == 0 || a.last >= a.state.Last) {
+	if !a.caughtUp && (e.Pending == 0 || a.last >= a.state.Last) {
 		a.drain()
 	}
 }
@@ -296,18 +296,18 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 // consumer lies. The caller holds the lock, or is the only one that knows the attempt.
 func (a *attempt) drain() {
 	if a.last >= a.state.Last {
-		a.through()
+		a.reportCaughtUp()
 		return
 	}
 	ring(a.drained)
 }
 
-// throughFrom says that the tail has caught up, unless it has gone on or has said so.
-func (a *attempt) throughFrom(last uint64) {
+// reportCaughtUpAt says that the tail has caught up, unless it has gone on or has said so.
+func (a *attempt) reportCaughtUpAt(last uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.last == last && !a.reached && !a.ended {
-		a.through()
+	if a.last == last && !a.caughtUp && !a.ended {
+		a.reportCaughtUp()
 	}
 }
 
@@ -318,16 +318,16 @@ func (a *attempt) pass(e Entry) {
 	a.cfg.Handle(e, missed)
 }
 
-// through tells the tail's owner that it has caught up. The caller holds the lock,
+// reportCaughtUp tells the tail's owner that it has caught up. The caller holds the lock,
 // or is the only one that knows the attempt.
-func (a *attempt) through() {
-	a.reached = true
+func (a *attempt) reportCaughtUp() {
+	a.caughtUp = true
 	missed := uint64(0)
 	if a.state.Last > a.last {
 		missed = a.state.Last - a.last
 		a.last = a.state.Last
 	}
-	a.cfg.Through(a.last, missed)
+	a.cfg.CaughtUp(a.last, missed)
 }
 
 // fail asks for the attempt's end. The caller holds the lock.

@@ -238,8 +238,8 @@ func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
 			began()
 			<-goOn
 		}
-		caughtUp := cfg.Through
-		cfg.Through = func(sequence, missed uint64) {
+		caughtUp := cfg.CaughtUp
+		cfg.CaughtUp = func(sequence, missed uint64) {
 			caughtUp(sequence, missed)
 			through <- sequence
 		}
@@ -268,8 +268,8 @@ func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
 			end()
 			return 0, failed
 		},
-		Handle:  func(eventlog.Entry, uint64) {},
-		Through: func(uint64, uint64) {},
+		Handle:   func(eventlog.Entry, uint64) {},
+		CaughtUp: func(uint64, uint64) {},
 	})
 	if !errors.Is(err, context.Canceled) || len(turns) != 0 {
 		t.Errorf("%v; %d turns are still taken", err, len(turns))

@@ -69,7 +69,7 @@ func (p *Partition) Keep(ctx context.Context) {
 // Tail follows the log until ctx ends.
 func (p *Partition) Tail(ctx context.Context) {
 	_ = p.Log.Tail(ctx, p.Number, eventlog.TailConfig{ // it ends with its context
-		HeadersOnly: true, Turns: p.turns, Again: p.again, Start: p.start, Handle: p.handle, Through: p.through,
+		HeadersOnly: true, Turns: p.turns, Again: p.again, Start: p.start, Handle: p.handle, CaughtUp: p.caughtUp,
 	})
 }
 
@@ -131,7 +131,7 @@ func (p *Partition) handle(e eventlog.Entry, _ uint64) {
 	}
 }
 
-func (p *Partition) through(sequence, _ uint64) {
+func (p *Partition) caughtUp(sequence, _ uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := p.ledger.Complete
@@ -344,8 +344,8 @@ func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 // tailPatience is how long the tail is waited for to bring what was stored.
 const tailPatience = 5 * time.Second
 
-// CaughtUp waits until the ledger has what this janitor has stored.
-func (p *Partition) CaughtUp(ctx context.Context) {
+// AwaitRequired waits until the ledger has what this janitor has stored.
+func (p *Partition) AwaitRequired(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
 	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= l.Required })

@@ -110,7 +110,7 @@ func TestPartition_CheckedWhenAllIsRead(t *testing.T) {
 	first := publish()
 	begin()
 	p.handle(first, 0)
-	p.through(first.Sequence, 0)
+	p.caughtUp(first.Sequence, 0)
 	second := publish()
 	eventlogtest.AddGeneration(t, l, second.Sequence+1)
 	begin()

@@ -25,7 +25,7 @@ type machine struct {
 
 	fetched []eventlog.Entry // on the way to the ledger
 	sent    uint64           // the last sequence on the way, or handled
-	caught  uint64           // Through is called when this is reached; never: it was
+	caught  uint64           // Reach is called when this is reached; never: it was
 	seen    *eventlog.State  // the answer to a look, on the way
 	asOf    uint64
 }

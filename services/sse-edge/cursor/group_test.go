@@ -514,7 +514,7 @@ func rollBack(ps *Partitions, session string, common uint64, sessions ...string)
 	for i, name := range sessions {
 		p.window.Append(eventlog.Entry{Sequence: common + 1 + uint64(i), Time: time.Now(), Valid: true, Data: []byte(`{}`), Subject: event.Subject{Session: name, Stream: "a", Kind: event.Message}}, 0)
 	}
-	p.window.Through(common+uint64(len(sessions)), 0)
+	p.window.Reach(common+uint64(len(sessions)), 0)
 }
 
 // allowed may read all sessions of a log.
@@ -602,7 +602,7 @@ func TestGroup_RollBackTakesTheOpening(t *testing.T) {
 	f.Remove(edgetest.Sequences(1, last)...)
 	state, _ := f.Backend.Log.State(0)
 	ps.Of("s").window.Rollback(state, last, last+1, last)
-	ps.Of("s").window.Through(last, 0)
+	ps.Of("s").window.Reach(last, 0)
 	g := openGroup(t, f, ps, Start{Now: true}, nil, nil, "s")
 	readAll(t, g)
 	next := comesTo(t, ps, "s", f.Publish("a", 1))
@@ -721,7 +721,7 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	p := ps.Of(second)
 	state, _ := ps.log.State(p.number)
 	p.window.Rollback(state, two, two+1, two-2) // what lies between is read from the log
-	p.window.Through(two, 0)
+	p.window.Reach(two, 0)
 	ctx, cancel := context.WithCancel(waittest.Context(t))
 	cancel()
 	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
@@ -747,11 +747,11 @@ func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	ps := followLog(t, f, 0)
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
 	readAll(t, g)
-	ps.Of("x").window.Through(last+2, 0)
+	ps.Of("x").window.Reach(last+2, 0)
 	if id, err := ParseGroupID(g.CursorID()); err != nil || id.At[0].Sequence != last+2 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}
-	ps.Of("x").window.Through(last+5, 3)
+	ps.Of("x").window.Reach(last+5, 3)
 	if id, err := ParseGroupID(g.CursorID()); err != nil || id.At[0].Sequence != last+2 {
 		t.Errorf("the position is %+v, %v", id, err)
 	}

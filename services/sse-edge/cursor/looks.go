@@ -77,25 +77,25 @@ func (l *looks) run() {
 		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(l.base, lookTimeout)
 		if now.state, now.err = l.look(ctx); now.err == nil {
-			now.err = l.reach(ctx, now.state)
+			now.err = l.awaitWindow(ctx, now.state)
 		}
 		cancel()
 		close(now.done)
 	}
 }
 
-// reachEvery is how often a look asks whether the window has come to its end: it mostly
+// awaitEvery is how often a look asks whether the window has come to its end: it mostly
 // has, or lacks the events of some milliseconds.
-const reachEvery = 2 * time.Millisecond
+const awaitEvery = 2 * time.Millisecond
 
 // lookTimeout bounds a look; its readers ask again after it.
 const lookTimeout = 10 * time.Second
 
-// reach waits until the window has come to the end of the log as a look has shown it. The error errBehind
+// awaitWindow waits until the window has come to the end of the log as a look has shown it. The error errBehind
 // says that the window is in another generation, and has not.
-func (l *looks) reach(ctx context.Context, state eventlog.State) error {
+func (l *looks) awaitWindow(ctx context.Context, state eventlog.State) error {
 	for !l.window.Reached(state) {
-		if !natsconn.Pause(ctx, reachEvery) {
+		if !natsconn.Pause(ctx, awaitEvery) {
 			return fmt.Errorf("%w: the window has not come to %d", eventlog.ErrUnavailable, state.Last)
 		}
 	}

@@ -121,8 +121,8 @@ func (p *Partition) follow() {
 		Again:  p.again,
 		Start:  p.start,
 		Handle: p.handle,
-		Through: func(sequence, missed uint64) {
-			p.window.Through(sequence, missed)
+		CaughtUp: func(sequence, missed uint64) {
+			p.window.Reach(sequence, missed)
 			p.lookAfterJump()
 		},
 	})

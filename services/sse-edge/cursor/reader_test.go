@@ -86,7 +86,7 @@ func followed(t *testing.T, log *eventlog.Log, env daemon.Env, backfill int, lin
 func caughtUp(budget int) *window.Window {
 	w := window.New(budget, func(string) {})
 	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
-	w.Through(0, 0)
+	w.Reach(0, 0)
 	return w
 }
 
@@ -109,7 +109,7 @@ func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Part
 func advance(t *testing.T, p *Partition, end uint64) {
 	t.Helper()
 	must.Value(p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }))(t)
-	p.window.Through(end, 0)
+	p.window.Reach(end, 0)
 }
 
 func streamOf(stream string) window.Place { return window.Place{Session: "s", Stream: stream} }
@@ -330,7 +330,7 @@ func TestReader_LeaderEndsBelowTheWindow(t *testing.T) {
 	r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{At: 1, Continues: true}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
 	defer r.Close()
 	p.window.Begin(must.Value(p.look(waittest.Context(t)))(t), last+5, last+6)
-	p.window.Through(last+5, 0)
+	p.window.Reach(last+5, 0)
 	if s, err := r.Next(waittest.Context(t)); !errors.Is(err, errNoQuorum) || r.Cursor != 1 {
 		t.Errorf("it is at %d with %d events and the gaps %v, %v", r.Cursor, len(s.Items), s.Gaps, err)
 	}
@@ -1151,7 +1151,7 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	if _, err := ps.OpenGroup(soon, []Follow{{Session: "s"}}, Start{}, GroupConfig{}); !errors.Is(err, errNotReady) {
 		t.Errorf("a group has the error %v", err)
 	}
-	p.window.Through(last, 0)
+	p.window.Reach(last, 0)
 	r, err := p.open(waittest.Context(t), streamOf("a"), Start{Now: true}, ten)
 	if err != nil || r.Cursor != last {
 		t.Fatalf("from now, the reader is at %+v, %v; not after %d", r, err, last)
@@ -1215,7 +1215,7 @@ func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 		if n == 0 {
 			state, _ := ps.log.State(0)
 			p.window.Rollback(state, last, last+1, last-1)
-			p.window.Through(last, 0)
+			p.window.Reach(last, 0)
 		}
 	}
 	if s, err := r.Next(waittest.Context(t)); err != nil || !s.Ended {
@@ -1235,7 +1235,7 @@ func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
 		before, _ := f.Backend.Log.State(0)
 		w := caughtUp(1 << 20)
 		w.Begin(before, 0, 1)
-		w.Through(8, 0)
+		w.Reach(8, 0)
 		r := InMemory(w, streamOf("a"), 10)
 		r.part.log = f.Backend.Log
 		f.Restart()
@@ -1277,10 +1277,10 @@ func TestPartition_JumpDuringALook(t *testing.T) {
 			return log, <-answers
 		}}
 		w.Begin(log, 1, 2)
-		w.Through(1, 0)
+		w.Reach(1, 0)
 		p.lookAfterJump()
 		waittest.Receive(t, "the first look", asked)
-		w.Through(3, 2)
+		w.Reach(3, 2)
 		p.lookAfterJump()
 		answers <- failed
 		waittest.Receive(t, "the second look", asked)

@@ -181,7 +181,7 @@ func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 					t.Fatal(refused)
 				}
 				w := emptyWindow(1 << 10)
-				w.Through(1<<10, 0) // the source reads below it
+				w.Reach(1<<10, 0) // the source reads below it
 				tt.source.Reader = cursor.InMemory(w, at, 0)
 				c := NewSSE(s, tt.source.Reader, by, false)
 				c.source, c.Filter, c.Head = tt.source, &Filter{Methods: []string{"shown"}}, []byte("HTTP/1.1 200 OK\n\n")

@@ -93,7 +93,7 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 func emptyWindow(budget int) *window.Window {
 	w := window.New(budget, func(string) {})
 	w.Begin(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}, First: 1}, 0, 1)
-	w.Through(0, 0)
+	w.Reach(0, 0)
 	return w
 }
 

@@ -45,7 +45,7 @@ func (m *moves) Moved() { m.n++ }
 func TestTurn_GenerationHasBegun(t *testing.T) {
 	at, begun := window.Place{Session: "s", Stream: "a"}, []event.Generation{{ID: "b", Start: 1}, {ID: "c", Start: 4}}
 	w := emptyWindow(1 << 10)
-	w.Through(3, 0)
+	w.Reach(3, 0)
 	var moved moves
 	c := NewSSE(&Connections{cfg: Config{Base: t.Context()}}, cursor.InMemory(w, at, 1), Request{}, false)
 	c.WaitTurn(false)
@@ -53,7 +53,7 @@ func TestTurn_GenerationHasBegun(t *testing.T) {
 	if !w.Extend(eventlog.State{Origin: "b", Generations: begun}) {
 		t.Fatal("the window was rolled back")
 	}
-	w.Through(6, 0)
+	w.Reach(6, 0)
 	other := event.ID{Stream: "a", Tag: event.Place{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
 	newWorker(c.of).takeTurn(c, other.String())
 	if moved.n != 1 || len(c.Reader.Pending) > 0 {

@@ -225,8 +225,8 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	}
 }
 
-// Through moves the end when the log holds nothing more up to a sequence.
-func (w *Window) Through(sequence, missed uint64) {
+// Reach moves the end when the log holds nothing more up to a sequence.
+func (w *Window) Reach(sequence, missed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.jump(sequence+1, missed)

@@ -44,7 +44,7 @@ func trimOf(sequence uint64, at Place, removed ...uint64) eventlog.Entry {
 func newTestWindow(budget int) *Window {
 	w := New(budget, func(string) {})
 	w.Begin(testState(0), 0, 1)
-	w.Through(0, 0)
+	w.Reach(0, 0)
 	return w
 }
 
@@ -313,7 +313,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w.Append(controlEntry(2, at, event.End), 0)
 	w.Append(opening(3, "s", "two"), 0)
 	w.Rollback(testState(1), 1, 2, 1)
-	w.Through(1, 0)
+	w.Reach(1, 0)
 	r.Rollbacks = 1
 	if life, known, _ := w.LifeOf("s"); known {
 		t.Errorf("the life is %q", life)
@@ -332,7 +332,7 @@ func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 		cursorAt(w, connected, 0)
 		w.Append(opening(1, "s", "one"), 0)
 		w.Rollback(testState(0), 0, 1, 0)
-		w.Through(0, 0)
+		w.Reach(0, 0)
 		for _, at := range []Place{streamOf("s", "a"), streamOf("s", "")} {
 			r := cursorAt(w, at, 0)
 			r.Rollbacks = len(w.rollbacks)
@@ -342,7 +342,7 @@ func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 			}
 			w.Detach(r.Chain)
 			w.Rollback(testState(0), 0, 1, 0)
-			w.Through(0, 0)
+			w.Reach(0, 0)
 		}
 		forgotten := trimOf(1, Place{"s", "one", ""})
 		forgotten.Trim.Forgotten = true
@@ -379,7 +379,7 @@ func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
 	}
 	w.Append(message(5, at, `{}`), 4)
 	changed := w.Changed(r.Chain)
-	w.Through(5, 0)
+	w.Reach(5, 0)
 	waittest.Receive(t, "the window has caught up", now)
 	waittest.Receive(t, "its readers are woken", changed)
 	if _, _, whole := w.LifeOf("other"); !whole {
