@@ -183,7 +183,7 @@ func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
 // time; a jump meanwhile has another one follow.
 func (p *Partition) lookAfterJump() {
 	x := p.window.Extent()
-	if !x.CaughtUp || x.Proved <= 1 || p.jumpLook.Load().follows(x) || p.looking.Swap(true) {
+	if !x.CaughtUp || x.JumpEnd <= 1 || p.jumpLook.Load().follows(x) || p.looking.Swap(true) {
 		return
 	}
 	p.looks.work.Go(func() {
@@ -192,7 +192,7 @@ func (p *Partition) lookAfterJump() {
 			p.of.cfg.Logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 		p.looking.Store(false)
-		if now := p.window.Extent(); now.Proved != x.Proved || now.Rollbacks != x.Rollbacks {
+		if now := p.window.Extent(); now.JumpEnd != x.JumpEnd || now.Rollbacks != x.Rollbacks {
 			p.lookAfterJump()
 		}
 	})
@@ -317,14 +317,14 @@ func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON
 
 // jumpLook is a look at the partition's leader that followed a jump of the tail.
 type jumpLook struct {
-	proved    uint64
+	jumpEnd   uint64
 	rollbacks int
 	state     eventlog.State
 }
 
 // follows reports whether there is a look, and none is newer than the last jump.
 func (b *jumpLook) follows(x window.Extent) bool {
-	return b != nil && b.proved == x.Proved && b.rollbacks == x.Rollbacks
+	return b != nil && b.jumpEnd == x.JumpEnd && b.rollbacks == x.Rollbacks
 }
 
 // afterJump returns a look at the partition's leader that followed the newest jump that x
@@ -338,7 +338,7 @@ func (p *Partition) afterJump(ctx context.Context, x window.Extent) (eventlog.St
 	if err != nil {
 		return eventlog.State{}, err
 	}
-	p.jumpLook.Store(&jumpLook{x.Proved, x.Rollbacks, state})
+	p.jumpLook.Store(&jumpLook{x.JumpEnd, x.Rollbacks, state})
 	return state, nil
 }
 

@@ -33,14 +33,14 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 		return errAgain // it may lack trims that the window has by now
 	}
 	// What the tail received without a jump is there, also where the floor is above it by now.
-	first := min(state.First, v.Proved)
+	first := min(state.First, v.JumpEnd)
 	switch {
 	case r.Cursor+1 >= first:
 	case r.Fresh:
 		r.Cursor = first - 1
 		return errAgain
 	default:
-		_, moved, err := r.skipRemoved(ctx, v, v.Proved, s)
+		_, moved, err := r.skipRemoved(ctx, v, v.JumpEnd, s)
 		if err != nil {
 			return err
 		}

@@ -94,8 +94,8 @@ type Step struct {
 	// First is the sequence of the first item that was found, shown to the client or not; 0
 	// when there was none.
 	First uint64
-	// proved is where the last jump of the tail had ended when the window was read.
-	proved uint64
+	// jumpEnd is where the last jump of the tail had ended when the window was read.
+	jumpEnd uint64
 	// More: the window holds more than one step may carry.
 	More bool
 	// Ended: there is nothing more to come, ever.
@@ -212,7 +212,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 
 // unproved reports whether the window may lack events after the cursor.
 func (r *Reader) unproved(v window.View) bool {
-	return r.Cursor+1 < v.Proved && r.provenTo+1 < v.Proved
+	return r.Cursor+1 < v.JumpEnd && r.provenTo+1 < v.JumpEnd
 }
 
 // take takes what a view holds and moves the cursor past it.
@@ -225,7 +225,7 @@ func (r *Reader) take(v window.View, s *Step) {
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
 	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
-	s.More, s.proved = v.More, v.Proved
+	s.More, s.jumpEnd = v.More, v.JumpEnd
 	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
 		r.end = v.Closed
 	}
@@ -382,7 +382,7 @@ func (r *Reader) Finished() bool {
 		return false
 	}
 	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
-	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.Proved {
+	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.JumpEnd {
 		return r.ended()
 	}
 	return r.ended() || v.Closed != 0 && v.Through >= v.Closed

@@ -26,7 +26,7 @@ func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
 // Fits reports whether a quick read of another reader would find the same.
 func (q *Shared) Fits(r *Reader) bool {
 	return r.Cursor == q.from && !r.Fresh && len(r.Pending) == 0 && len(r.Dropped) == 0 && r.Rollbacks == q.rollbacks &&
-		(r.Cursor+1 >= q.Step.proved || r.provenTo+1 >= q.Step.proved) && r.Tags.place == q.tags
+		(r.Cursor+1 >= q.Step.jumpEnd || r.provenTo+1 >= q.Step.jumpEnd) && r.Tags.place == q.tags
 }
 
 // Move moves the cursor of a reader that was served by the read.

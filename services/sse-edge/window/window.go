@@ -64,8 +64,8 @@ type Window struct {
 	// start is the oldest sequence that is not evicted: every event from there on that the tail
 	// received is here.
 	start uint64
-	// proved is where the last jump of the tail ended: from here on it received every event.
-	proved uint64
+	// jumpEnd is where the last jump of the tail ended: from here on it received every event.
+	jumpEnd uint64
 	// end is how far the tail has come: it will receive nothing more up to here.
 	end uint64
 	// rollbacks holds, for every time the partition was rolled back, the newest
@@ -91,7 +91,7 @@ const controlBytes = int(unsafe.Sizeof(control{}))
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
 // that cannot be read, by what they should have been.
 func New(budget int, skipped func(reason string)) *Window {
-	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, start: 1, proved: 1, caughtUp: make(chan struct{}), skipped: skipped}
+	return &Window{budget: budget, frames: newSegments(budget), chains: map[Place]*Chain{}, names: map[string]*lives{}, start: 1, jumpEnd: 1, caughtUp: make(chan struct{}), skipped: skipped}
 }
 
 // reset empties the window and lets it begin after a sequence. start is lower than
@@ -113,7 +113,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 		w.drop(c)
 	}
 	w.origin, w.gens = state.Origin, state.Generations
-	w.start, w.proved, w.end, w.oldest = start, after+1, after, state.First
+	w.start, w.jumpEnd, w.end, w.oldest = start, after+1, after, state.First
 }
 
 // Begin prepares an empty window for a backfill.
@@ -263,7 +263,7 @@ func (w *Window) jump(next, missed uint64) {
 	if missed == 0 {
 		return
 	}
-	w.proved = next
+	w.jumpEnd = next
 	if w.hasCaughtUp() {
 		for _, c := range w.chains {
 			c.wake() // each has to find out whether the missed events were its own
@@ -646,7 +646,7 @@ func (w *Window) newestMissed(t *eventlog.Trim) uint64 {
 		if sequence > t.UpTo {
 			continue
 		}
-		if sequence < w.proved && !w.ring.holds(sequence) {
+		if sequence < w.jumpEnd && !w.ring.holds(sequence) {
 			return sequence
 		}
 	}
@@ -729,7 +729,7 @@ type Extent struct {
 	Origin     string // of the partition
 	Generation string // the newest
 	Start      uint64
-	Proved     uint64 // where the last jump of the tail ended
+	JumpEnd    uint64 // where the last jump of the tail ended
 	End        uint64
 	Rollbacks  int // how many there were
 }
@@ -742,7 +742,7 @@ func (w *Window) Extent() Extent {
 }
 
 func (w *Window) extent() Extent {
-	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, Proved: w.proved, End: w.end, Rollbacks: len(w.rollbacks)}
+	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, JumpEnd: w.jumpEnd, End: w.end, Rollbacks: len(w.rollbacks)}
 	if len(w.gens) > 0 {
 		x.Generation = w.gens[len(w.gens)-1].ID
 	}

@@ -424,7 +424,7 @@ func TestWindow_TailJumps(t *testing.T) {
 	w.Append(message(5, b, `5`), 3)
 	r := cursorAt(w, a, 1)
 	v := w.Read(r, Limits{10, 1 << 20}, nil)
-	if !v.Inside || v.Proved != 5 || len(v.Items) != 0 || v.Through != 5 {
+	if !v.Inside || v.JumpEnd != 5 || len(v.Items) != 0 || v.Through != 5 {
 		t.Errorf("%+v", v)
 	}
 }
