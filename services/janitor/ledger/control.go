@@ -169,10 +169,11 @@ func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 	}
 }
 
-// bear enters a birth.
+// bear enters a birth. One that is a copy tells what the ledger lacks if it reaches up to the floor, which may have passed
+// before the copy came what had been stored just before it.
 func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	if s.birth == 0 {
-		s.birth = e.Sequence
+		s.birth, s.copied = e.Sequence, e.Copy != nil
 	}
 	if e.Copy == nil {
 		return
@@ -183,7 +184,7 @@ func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	}
 	if e.Copy.Holds(l.Generations) {
 		s.newest, s.NewestRemoved = max(s.newest, e.Copy.Newest), max(s.NewestRemoved, e.Copy.NewestRemoved)
-		s.known = s.known || e.Copy.Through+1 >= l.begunAt
+		s.known = s.known || e.Copy.Through+1 >= max(l.begunAt, l.first)
 	}
 }
 

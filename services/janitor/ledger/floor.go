@@ -205,7 +205,7 @@ func (k Keeper) Barrier(upTo uint64, settled time.Duration, now time.Time) uint6
 // partition, or with the life, or a copy of the birth reaches up to where the ledger began.
 func (k Keeper) knows(a *Account, s *stream) bool {
 	o := k.openings[a.Session]
-	return k.begunAt <= 1 || s.known || o != nil && o.Whole && o.Known && o.Life == a.Life
+	return s.known || !s.copied && (k.begunAt <= 1 || o != nil && o.Whole && o.Known && o.Life == a.Life)
 }
 
 // Copying is a control entry to be written again.

@@ -254,6 +254,41 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	}
 }
 
+// The floor passes an event, stored just before the copy of its stream's birth, when a ledger has yet to receive that copy.
+// Whether it has forgotten the event by then, or receives it late, it does not claim to know all of the stream.
+func TestKeeper_FloorBeforeTheCopy(t *testing.T) {
+	for name, late := range map[string]bool{"forgotten": false, "late": true} {
+		m := newModel()
+		m.open("s")                // 1
+		m.publish("s", "a", false) // 2, 3
+		ledgers := []*Ledger{rebuilt(m), rebuilt(m)}
+		keep := func(i int) Keeper {
+			ledgers[i].Learn("s", ledgers[i].Opening("s").Seq, "l1")
+			return Keeper{Ledger: ledgers[i], Now: m.now, TTL: always(0), Index: noIndex}
+		}
+		copies := keep(0).Overdue(4, 9)
+		m.publish("s", "a", false) // 4
+		for _, c := range copies {
+			m.rewrite(c) // 5, 6
+		}
+		lagging, rest := ledgers[1], m.entries[3:]
+		if !late {
+			lagging.Apply(rest[0], m.now)
+			rest = rest[1:]
+		}
+		m.purge(5)
+		lagging.Advance(m.first, m.last)
+		lagging.expireAll()
+		for _, e := range rest {
+			lagging.Apply(e, m.now)
+		}
+		got := keep(1).Overdue(7, 9)
+		if len(got) != 2 || got[1].Birth == nil || got[1].Birth.Through > 0 {
+			t.Errorf("%s: %+v is to be copied, and the event at 4 has gone", name, got)
+		}
+	}
+}
+
 // A ledger that began in the middle of a partition claims of a stream what it, or a copy of the
 // birth, has seen without a break.
 func TestKeeper_Knows(t *testing.T) {

@@ -116,6 +116,7 @@ type stream struct {
 	popped        int32 // events that went off the front of the array that events lies in
 	controls      int32 // control entries of the stream in the log, trims among them
 	known         bool  // a copy of its birth tells what the ledger has not seen of it
+	copied        bool  // the first birth that the ledger got is a copy: it may have forgotten the stream before
 	final         bool  // the last event that was stored says that it is the stream's last
 	counted       bool  // in account.open
 }
