@@ -165,6 +165,13 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 	maps.Copy(req.Header, e.static)
 	switch method {
 	case http.MethodPost:
+		// With a field of this name net/http makes a request again whose connection breaks.
+		for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+			if values, ok := req.Header[name]; ok {
+				delete(req.Header, name)
+				req.Header[strings.ToLower(name)] = values
+			}
+		}
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Accept", "application/json, text/event-stream")
 	case http.MethodGet:

@@ -2,14 +2,42 @@ package upstream
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
 )
+
+// A POST whose connection breaks is not made again, whatever it has in its header: the server may have begun it.
+func TestEndpoint_PostsOnce(t *testing.T) {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		var posted atomic.Int64
+		up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Header.Get(name) != "k" {
+				t.Error("the field is missing")
+			}
+			if _, err := io.ReadAll(r.Body); err != nil || posted.Add(1) > 1 { // the connection is used again
+				panic(http.ErrAbortHandler)
+			}
+		}))
+		e := NewEndpoint(up.URL, nil, []string{name}, quota.NewPool(10))
+		for range 2 {
+			if resp, err := e.Do(t.Context(), http.MethodPost, e.Chosen(http.Header{name: {"k"}}), []byte("{}")); err == nil {
+				Finish(resp)
+			}
+		}
+		if n := posted.Load(); n != 2 {
+			t.Errorf("with %s the server has %d requests", name, n)
+		}
+		e.Close()
+		up.Close()
+	}
+}
 
 // Each connection to the MCP server is a file of the program.
 func TestEndpoint_FilesAreBounded(t *testing.T) {
