@@ -88,6 +88,15 @@ func TestTrouble_ServerIsReachedLater(t *testing.T) {
 	for _, line := range []string{"the MCP server can be reached", "what the MCP server speaks is known"} {
 		log.want(t, 1, "level=INFO", line)
 	}
+	// Then the last line about it is wrong at once, and nobody else decides how many there are.
+	for range 3 {
+		up.Store(false)
+		wantStatus(t, s.opening(t), http.StatusBadGateway)
+		up.Store(true)
+		s.opening(t)
+	}
+	log.want(t, 2, "level=WARN", "the MCP server cannot be reached")
+	log.want(t, 1, "level=INFO", "the MCP server can be reached")
 }
 
 func TestTrouble_NoSuchProgram(t *testing.T) {

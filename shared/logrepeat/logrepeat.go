@@ -43,6 +43,12 @@ func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) 
 	return due
 }
 
+// Due reports whether the caller may write a line about something of a kind, since there was none within a minute.
+func (l *Log) Due(of string) bool {
+	_, due := l.count(of)
+	return due
+}
+
 // count counts something, and reports whether a line about it is due.
 func (l *Log) count(of string) (times int, due bool) {
 	l.mu.Lock()

@@ -71,6 +71,7 @@ type Host struct {
 	troubles *logrepeat.Log // why the MCP server does not serve requests
 	// unreachable says that the log's last line about the MCP server is that it cannot be reached.
 	unreachable atomic.Bool
+	reached     atomic.Int64 // how often the log has said that it can be reached again
 
 	mu       sync.Mutex
 	stopping bool

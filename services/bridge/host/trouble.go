@@ -25,15 +25,17 @@ func (h *Host) Unreachable(err error) {
 	if slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
 		return
 	}
-	if h.troubles.Note(h.Life, innermost(err), "the MCP server cannot be reached", slog.Any("error", err)) {
+	of := fmt.Sprint(innermost(err), h.reached.Load()) // due again once the log has said that it can be reached
+	if h.troubles.Note(h.Life, of, "the MCP server cannot be reached", slog.Any("error", err)) {
 		h.unreachable.Store(true)
 	}
 }
 
 // Reached logs that the MCP server has answered, or was started, if the last line about that says that it cannot be
-// reached.
+// reached: once a minute at most, as each such line makes the next warning due.
 func (h *Host) Reached() {
-	if h.unreachable.CompareAndSwap(true, false) {
+	if h.unreachable.Load() && h.troubles.Due("reached") && h.unreachable.CompareAndSwap(true, false) {
+		h.reached.Add(1)
 		h.Log.Info("the MCP server can be reached", "upstream", h.Config.ShownUpstream())
 	}
 }
