@@ -23,12 +23,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
+func newTable(t *testing.T, nc *nats.Conn) *Table {
+	t.Helper()
+	return NewTable(&host.Host{
+		Backend: &backend.Backend{Conn: nc}, Metrics: &host.Metrics{Sessions: prometheus.NewGauge(prometheus.GaugeOpts{})}, Life: t.Context(),
+	}, make(chan *nats.Msg, 1))
+}
+
 // A session may end while it is taken over: its call was at its end.
 func TestTable_HoldsNoSessionThatHasEnded(t *testing.T) {
 	nc := natstest.Start(t).Connect()
-	table := NewTable(&host.Host{
-		Backend: &backend.Backend{Conn: nc}, Metrics: &host.Metrics{Sessions: prometheus.NewGauge(prometheus.GaugeOpts{})}, Life: t.Context(),
-	}, make(chan *nats.Msg, 1))
+	table := newTable(t, nc)
 	h := table.New("s", "l", "", "")
 	table.release(h)
 	must.NoError(t, table.Hold(h))
@@ -37,6 +42,19 @@ func TestTable_HoldsNoSessionThatHasEnded(t *testing.T) {
 	}
 	if _, err := nc.RequestWithContext(waittest.Context(t), rpc.Subject("s"), nil); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("it answers for it: %v", err)
+	}
+}
+
+// A call and its question may have the bridge answer for their session at once.
+func TestTable_HoldsASessionTwice(t *testing.T) {
+	nc := natstest.Start(t).Connect()
+	table := newTable(t, nc)
+	h := table.New("s", "l", "", "")
+	for range 2 {
+		must.NoError(t, table.Hold(h))
+	}
+	if n := nc.NumSubscriptions(); n != 1 {
+		t.Errorf("there are %d subscriptions", n)
 	}
 }
 

@@ -49,9 +49,12 @@ func (t *Table) Hold(h *Session) error {
 		return err
 	}
 	h.mu.Lock()
-	h.sub = sub
+	h.sub, sub = sub, h.sub
 	released := h.released
 	h.mu.Unlock()
+	if sub != nil { // the call and its question were both about to hold it
+		_ = sub.Unsubscribe() // the connection may be closed already
+	}
 	if released { // a call that was taken over was at its end
 		t.release(h)
 	}
