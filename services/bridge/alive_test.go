@@ -170,6 +170,34 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	in.wantReplaced(t)
 }
 
+// What NATS has sent to a bridge that stops is answered: nobody else gets it, and an edge would wait for long.
+func TestBridge_StopsWhileItIsAsked(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	answers := must.Value(s.b.Conn.SubscribeSync(nats.NewInbox()))(t)
+	var asked, stopping atomic.Int64
+	var name string
+	s.sending(func(data []byte) {
+		if stopping.Load() == 0 || !bytes.Contains(data, []byte("UNSUB")) {
+			return
+		}
+		for _, subject := range []string{rpc.OpenSubject, rpc.Subject(name)} {
+			asked.Add(1)
+			if err := errors.Join(s.b.Conn.PublishRequest(subject, answers.Subject, nil), s.b.Conn.Flush()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	in := s.start(t, testConfig(up.URL))
+	name = s.ready(t)
+	stopping.Store(1)
+	in.stop()
+	for range asked.Load() { // by the bridge, or by NATS, which has none any more
+		if _, err := answers.NextMsgWithContext(waittest.Context(t)); err != nil && !errors.Is(err, nats.ErrNoResponders) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // stopAway stops a bridge, and returns when NATS says that it is away. A question from before would
 // go to a bridge that does not answer any more.
 func (s *system) stopAway(t *testing.T, in *instance) {

@@ -110,7 +110,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
 	s.receive(ctx)
 
-	_ = opens.Unsubscribe() // the connection may be closed already
+	_ = opens.Drain() // the connection may be closed already
 	s.stop()
 	if err := s.endedBy(ctx); err != nil {
 		s.taken.Store(false)
@@ -151,9 +151,12 @@ func (s *Service) endedBy(ctx context.Context) error {
 	return nil
 }
 
-// stop ends all work and waits for it.
+// stop ends all work and waits for it. Then it answers what NATS has sent before: no other bridge gets that.
 func (s *Service) stop() {
-	s.table.Unsubscribe()
+	s.table.Drain()
+	if conn := s.host.Backend.Conn; conn.IsConnected() {
+		_ = conn.FlushTimeout(flushTimeout) // then it was all that came in time
+	}
 	s.host.Stop(upstream.ErrStopping)
 	for {
 		select {

@@ -241,12 +241,12 @@ func (h *Session) Busy() bool {
 	return len(h.calls) > 0
 }
 
-func (h *Session) unsubscribe() {
+func (h *Session) leaveNATS(how func(*nats.Subscription) error) {
 	h.mu.Lock()
 	sub := h.sub
 	h.mu.Unlock()
 	if sub != nil {
-		_ = sub.Unsubscribe() // the connection may be closed already
+		_ = how(sub) // the connection may be closed already
 	}
 }
 

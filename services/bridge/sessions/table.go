@@ -67,7 +67,7 @@ func (t *Table) release(h *Session) {
 	h.released = true
 	h.held.Release()
 	h.mu.Unlock()
-	h.unsubscribe()
+	h.leaveNATS((*nats.Subscription).Unsubscribe)
 	t.orphans.remove(h)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,10 +190,10 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 	return t.closeOnce(ctx, h)
 }
 
-// Unsubscribe has the sessions hear no more of edges.
-func (t *Table) Unsubscribe() {
+// Drain has the sessions hear no more of edges than what NATS has sent already, which comes before the next flush ends.
+func (t *Table) Drain() {
 	for _, h := range t.All() {
-		h.unsubscribe()
+		h.leaveNATS((*nats.Subscription).Drain)
 	}
 }
 
