@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/bridge/host"
+	"rejoin/services/bridge/retry"
 	"rejoin/services/bridge/upstream"
 	"rejoin/shared/presence"
 	"rejoin/shared/rpc"
@@ -34,24 +35,20 @@ func (s *Service) accept(msg *nats.Msg) {
 	}
 	begun := time.Now()
 	c, err := rpc.ParseAsk(msg)
-	respond := func(a rpc.Answer) {
+	respond := func(a rpc.Answer, send func(rpc.Answer, *nats.Msg) error) {
 		s.host.Metrics.Answered(c.Action, a.Status)
 		s.host.Metrics.AcceptSeconds.Observe(time.Since(begun).Seconds())
-		err := a.Respond(msg)
-		if errors.Is(err, nats.ErrMaxPayload) {
-			err = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
-		}
-		if err != nil {
+		if err := send(a, msg); err != nil {
 			s.host.Log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
-		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()))
+		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()), rpc.Answer.Respond)
 		return
 	}
 	client := s.shareOf(c)
 	if !s.handling.Take(client, 1) {
-		respond(upstream.Busy("the bridge has too much to do, or too much for this client"))
+		respond(upstream.Busy("the bridge has too much to do, or too much for this client"), rpc.Answer.Respond)
 		return
 	}
 	arrived := func() {}
@@ -68,12 +65,37 @@ func (s *Service) accept(msg *nats.Msg) {
 			a = s.answer(c)
 		}
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
-		respond(a)
+		respond(a, s.respond)
 	}) {
 		arrived()
 		s.handling.Give(client, 1)
-		respond(upstream.Busy(upstream.ErrStopping.Error()))
+		respond(upstream.Busy(upstream.ErrStopping.Error()), rpc.Answer.Respond)
 	}
+}
+
+const (
+	// respondFor is for how long an edge waits at most.
+	respondFor = 35 * time.Second
+	// respondAgain is when an answer is sent again that was late because of an outage.
+	respondAgain = time.Second
+)
+
+// respond answers an edge, in an outage of NATS as soon as that is over. The edge may be connected later than the bridge,
+// so it gets such an answer twice, of which it takes the first.
+func (s *Service) respond(a rpc.Answer, msg *nats.Msg) error {
+	err := a.Respond(msg)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
+	case !errors.Is(err, nats.ErrReconnectBufExceeded):
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.host.Life, respondFor)
+	defer cancel()
+	if err := retry.Do(ctx, func() error { return a.Respond(msg) }); err != nil || !s.host.Pause(ctx, respondAgain) {
+		return err
+	}
+	return a.Respond(msg)
 }
 
 // answer does what an edge asks for.
