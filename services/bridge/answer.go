@@ -46,13 +46,15 @@ func (s *Service) accept(msg *nats.Msg) {
 		respond(upstream.Failure(http.StatusBadRequest, rpc.CodeInvalid, err.Error()), rpc.Answer.Respond)
 		return
 	}
-	client := s.shareOf(c)
+	client, h, arrived := s.shareOf(c), s.table.Session(c.Session), func() {}
+	if h != nil && h.OnDemand && c.Action == rpc.Check {
+		h.WasAsked(c.Since) // also if there is no room for an answer
+	}
 	if !s.handling.Take(client, 1) {
 		respond(upstream.Busy("the bridge has too much to do, or too much for this client"), rpc.Answer.Respond)
 		return
 	}
-	arrived := func() {}
-	if h := s.table.Session(c.Session); h != nil && c.Action == rpc.Post {
+	if h != nil && c.Action == rpc.Post {
 		arrived = h.Arrives(c.Stream)
 	}
 	if !s.host.Go(func() {

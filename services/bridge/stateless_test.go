@@ -435,6 +435,20 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	waittest.Receive(t, "the server's request has ended", gone)
 }
 
+// A bridge with too much to do for a question about a call has heard all the same that the client waits.
+func TestStateless_AskedWithTooMuchToDo(t *testing.T) {
+	s, up, in := bridged(t, newModern(t))
+	up.hangs(mcp.MethodCallTool, note(1))
+	c := s.accepted(t, "")
+	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
+	waittest.Until(t, "all places are taken", func() bool { return in.handling.Take("", in.handling.Capacity()) })
+	wantBusy(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: c.Session, Stream: c.Stream}))
+	if in.table.Session(c.Session).Demand.HasLeft() {
+		t.Error("the call waits for its client")
+	}
+	in.handling.Give("", in.handling.Capacity())
+}
+
 // A client that answers a question is there, however long it took.
 func TestStateless_ClientAnswersLate(t *testing.T) {
 	s, up, in := bridged(t, asker(t))

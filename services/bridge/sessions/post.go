@@ -203,9 +203,6 @@ func (h *Session) EndNow(c rpc.Ask) rpc.Answer {
 func (h *Session) Check(c rpc.Ask) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
-	if h.OnDemand {
-		h.WasAsked(c.Since)
-	}
 	if h.Call(c.Stream) != nil || h.isArriving(c.Stream) || len(ids) == 0 {
 		return accepted
 	}
