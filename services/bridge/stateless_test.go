@@ -579,6 +579,32 @@ func TestTranslated_ServerAsks(t *testing.T) {
 	up.wantPosted(t, 1, "tools/call")
 }
 
+// Of two requests that repeat a call the newer one gets what comes. The other one ends at once.
+func TestTranslated_RepeatedTwice(t *testing.T) {
+	s, up, in := bridged(t, newEarlier(t))
+	release := make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
+		w.stream()
+		w.ask("", "q")
+		select {
+		case <-release:
+			w.result("", m)
+		case <-r.Context().Done():
+		}
+	})
+	c := toolCall(t, asks)
+	asked, _ := s.ask(t, c)
+	earlier, newer := repeated(t, c, "2", asked, `{}`), repeated(t, c, "3", asked, `{}`)
+	h := in.table.Session(earlier.Session)
+	first := later(func() rpc.Answer { return s.do(t, earlier) })
+	waittest.Until(t, "the server has the answer", func() bool { return up.posted(`"id":"q"`) == 1 })
+	second := later(func() rpc.Answer { return s.do(t, newer) })
+	wantStatus(t, waittest.Receive(t, "the earlier request is answered", first), http.StatusConflict, `"id":2`)
+	close(release)
+	wantStatus(t, waittest.Receive(t, "the newer request is answered", second), http.StatusOK, `"content":[]`, `"id":3`)
+	waittest.Until(t, "the call is over", h.HasEnded)
+}
+
 // A notification of progress has the token of the request that waits, which need not be the first one's.
 func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))

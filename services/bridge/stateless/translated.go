@@ -549,11 +549,17 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	if turned != nil {
 		select {
 		case <-turned:
+			if !c.Done() {
+				c.Refuse(errMadeAgain)
+			}
 		case <-ctx.Done():
 			c.End(context.Cause(ctx))
 		}
 	}
 }
+
+// errMadeAgain refuses a repeated request whose client has made it once more: that one gets what comes.
+var errMadeAgain = upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the client has made the request again")
 
 // asTask returns the client's request as the server takes it: the request itself, or, for a tool of
 // 2025-11-25 whose calls have to be tasks, that for the result of the task, which is made first. It
