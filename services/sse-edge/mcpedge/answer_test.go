@@ -135,7 +135,7 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	modern := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
 	task := newTask(t, b, modern, "")
 	task.becomes(t, mcp.TaskCompleted, func(is *mcp.StoredTask) { is.Result = []byte(`"` + strings.Repeat("x", size) + `"`) })
-	u := join(t, s.url(), "2025-11-25")
+	u, earlier := join(t, s.url(), "2025-11-25"), join(t, s.url(), "2025-06-18")
 	large := func(id string) string {
 		return `{"jsonrpc":"2.0","id":` + id + `,"result":"` + strings.Repeat("x", size) + `"}`
 	}
@@ -164,15 +164,16 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		request     func() reply
 		answer      int // of the bridge, at once
 		connections int
-		resumes     bool
+		without     int // the status without memory for the answer; 200 if the client resumes
 	}{
-		"response":          {call(u, toolList), 0, 1, true},
-		"whole stream":      {call(u, toolCall), 0, 1, true},
-		"initialize":        {call(u, `{"jsonrpc":"2.0","id":7,"method":"initialize"}`), 0, 0, false},
-		"without a session": {call(modern, statelessTool), http.StatusOK, 1, false},
-		"as a stream":       {call(modern, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, false},
-		"an error":          {call(modern, statelessTool), http.StatusBadRequest, 1, false},
-		"a task":            {func() reply { return task.send(mcp.MethodGetTask, "") }, 0, 1, false},
+		"response":           {call(u, toolList), 0, 1, http.StatusOK},
+		"whole stream":       {call(u, toolCall), 0, 1, http.StatusOK},
+		"it does not resume": {call(earlier, toolCall), 0, 1, http.StatusGatewayTimeout},
+		"initialize":         {call(u, `{"jsonrpc":"2.0","id":7,"method":"initialize"}`), 0, 0, http.StatusServiceUnavailable},
+		"without a session":  {call(modern, statelessTool), http.StatusOK, 1, http.StatusGatewayTimeout},
+		"as a stream":        {call(modern, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, http.StatusGatewayTimeout},
+		"an error":           {call(modern, statelessTool), http.StatusBadRequest, 1, http.StatusServiceUnavailable},
+		"a task":             {func() reply { return task.send(mcp.MethodGetTask, "") }, 0, 1, http.StatusServiceUnavailable},
 	} {
 		b.request = says(tt.answer)
 		answered := make(chan reply, 1)
@@ -189,14 +190,14 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		memory.Take("", others)
 		resp := tt.request()
 		memory.Give("", others)
-		if tt.resumes { // the log has the response
+		if tt.without == http.StatusOK { // the log has the response
 			c := u.follow(resp)
 			again := u.get(c.primed())
 			c.WantEnd()
 			again.primed()
 			again.Next("message")
 			again.WantEnd()
-		} else if a := u.read(resp); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		} else if a := u.read(resp); a.StatusCode != tt.without || (a.Header.Get("Retry-After") == "") != (tt.without == http.StatusGatewayTimeout) {
 			t.Errorf("%s without memory for it: %d %.100s", name, a.StatusCode, a.Text)
 		}
 		waittest.Until(t, name+" has left nothing", func() bool { return memory.Used() == 0 && connections() == 0 })

@@ -121,11 +121,13 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Reques
 	case answer.Status >= http.StatusBadRequest:
 		return postRefused, pass(c, answer, form.Drop)
 	case answer.Status == http.StatusOK:
-		return direct(c, form.edited(answer.Data), form.Drop)
+		result, err = direct(c, form.edited(answer.Data), form.Drop)
 	case answer.Status != http.StatusAccepted:
 		return postJSON, pass(c, answer, form.Drop)
+	default:
+		result, err = s.reply(c, form, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
 	}
-	return s.reply(c, form, r.Method != mcp.MethodListen && s.wantsPlain(c, r.Method))
+	return result, served(err, r.Method)
 }
 
 // maxTokenBytes bounds the progress token that an edge keeps of a request.
