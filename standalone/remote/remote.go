@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
@@ -34,6 +35,12 @@ func (f Flags) Validate() error {
 	return nil
 }
 
+// Shown returns the URL, valid, without a password.
+func (f Flags) Shown() string {
+	u, _ := url.Parse(f.URL) // Validate has parsed it
+	return u.Redacted()
+}
+
 // Hint returns a refusal with what the user may do about it, where a flag is what is wrong.
 func (f Flags) Hint(err error) error {
 	if refused, ok := errors.AsType[*client.Error](err); ok {
@@ -51,7 +58,7 @@ func (f Flags) Refused(err error, status int, code string) error {
 	case status == http.StatusUnauthorized && f.emptyToken():
 		hint = "the file of --token-file is empty"
 	case status/100 == 4 && (code == "" || code == "method_not_allowed"): // another server, or the port of one service
-		hint = fmt.Sprintf("is --url=%s the address of Rejoin, and is it http:// or https://?", f.URL)
+		hint = fmt.Sprintf("is --url=%s the address of Rejoin, and is it http:// or https://?", f.Shown())
 	default:
 		return err
 	}

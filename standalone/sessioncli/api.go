@@ -136,7 +136,7 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		}
 	}
 	quiet := time.AfterFunc(silence, func() {
-		_, _ = fmt.Fprintf(a.status, "%s has not answered yet; waiting up to %s\n", a.base, answerWithin) // nowhere left to report to
+		_, _ = fmt.Fprintf(a.status, "%s has not answered yet; waiting up to %s\n", a.flags.Shown(), answerWithin) // nowhere left to report to
 	})
 	defer quiet.Stop()
 	resp, err := a.http.Do(req)
@@ -170,9 +170,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 // interrupted returns an error that does not wrap the context's: with one that does the program exits with 0.
 func (a *api) interrupted(method string) error {
 	if method == http.MethodGet {
-		return fmt.Errorf("interrupted: %s has not answered", a.base)
+		return fmt.Errorf("interrupted: %s has not answered", a.flags.Shown())
 	}
-	return fmt.Errorf("interrupted: %s has not answered, and may have done it", a.base)
+	return fmt.Errorf("interrupted: %s has not answered, and may have done it", a.flags.Shown())
 }
 
 // refusal returns the code of a problem document, and what it says; no code for any other response.

@@ -239,7 +239,7 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 	}
 	t := newTable(out)
 	for _, fact := range [][2]string{
-		{"server", plain(a.base)},
+		{"server", plain(a.flags.Shown())},
 		{"version", plain(l.Version)},
 		{"janitor", fmt.Sprintf("acts for %d partitions", l.Partitions)},
 		{"edges", g.Edges.String()},

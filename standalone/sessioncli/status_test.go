@@ -24,7 +24,8 @@ const (
 
 func TestStatus_Text(t *testing.T) {
 	a, url := serve(t, map[string]string{"GET /v1/limits": limitsAnswer, "GET /v1/gaps?limit=1": gapsAnswer, "GET /v1/sessions?limit=1": `{"sessions":[],"total":5}`})
-	want := `server      ` + strings.TrimPrefix(url, "--url=") + `
+	url = strings.Replace(url, "//", "//me:secret@", 1)
+	want := `server      ` + strings.Replace(strings.TrimPrefix(url, "--url="), "secret", "xxxxx", 1) + `
 version     v1.2.3
 janitor     acts for 16 partitions
 edges       1, and 1 that did not answer

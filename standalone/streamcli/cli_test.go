@@ -332,11 +332,11 @@ func TestInterrupted_WithoutAServer(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
 	for name, want := range map[string]string{
-		"tail":    "rejoin tail: interrupted; " + s.URL + " has never answered\n",
+		"tail":    "rejoin tail: interrupted; http://me:xxxxx@" + s.URL[7:] + " has never answered\n",
 		"publish": "0 stored (0 duplicates), 0 rejected\nrejoin publish: interrupted; line 1 and later were not stored\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, status, errs := interrupted("does not answer", name, "s", "t", "--url="+s.URL)
+			code, status, errs := interrupted("http://me:xxxxx@", name, "s", "t", "--url=http://me:secret@"+s.URL[7:])
 			if _, said, _ := strings.Cut(status, "\n"); code != 1 || said+errs != want {
 				t.Errorf("code %d, %q", code, said+errs)
 			}

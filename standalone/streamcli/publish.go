@@ -93,7 +93,7 @@ func (cli *PublishCLI) publish(ctx context.Context, in io.Reader, status io.Writ
 	if err != nil {
 		return err
 	}
-	server := newReport(status, cli.URL)
+	server := newReport(status, cli.Shown())
 	defer server.stop()
 	publisher, err := client.NewPublisher(client.PublisherConfig{URL: cli.URL, Token: token, OnFailure: server.failed, MaxBufferedBytes: maxBuffered})
 	if err != nil {

@@ -152,7 +152,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := newReport(status, cli.URL)
+	server := newReport(status, cli.Shown())
 	defer server.stop()
 	server.asked()
 	if cli.Format == "" && coloured(out) {
@@ -197,7 +197,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		}
 		switch {
 		case ctx.Err() != nil && !server.hasAnswered():
-			return fmt.Errorf("interrupted; %s has never answered", cli.URL)
+			return fmt.Errorf("interrupted; %s has never answered", cli.Shown())
 		case ctx.Err() != nil:
 			return nil // told to stop
 		case err != nil:
