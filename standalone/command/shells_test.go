@@ -30,7 +30,6 @@ func TestComplete(t *testing.T) {
 		"rejoin token check --jwt-s":      "--jwt-secret-file=",
 		"rejoin config c":                 "check",
 		"rejoin config check --":          "--config= --help --version",
-		"rejoin gaps --format = j":        "json",
 		"rejoin publish demo main m":      "",
 		"rejoin":                          "",
 	} {

@@ -22,7 +22,7 @@ import (
 type statusFlags struct {
 	daemon.Config
 	remote.Flags
-	Format string `env:"-" enum:"text,json" default:"text" help:"Format: text, or json for what the server sent."`
+	JSON bool `name:"json" env:"-" help:"Print what the server sent."`
 }
 
 // Validate returns an error that names the first flag whose value makes no sense. Kong does not look into the
@@ -53,7 +53,7 @@ const statusDescription = `Print what an installation holds, who is connected, a
 
   rejoin status
   rejoin status --url=https://rejoin.example --token-file=token
-  rejoin status --format=json | jq .limits.retained
+  rejoin status --json | jq .limits.retained
 
 With access control it requires a token that grants admin.`
 
@@ -61,14 +61,14 @@ const gapsDescription = `Print the gaps that clients received within the last ho
 
   rejoin gaps
   rejoin gaps --limit=10
-  rejoin gaps --format=json | jq .reasons
+  rejoin gaps --json | jq .reasons
 
 With access control it requires a token that grants admin. Edges keep gaps in memory only.`
 
 const connectionsDescription = `Print the event streams of a session at all edges, the newest first.
 
   rejoin connections demo
-  rejoin connections demo --format=json | jq '.connections[] | select(.behind > 100)'
+  rejoin connections demo --json | jq '.connections[] | select(.behind > 100)'
 
 With access control it requires a token that grants admin.`
 
@@ -76,7 +76,7 @@ With access control it requires a token that grants admin.`
 func StatusApp(args []string) daemon.App {
 	var cli statusFlags
 	return daemon.Command("rejoin status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
-		return ask(cli.Flags, func(a *api) error { return status(ctx, a, cli.Format, env.Stdout) })
+		return ask(cli.Flags, func(a *api) error { return status(ctx, a, cli.JSON, env.Stdout) })
 	})
 }
 
@@ -85,7 +85,7 @@ func GapsApp(args []string) daemon.App {
 	var cli listFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.Format == "json", env.Stdout, printGaps, nil)
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.JSON, env.Stdout, printGaps, nil)
 		})
 	})
 }
@@ -96,7 +96,7 @@ func ConnectionsApp(args []string) daemon.App {
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, path, cli.Format == "json", env.Stdout, printConnections, func(c connections) (err error) {
+			return show(ctx, a, path, cli.JSON, env.Stdout, printConnections, func(c connections) (err error) {
 				if c.Total == 0 { // a client may wait for a session that does not exist yet
 					_, err = a.do(ctx, "GET", pathOf(cli.Session), nil)
 				}
@@ -203,7 +203,7 @@ func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.W
 }
 
 // status prints the answers to three requests; as JSON in one object.
-func status(ctx context.Context, a *api, format string, out io.Writer) error {
+func status(ctx context.Context, a *api, asJSON bool, out io.Writer) error {
 	var raw struct {
 		Limits   json.RawMessage `json:"limits"`
 		Gaps     json.RawMessage `json:"gaps"`
@@ -225,7 +225,7 @@ func status(ctx context.Context, a *api, format string, out io.Writer) error {
 	if err := cmp.Or(decode(raw.Limits, &l), decode(raw.Gaps, &g), decode(raw.Sessions, &s)); err != nil {
 		return err
 	}
-	if format == "json" {
+	if asJSON {
 		body, _ := json.Marshal(raw) // what was read can be written
 		return printLines(out, body)
 	}

@@ -45,7 +45,7 @@ demo     events  90 %  9000    34567  2
 		t.Errorf("%d %q %q\n%s", code, errs, a.got, out)
 	}
 	want = `{"limits":` + limitsAnswer + `,"gaps":` + strings.ReplaceAll(gapsAnswer, "\n", "") + `,"sessions":{"sessions":[],"total":5}}` + "\n"
-	if code, out, errs := runApp(t, StatusApp, url, "--format=json"); code != 0 || out != want {
+	if code, out, errs := runApp(t, StatusApp, url, "--json"); code != 0 || out != want {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
 }
@@ -63,7 +63,7 @@ TIME                 SESSION  STREAM  REASON   MISSING  REQUESTED       ADDRESS
 	if code, _, errs := runApp(t, GapsApp, url, "--limit=1000"); code != 2 || errs != "rejoin gaps: --limit: 1000 is not a number from 1 to 500; see rejoin gaps --help\n" {
 		t.Errorf("%d %q", code, errs)
 	}
-	if code, out, errs := runApp(t, GapsApp, url, "--limit=7", "--format=json"); code != 0 || out != gapsAnswer+"\n" || errs != "" {
+	if code, out, errs := runApp(t, GapsApp, url, "--limit=7", "--json"); code != 0 || out != gapsAnswer+"\n" || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
 }
@@ -82,18 +82,18 @@ SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND
 	if code, out, errs := runApp(t, ConnectionsApp, "demo", url); code != 0 || out != want || errs != "" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	for _, format := range []string{"text", "json"} {
-		if code, out, errs := runApp(t, ConnectionsApp, "none", url, "--format="+format); code != 1 || out != "" || !strings.Contains(errs, "404 not_found") {
-			t.Errorf("%s: %d %q\n%s", format, code, errs, out)
+	for _, args := range [][]string{{"none", url}, {"none", url, "--json"}} {
+		if code, out, errs := runApp(t, ConnectionsApp, args...); code != 1 || out != "" || !strings.Contains(errs, "404 not_found") {
+			t.Errorf("%v: %d %q\n%s", args, code, errs, out)
 		}
 	}
 	if code, out, errs := runApp(t, ConnectionsApp, "idle", url); code != 0 || out != "event streams: 0; clients: 0; edges: unknown, since NATS is unavailable\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	if code, out, errs := runApp(t, ConnectionsApp, "demo", url, "--format=json"); code != 0 || out != connectionsAnswer+"\n" {
+	if code, out, errs := runApp(t, ConnectionsApp, "demo", url, "--json"); code != 0 || out != connectionsAnswer+"\n" {
 		t.Errorf("%d %q\n%s", code, errs, out)
 	}
-	for _, args := range [][]string{{}, {"a b"}, {"demo", "--format=xml"}, {"demo", "--limit=0"}, {"demo", "--limit=501"}} {
+	for _, args := range [][]string{{}, {"a b"}, {"demo", "--limit=0"}, {"demo", "--limit=501"}} {
 		if code, _, errs := runApp(t, ConnectionsApp, append(args, url)...); code != 2 || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: %d %q", args, code, errs)
 		}
