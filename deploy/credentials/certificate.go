@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -68,19 +67,13 @@ func makeCertificate(file string, names []string) error {
 }
 
 func selfSigned(key *ecdsa.PrivateKey, names []string, now time.Time) ([]byte, error) {
-	const serialBits = 127
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: names[0], Organization: []string{"Rejoin"}},
-		NotBefore:    now.Add(-time.Hour), // clocks differ
-		NotAfter:     now.Add(certificateLife),
-		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IsCA:         true, BasicConstraintsValid: true,
+	template := &x509.Certificate{ // without a SerialNumber it gets one at random
+		Subject:     pkix.Name{CommonName: names[0], Organization: []string{"Rejoin"}},
+		NotBefore:   now.Add(-time.Hour), // clocks differ
+		NotAfter:    now.Add(certificateLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IsCA:        true, BasicConstraintsValid: true,
 	}
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
