@@ -44,7 +44,7 @@ func TestRun_EndsCleanly(t *testing.T) {
 				cancel()
 			}
 			log := &stopper{at: told, stop: cancel}
-			logger := must.Value((&daemon.Config{LogFormat: "json"}).Logger(log))(t)
+			logger := (&daemon.Config{LogFormat: "json"}).Logger(log)
 			must.NoError(t, Run(ctx, parsed(t, "--data="+data), daemon.NewEnv(logger)))
 		})
 	}

@@ -122,10 +122,7 @@ func (a App) Main() int {
 		}
 		return ExitOK
 	}
-	log, err := cfg.Logger(a.Stderr)
-	if err != nil {
-		return a.fail(ExitUsage, err)
-	}
+	log := cfg.Logger(a.Stderr)
 	if a.WarnOfVariables {
 		if err := a.warnOfVariables(log); err != nil {
 			return a.fail(ExitUsage, err)
@@ -160,7 +157,7 @@ func (a App) Main() int {
 	defer cancel()
 	defer a.watchSignals(cancel)()
 
-	err = a.Run(ctx, env)
+	err := a.Run(ctx, env)
 	closeTraces()
 	if err == nil || (ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return ExitOK

@@ -109,28 +109,15 @@ type CLI interface{ config() *Config }
 
 // Logger returns a logger that writes to w with the level and format that c
 // asks for. A zero level or format means its default.
-func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
+func (c *Config) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	if c.LogLevel != "" {
-		if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-			return nil, fmt.Errorf("--log-level %q is none of debug, info, warn and error", c.LogLevel)
-		}
-	}
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // the flag takes levels only, and info is zero
 	opts := &slog.HandlerOptions{Level: level}
-	text, lines := IsTerminal(w), visible{w}
-	switch c.LogFormat {
-	case "text":
-		text = true
-	case "json":
-		text = false
-	case "auto", "":
-	default:
-		return nil, fmt.Errorf("--log-format %q is none of auto, text and json", c.LogFormat)
+	var handler slog.Handler = slog.NewJSONHandler(visible{w}, opts)
+	if c.LogFormat == "text" || c.LogFormat != "json" && IsTerminal(w) {
+		handler = slog.NewTextHandler(visible{w}, opts)
 	}
-	if text {
-		return slog.New(tracing.Handler{Handler: slog.NewTextHandler(lines, opts)}), nil
-	}
-	return slog.New(tracing.Handler{Handler: slog.NewJSONHandler(lines, opts)}), nil
+	return slog.New(tracing.Handler{Handler: handler})
 }
 
 // IsTerminal reports whether a reader or writer is a terminal, for which it takes any

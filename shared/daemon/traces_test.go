@@ -96,7 +96,7 @@ func TestTraces_ExportFailureIsLoggedOnce(t *testing.T) {
 func TestLog_HasTheSpan(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
-		log := must.Value((&Config{LogFormat: format}).Logger(&out))(t)
+		log := (&Config{LogFormat: format}).Logger(&out)
 		span := tracing.Context{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
 		log.With("session", "s").InfoContext(span.Within(t.Context()), "a line")
 		log.InfoContext(trace.ContextWithSpan(t.Context(), nil), "another")

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-
-	"rejoin/shared/must"
 )
 
 // Whatever is logged is one line without control characters, from which it can be read again.
@@ -17,7 +15,7 @@ func FuzzVisible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		for _, format := range []string{"json", "text"} {
 			var out strings.Builder
-			log := must.Value((&Config{LogFormat: format}).Logger(&out))(t)
+			log := (&Config{LogFormat: format}).Logger(&out)
 			log.Info(value, "value", value, slog.Group("g", "error", value)) //nolint:sloglint // a message may be the NATS server's
 			line, rest, ended := strings.Cut(out.String(), "\n")
 			if !ended || rest != "" {
