@@ -203,13 +203,6 @@ func TestRun_AdminPortClosesLast(t *testing.T) {
 	}
 }
 
-func TestRun_WithoutAdminPort(t *testing.T) {
-	err := Run(t.Context(), Config{}, NewEnv(nil), Actor{"task", func(context.Context) error { return errBroken }})
-	if err == nil || err.Error() != "task: broken pipe" {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestRun_AdminPortIsTaken(t *testing.T) {
 	ln, err := Listen("127.0.0.1:0", "--admin-addr")
 	must.NoError(t, err)

@@ -208,25 +208,6 @@ func TestMain_HelpAndVersion(t *testing.T) {
 	}
 }
 
-func TestVersion_FromBuildInfo(t *testing.T) {
-	if CurrentVersion() == "" {
-		t.Error("no version")
-	}
-}
-
-func TestMain_FirstSignal(t *testing.T) {
-	signals := make(chan os.Signal, 1)
-	a, _, stderr := app(&testCLI{}, func(ctx context.Context, _ Env) error {
-		signals <- syscall.SIGTERM
-		<-ctx.Done()
-		return fmt.Errorf("stopped: %w", ctx.Err())
-	})
-	a.Signals = signals
-	if code := a.Main(); code != ExitOK {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
-}
-
 func TestMain_SecondSignal(t *testing.T) {
 	signals := make(chan os.Signal, 2)
 	exited := make(chan int, 2)
@@ -257,7 +238,7 @@ func TestMain_ProcessSignals(t *testing.T) {
 				return err
 			}
 			<-ctx.Done()
-			return nil
+			return fmt.Errorf("stopped: %w", ctx.Err())
 		})
 		if code := a.Main(); code != ExitOK {
 			t.Errorf("%s: exit code %d: %s", sig, code, stderr)
