@@ -165,7 +165,7 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 }
 
 // skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
-// The error errBehind says that the page is of another generation than the window.
+// The error errOtherGeneration says that the page is of another generation than the window.
 func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	// Before the look: the floor may pass a clear once it has taken what the clear is about.
 	if err := r.lookUpClears(ctx, page); err != nil {

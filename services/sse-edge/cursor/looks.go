@@ -36,7 +36,7 @@ type look struct {
 }
 
 // after returns the result of a look that begins after the call. Errors are those of the
-// log; errBehind says that the window is not of the log's generation.
+// log; errOtherGeneration says that the window is not of the log's generation.
 func (l *looks) after(ctx context.Context, x window.Extent) (eventlog.State, error) {
 	k := l.join()
 	select {
@@ -47,7 +47,7 @@ func (l *looks) after(ctx context.Context, x window.Extent) (eventlog.State, err
 	if k.err != nil {
 		return eventlog.State{}, k.err
 	}
-	return k.state, behind(k.state, x)
+	return k.state, sameGeneration(k.state, x)
 }
 
 // join takes part in the next look.
@@ -91,8 +91,8 @@ const awaitEvery = 2 * time.Millisecond
 // lookTimeout bounds a look; its readers ask again after it.
 const lookTimeout = 10 * time.Second
 
-// awaitWindow waits until the window has come to the end of the log as a look has shown it. The error errBehind
-// says that the window is in another generation, and has not.
+// awaitWindow waits until the window has come to the end of the log as a look has shown it. The error
+// errOtherGeneration says that the window is in another generation, and has not.
 func (l *looks) awaitWindow(ctx context.Context, state eventlog.State) error {
 	for !l.window.Reached(state) {
 		if !natsconn.Pause(ctx, awaitEvery) {
@@ -100,25 +100,25 @@ func (l *looks) awaitWindow(ctx context.Context, state eventlog.State) error {
 		}
 	}
 	if l.window.Extent().End < state.Last {
-		return errBehind
+		return errOtherGeneration
 	}
 	return nil
 }
 
-// behind returns errBehind if a window's newest generation is not the log's.
-func behind(log eventlog.State, x window.Extent) error {
+// sameGeneration returns errOtherGeneration if a window's newest generation is not the log's.
+func sameGeneration(log eventlog.State, x window.Extent) error {
 	if log.Origin != x.Origin || log.Generation().ID != x.Generation {
-		return errBehind
+		return errOtherGeneration
 	}
 	return nil
 }
 
-// errBehind is returned when the log is in another generation than the window, which
+// errOtherGeneration is returned when the log is in another generation than the window, which
 // has yet to find out whether it was rolled back: the two must not be read as one.
 //
 // After a roll-back the log is of the new generation at once, the window a moment later. A read
 // of the log that finds another generation than the window's is discarded and repeated.
-var errBehind = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
+var errOtherGeneration = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
 
 // errNoQuorum is returned when the log ends before what a reader or the window has, no generation says that
 // anything was lost, and another server may lead the partition by now.
@@ -153,10 +153,10 @@ func lookUpTo(ctx context.Context, state eventlog.State, sequence uint64, look f
 }
 
 const (
-	// catchUpWithin is how long a window that is behind is waited for: its tail
+	// generationWithin is how long a window of another generation is waited for: its tail
 	// starts again as soon as it may.
-	catchUpWithin = 5 * time.Second
-	catchUpEvery  = 20 * time.Millisecond
+	generationWithin = 5 * time.Second
+	generationEvery  = 20 * time.Millisecond
 )
 
 // catchUp waits until the window has come to the end of the log, and returns the look that shows that end. Errors are
@@ -164,7 +164,7 @@ const (
 func (p *Partition) catchUp(ctx context.Context) (eventlog.State, error) {
 	for begun := time.Now(); ; {
 		state, err := p.looks.after(ctx, p.window.Extent())
-		if !catchesUp(ctx, begun, err) {
+		if !waitToRetry(ctx, begun, err) {
 			return state, err
 		}
 	}
@@ -179,8 +179,8 @@ func (p *Partition) tryCatchUp(ctx context.Context) error {
 	return err
 }
 
-// catchesUp waits a moment if an attempt failed because the window is behind, and
+// waitToRetry waits a moment if an attempt failed because the window is of another generation, and
 // reports whether to try again; begun is when the first attempt was made.
-func catchesUp(ctx context.Context, begun time.Time, err error) bool {
-	return errors.Is(err, errBehind) && time.Since(begun) <= catchUpWithin && natsconn.Pause(ctx, catchUpEvery)
+func waitToRetry(ctx context.Context, begun time.Time, err error) bool {
+	return errors.Is(err, errOtherGeneration) && time.Since(begun) <= generationWithin && natsconn.Pause(ctx, generationEvery)
 }

@@ -60,9 +60,9 @@ func (p *Partition) untilReady(ctx context.Context) error {
 }
 
 // readyAgain is untilReady for a window that may have been rolled back: it waits no longer than readers do for
-// a window that is behind, since the same client may read other partitions.
+// a window of another generation, since the same client may read other partitions.
 func (p *Partition) readyAgain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, catchUpWithin)
+	ctx, cancel := context.WithTimeout(ctx, generationWithin)
 	defer cancel()
 	return p.untilReady(ctx)
 }

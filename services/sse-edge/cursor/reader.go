@@ -181,7 +181,7 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 		if err == nil && s.More && s.Empty() {
 			err = errAgain // all that was read is gone, and there is more
 		}
-		if errors.Is(err, errAgain) || catchesUp(ctx, begun, err) {
+		if errors.Is(err, errAgain) || waitToRetry(ctx, begun, err) {
 			continue
 		}
 		if err != nil {

@@ -132,8 +132,8 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 			t.Fatalf("below: %v, %d events", err, len(s.Items))
 		}
 		v.Generation = "an earlier one"
-		if err := r.below(waittest.Context(t), v, &s); !errors.Is(err, errBehind) {
-			t.Errorf("below: %v, want that the window is behind", err)
+		if err := r.below(waittest.Context(t), v, &s); !errors.Is(err, errOtherGeneration) {
+			t.Errorf("below: %v, want that the window is of another generation", err)
 		}
 	})
 
@@ -144,8 +144,8 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 		of := r.tagPlace()
 		of.Generation = "lost"
 		id := event.ID{Stream: "a", Tag: of.Tag(), Sequence: 5}
-		if err := r.resume(waittest.Context(t), Start{After: id.String()}, a); !errors.Is(err, errBehind) {
-			t.Errorf("resume: %v, want that the window is behind", err)
+		if err := r.resume(waittest.Context(t), Start{After: id.String()}, a); !errors.Is(err, errOtherGeneration) {
+			t.Errorf("resume: %v, want that the window is of another generation", err)
 		}
 	})
 }
@@ -1057,7 +1057,7 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 	state, _ := f.Backend.Log.State(0)
 	l := looks{base: t.Context(), look: func(ctx context.Context) (eventlog.State, error) { return f.Backend.Log.Look(ctx, 0) }, window: caughtUp(1 << 20)}
 	defer l.work.Wait()
-	if _, err := l.after(waittest.Context(t), window.Extent{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errBehind) {
+	if _, err := l.after(waittest.Context(t), window.Extent{Origin: state.Origin, Generation: state.Generation().ID}); !errors.Is(err, errOtherGeneration) {
 		t.Errorf("the window is at %d: %v", l.window.Stats().End, err)
 	}
 }
@@ -1144,7 +1144,7 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 		if r, err := p.open(soon, streamOf("a"), from, ten); !errors.Is(err, errNotReady) {
 			t.Errorf("from %+v: the reader is %+v, %v", from, r, err)
 		}
-		if r, err := p.tryOpen(waittest.Context(t), streamOf("a"), from, ten); !errors.Is(err, errBehind) {
+		if r, err := p.tryOpen(waittest.Context(t), streamOf("a"), from, ten); !errors.Is(err, errOtherGeneration) {
 			t.Errorf("from %+v, rolled back a moment ago: the reader is %+v, %v", from, r, err)
 		}
 	}

@@ -60,7 +60,7 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 			return nil, err
 		}
 		r, err := p.tryOpen(ctx, at, from, limit)
-		if !catchesUp(ctx, begun, err) {
+		if !waitToRetry(ctx, begun, err) {
 			return r, err
 		}
 		from.of, from.look = nil, nil // a roll-back may have taken what the log said
@@ -81,7 +81,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 	}
 	r := &Reader{part: p.of.acquire(p.number), Place: at, bound: from.of != nil || at.Life != "", limit: limit}
 	a := r.attach(*of)
-	err = errBehind // it was rolled back a moment ago
+	err = errOtherGeneration // it was rolled back a moment ago
 	if a.CaughtUp {
 		err = r.start(ctx, from, a)
 	}
@@ -201,7 +201,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 		look = &state
 	}
 	state := *look
-	if err := behind(state, a.Extent); err != nil {
+	if err := sameGeneration(state, a.Extent); err != nil {
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound && !r.life.found {
