@@ -141,7 +141,7 @@ func TestCache_ListensAgain(t *testing.T) {
 	for n, want := range []string{`"version":0`, `"version":1`} {
 		listen := statelessCall(t, `"sub"`, mcp.MethodListen, `"notifications":{"toolsListChanged":true}`, "")
 		s.do(t, listen)
-		s.listenedTo(t, listen, n+1) // the acknowledgement, and behind the second one that the tools have changed
+		s.listenedTo(t, listen, n+1) // the acknowledgement, and after the second one that the tools have changed
 		wantHas(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")).Data, want)
 		version.Add(1)
 	}

@@ -137,7 +137,7 @@ func TestHeaders_Forwarded(t *testing.T) {
 	var got http.Header
 	for _, h := range up.headers {
 		if h.Get("Content-Type") != "" {
-			got = h // of the last POST; a GET may come behind it
+			got = h // of the last POST; a GET may come after it
 		}
 	}
 	for field, want := range map[string]string{

@@ -39,7 +39,7 @@ func (p *play) get(key string) *script {
 	return p.scripts[key]
 }
 
-// cutAt reports whether the connection is cut behind a message, which it is once.
+// cutAt reports whether the connection is cut after a message, which it is once.
 func (p *play) cutAt(s *script, n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -32,7 +32,7 @@ func TestClose_Writes(t *testing.T) {
 	for _, step := range []struct {
 		path   string
 		status int
-		writes []string // behind the session's life
+		writes []string // after the session's life
 	}{
 		{"nobody", 404, nil},
 		{"nobody/streams/t", 404, nil},

@@ -245,7 +245,7 @@ func (s share) cursors(cursors []ask.Cursor) []ask.CursorInfo {
 		p.With(func(l *ledger.Ledger) {
 			life := l.Shown(c.Session, rec).Life
 			if c.Count {
-				all[i].Behind = l.Behind(event.LifeKey(c.Session, life), c.Stream, c.Sequence)
+				all[i].Behind = l.RetainedAfter(event.LifeKey(c.Session, life), c.Stream, c.Sequence)
 			}
 			if c.Sequence > 0 && (c.Time.IsZero() || !c.Time.Before(rec.Created)) {
 				all[i].ID = l.ID(c.Session, life, c.Stream, c.Sequence)

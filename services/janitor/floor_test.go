@@ -88,7 +88,7 @@ func TestTrim_Age(t *testing.T) {
 		t.Errorf("the opening of a forgotten life: %v", err)
 	}
 	if _, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "open", Life: life, Stream: "2", Data: []byte(`{}`)}); !errors.Is(err, eventlog.ErrClosed) {
-		t.Errorf("an event behind the end of its stream: %v", err)
+		t.Errorf("an event after the end of its stream: %v", err)
 	}
 	for name, least := range map[string]float64{"floor_moves_total/age": 3, "floor_moves_total/bytes": 0, "copies_total/": 12, "floor_removed_events_total/": 4} {
 		name, label, _ := strings.Cut(name, "/")

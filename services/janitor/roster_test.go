@@ -119,7 +119,7 @@ func TestGeneration_AllServersRestart(t *testing.T) {
 	}
 	state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
 	if err != nil || state.Generation().Start != events[2]+1 {
-		t.Errorf("it begins at %d, behind %d; %v", state.Generation().Start, events[2], err)
+		t.Errorf("it begins at %d, after %d; %v", state.Generation().Start, events[2], err)
 	}
 	c.WaitCurrent()
 	r.written(t, r.sees(t, before, c.Servers[0].Name()))

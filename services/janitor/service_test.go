@@ -134,7 +134,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	now, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
 	late := strings.Contains(r.log.String(), "no janitor has looked at a partition") // who publishes waits for 3 s
 	if start := now.Generation().Start; err != nil || start <= before[7] || start > after[0] && !late {
-		t.Errorf("an event is stored at %d, and the generation begins at %d, behind %d; %v", after[0], start, before[7], err)
+		t.Errorf("an event is stored at %d, and the generation begins at %d, after %d; %v", after[0], start, before[7], err)
 	}
 	all := slices.Concat(before, after)
 	waittest.NoError(t, func() error { return wantSequences(r.stored(t, "s", "a"), all[5:]) })

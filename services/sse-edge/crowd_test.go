@@ -198,7 +198,7 @@ func consumers(t *testing.T, f *fixture) int {
 }
 
 // An edge that drains while events flow cuts nothing in the middle: every client goes
-// on at another edge behind what it has.
+// on at another edge after what it has.
 func TestDrain_UnderLoad(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -87,7 +87,7 @@ func TestFilter_CursorMoves(t *testing.T) {
 	c := connect(t, url+streamPath+"?method=shown")
 	f.store("s", "a", hidden)
 	last := f.store("s", "a", hidden)
-	waittest.Until(t, "the cursor is behind them", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
+	waittest.Until(t, "the cursor is after them", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) == last })
 	f.store("s", "a", shown)
 	if id := c.Next("message").ID; edgetest.SequenceOf(t, id) != last+1 {
 		t.Errorf("shown as %s", id)
@@ -109,7 +109,7 @@ func TestFilter_PollWaits(t *testing.T) {
 	}
 }
 
-// A page that shows little has read little, too: what is behind comes with the next one.
+// A page that shows little has read little, too: what follows comes with the next one.
 func TestFilter_PageIsBounded(t *testing.T) {
 	t.Parallel()
 	const reads = 10 * subscriber.MaxLimit // events, for one page
@@ -139,7 +139,7 @@ func TestFilter_PageIsBounded(t *testing.T) {
 	}
 }
 
-// A page's gap stands before its events, so one that is found behind some is for the
+// A page's gap stands before its events, so one that is found after some is for the
 // next page, which finds it again.
 func TestFilter_GapOnNextPage(t *testing.T) {
 	const read, cleared, last = 10, subscriber.MaxLimit + 200, subscriber.MaxLimit + 500
@@ -309,7 +309,7 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 		query.Set("after", p.Cursor)
 		p = poll(t, before+"?"+query.Encode())
 		if slices.ContainsFunc(p.Gaps, func(g delivery.GapData) bool { return g.Reason != cursor.ReasonCleared }) || len(p.Events) > limit {
-			rt.Fatalf("behind the first page there is %s", p)
+			rt.Fatalf("after the first page there is %s", p)
 		}
 		all.Events, all.Cursor, all.Closed = append(all.Events, p.Events...), p.Cursor, p.Closed
 	}

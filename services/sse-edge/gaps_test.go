@@ -110,7 +110,7 @@ func TestClear_TwoStreams(t *testing.T) {
 	c.Messages(1)
 }
 
-// Only damage, or a publisher without a fence, puts events behind an end. The log decides:
+// Only damage, or a publisher without a fence, puts events after an end. The log decides:
 // they are sent, and the stream is open again.
 func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 	f := newFixture(t)
@@ -147,7 +147,7 @@ func TestFinal_BelowWindow(t *testing.T) {
 	final := c.Messages(3)
 	c.Next("close")
 	if again := subscribe(t, url+streamPath+"?after="+final); again.Response.StatusCode != http.StatusNoContent {
-		t.Errorf("a resume behind the final event answers %d", again.Response.StatusCode)
+		t.Errorf("a resume after the final event answers %d", again.Response.StatusCode)
 	}
 	if p := poll(t, url+streamPath+"?after="+cursorAt(t, url, streamPath, 303)); !p.Closed {
 		t.Errorf("a poll of what is over answers %+v", p)
@@ -173,7 +173,7 @@ func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 				t.Errorf("%s, cleared: %t: a page answers %+v", path, cleared, p)
 			}
 			if again := subscribe(t, url+path+"?after="+p.Cursor); again.Response.StatusCode != http.StatusNoContent {
-				t.Errorf("%s, cleared: %t: a resume behind the end answers %d", path, cleared, again.Response.StatusCode)
+				t.Errorf("%s, cleared: %t: a resume after the end answers %d", path, cleared, again.Response.StatusCode)
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	f.Create("s", "")
 	last := f.Publish("a", 1)
 	old := c.Messages(1)
-	waittest.Until(t, "the cursor is behind the event", func() bool { return edgetest.SequenceOf(t, quiet.Next("cursor").ID) >= last })
+	waittest.Until(t, "the cursor is after the event", func() bool { return edgetest.SequenceOf(t, quiet.Next("cursor").ID) >= last })
 	oldQuiet := quiet.Next("cursor").ID
 	f.Reuse("s", "")
 	s.has(t, f.Publish("a", 1))
@@ -269,7 +269,7 @@ func TestGap_NoneFromStart(t *testing.T) {
 	}
 }
 
-// What follows the cursor is known only after it was read: so connect comes behind
+// What follows the cursor is known only after it was read: so connect comes after
 // the first read, or it would say that a cursor was resumed which was not.
 func TestConnect_NotResumedBeforeGap(t *testing.T) {
 	f := newFixture(t)

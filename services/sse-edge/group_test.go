@@ -29,7 +29,7 @@ import (
 
 // groupEvent is an event of a connection that follows several sessions.
 type groupEvent struct {
-	at      string // the ID of the connection behind it
+	at      string // the ID of the connection after it
 	Session string
 	ID      string
 	Stream  string
@@ -130,14 +130,14 @@ func TestGroup_ContinuesBehindEachEvent(t *testing.T) {
 		c := subscribe(t, url+"/v1/events?session=y&session=x", "Last-Event-ID", e.at)
 		states, resumed, id := c.connects()
 		if states != "y open, x open" || !resumed {
-			t.Errorf("behind %d: connect: %s, resumed %t", i, states, resumed)
+			t.Errorf("after %d: connect: %s, resumed %t", i, states, resumed)
 		}
 		at, err := cursor.ParseGroupID(id) // past what is not the client's
 		if own := edgetest.SequenceOf(t, e.ID); err != nil || at.At[0].Sequence < own || i+1 < len(all) && at.At[0].Sequence >= edgetest.SequenceOf(t, all[i+1].ID) {
-			t.Errorf("behind %d: connect with %s, %v", i, id, err)
+			t.Errorf("after %d: connect with %s, %v", i, id, err)
 		}
 		if got, want := places(t, c.groupEvents(len(all)-i-1)), places(t, all[i+1:]); got != want {
-			t.Errorf("behind %d: got %s, want %s", i, got, want)
+			t.Errorf("after %d: got %s, want %s", i, got, want)
 		}
 		if i == 0 {
 			f.PublishTo("y", "c", 1)
@@ -231,7 +231,7 @@ func TestGroup_Added(t *testing.T) {
 	f.PublishTo("new", "a", 1)
 	s.has(t, f.PublishTo("x", "a", 1))
 	c := connect(t, url+"/v1/events?session=x")
-	at := c.groupEvents(2)[1].at // behind x/a:4
+	at := c.groupEvents(2)[1].at // after x/a:4
 	path := url + "/v1/events?session=x&added=new"
 	c = subscribe(t, path, "Last-Event-ID", at)
 	if _, resumed, _ := c.connects(); !resumed {
@@ -244,7 +244,7 @@ func TestGroup_Added(t *testing.T) {
 	for i, e := range all {
 		c = connect(t, path, "Last-Event-ID", e.at)
 		if got, want := places(t, c.groupEvents(3-i)), places(t, all[i+1:]); got != want {
-			t.Errorf("behind %d: got %s, want %s", i, got, want)
+			t.Errorf("after %d: got %s, want %s", i, got, want)
 		}
 	}
 	c = connect(t, path+"&from=now", "Last-Event-ID", at)
@@ -268,7 +268,7 @@ func TestGroup_AddedAlone(t *testing.T) {
 	c = connect(t, path, "Last-Event-ID", c.groupEvents(1)[0].at)
 	first := c.groupEvents(1)
 	if id, err := cursor.ParseGroupID(first[0].at); places(t, first) != "new/a:1" || err != nil || id.At[0].Sequence != 1 {
-		t.Errorf("got %s, behind it %s", places(t, first), first[0].at)
+		t.Errorf("got %s, after it %s", places(t, first), first[0].at)
 	}
 	last := f.PublishTo("new", "a", 1)
 	c = connect(t, path, "Last-Event-ID", first[0].at)

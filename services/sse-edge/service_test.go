@@ -230,7 +230,7 @@ func TestLast(t *testing.T) {
 		last = f.Publish("a", 1)
 		c.Next("connect")
 		if got := c.Messages(1); edgetest.SequenceOf(t, got) != last {
-			t.Errorf("%s: behind %s comes %s", name, at, got)
+			t.Errorf("%s: after %s comes %s", name, at, got)
 		}
 		for _, query := range []string{"last=0", "last=-1", "last=1001", "last=", "last=x", "last=5&from=now"} {
 			if a := edgetest.Ask(t, http.MethodGet, s.url()+streamPath+"?"+query); a.StatusCode != http.StatusBadRequest {
@@ -431,7 +431,7 @@ func TestClear_ConnectedAndNewClients(t *testing.T) {
 		t.Errorf("gap is %+v", g)
 	}
 	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {
-		t.Errorf("got %s, want the event behind the clear", id)
+		t.Errorf("got %s, want the event after the clear", id)
 	}
 	c = connect(t, url+streamPath)
 	if id := c.Messages(1); edgetest.SequenceOf(t, id) != 5 {

@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// receives checks a page: its gaps, by their reasons, "?" behind one that is not certain, and its first event.
+// receives checks a page: its gaps, by their reasons, "?" after one that is not certain, and its first event.
 func receives(t *testing.T, url, path string, after uint64, gaps string, first uint64) {
 	t.Helper()
 	p := poll(t, url+path+"?after="+cursorAt(t, url, path, after))
@@ -31,7 +31,7 @@ func receives(t *testing.T, url, path string, after uint64, gaps string, first u
 		words = append(words, word)
 	}
 	if got := strings.Join(words, " "); got != gaps || len(sequences) == 0 || sequences[0] != first {
-		t.Errorf("%s behind %d: the gaps are %q and the events are %v, want %q and %d first", path, after, words, sequences, gaps, first)
+		t.Errorf("%s after %d: the gaps are %q and the events are %v, want %q and %d first", path, after, words, sequences, gaps, first)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
-	// The window holds what a trim takes that comes behind it.
+	// The window holds what a trim takes that comes after it.
 	held := f.edge(nil)
 	receives(t, held, streamPath, 3, "", 4)
 }
@@ -195,7 +195,7 @@ func TestReader_CopiesChangeNothing(t *testing.T) {
 		ack := must.Value(f.Backend.Log.Rewrite(waittest.Context(t), of, opening.Sequence, nil))(t)
 		last = ack.Sequence
 	}
-	waittest.Until(t, "the cursor is behind the copies", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) >= last })
+	waittest.Until(t, "the cursor is after the copies", func() bool { return edgetest.SequenceOf(t, c.Next("cursor").ID) >= last })
 	f.Publish("a", 1)
 	c.Messages(1)
 	flow.Messages(1)

@@ -14,7 +14,7 @@ import (
 )
 
 // span is what a partition stored between two starts of its server: everything from a sequence
-// on, behind what is left of the span before.
+// on, after what is left of the span before.
 type span struct {
 	before *span
 	from   uint64

@@ -29,7 +29,7 @@ func TestEventIDText(t *testing.T) {
 		}
 	}
 	if got, err := event.ParseID("tools_a1b2c3d_42.7"); err != nil || got.Sequence != 42 {
-		t.Errorf("a suffix behind the sequence must be ignored: %+v, %v", got, err)
+		t.Errorf("a suffix after the sequence must be ignored: %+v, %v", got, err)
 	}
 	for _, text := range []string{
 		"", "_", "__", "42", "tools_42", "tools_a1b2c3d_", "tools_a1b2c3d_x", "tools_a1b2c3d_-1", "tools_a1b2c3d_042",

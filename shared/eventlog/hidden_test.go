@@ -10,7 +10,7 @@ import (
 )
 
 // A message with a Status header and no data looks to nats.go like the server's own
-// word: its consumers throw it away, and never come behind it.
+// word: its consumers throw it away, and never come after it.
 func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 	_, l := single(t)
 	js := newJetStream(t, l)

@@ -143,15 +143,15 @@ func TestSeries_StreamEndsInTheMiddle(t *testing.T) {
 				}
 				failed = true
 			case failed:
-				t.Fatalf("event %d is stored behind one that is refused", i)
+				t.Fatalf("event %d is stored after one that is refused", i)
 			case b.ack.Sequence >= end || b.ack.Sequence <= last:
-				t.Fatalf("event %d is stored at %d, behind %d; the end is at %d", i, b.ack.Sequence, last, end)
+				t.Fatalf("event %d is stored at %d, after %d; the end is at %d", i, b.ack.Sequence, last, end)
 			default:
 				last = b.ack.Sequence
 			}
 		}
 		if got := look(t, l).Last; got > end {
-			t.Errorf("the last entry is %d, behind the end at %d", got, end)
+			t.Errorf("the last entry is %d, after the end at %d", got, end)
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestEndSession_FinishesWhatAnotherProcessBegan(t *testing.T) {
 	must.Value(js.Publish(waittest.Context(t), "mcp.0.s.l.=seal", nil))(t)
 	mustPublish(t, l, of("s", "a", 1))
 	if _, err := l.Publish(waittest.Context(t), of("s", "c", 0)); !errors.Is(err, eventlog.ErrClosed) {
-		t.Errorf("a birth behind the seal: %v", err)
+		t.Errorf("a birth after the seal: %v", err)
 	}
 	must.NoError(t, l.EndStream(waittest.Context(t), "s", "l", "a"))
 	must.NoError(t, other.EndSession(waittest.Context(t), "s", "l"))
@@ -521,8 +521,8 @@ func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Whatever two processes publish and end at once: no event lies behind the end of its stream,
-// none behind the seal that needs a birth there, every acknowledged event is there, and every
+// Whatever two processes publish and end at once: no event lies after the end of its stream,
+// none after the seal that needs a birth there, every acknowledged event is there, and every
 // refused one is not.
 func TestLives_AnyOrder(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
@@ -597,7 +597,7 @@ func check(t *testing.T, rt *rapid.T, l *eventlog.Log, session string, ops []op,
 		case s.Kind == event.Message:
 			events[e.Sequence] = e
 			if at, ended := ends[s.Stream]; ended {
-				rt.Fatalf("an event of %s is at %d, behind the end at %d", s.Stream, e.Sequence, at)
+				rt.Fatalf("an event of %s is at %d, after the end at %d", s.Stream, e.Sequence, at)
 			}
 			if e.Sequence > end || s.Stream == "sole" && e.Sequence > seal {
 				rt.Fatalf("an event of %s is at %d, the seal at %d and the end at %d", s.Stream, e.Sequence, seal, end)
@@ -660,7 +660,7 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 	for i, w := range under {
 		ack := must.Value(w.Wait(waittest.Context(t)))(t)
 		if i%2 == 0 && ack.Sequence <= last || i%2 == 1 && (ack.Sequence != last || !ack.Duplicate) {
-			t.Fatalf("event %d: %+v behind %d", i, ack, last)
+			t.Fatalf("event %d: %+v after %d", i, ack, last)
 		}
 		last = ack.Sequence
 	}
@@ -670,6 +670,6 @@ func TestBegin_ManyToOneStreamInACluster(t *testing.T) {
 		_, err = w.Wait(waittest.Context(t))
 	}
 	if !errors.Is(err, eventlog.ErrClosed) {
-		t.Errorf("an event behind the end: %v", err)
+		t.Errorf("an event after the end: %v", err)
 	}
 }

@@ -44,7 +44,7 @@ func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string 
 func wantMissing(t *testing.T, l *eventlog.Log, stream string, after uint64, want string) {
 	t.Helper()
 	if got := missing(t, l, stream, after); got != want {
-		t.Errorf("%q behind %d: %q, want %q", stream, after, got, want)
+		t.Errorf("%q after %d: %q, want %q", stream, after, got, want)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 		second := must.Value(other.Announce(waittest.Context(t), trim(7), first.Sequence))(t)
 		for _, follows := range []uint64{0, first.Sequence} {
 			if _, err := l.Announce(waittest.Context(t), trim(5), follows); !errors.Is(err, eventlog.ErrConflict) {
-				t.Errorf("behind a trim that it does not know: %v", err)
+				t.Errorf("after a trim that it does not know: %v", err)
 			}
 		}
 		wantMissing(t, l, "a", 6, "a trimmed to 7, true")
@@ -169,7 +169,7 @@ func TestLossesAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 			want = []eventlog.Loss{{Stream: test.stream, UpTo: test.want, Reason: eventlog.Expired}}
 		}
 		if diff := cmp.Diff(want, all); err != nil || diff != "" {
-			t.Errorf("%q of %s behind %d: %s, %v", test.stream, test.session, test.after, diff, err)
+			t.Errorf("%q of %s after %d: %s, %v", test.stream, test.session, test.after, diff, err)
 		}
 		if state.First != last || state.Last != o.Sequence {
 			t.Errorf("the log is shown from %d to %d", state.First, state.Last)
@@ -325,7 +325,7 @@ func TestChangeOpening(t *testing.T) {
 		change.Members, change.Changes = []string{"bob", "team-*"}, 1
 		changed := must.Value(l.ChangeOpening(waittest.Context(t), change))(t)
 		if changed.Sequence <= first.Sequence {
-			t.Errorf("it lies at %d, behind %d", changed.Sequence, first.Sequence)
+			t.Errorf("it lies at %d, after %d", changed.Sequence, first.Sequence)
 		}
 		if _, err := other.ChangeOpening(waittest.Context(t), change); !errors.Is(err, eventlog.ErrConflict) {
 			t.Errorf("a change of an opening that another one follows: %v", err)

@@ -78,7 +78,7 @@ func TestSeries_StoredAsTheContextEnds(t *testing.T) {
 	}
 }
 
-// One that waits when its context ends is not sent, and nothing behind it is.
+// One that waits when its context ends is not sent, and nothing after it is.
 func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -56,7 +56,7 @@ func TestTail_Restarts(t *testing.T) {
 			}
 		}
 	}
-	last = publish(t, l, "s", "t", 0) // nothing that was deleted lies behind it
+	last = publish(t, l, "s", "t", 0) // nothing that was deleted lies after it
 	f.waitLast(t, last)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -339,7 +339,7 @@ func (a *attempt) fail(err error) {
 	}
 }
 
-// takeIn handles what has come from the tail that a rides on. What is not behind a's
+// takeIn handles what has come from the tail that a rides on. What does not lie after a's
 // place came by its own consumer before. The error is errLeft.
 func (a *attempt) takeIn() error {
 	entries, closed := a.inbox.take()

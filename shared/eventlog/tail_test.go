@@ -47,7 +47,7 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 	}
 }
 
-// Everything behind what the client holds is removed while it is being handled:
+// Everything after what the client holds is removed while it is being handled:
 // nothing more comes that could say that the tail has caught up.
 func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	_, l := single(t)

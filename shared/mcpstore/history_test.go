@@ -10,7 +10,7 @@ import (
 )
 
 // Whatever becomes of single appends, and however many of the oldest events are gone:
-// what After yields is everything behind the index, or it is an error.
+// what After yields is everything after the index, or it is an error.
 func TestHistory_CompleteOrAnError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var log []record         // as it lies in the log
@@ -51,7 +51,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 			if len(late) > 0 && rapid.Bool().Draw(t, "late") {
 				r := late[len(late)-1]
 				late = nil
-				if r.n == n { // what comes behind a later event is not in order
+				if r.n == n { // what comes after a later event is not in order
 					put(r)
 					newest = true
 				} else {
@@ -108,7 +108,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 	})
 }
 
-// The first writer has failed to store 1, and gone on behind the second one's.
+// The first writer has failed to store 1, and gone on after the second one's.
 func TestHistory_EarlierWriterContinues(t *testing.T) {
 	var log []record
 	for n, writer := range []string{"a", "b", "a"} {

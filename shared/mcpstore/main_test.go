@@ -122,7 +122,7 @@ func (w *world) trim(session, stream string, n int) {
 	}
 }
 
-// expire moves the floor of a session's partition behind all events, as the janitor does: what
+// expire moves the floor of a session's partition after all events, as the janitor does: what
 // must stay is written again before.
 func (w *world) expire(session string) {
 	w.t.Helper()

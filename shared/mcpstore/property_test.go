@@ -11,7 +11,7 @@ import (
 
 // A store answers as the SDK's own does: after any calls, to any of several replicas,
 // over restarts of processes and of NATS. Where the SDK's purges when it wants to, this
-// one is asked to trim; where the SDK's takes an index behind the end, this one refuses it.
+// one is asked to trim; where the SDK's takes an index after the end, this one refuses it.
 func TestStore_AnswersAsTheMemoryStore(t *testing.T) {
 	w := newWorld(t)
 	type process struct {

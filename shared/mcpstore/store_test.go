@@ -392,7 +392,7 @@ func TestStore_Concurrent(t *testing.T) {
 	all.Wait()
 }
 
-// What the floor has passed says nothing of streams that begin behind it.
+// What the floor has passed says nothing of streams that begin after it.
 func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})

@@ -26,7 +26,7 @@ func TestEnd(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		steps []step
-		want  []string // behind the opening, the birth of t and its event
+		want  []string // after the opening, the birth of t and its event
 	}{
 		"session":                          {[]step{{"", false}}, []string{"=seal", "=end.t", "=end"}},
 		"session and clear":                {[]step{{"", true}}, []string{"=seal", "=end.t", "=end", "=clear"}},

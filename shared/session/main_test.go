@@ -103,7 +103,7 @@ func mustEnd(t *testing.T, r *session.Registry, name, stream string) {
 	must.NoError(t, r.End(waittest.Context(t), name, stream, false))
 }
 
-// seal writes the seal of a life and nothing behind it.
+// seal writes the seal of a life and nothing after it.
 func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 	t.Helper()
 	js := natstest.JetStream(t, nc)

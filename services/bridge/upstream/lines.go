@@ -19,7 +19,7 @@ func NewLines(r io.Reader, maxBytes int) *Lines {
 	return &Lines{r: bufio.NewReader(r), max: maxBytes}
 }
 
-// Next returns the next line without its end, good until the next call. What is behind
+// Next returns the next line without its end, good until the next call. What follows
 // the last line end is no line. The error of a line that is too long is [ErrTooLarge],
 // and the next one follows; rest receives all of it.
 func (l *Lines) Next(rest func([]byte)) ([]byte, error) {

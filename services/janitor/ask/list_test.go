@@ -52,7 +52,7 @@ func TestList_Pages(t *testing.T) {
 			last := page.Rows[len(page.Rows)-1]
 			at, ok := q.Place(q.Next(last))
 			if !ok || by != ByName && at != last {
-				t.Fatalf("by %q: the next page is behind %+v", by, at)
+				t.Fatalf("by %q: the next page is after %+v", by, at)
 			}
 			q.After, next = &at, page.More
 		}

@@ -129,9 +129,9 @@ func (k Keeper) live(c control) bool {
 			end, ended := s.markers.endAfter(s.newest)
 			return ended && end.seq == c.seq && (k.lasts(a) || a.markers.ended() && !k.forgotten(a))
 		}
-		return a.markers.end.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq) || a.endedAfter(c.seq))
+		return a.markers.end.seq == c.seq && (!k.forgotten(a) || k.openedAfter(a, c.seq) || a.endedAfter(c.seq))
 	case event.Seal:
-		return a.markers.seal.seq == c.seq && (!k.forgotten(a) || k.behind(a, c.seq))
+		return a.markers.seal.seq == c.seq && (!k.forgotten(a) || k.openedAfter(a, c.seq))
 	default:
 		return false
 	}
@@ -147,9 +147,9 @@ func (k Keeper) lasts(a *Account) bool {
 	return ok && rec.Life == a.Life && rec.State == session.Open
 }
 
-// behind reports whether the opening of a life lies after a sequence, or may: one that is
+// openedAfter reports whether the opening of a life lies after a sequence, or may: one that is
 // announced stays until it is deleted.
-func (k Keeper) behind(a *Account, seq uint64) bool {
+func (k Keeper) openedAfter(a *Account, seq uint64) bool {
 	o := k.openings[a.Session]
 	return o != nil && (!o.Known || o.Life == a.Life) && o.Seq > seq || k.leaving[a] > seq
 }

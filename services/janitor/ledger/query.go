@@ -45,9 +45,9 @@ func (l *Ledger) Shown(name string, rec session.Record) session.Record {
 	return rec
 }
 
-// Behind returns how many retained events lie behind a cursor in a stream of a life, or in
+// RetainedAfter returns how many retained events lie after a cursor in a stream of a life, or in
 // all streams when it has no name.
-func (l *Ledger) Behind(life, name string, cursor uint64) (n int) {
+func (l *Ledger) RetainedAfter(life, name string, cursor uint64) (n int) {
 	a := l.Accounts[life]
 	if a == nil {
 		return 0

@@ -23,7 +23,7 @@ import (
 
 // tryGroup opens places, of which those with an asterisk are patterns. A plus marks an added one, and a
 // slash is before a stream. The blocks of events are their sessions and sequences, and ids takes the ID
-// behind each.
+// after each.
 func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
 	t.Helper()
 	cfg := GroupConfig{
@@ -256,7 +256,7 @@ func TestGroup_LivesOfOthers(t *testing.T) {
 	readsAll(t, g, fmt.Sprint("x:", last))
 }
 
-// A client that is cut off behind any event gets no gap because other sessions began since.
+// A client that is cut off after any event gets no gap because other sessions began since.
 func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	f, ps := withSessions(t, "s")
 	var ids []string
@@ -273,7 +273,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	resumesAfterEach(t, f, ps, ids, "s", "y", "z")
 }
 
-// While it is unknown whether the client may read a new life, nothing behind its opening is sent.
+// While it is unknown whether the client may read a new life, nothing after its opening is sent.
 func TestGroup_AdmissionFails(t *testing.T) {
 	f, ps := withSessions(t, "s", "x")
 	outage := errors.New("an outage")
@@ -504,7 +504,7 @@ func TestGroup_ClosedBeforeARollback(t *testing.T) {
 	}
 }
 
-// rollBack has the window of a session begin again in a new generation, behind the sequence that it has
+// rollBack has the window of a session begin again in a new generation, after the sequence that it has
 // in common with the one before. sessions have an event each there.
 func rollBack(ps *Partitions, session string, common uint64, sessions ...string) {
 	p := ps.Of(session)
@@ -632,7 +632,7 @@ func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	for i, want := range []GroupPosition{{Sequence: 6, Added: 1}, {Sequence: 6, Added: 2}, {Sequence: 6, Added: 5}, {Sequence: 6, Added: 6}} {
 		id, err := ParseGroupID(ids[i])
 		if want.Tag = id.At[0].Tag; err != nil || id.At[0] != want {
-			t.Errorf("behind event %d: %+v, %v", i, id.At[0], err)
+			t.Errorf("after event %d: %+v, %v", i, id.At[0], err)
 		}
 	}
 }
@@ -702,11 +702,11 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 		t.Fatalf("there are %d events", len(ids))
 	}
 	if id, err := ParseGroupID(ids[0]); err != nil || id.At[1].Sequence != two-2 {
-		t.Errorf("behind the first partition's event: %+v, %v", id.At, err)
+		t.Errorf("after the first partition's event: %+v, %v", id.At, err)
 	}
 }
 
-// No event of another partition has a position behind a gap that is not told yet.
+// No event of another partition has a position after a gap that is not told yet.
 func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
@@ -727,7 +727,7 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
 		t.Errorf("%d events before the gap, %v", len(s.Items), err)
 	}
-	// Nor has one a position behind which a client without an ID has not been read for: what was removed before it
+	// Nor has one a position after which a client without an ID has not been read for: what was removed before it
 	// came would be a gap.
 	fresh := openAfter(t, f, ps, "", nil, first, second)
 	if s, err := fresh.Next(ctx); len(s.Items) > 0 || err == nil {
@@ -775,7 +775,7 @@ func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
 	}
 }
 
-// Sessions that catch up get no gap because one of them began behind the position of another one's
+// Sessions that catch up get no gap because one of them began after the position of another one's
 // event.
 func TestGroup_AddedSessionsBegin(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -880,7 +880,7 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 	two := f.PublishTo("x", "a", 1)
 	for _, tt := range []struct{ name, after, want string }{
 		{"before a session began", before, fmt.Sprintf("y:%d x:%d", one, two)},
-		{"behind its opening", between, fmt.Sprint("x:", two)},
+		{"after its opening", between, fmt.Sprint("x:", two)},
 	} {
 		if got := readAll(t, openGroup(t, f, followLog(t, f, -1), Start{After: tt.after}, nil, nil, names...)); got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)

@@ -33,8 +33,8 @@ func membersOf(g *Group) string {
 	return strings.Join(all, " ")
 }
 
-// A session that begins later is followed from its opening on, and a client that is cut behind any event
-// continues behind it, at an edge that has all of it in its window or has to read the log.
+// A session that begins later is followed from its opening on, and a client that is cut after any event
+// continues after it, at an edge that has all of it in its window or has to read the log.
 func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("o.1", "")
@@ -74,7 +74,7 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 			}
 			got := events(readAll(t, openAfter(t, f, ps, id, nil, "o.*")))
 			if !slices.EqualFunc(got, want, strings.HasSuffix) {
-				t.Errorf("%s: behind event %d: got %s, want %s", name, i, got, want)
+				t.Errorf("%s: after event %d: got %s, want %s", name, i, got, want)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func isEnded(ps *Partitions, name string) bool {
 	return len(changed) == 1 && changed[0].End > 0
 }
 
-// A session whose end lies behind the position is part of it, also when the client knows of the end.
+// A session whose end lies after the position is part of it, also when the client knows of the end.
 func TestPattern_EndsBehindThePosition(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
@@ -106,7 +106,7 @@ func TestPattern_EndsBehindThePosition(t *testing.T) {
 	}
 	for i, id := range ids {
 		if got := events(readAll(t, openAfter(t, f, ps, id, nil, "o.*"))); len(got) != 3-i || slices.Contains(got, "gap:o.*:unknown") {
-			t.Errorf("behind event %d: %v", i, got)
+			t.Errorf("after event %d: %v", i, got)
 		}
 	}
 }
@@ -382,7 +382,7 @@ func TestPattern_TooMany(t *testing.T) {
 	again := openGroup(t, f, ps, Start{After: g.ID()}, nil, most(2), "o.*")
 	rest := events(readAll(t, again))
 	if len(rest) != 3-len(got) || rest[len(rest)-1] != fmt.Sprint("o.1:", last) {
-		t.Errorf("behind %v comes %v", got, rest)
+		t.Errorf("after %v comes %v", got, rest)
 	}
 }
 
@@ -672,7 +672,7 @@ func TestPattern_Added(t *testing.T) {
 	}
 	for i, id := range ids {
 		if got := events(readAll(t, openAfter(t, f, ps, id, nil, "x", "+o.*"))); !slices.Equal(got, all[i+1:]) {
-			t.Errorf("behind event %d: got %v, want %v", i, got, all[i+1:])
+			t.Errorf("after event %d: got %v, want %v", i, got, all[i+1:])
 		}
 	}
 }

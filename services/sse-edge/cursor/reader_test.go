@@ -1045,7 +1045,7 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 		last := f.Publish("a", 1)
 		state, err := p.looks.after(waittest.Context(t), p.window.Extent())
 		if err != nil || state.Last < last || p.Stats().End < state.Last {
-			t.Fatalf("behind %d the log ends at %d and the window at %d: %v", last, state.Last, p.Stats().End, err)
+			t.Fatalf("after %d the log ends at %d and the window at %d: %v", last, state.Last, p.Stats().End, err)
 		}
 	}
 }
@@ -1299,7 +1299,7 @@ func TestMetrics_ReasonsAreThereFromTheStart(t *testing.T) {
 }
 
 // The floor may have passed what a window holds by the time somebody looks: nothing is missing
-// behind the last event that the tail missed.
+// after the last event that the tail missed.
 func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 6)

@@ -57,10 +57,10 @@ func TestOutbox_CutBetweenBlocks(t *testing.T) {
 		length, told := o.cut(n)
 		rest := bytes.Join(o.rest(n, length, c.Format.Rewrites()), nil)
 		if len(rest) == 0 || !bytes.Equal(rest, all[n:n+len(rest)]) {
-			t.Fatalf("the rest of %q behind %d is %q", all, n, rest)
+			t.Fatalf("the rest of %q after %d is %q", all, n, rest)
 		}
 		sent := all[:n+len(rest)]
-		if c.Chunked && len(sent) > len(head) { // whole chunks, and an end only behind everything
+		if c.Chunked && len(sent) > len(head) { // whole chunks, and an end only after everything
 			_, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(sent[len(head):])))
 			ended := s.Ended && len(sent) == len(all)
 			if ended != (err == nil) || err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -13,9 +13,9 @@ import (
 // the messages. It belongs to the connection's worker, but for quiet.
 type turns struct {
 	quiet atomic.Bool // another connection receives the messages
-	// Behind says that the client came without a cursor: it continues where the connection
+	// WithoutCursor says that the client came without a cursor: it continues where the connection
 	// before it is.
-	Behind bool
+	WithoutCursor bool
 	// served says that it had its turn once.
 	served bool
 	// next is where to continue when it is the connection's turn again, once it has been quiet.
@@ -23,10 +23,10 @@ type turns struct {
 	rested chan<- string // takes its cursor once it is back
 }
 
-// WaitTurn makes a connection that is not handed over yet quiet until its turn. One that is behind
-// continues where the connection before it is.
-func (c *Connection) WaitTurn(behind bool) {
-	c.Turns.Behind, c.Turns.served = behind, false
+// WaitTurn makes a connection that is not handed over yet quiet until its turn. One that came without a
+// cursor continues where the connection before it is.
+func (c *Connection) WaitTurn(withoutCursor bool) {
+	c.Turns.WithoutCursor, c.Turns.served = withoutCursor, false
 	c.Turns.quiet.Store(true)
 }
 
@@ -97,12 +97,12 @@ func (w *worker) takeTurn(c *Connection, cursor string) {
 	r := c.Reader
 	r.Renew() // while it was quiet it did not read
 	id, err := event.ParseID(cursor)
-	if err == nil && r.ID(id.Sequence) == cursor && (t.Behind || t.served && id.Sequence > r.Cursor) {
+	if err == nil && r.ID(id.Sequence) == cursor && (t.WithoutCursor || t.served && id.Sequence > r.Cursor) {
 		r.MoveTo(id.Sequence)
 		c.allWritten()
 		c.Companion.Moved()
 	}
-	t.Behind, t.served = false, true
+	t.WithoutCursor, t.served = false, true
 	t.quiet.Store(false)
 	w.advance(c)
 }

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A client that reads slowly gets the response in parts, and no error behind it.
+// A client that reads slowly gets the response in parts, and no error after it.
 func TestMCP_SlowClient(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })

@@ -66,8 +66,8 @@ type connection struct {
 	*delivery.Connection
 	// claim is that of a GET.
 	claim claim
-	// behind says that it came without a cursor: it continues where the connection before it stands.
-	behind bool
+	// withoutCursor says that it came without a cursor: it continues where the connection before it stands.
+	withoutCursor bool
 }
 
 // endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
@@ -154,7 +154,7 @@ func (a *attachments) join(conn *connection) {
 		return
 	}
 	key := attachKey(conn.Reader.Place)
-	conn.behind = conn.Turns.Behind // which belongs to its worker
+	conn.withoutCursor = conn.Turns.WithoutCursor // which belongs to its worker
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.places[key]
@@ -263,7 +263,7 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 	switch {
 	case old != nil:
 		cursor = a.rest(old)
-	case c.revision == 0 || !conn.behind || !a.alive(c.before):
+	case c.revision == 0 || !conn.withoutCursor || !a.alive(c.before):
 		a.turn(at, conn, "")
 		return
 	case at.record.From != "": // before anybody waited for it

@@ -487,7 +487,7 @@ func TestModern_ResumeAfterCancel(t *testing.T) {
 	for range 2 {
 		a := u.read(u.do(http.MethodGet, "", "Last-Event-ID", second))
 		if a.StatusCode != http.StatusOK || !strings.Contains(a.Text, `"id":7,"error"`) || strings.Contains(a.Text, `"progress"`) {
-			t.Errorf("behind the last message: %d %q", a.StatusCode, a.Text)
+			t.Errorf("after the last message: %d %q", a.StatusCode, a.Text)
 		}
 	}
 	again := u.follow(u.do(http.MethodGet, "", "Last-Event-ID", first))

@@ -322,7 +322,7 @@ func TestMCP_ServerIsFull(t *testing.T) {
 	}
 }
 
-// A client that asks for what is behind the last event of a call has everything: any
+// A client that asks for what follows the last event of a call has everything: any
 // stream would have it ask again and again.
 func TestMCP_ResumeAfterResponse(t *testing.T) {
 	b, u := newMCP(t, nil)

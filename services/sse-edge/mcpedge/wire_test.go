@@ -107,7 +107,7 @@ func TestProtocol_Text(t *testing.T) {
 	elsewhere := c.primed()
 	c.Close()
 
-	// Two openings come before the first message. The first place is behind them once the
+	// Two openings come before the first message. The first place is after them once the
 	// edge has heard of them.
 	edge.has(t, 2)
 	messages := func(last int, id string) string {

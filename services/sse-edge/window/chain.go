@@ -131,9 +131,9 @@ func (c *Chain) pruneLosses(start uint64) {
 	c.losses, c.lossesLeft = left, len(left)
 }
 
-// lossesBehind returns what the window lacks of the chain's place and the reader has not
+// lossesAfter returns what the window lacks of the chain's place and the reader has not
 // heard of. Before the window's start the log itself is asked for what is not certain here.
-func (c *Chain) lossesBehind(r *ChainCursor, start uint64) (all []eventlog.Loss) {
+func (c *Chain) lossesAfter(r *ChainCursor, start uint64) (all []eventlog.Loss) {
 	inside := r.Cursor+1 >= start
 	if c.flow == nil {
 		for _, l := range c.losses {

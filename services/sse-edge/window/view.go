@@ -39,7 +39,7 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Extent: w.extent(), ClearedAt: c.clearedAt, Losses: c.lossesBehind(r, w.start), Closed: c.end(), Life: c.Place.Life,
+		Extent: w.extent(), ClearedAt: c.clearedAt, Losses: c.lossesAfter(r, w.start), Closed: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {

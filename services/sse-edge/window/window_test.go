@@ -62,7 +62,7 @@ func opening(sequence uint64, session, life string) eventlog.Entry {
 }
 
 // The window against the simplest model there is: a slice of everything ever appended.
-// What is read must be the model's events of the place behind the cursor, without those
+// What is read must be the model's events of the place after the cursor, without those
 // that were cleared; a place is closed when its end, or the opening of another life, is
 // the last that the model has of it.
 func TestWindow_ReadsWhatWasAppended(t *testing.T) {
@@ -241,11 +241,11 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	}
 	w.Append(message(5, old, `{"late":1}`), 0) // only damage does that; nothing is hidden
 	if v := w.Read(reading, all, nil); len(v.Items) != 2 || v.Closed != 0 {
-		t.Errorf("after an event behind its end the life before has %d events, end at %d", len(v.Items), v.Closed)
+		t.Errorf("with an event after its end the life before has %d events, end at %d", len(v.Items), v.Closed)
 	}
 }
 
-// A window that begins behind an opening learns the life from the first event, or from who
+// A window that begins after an opening learns the life from the first event, or from who
 // looked in the log; an older opening than that says nothing.
 // A client that comes and goes does not make a window forget a session without events.
 func TestWindow_SilentSessionIsKnown(t *testing.T) {
@@ -442,7 +442,7 @@ func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 		r := cursorAt(w, at, cursor)
 		defer w.Detach(r.Chain)
 		if v := w.Read(r, Limits{10, 1 << 20}, nil); !slices.Equal(v.Losses, want) {
-			t.Errorf("%v behind %d: %v, want %v", at, cursor, v.Losses, want)
+			t.Errorf("%v after %d: %v, want %v", at, cursor, v.Losses, want)
 		}
 	}
 	reader := cursorAt(w, a, 1)
@@ -505,7 +505,7 @@ func TestWindow_LossesOfAClearedSession(t *testing.T) {
 		v := w.Read(r, Limits{10, 1 << 20}, nil)
 		slices.SortFunc(v.Losses, func(a, b eventlog.Loss) int { return cmp.Compare(a.UpTo, b.UpTo) })
 		if !slices.Equal(v.Losses, want) {
-			t.Errorf("behind %d: %v, want %v", cursor, v.Losses, want)
+			t.Errorf("after %d: %v, want %v", cursor, v.Losses, want)
 		}
 	}
 	whole, last := eventlog.Loss{Stream: "", UpTo: 3, Reason: eventlog.Cleared, Certain: true}, eventlog.Loss{Stream: "b", UpTo: 6, Reason: eventlog.Cleared, Certain: true}
@@ -608,7 +608,7 @@ func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 				told, certain = max(told, l.UpTo), certain || l.Certain
 			}
 			if told < missed || told > 0 && missed == 0 && (certain || ofLife == 0) {
-				t.Fatalf("%q behind %d: missed %d, told %v", stream, cursor, missed, v.Losses)
+				t.Fatalf("%q after %d: missed %d, told %v", stream, cursor, missed, v.Losses)
 			}
 			w.Detach(r.Chain)
 		}
