@@ -24,7 +24,7 @@ type Loss struct {
 // partition, as the birth of the stream or an original opening of the life does.
 //
 // It also returns the look at the leader that this is judged by: look is called once the trims were
-// looked up, since the floor may pass a trim before, and must return a look that begins then, such
+// read, since the floor may pass a trim before, and must return a look that begins then, such
 // as [Log.LookAfterRead].
 //
 // held is the sequence from which on the caller holds every event itself, so that no proof is needed

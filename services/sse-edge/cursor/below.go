@@ -168,7 +168,7 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 // The error errOtherGeneration says that the page is of another generation than the window.
 func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
 	// Before the look: the floor may pass a clear once it has taken what the clear is about.
-	if err := r.lookUpClears(ctx, page); err != nil {
+	if err := r.fetchClears(ctx, page); err != nil {
 		return err
 	}
 	// The answer of an earlier page is still good when no trim was stored since, the window holds
@@ -187,15 +187,15 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 	if err != nil {
 		return err
 	}
-	// The trims were looked up before the look, which may show one that was stored in between.
+	// The trims were read before the look, which may show one that was stored in between.
 	r.asked, r.askedFirst = min(state.Last, v.End), state.First
 	r.skipCleared(v, page, s)
 	return nil
 }
 
-// lookUpClears asks the log for the newest clear of the session and of each stream that a page has
+// fetchClears asks the log for the newest clear of the session and of each stream that a page has
 // events of; [Reader.cleared] has 0 where there is none.
-func (r *Reader) lookUpClears(ctx context.Context, page eventlog.Page) error {
+func (r *Reader) fetchClears(ctx context.Context, page eventlog.Page) error {
 	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
 	}

@@ -173,7 +173,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		at, resumes := o.id.At[i]
 		state, err := l.part.catchUp(ctx)
 		if err == nil && at.Tag == l.tag {
-			state, err = lookUpTo(ctx, state, at.Sequence, l.part.catchUp)
+			state, err = lookUntil(ctx, state, at.Sequence, l.part.catchUp)
 		}
 		if err != nil {
 			return err
@@ -345,7 +345,7 @@ func (p *Partition) locate(ctx context.Context, at GroupPosition) (position, err
 	}
 	state, err := p.look(ctx)
 	if err == nil && at.Tag == partitionTag(state.Origin, state.Generation().ID) {
-		state, err = lookUpTo(ctx, state, at.Sequence, p.look)
+		state, err = lookUntil(ctx, state, at.Sequence, p.look)
 	}
 	if !known { // else the readers find out whether the window is behind
 		origin, gens = state.Origin, state.Generations

@@ -131,11 +131,11 @@ const (
 	lagEvery = 50 * time.Millisecond
 )
 
-// lookUpTo looks at a partition again while its log ends before a sequence that was in it, unless a generation says
+// lookUntil looks at a partition again while its log ends before a sequence that was in it, unless a generation says
 // that entries were lost. The leader of a cluster may store what most of its servers have later than another one does,
 // from which an edge, or a client's earlier one, has it already. state is what the first look has shown, and
 // the result what the last one has. Errors are those of look.
-func lookUpTo(ctx context.Context, state eventlog.State, sequence uint64, look func(context.Context) (eventlog.State, error)) (eventlog.State, error) {
+func lookUntil(ctx context.Context, state eventlog.State, sequence uint64, look func(context.Context) (eventlog.State, error)) (eventlog.State, error) {
 	generation := state.Generation()
 	for range lagLooks {
 		if state.Leader == "" || state.Last >= sequence || state.Generation() != generation || !state.Quorum {

@@ -150,15 +150,15 @@ func (p *Partition) lifeAt(ctx context.Context, session, name string, position u
 	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !behind {
 		return &life{token: cmp.Or(name, known)}, nil
 	}
-	of, err := p.lookUpLife(ctx, session)
+	of, err := p.fetchLife(ctx, session)
 	if name != "" && of.token != name {
 		of = life{token: name}
 	}
 	return &of, err
 }
 
-// lookUpLife asks the log.
-func (p *Partition) lookUpLife(ctx context.Context, name string) (life, error) {
+// fetchLife asks the log.
+func (p *Partition) fetchLife(ctx context.Context, name string) (life, error) {
 	o, err := p.log.Opening(ctx, name)
 	if err == nil {
 		return life{o.Life, true, cmp.Or(o.Began, o.Sequence)}, nil
@@ -212,7 +212,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	end := p.window.Extent().End
 	if _, gens := p.window.Generations(); event.Fork(gens, state.Generations) >= end {
 		var err error
-		if state, err = lookUpTo(ctx, state, end, p.look); err != nil {
+		if state, err = lookUntil(ctx, state, end, p.look); err != nil {
 			return 0, err
 		}
 	}
@@ -381,6 +381,6 @@ func (p *Partition) openedAt(ctx context.Context, session, life string, position
 	if !behind && (newest.Life == life || newest.Life == "") && (newest.Began > 0 || position+1 >= p.window.Extent().Start) {
 		return newest.Began, nil
 	}
-	of, err := p.lookUpLife(ctx, session)
+	of, err := p.fetchLife(ctx, session)
 	return of.opened, err
 }

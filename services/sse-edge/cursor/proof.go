@@ -59,7 +59,7 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 // answer is of, and whether the cursor was moved over what was removed. held is from where on
 // the window has everything; 0 when it does not count.
 //
-// Trims are looked up after the read, and the look at the leader follows them: the trim of what
+// Trims are read after the page, and the look at the leader follows them: the trim of what
 // the read should have found lies after it, and the floor may pass a trim in between.
 func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	release := func() {}

@@ -375,7 +375,7 @@ func (r *Reader) Close() {
 	}
 }
 
-// Finished reports, without a look at the log, that a client with a cursor has
+// Finished reports, without a request to the log, that a client with a cursor has
 // everything of a place that has ended.
 func (r *Reader) Finished() bool {
 	if r.Fresh || len(r.Pending) > 0 {

@@ -409,7 +409,7 @@ func TestLookUpTo(t *testing.T) {
 		"a generation has begun": {state, []eventlog.State{is(func(s *eventlog.State) { s.Generations = []event.Generation{{ID: "b", Start: 8}} })}, is(func(s *eventlog.State) { s.Generations = []event.Generation{{ID: "b", Start: 8}} })},
 	} {
 		next := tt.next
-		got, err := lookUpTo(waittest.Context(t), tt.first, 9, func(context.Context) (eventlog.State, error) {
+		got, err := lookUntil(waittest.Context(t), tt.first, 9, func(context.Context) (eventlog.State, error) {
 			s := next[0]
 			next = next[1:]
 			return s, nil
@@ -418,7 +418,7 @@ func TestLookUpTo(t *testing.T) {
 			t.Errorf("%s: the log ends at %d in %+v, %v; %d looks are left", name, got.Last, got.Generation(), err, len(next))
 		}
 	}
-	if _, err := lookUpTo(waittest.Context(t), state, 9, func(context.Context) (eventlog.State, error) {
+	if _, err := lookUntil(waittest.Context(t), state, 9, func(context.Context) (eventlog.State, error) {
 		return eventlog.State{}, eventlog.ErrUnavailable
 	}); !errors.Is(err, eventlog.ErrUnavailable) {
 		t.Errorf("a look fails: %v", err)
@@ -826,7 +826,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			return err
 		}},
 		{"the newest entry of a session", `"last_by_subj":"mcp.0.s.\u003e"`, func(ctx context.Context) error {
-			of, err := p.lookUpLife(ctx, "s")
+			of, err := p.fetchLife(ctx, "s")
 			if err == nil && !of.found {
 				err = errors.New("there is no life")
 			}

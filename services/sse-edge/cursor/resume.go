@@ -193,7 +193,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 	if look == nil {
 		state, err := r.part.look(ctx)
 		if verdict, _ := event.Resolve(id, r.tagPlace(), state.Generations); err == nil && verdict == event.Good {
-			state, err = lookUpTo(ctx, state, id.Sequence, r.part.look)
+			state, err = lookUntil(ctx, state, id.Sequence, r.part.look)
 		}
 		if err != nil {
 			return event.Unknown, 0, 0, err
@@ -205,7 +205,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 		return event.Unknown, 0, 0, err
 	}
 	if !r.bound && !r.life.found {
-		of, err := r.part.lookUpLife(ctx, r.Place.Session)
+		of, err := r.part.fetchLife(ctx, r.Place.Session)
 		if err != nil {
 			return event.Unknown, 0, 0, err
 		}

@@ -27,7 +27,7 @@ type phase uint8
 
 const (
 	behind   phase = iota // there may be more after its cursor
-	live                  // its cursor was at the window's end when it was last looked at, and all was written
+	live                  // its cursor was at the window's end when that was last read, and all was written
 	opening               // a goroutine reads what its first block depends on
 	reading               // a goroutine reads the log for it
 	flushing              // a goroutine writes what the socket did not take

@@ -18,7 +18,7 @@ import (
 
 // worker moves the cursors of a share of the event streams, in one goroutine.
 //
-//	window ── a chain changed ──▶ worker ── look at the window, writev that never waits ──▶ socket
+//	window ── a chain changed ──▶ worker ── read of the window, writev that never waits ──▶ socket
 //	                               │  ▲
 //	              what would wait  ▼  │ back
 //	                         a goroutine: a read of the log, or a socket that is full
@@ -248,7 +248,7 @@ func (w *worker) advance(c *Connection) {
 	}
 }
 
-// serve delivers what a look at the window found, and takes the time if the connection was
+// serve delivers what a read of the window found, and takes the time if the connection was
 // waiting for it.
 func (w *worker) serve(c *Connection, s cursor.Step) {
 	whole := w.writeStep(c, s)
@@ -334,8 +334,8 @@ func (w *worker) write(c *Connection, block []byte) {
 	w.writeStep(c, cursor.Step{})
 }
 
-// read has a connection's cursor moved by a goroutine, since that takes more than a look
-// at the window.
+// read has a connection's cursor moved by a goroutine, since that takes more than a read
+// of the window.
 func (w *worker) read(c *Connection) {
 	ctx, cancel := context.WithCancel(cursor.WithClient(w.of.cfg.Base, c.Request.Client))
 	c.phase, c.cancel, c.traffic.stood = reading, cancel, c.Reader.Cursor

@@ -87,19 +87,19 @@ func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
 // hasLost reports whether no bridge has listened for a session for long. It asks each time. Once none does, the edge
 // also asks by itself, until one does or the session counts as lost: clients may ask seldom, or another edge.
 func (s *Service) hasLost(name string) bool {
-	lost, begun := s.lookFor(name)
+	lost, begun := s.askFor(name)
 	if begun != nil {
 		s.attached.work.Go(func() {
 			for s.unheard.lasts(name, begun) && natsconn.Pause(s.subs.Base, min(recheckEvery, s.unheardFor/8)) {
-				s.lookFor(name)
+				s.askFor(name)
 			}
 		})
 	}
 	return lost
 }
 
-// lookFor asks for the bridge of a session; see [unheard.note].
-func (s *Service) lookFor(name string) (lost bool, begun *absence) {
+// askFor asks for the bridge of a session; see [unheard.note].
+func (s *Service) askFor(name string) (lost bool, begun *absence) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)
 	defer cancel()
 	_, err := rpc.Ask{Action: rpc.Check, Session: name, Stream: mcp.TaskStream}.Do(ctx, s.nc)

@@ -214,23 +214,23 @@ func TestUnheard_IsBounded(t *testing.T) {
 // A bridge that was away twice was not away all the time between.
 func TestUnheard_Lost(t *testing.T) {
 	for name, tt := range map[string]struct {
-		looks string // seconds; "+" where a bridge listens
-		want  bool
+		checks string // seconds; "+" where a bridge listens
+		want   bool
 	}{
 		"once":                             {"0", false},
 		"all the time":                     {"0 8 16 17", true},
 		"for less than the limit":          {"0 8 16", false},
 		"heard between":                    {"0 8 12+ 14 17", false},
 		"twice":                            {"0 17", false},
-		"looks that are far apart":         {"0 60", false},
+		"checks that are far apart":        {"0 60", false},
 		"asked seldom after it was lost":   {"0 8 16 17 90", true},
 		"heard again after it was lost":    {"0 8 16 17 90+ 91", false},
 		"far apart, and then all the time": {"0 60 68 76 77", true},
 	} {
 		var u unheard
 		lost, begin := false, time.Now()
-		for look := range strings.FieldsSeq(tt.looks) {
-			at, heard := strings.CutSuffix(look, "+")
+		for check := range strings.FieldsSeq(tt.checks) {
+			at, heard := strings.CutSuffix(check, "+")
 			seconds := must.Value(time.ParseDuration(at + "s"))(t)
 			lost, _ = u.note("s", !heard, begin.Add(seconds), 17*time.Second)
 		}
@@ -244,11 +244,11 @@ func TestUnheard_Lost(t *testing.T) {
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
-	f.tune = func(s *edge) { s.unheardFor = time.Second } // a look that is late by half of that begins anew
+	f.tune = func(s *edge) { s.unheardFor = time.Second } // a check that is late by half of that begins anew
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
 	k.state(t)
-	waittest.Until(t, "the edge looks again", func() bool {
+	waittest.Until(t, "the edge asks again", func() bool {
 		s.unheard.mu.Lock()
 		defer s.unheard.mu.Unlock()
 		a := s.unheard.all[k.name]

@@ -6,18 +6,18 @@ import (
 )
 
 // absence is what an edge has seen of a bridge that does not listen. The zero value has seen nothing. It counts the
-// time that the edge has watched: a bridge may have been there between two looks that are more than half of the
+// time that the edge has watched: a bridge may have been there between two checks that are more than half of the
 // limit apart, so the second one is the first of a new absence.
 type absence struct {
 	first, last time.Time
 	lost        bool
 }
 
-// begun reports whether the last look found no bridge.
+// begun reports whether the last check found no bridge.
 func (a *absence) begun() bool { return !a.first.IsZero() }
 
-// note notes a look that finds no bridge, and reports whether none has listened for the limit. It does so from then
-// on, however far apart the looks are.
+// note notes a check that finds no bridge, and reports whether none has listened for the limit. It does so from then
+// on, however far apart the checks are.
 func (a *absence) note(now time.Time, limit time.Duration) (lost bool) {
 	if !a.begun() || now.Sub(a.last) > limit/2 {
 		a.first = now
@@ -36,7 +36,7 @@ type unheard struct {
 }
 
 // note notes whether a session has no listener, and reports whether it has had none for the limit. begun is the
-// absence of which this is the first look, else nil.
+// absence of which this is the first check, else nil.
 func (u *unheard) note(name string, silent bool, now time.Time, limit time.Duration) (lost bool, begun *absence) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -101,7 +101,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 // pageOverhead is about what an answer has of a gap, and of an event besides its frame.
 const pageOverhead = 200
 
-// goneEvery is how often a poll that waits looks whether its client is still there.
+// goneEvery is how often a poll that waits checks whether its client is still there.
 const goneEvery = time.Second
 
 // listening returns a context that ends when the client has hung up, or the edge stops.
@@ -114,19 +114,19 @@ func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	var mu sync.Mutex
 	mu.Lock()
 	defer mu.Unlock()
-	var look *time.Timer
-	look = time.AfterFunc(goneEvery, func() {
+	var check *time.Timer
+	check = time.AfterFunc(goneEvery, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if delivery.HungUp(raw) {
 			cancel()
 		} else if ctx.Err() == nil {
-			look.Reset(goneEvery)
+			check.Reset(goneEvery)
 		}
 	})
 	return ctx, func() {
 		cancel()
-		look.Stop()
+		check.Stop()
 	}
 }
 

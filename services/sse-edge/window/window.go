@@ -660,7 +660,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	defer w.mu.Unlock()
 	n := w.names[p.Session]
 	if p.Life == "" && n != nil && (n.known || n.isFollowed()) {
-		p.Life = n.Life // it got a life since the look, or a roll-back took the opening
+		p.Life = n.Life // it got a life since the log was asked, or a roll-back took the opening
 	}
 	if found || p.Life != "" && n != nil && !n.known && n.flows[""] != nil { // a life that readers wait for
 		w.live(p.Session, p.Life, opened)
