@@ -19,8 +19,8 @@ type turns struct {
 	// served says that it had its turn once.
 	served bool
 	// next is where to continue when it is the connection's turn again, once it has been quiet.
-	next   *string
-	rested chan<- string // takes its cursor once it is back
+	next     *string
+	silenced chan<- string // takes its cursor once it is back
 }
 
 // WaitTurn makes a connection that is not handed over yet quiet until its turn. One that came without a
@@ -35,9 +35,9 @@ func (c *Connection) Turn(cursor string) {
 	c.Do(func() { c.worker.takeTurn(c, cursor) })
 }
 
-// Rest takes the messages from the connection, and has it send its cursor to rested, which has room.
-func (c *Connection) Rest(rested chan<- string) {
-	c.Do(func() { c.worker.rest(c, rested) })
+// Silence takes the messages from the connection, and has it send its cursor to a channel, which has room.
+func (c *Connection) Silence(cursor chan<- string) {
+	c.Do(func() { c.worker.silence(c, cursor) })
 }
 
 // IsQuiet reports whether another connection receives the messages.
@@ -51,14 +51,14 @@ func (c *Connection) At() string {
 	return c.Reader.ID(min(c.written, c.Reader.Cursor))
 }
 
-// tellRested makes the connection quiet when somebody waits for that.
-func (c *Connection) tellRested() {
+// reportSilenced makes the connection quiet when somebody waits for that.
+func (c *Connection) reportSilenced() {
 	t := &c.Turns
-	if t.rested == nil {
+	if t.silenced == nil {
 		return
 	}
-	t.rested <- c.At() // there is room
-	t.rested = nil
+	t.silenced <- c.At() // there is room
+	t.silenced = nil
 	t.quiet.Store(true)
 	if next := t.next; next != nil && !c.IsOver() {
 		t.next = nil
@@ -66,17 +66,17 @@ func (c *Connection) tellRested() {
 	}
 }
 
-// rest makes a connection quiet, at once unless the log is being read for it: such a read ends first.
-func (w *worker) rest(c *Connection, rested chan<- string) {
-	if t := &c.Turns; t.rested != nil { // somebody waits already, and a later connection takes over from it
-		t.rested <- "" // there is room
+// silence makes a connection quiet, at once unless the log is being read for it: such a read ends first.
+func (w *worker) silence(c *Connection, cursor chan<- string) {
+	if t := &c.Turns; t.silenced != nil { // somebody waits already, and a later connection takes over from it
+		t.silenced <- "" // there is room
 		t.next = nil
 	}
-	c.Turns.rested = rested
+	c.Turns.silenced = cursor
 	if c.phase == reading {
 		c.cancel() // it may wait for memory
 	} else {
-		c.tellRested()
+		c.reportSilenced()
 	}
 }
 
@@ -88,7 +88,7 @@ func (w *worker) takeTurn(c *Connection, cursor string) {
 	switch {
 	case c.IsOver():
 		return
-	case !t.quiet.Load() && t.rested != nil: // it is being read for, and is to be quiet first
+	case !t.quiet.Load() && t.silenced != nil: // it is being read for, and is to be quiet first
 		t.next = &cursor
 		return
 	case !t.quiet.Load():

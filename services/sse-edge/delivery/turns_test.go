@@ -15,10 +15,10 @@ func TestRest_Twice(t *testing.T) {
 	ended := 0
 	w, c := &worker{}, &Connection{Companion: noCompanion{}, phase: reading, cancel: func() { ended++ }}
 	first, second := make(chan string, 1), make(chan string, 1)
-	w.rest(c, first)
+	w.silence(c, first)
 	cursor := "a"
 	c.Turns.next = &cursor // it was its turn again meanwhile
-	w.rest(c, second)
+	w.silence(c, second)
 	select {
 	case where := <-first:
 		if where != "" || c.Turns.next != nil {

@@ -422,8 +422,8 @@ func (w *worker) back(c *Connection) {
 	case err != nil:
 		c.source.Release()
 		c.held.Release()
-		c.tellRested()
-		if !errors.Is(err, context.Canceled) { // by rest
+		c.reportSilenced()
+		if !errors.Is(err, context.Canceled) { // by silence
 			w.of.Waits(c.Request.Ctx, "an event stream waits for the log", c.Reader.Place, err)
 		}
 		c.retryAt = time.Now().Add(logRetry)
@@ -431,7 +431,7 @@ func (w *worker) back(c *Connection) {
 	default:
 		again = again || !s.Empty()
 		w.serveOwn(c, s)
-		c.tellRested()
+		c.reportSilenced()
 		if again {
 			w.more = append(w.more, c)
 		}
@@ -482,7 +482,7 @@ func (w *worker) finish(c *Connection) {
 	c.held.Release()
 	w.of.Metrics.Connections.Dec()
 	c.Companion.Ended(c.listener != nil)
-	c.tellRested()
+	c.reportSilenced()
 	w.of.Metrics.Closed.WithLabelValues(c.reason).Inc()
 	c.noteEnd()
 	w.of.cfg.Admission.Leave(c.Request.Visit)

@@ -21,7 +21,7 @@ import (
 // at. The older ones are quiet, and one takes over from the same cursor when it ends.
 //
 //	GET ──▶ claim: the record is this edge's ──▶ join ──▶ begin: the newest one's turn
-//	          another edge's record ──▶ rest, send the cursor
+//	          another edge's record ──▶ silence, send the cursor
 //	          the newest ends ──▶ the next one here, or the record is released
 //
 // The record of a stream says which edge the newest connection is at. A POST's own
@@ -262,7 +262,7 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 	var cursor func() string
 	switch {
 	case old != nil:
-		cursor = a.rest(old)
+		cursor = a.silence(old)
 	case c.revision == 0 || !conn.withoutCursor || !a.alive(c.before):
 		a.turn(at, conn, "")
 		return
@@ -289,15 +289,15 @@ func (a *attachments) alive(r attachRecord) bool {
 	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
 }
 
-// rest has a connection be quiet, before what it is to do later, and returns how to wait for where it
+// silence has a connection be quiet, before what it is to do later, and returns how to wait for where it
 // stands then: at the latest when the log has been read for it. Who took over before would leave out what it
 // had yet to send. The caller holds the lock.
-func (a *attachments) rest(conn *connection) (where func() string) {
-	rested := make(chan string, 1)
-	conn.Rest(rested)
+func (a *attachments) silence(conn *connection) (where func() string) {
+	silenced := make(chan string, 1)
+	conn.Silence(silenced)
 	return func() string {
 		select {
-		case where := <-rested:
+		case where := <-silenced:
 			return where
 		case <-a.base.Done():
 			return ""
@@ -417,7 +417,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 	case otherEdge:
 		if old != nil {
 			at.holder = nil
-			cursor := a.rest(old)
+			cursor := a.silence(old)
 			a.work.Go(func() { a.sendCursor(key, cursor, r.Edge, revision) })
 		}
 	case released:

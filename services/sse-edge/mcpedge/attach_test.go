@@ -56,8 +56,8 @@ func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
 	})
 }
 
-// rests waits until no connection of an edge gets the messages.
-func (s *edge) rests(t *testing.T, name window.Place) {
+// awaitSilence waits until no connection of an edge gets the messages.
+func (s *edge) awaitSilence(t *testing.T, name window.Place) {
 	t.Helper()
 	waittest.Until(t, "another edge has the newest connection", func() bool {
 		s.attached.mu.Lock()
@@ -110,7 +110,7 @@ func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
 	if _, _, err := s.attached.records.claim(waittest.Context(t), attachKey(stream), "other"); err != nil {
 		t.Fatal(err)
 	}
-	s.rests(t, stream)
+	s.awaitSilence(t, stream)
 	s.attached.work.Wait() // the cursor is sent
 }
 
@@ -166,7 +166,7 @@ func newMovedMCP(t *testing.T) (u *mcpUser, one, two *edge, newest *client) {
 	one, two = edges[0], edges[1]
 	u.attach(one, 1)
 	newest = u.attach(two, 1)
-	one.rests(t, u.standalone())
+	one.awaitSilence(t, u.standalone())
 	return u, one, two, newest
 }
 
@@ -214,17 +214,17 @@ func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
 	s.attached.mu.Unlock()
 	busy := make(chan struct{})
 	holder.Do(func() { <-busy })
-	rested := make(chan string, 1)
-	where := s.attached.rest(holder)
-	go func() { rested <- where() }()
+	silenced := make(chan string, 1)
+	where := s.attached.silence(holder)
+	go func() { silenced <- where() }()
 	select {
-	case where := <-rested:
+	case where := <-silenced:
 		close(busy)
 		t.Fatalf("it stands at %q, and its worker was not asked", where)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(busy)
-	if where := waittest.Receive(t, "the connection is quiet", rested); where == "" {
+	if where := waittest.Receive(t, "the connection is quiet", silenced); where == "" {
 		t.Error("nobody knows where the connection stands")
 	}
 }
@@ -236,7 +236,7 @@ func TestAttach_AnotherEdge(t *testing.T) {
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	old.says(progress(1))
 	young := u.attach(two, 1)
-	one.rests(t, u.standalone())
+	one.awaitSilence(t, u.standalone())
 	b.say(u.session, rpc.Standalone, false, progress(2))
 	young.says(progress(2))
 	young.Close()
@@ -258,7 +258,7 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	stream := b.sent(rpc.Post)[0].Stream
 	resumed := u.at(two.url()).get(id)
 	resumed.primed()
-	one.rests(t, placeOf(u.session, stream))
+	one.awaitSilence(t, placeOf(u.session, stream))
 	b.say(u.session, stream, false, progress(1))
 	id = resumed.says(progress(1))
 	resumed.Close() // the first connection takes over
@@ -291,7 +291,7 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 	claimedElsewhere(t, s, u.standalone())
 	s.attached.tend(time.Now())
 	s.attached.work.Wait()
-	s.rests(t, u.standalone())
+	s.awaitSilence(t, u.standalone())
 	waittest.Until(t, "the connection takes over", func() bool {
 		s.attached.tend(time.Now().Add(time.Minute)) // again, if the cursor was sent meanwhile
 		s.attached.mu.Lock()
@@ -582,7 +582,7 @@ func TestAttach_ClaimFails(t *testing.T) {
 	u.attach(two, 1)
 	two.attached.records.kv.Store(kv)
 	two.attached.tend(time.Now())
-	one.rests(t, u.standalone())
+	one.awaitSilence(t, u.standalone())
 	two.holds(t, u.standalone(), 1)
 }
 
@@ -608,7 +608,7 @@ func TestAttach_ClaimUnanswered(t *testing.T) {
 	var kv jetstream.KeyValue = &unanswered{KeyValue: *two.attached.records.kv.Load(), edge: two.attached.edge, written: true}
 	two.attached.records.kv.Store(&kv)
 	u.attach(two, 1)
-	one.rests(t, u.standalone())
+	one.awaitSilence(t, u.standalone())
 	key := attachKey(u.standalone())
 	written := two.shownCursor(t, key)
 	two.attached.tend(time.Now().Add(attachRenewal + time.Minute))
@@ -620,7 +620,7 @@ func TestAttach_ClaimUnanswered(t *testing.T) {
 }
 
 // A connection may get its turn again right after it was to be quiet.
-func TestAttach_TurnAfterRest(t *testing.T) {
+func TestAttach_TurnAfterSilence(t *testing.T) {
 	_, u, edges := newMCPs(t, 1)
 	s, a := edges[0], edges[0].attached
 	u.attach(s, 1)
