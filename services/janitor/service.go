@@ -59,7 +59,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
-	turns := eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0)/2)) // with one, NATS and the janitor wait for each other
+	turns := eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0)/2)) // with one, NATS and the janitor wait for each other
 	for p := range settings.Partitions {
 		part := follow.New(p, b.Log, turns, env.Log)
 		part.Now = b.Now

@@ -58,9 +58,9 @@ func TestFeed_NoRideOnABackfill(t *testing.T) {
 	}
 }
 
-func TestTurn_OfAnInterruptedTail(t *testing.T) {
-	turns := NewTurns(1)
-	first, second := &turn{of: turns}, &turn{of: turns}
+func TestBackfillSlot_OfAnInterruptedTail(t *testing.T) {
+	slots := NewBackfillSlots(1)
+	first, second := &backfillSlot{of: slots}, &backfillSlot{of: slots}
 	must.NoError(t, first.take(t.Context()))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -75,7 +75,7 @@ func TestTurn_OfAnInterruptedTail(t *testing.T) {
 		t.Fatalf("it began again before the second had ended: %v", err)
 	}
 	second.end()
-	if len(turns) != 0 {
-		t.Errorf("%d turns are still taken", len(turns))
+	if len(slots) != 0 {
+		t.Errorf("%d slots are still taken", len(slots))
 	}
 }

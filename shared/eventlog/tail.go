@@ -19,9 +19,9 @@ import (
 type TailConfig struct {
 	// HeadersOnly leaves the messages out.
 	HeadersOnly bool
-	// Turns are shared with other tails: each waits for one, and holds it until it has caught up
+	// Slots are shared with other tails: each waits for one, and holds it until it has caught up
 	// for the first time. Nil: it does not wait.
-	Turns Turns
+	Slots BackfillSlots
 	// Again, when it is sent to, has the tail begin again. Nil: it is never told to.
 	Again <-chan struct{}
 	// Start is called whenever the tail begins, and begins again after an
@@ -48,15 +48,15 @@ const tailRetry = 100 * time.Millisecond
 // call of Start, when the connection was lost, when the partition was re-created
 // or rolled back, and when the consumer stalls.
 func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
-	t, caughtUp := &turn{of: cfg.Turns}, cfg.CaughtUp
+	slot, caughtUp := &backfillSlot{of: cfg.Slots}, cfg.CaughtUp
 	cfg.CaughtUp = func(sequence, missed uint64) {
-		t.end()
-		t.of = nil
+		slot.end()
+		slot.of = nil
 		caughtUp(sequence, missed)
 	}
 	for {
-		err := l.tailOnce(ctx, p, cfg, t)
-		t.end()
+		err := l.tailOnce(ctx, p, cfg, slot)
+		slot.end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -67,44 +67,44 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 	}
 }
 
-// Turns are those of tails that begin. A server that has to read all partitions at once needs more
+// BackfillSlots bound how many tails begin at a time. A server that has to read all partitions at once needs more
 // memory, and a quarter more time; and what readers make of a partition lies together in memory, so
 // that all of it can be given back.
-type Turns chan struct{}
+type BackfillSlots chan struct{}
 
-// NewTurns returns turns for so many tails at a time.
-func NewTurns(n int) Turns { return make(Turns, n) }
+// NewBackfillSlots returns slots for so many tails at a time.
+func NewBackfillSlots(n int) BackfillSlots { return make(BackfillSlots, n) }
 
-// turnPatience bounds how long a tail waits for its turn, in case another one cannot go on.
-const turnPatience = 30 * time.Second
+// slotPatience bounds how long a tail waits for a slot, in case another one cannot go on.
+const slotPatience = 30 * time.Second
 
-// turn is that of one tail.
-type turn struct {
-	of   Turns // nil: it needs none
+// backfillSlot is that of one tail.
+type backfillSlot struct {
+	of   BackfillSlots // nil: it needs none
 	held bool
 }
 
-func (t *turn) take(ctx context.Context) error {
-	if t.of == nil {
+func (s *backfillSlot) take(ctx context.Context) error {
+	if s.of == nil {
 		return nil
 	}
 	select {
-	case t.of <- struct{}{}:
-		t.held = true
-	case <-time.After(turnPatience):
+	case s.of <- struct{}{}:
+		s.held = true
+	case <-time.After(slotPatience):
 	case <-ctx.Done():
 	}
 	return ctx.Err()
 }
 
-func (t *turn) end() {
-	if t.held {
-		t.held = false
-		<-t.of
+func (s *backfillSlot) end() {
+	if s.held {
+		s.held = false
+		<-s.of
 	}
 }
 
-func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig, t *turn) error {
+func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig, slot *backfillSlot) error {
 	server, err := l.awaitReady(ctx, p)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (l *Log) tailOnce(ctx context.Context, p int, cfg TailConfig, t *turn) erro
 	if l.nc.ConnectedServerId() != server {
 		return errLost
 	}
-	if err := t.take(ctx); err != nil {
+	if err := slot.take(ctx); err != nil {
 		return err
 	}
 	state, err := l.Look(ctx, p)

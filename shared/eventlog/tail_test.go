@@ -253,17 +253,17 @@ func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
 	f.waitLast(t, 55)
 }
 
-// An attempt that fails gives its turn back: else the next one would wait for it.
-func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
+// An attempt that fails gives its slot back: else the next one would wait for it.
+func TestTail_FailedAttemptGivesItsSlotBack(t *testing.T) {
 	_, l := single(t)
-	turns := eventlog.NewTurns(1)
+	slots := eventlog.NewBackfillSlots(1)
 	ctx, end := context.WithCancel(t.Context())
 	failed := errors.New("it cannot begin")
 	err := l.Tail(ctx, 0, eventlog.TailConfig{
-		Turns: turns,
+		Slots: slots,
 		Start: func(context.Context, eventlog.State) (uint64, error) {
-			if len(turns) != 1 {
-				t.Error("it begins without a turn")
+			if len(slots) != 1 {
+				t.Error("it begins without a slot")
 			}
 			end()
 			return 0, failed
@@ -271,13 +271,13 @@ func TestTail_FailedAttemptGivesItsTurnBack(t *testing.T) {
 		Handle:   func(eventlog.Entry, uint64) {},
 		CaughtUp: func(uint64, uint64) {},
 	})
-	if !errors.Is(err, context.Canceled) || len(turns) != 0 {
-		t.Errorf("%v; %d turns are still taken", err, len(turns))
+	if !errors.Is(err, context.Canceled) || len(slots) != 0 {
+		t.Errorf("%v; %d slots are still taken", err, len(slots))
 	}
 }
 
-// A tail that begins waits until one that shares its turns has caught up.
-func TestTail_Turns(t *testing.T) {
+// A tail that begins waits until one that shares its slots has caught up.
+func TestTail_BackfillSlots(t *testing.T) {
 	t.Parallel()
 	settings := one()
 	settings.Partitions = 2
@@ -285,10 +285,10 @@ func TestTail_Turns(t *testing.T) {
 	for n := range 8 {
 		publish(t, l, fmt.Sprint("s", n), "t", n)
 	}
-	turns, hold, reads := eventlog.NewTurns(1), make(chan struct{}), make(chan struct{})
+	slots, hold, reads := eventlog.NewBackfillSlots(1), make(chan struct{}), make(chan struct{})
 	began := sync.OnceFunc(func() { close(reads) })
 	one := follow(t, l, 0, 0, func(f *follower, cfg *eventlog.TailConfig) {
-		cfg.Turns = turns
+		cfg.Slots = slots
 		f.onEntry = func(eventlog.Entry) {
 			began()
 			<-hold
@@ -298,7 +298,7 @@ func TestTail_Turns(t *testing.T) {
 	var held atomic.Bool
 	held.Store(true)
 	two := follow(t, l, 1, 0, func(_ *follower, cfg *eventlog.TailConfig) {
-		cfg.Turns = turns
+		cfg.Slots = slots
 		start := cfg.Start
 		cfg.Start = func(ctx context.Context, state eventlog.State) (uint64, error) {
 			if held.Load() {
@@ -316,8 +316,8 @@ func TestTail_Turns(t *testing.T) {
 		state := must.Value(l.Look(waittest.Context(t), p))(t)
 		f.wait(t, fmt.Sprintf("caught up in partition %d", p), func() bool { return f.through == state.Last })
 	}
-	if len(turns) != 0 {
-		t.Errorf("%d turns are taken", len(turns))
+	if len(slots) != 0 {
+		t.Errorf("%d slots are taken", len(slots))
 	}
 }
 

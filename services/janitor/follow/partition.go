@@ -31,7 +31,7 @@ type Partition struct {
 	Alarmed   func() // called while a session of a complete ledger, or the partition, holds too much
 	Spare     func() // called when memory is spare: the ledger has become complete, or is kept no more
 	Now       func() time.Time
-	turns     eventlog.Turns // to read the log; of all partitions
+	slots     eventlog.BackfillSlots // to read the log; of all partitions
 
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
@@ -44,10 +44,10 @@ type Partition struct {
 	misses  bool           // the server has fewer entries than it should
 }
 
-// New returns a partition with an empty ledger. It takes turns with others that read the log.
-func New(p int, log *eventlog.Log, turns eventlog.Turns, logger *slog.Logger) *Partition {
+// New returns a partition with an empty ledger. It shares slots with others that read the log.
+func New(p int, log *eventlog.Log, slots eventlog.BackfillSlots, logger *slog.Logger) *Partition {
 	return &Partition{
-		Number: p, MaxAbsent: maxAbsent, Log: log, turns: turns, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
+		Number: p, MaxAbsent: maxAbsent, Log: log, slots: slots, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
 		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
@@ -69,7 +69,7 @@ func (p *Partition) Keep(ctx context.Context) {
 // Tail follows the log until ctx ends.
 func (p *Partition) Tail(ctx context.Context) {
 	_ = p.Log.Tail(ctx, p.Number, eventlog.TailConfig{ // it ends with its context
-		HeadersOnly: true, Turns: p.turns, Again: p.again, Start: p.start, Handle: p.handle, CaughtUp: p.caughtUp,
+		HeadersOnly: true, Slots: p.slots, Again: p.again, Start: p.start, Handle: p.handle, CaughtUp: p.caughtUp,
 	})
 }
 

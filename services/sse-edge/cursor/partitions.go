@@ -28,13 +28,13 @@ type Partitions struct {
 	cfg      Config
 	log      *eventlog.Log
 	metrics  *metrics
-	backfill int             // bytes of a partition
-	reads    chan struct{}   // a token for each read below the windows, of all partitions
-	whole    *quota.Pool     // a place for each request that is answered with a whole event, by client
-	compares *quota.Pool     // likewise, for one that a tail waits for, and not behind clients
-	scans    *quota.Pool     // a place for each read of a session's trims, of openings and ends, or of newest events, by client
-	turns    eventlog.Turns  // for a backfill each
-	ctx      context.Context //nolint:containedctx // of the tails
+	backfill int                    // bytes of a partition
+	reads    chan struct{}          // a token for each read below the windows, of all partitions
+	whole    *quota.Pool            // a place for each request that is answered with a whole event, by client
+	compares *quota.Pool            // likewise, for one that a tail waits for, and not behind clients
+	scans    *quota.Pool            // a place for each read of a session's trims, of openings and ends, or of newest events, by client
+	slots    eventlog.BackfillSlots // for a backfill each
+	ctx      context.Context        //nolint:containedctx // of the tails
 	end      context.CancelFunc
 
 	mu       sync.Mutex
@@ -63,7 +63,7 @@ func New(cfg Config) *Partitions {
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
 		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), scans: quota.NewPool(int64(cfg.LogReads)),
-		turns: eventlog.NewTurns(max(2, runtime.GOMAXPROCS(0))),
+		slots: eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {
 	case cfg.Backfill > 0:
@@ -117,7 +117,7 @@ func (p *Partition) follow() {
 	var work sync.WaitGroup
 	work.Go(p.watch)
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
-		Turns:  p.of.turns,
+		Slots:  p.of.slots,
 		Again:  p.again,
 		Start:  p.start,
 		Handle: p.handle,
