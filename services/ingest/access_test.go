@@ -218,7 +218,7 @@ func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	}
 }
 
-// A client that has as much under way as it may leaves places for others, also where there are no such sessions.
+// A client that has as much under way as it may leaves slots for others, also where there are no such sessions.
 func TestPlaces_AreShared(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, path, body string

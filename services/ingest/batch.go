@@ -291,7 +291,7 @@ func (b *batch) send(m message) (under *inFlight, err error) {
 
 // pace tries until what it tries is not refused for the rate any more.
 //
-// A batch over its rate returns its place among the publishes in flight and tries again, so
+// A batch over its rate returns its slot among the publishes in flight and tries again, so
 // that what it knows of the session is never old when the publish begins.
 func (b *batch) pace(try func() error) error {
 	for {

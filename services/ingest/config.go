@@ -26,7 +26,7 @@ type Config struct {
 	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 
 	// MaxInFlight is how many publishes and closes may be under way at once; more are
-	// answered 503. Once three quarters of the places are taken, a publisher (over HTTP, as for
+	// answered 503. Once three quarters of the slots are taken, a publisher (over HTTP, as for
 	// MaxPublishRate) or session (on NATS) has no more than a quarter. Default: 4096.
 	MaxInFlight int `default:"4096" help:"Maximum number of concurrent publishes, closes and changes of members." placeholder:"N"`
 

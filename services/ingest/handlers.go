@@ -201,7 +201,7 @@ func (s *Service) close(req closeRequest) error {
 	if err := s.takeShared(ctx, sharerOf(req.closer), s.cfg.AckTimeout); err != nil {
 		return err
 	}
-	defer s.inflight.Give(sharerOf(req.closer), 1)
+	defer s.publishes.Give(sharerOf(req.closer), 1)
 	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
 		return err
 	}

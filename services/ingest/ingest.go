@@ -37,21 +37,21 @@ import (
 //
 // When Run's context ends, web.Serve ends first, then the answers on NATS.
 type Service struct {
-	cfg      Config
-	backend  *backend.Backend
-	metrics  *metrics
-	traces   *tracing.Traces
-	log      publishLog
-	inflight *quota.Pool    // of publishes and closes: MaxInFlight
-	visits   visits         // the requests on NATS that are being answered
-	places   *quota.Pool    // of requests on NATS, which may wait for their turn: MaxInFlight
-	lanes    lanes          // of requests on NATS: one for each session
-	arrays   chan struct{}  // one token for each array on NATS that is being stored
-	bodies   request.Arrays // of all requests, which check long ones in turn
-	sessions *session.Limits
-	streams  *streams.Limit
-	endings  streams.Endings
-	memory   *quota.Pool // that requests and results may take, in bytes
+	cfg          Config
+	backend      *backend.Backend
+	metrics      *metrics
+	traces       *tracing.Traces
+	log          publishLog
+	publishes    *quota.Pool    // of publishes and closes: MaxInFlight
+	visits       visits         // the requests on NATS that are being answered
+	natsRequests *quota.Pool    // of requests on NATS, which may wait for their turn: MaxInFlight
+	lanes        lanes          // of requests on NATS: one for each session
+	arrays       chan struct{}  // one token for each array on NATS that is being stored
+	bodies       request.Arrays // of all requests, which check long ones in turn
+	sessions     *session.Limits
+	streams      *streams.Limit
+	endings      streams.Endings
+	memory       *quota.Pool // that requests and results may take, in bytes
 	// idPrefixes has what the IDs of a place begin with: its tag is two hashes.
 	idPrefixes *lru.Cache[event.Place, string]
 	// The rates of messages, and of new sessions; nil without a limit.

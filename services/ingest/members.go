@@ -54,7 +54,7 @@ func (s *Service) setMembers(name string, members []string, grants auth.Grants, 
 	if err := s.takeShared(ctx, sharerOf(creator), s.cfg.AckTimeout); err != nil {
 		return session.Record{}, err
 	}
-	defer s.inflight.Give(sharerOf(creator), 1)
+	defer s.publishes.Give(sharerOf(creator), 1)
 	if err := s.checkOwner(ctx, name, grants); err != nil {
 		return session.Record{}, err
 	}

@@ -31,7 +31,7 @@ type message struct {
 	data            []byte
 }
 
-// sharer returns whose share of the places the message takes: its publisher's, and on NATS, which
+// sharer returns whose share of the slots the message takes: its publisher's, and on NATS, which
 // does not name that, its session's.
 func (m message) sharer() string {
 	if m.trusted {

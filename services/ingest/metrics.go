@@ -42,8 +42,8 @@ type metrics struct {
 	sessionsRefused *prometheus.CounterVec
 }
 
-func newMetrics(registerer prometheus.Registerer, sessions func() float64, inflight *quota.Pool) *metrics {
-	metric.GaugeFunc(registerer, "rejoin_ingest_inflight", "Publishes and closes under way.", func() float64 { return float64(inflight.Used()) })
+func newMetrics(registerer prometheus.Registerer, sessions func() float64, publishes *quota.Pool) *metrics {
+	metric.GaugeFunc(registerer, "rejoin_ingest_inflight", "Publishes and closes under way.", func() float64 { return float64(publishes.Used()) })
 	metric.GaugeFunc(registerer, "rejoin_ingest_sessions_ratio", "How much of --max-sessions or --max-metadata-bytes is taken, whichever is more.", sessions)
 	return &metrics{
 		published: metric.CounterOf(registerer, "rejoin_ingest_published_total",

@@ -95,7 +95,7 @@ func (s *Service) answer(req micro.Request) {
 	})
 }
 
-// hold takes a place among the requests on NATS, and memory for the message; left gives both
+// hold takes a slot among the requests on NATS, and memory for the message; left gives both
 // back. NATS does not tell who asks, so it is the session that has a share of them. The error
 // is problem.ErrBusy or [web.ErrNoMemory].
 func (s *Service) hold(m message, media request.MediaType) (left func(), err error) {
@@ -103,16 +103,16 @@ func (s *Service) hold(m message, media request.MediaType) (left func(), err err
 	if !media.One() {
 		bytes *= 2 // its elements are copies
 	}
-	if !s.places.Take(session, 1) {
+	if !s.natsRequests.Take(session, 1) {
 		return nil, problem.ErrBusy
 	}
 	if !s.memory.Take(session, bytes) {
-		s.places.Give(session, 1)
+		s.natsRequests.Give(session, 1)
 		return nil, web.ErrNoMemory
 	}
 	return func() {
 		s.memory.Give(session, bytes)
-		s.places.Give(session, 1)
+		s.natsRequests.Give(session, 1)
 	}, nil
 }
 
@@ -155,7 +155,7 @@ func (s *Service) answerSession(req micro.Request) {
 	name, err := event.SessionName(strings.TrimPrefix(req.Subject(), natsPrefix))
 	if err != nil {
 		err = fmt.Errorf("session: %w", err)
-	} else if !s.places.Take(name, 1) {
+	} else if !s.natsRequests.Take(name, 1) {
 		err = problem.ErrBusy
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *Service) answerSession(req micro.Request) {
 	}
 	go func() {
 		defer s.visits.leave()
-		defer s.places.Give(name, 1)
+		defer s.natsRequests.Give(name, 1)
 		s.lookUp(req, name)
 	}()
 }
@@ -188,10 +188,10 @@ func (s *Service) lookUp(req micro.Request, name string) {
 }
 
 // arraysAtOnce is how many arrays on NATS are stored at once, each with batchAhead messages
-// under way: most of --max-in-flight, so that single messages find a place.
+// under way: most of --max-in-flight, so that single messages find a slot.
 func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
 
-// answerArray stores an array when there is a place for it. A stop ends it where it is.
+// answerArray stores an array when there is a slot for it. A stop ends it where it is.
 func (s *Service) answerArray(ctx context.Context, req micro.Request, m message, media request.MediaType) {
 	select {
 	case s.arrays <- struct{}{}:

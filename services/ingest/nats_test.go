@@ -211,7 +211,7 @@ func TestNATS_OrderOfAConnection(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, testConfig())
 	nc := s.srv.Connect()
-	const n = 70 // all can be under way: a session may have three quarters of the places
+	const n = 70 // all can be under way: a session may have three quarters of the slots
 	inbox := nc.NewRespInbox()
 	sub := must.Value(nc.SubscribeSync(inbox))(t)
 	all, want := pings(n)

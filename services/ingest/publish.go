@@ -81,7 +81,7 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	u.ctx, u.cancel = s.limit(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
-			u.releasePlace()
+			u.releaseSlot()
 		}
 	}()
 	if u.session, err = s.open(u.ctx, m); err != nil {
@@ -136,7 +136,7 @@ func (u *inFlight) awaitCounted() (stored, error) {
 
 // await returns when JetStream has acknowledged the event, or has not.
 func (u *inFlight) await() (stored, error) {
-	defer u.releasePlace()
+	defer u.releaseSlot()
 	s := u.service
 	at, err := u.publishing.Wait(u.ctx)
 	s.metrics.seconds.Observe(time.Since(u.begun).Seconds())
@@ -184,24 +184,24 @@ func (u *inFlight) whyEnded() error {
 	}
 }
 
-// takeShared takes a place among the publishes and closes under way, in the share of a client.
-// patience is how long it waits for one; who has it gives it back to s.inflight. The error is problem.ErrBusy.
+// takeShared takes a slot among the publishes and closes under way, in the share of a client.
+// patience is how long it waits for one; who has it gives it back to s.publishes. The error is problem.ErrBusy.
 func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {
-	if s.inflight.Take(client, 1) {
+	if s.publishes.Take(client, 1) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience) // which has ended already when it is 0
 	defer cancel()
-	if s.inflight.Wait(ctx, client, 1) != nil {
+	if s.publishes.Wait(ctx, client, 1) != nil {
 		return problem.ErrBusy
 	}
 	return nil
 }
 
-// releasePlace ends what send began.
-func (u *inFlight) releasePlace() {
+// releaseSlot ends what send began.
+func (u *inFlight) releaseSlot() {
 	u.cancel()
-	u.service.inflight.Give(u.message.sharer(), 1)
+	u.service.publishes.Give(u.message.sharer(), 1)
 }
 
 // eventID names a stored event. A duplicate gets the ID that the first one got,
@@ -258,7 +258,7 @@ const endsAskedRate = 1
 
 // admitStream calls enter, which counts a stream of a session or checks whether it may count. Before
 // the stream is refused with [streams.ErrTooMany] the log is asked which of those that count have
-// ended at another ingest, in the caller's place among the publishes. The error is a [*problem.RateError]
+// ended at another ingest, in the caller's slot among the publishes. The error is a [*problem.RateError]
 // when the log would be asked too often.
 func (s *Service) admitStream(ctx context.Context, rec session.Record, enter func() error) error {
 	err := enter()
@@ -286,7 +286,7 @@ func (s *Service) checkStream(ctx context.Context, rec session.Record, m message
 	if err := s.takeShared(ctx, m.sharer(), s.cfg.AckTimeout); err != nil {
 		return err
 	}
-	defer s.inflight.Give(m.sharer(), 1)
+	defer s.publishes.Give(m.sharer(), 1)
 	return s.admitStream(ctx, rec, check)
 }
 

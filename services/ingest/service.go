@@ -38,16 +38,16 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	limits := session.NewLimits(cfg.Sessions, b.Sessions.Usage)
-	inflight := quota.NewPool(int64(cfg.MaxInFlight))
-	m := newMetrics(env.Metrics, limits.Share, inflight)
+	publishes := quota.NewPool(int64(cfg.MaxInFlight))
+	m := newMetrics(env.Metrics, limits.Share, publishes)
 	s := &Service{
 		cfg: cfg, backend: b, metrics: m, traces: env.Traces, log: publishLog{env.Log, env.LogBodies}, ln: ln,
-		inflight: inflight,
-		visits:   visits{over: make(chan struct{})},
-		places:   quota.NewPool(int64(cfg.MaxInFlight)),
-		arrays:   make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
-		bodies:   request.NewArrays(max(runtime.GOMAXPROCS(0)/4, 1)),
-		endings:  streams.NewEndings(), idPrefixes: idPrefixes,
+		publishes:    publishes,
+		visits:       visits{over: make(chan struct{})},
+		natsRequests: quota.NewPool(int64(cfg.MaxInFlight)),
+		arrays:       make(chan struct{}, arraysAtOnce(cfg.MaxInFlight)),
+		bodies:       request.NewArrays(max(runtime.GOMAXPROCS(0)/4, 1)),
+		endings:      streams.NewEndings(), idPrefixes: idPrefixes,
 		memory:   env.Memory,
 		sessions: limits,
 		streams: streams.NewLimit(func(rec session.Record) int64 {

@@ -68,7 +68,7 @@ func New(nc *nats.Conn, janitor string, hold func() Holding, answer func(context
 // An error is [ErrBusy], [ErrTooLarge], or a [*Lacking] for partitions without an answer. Except
 // to a question about [Cursors], there are no answers beside an error.
 func (a *Asker) Ask(ctx context.Context, q Question, partitions []int) ([]Answer, error) {
-	places, lacking := map[string][]int{a.janitor: partitions}, (*Lacking)(nil)
+	byHolder, lacking := map[string][]int{a.janitor: partitions}, (*Lacking)(nil)
 	if len(without(partitions, a.hold().Complete)) > 0 {
 		select {
 		case a.asking <- struct{}{}:
@@ -76,11 +76,11 @@ func (a *Asker) Ask(ctx context.Context, q Question, partitions []int) ([]Answer
 		default:
 			return nil, ErrBusy
 		}
-		if places, lacking = a.places(ctx, partitions); lacking != nil && q.About != Cursors {
+		if byHolder, lacking = a.holders(ctx, partitions); lacking != nil && q.About != Cursors {
 			return nil, lacking
 		}
 	}
-	return a.askEach(ctx, q, places, lacking)
+	return a.askEach(ctx, q, byHolder, lacking)
 }
 
 // without returns all but some.
@@ -88,8 +88,8 @@ func without(all, some []int) []int {
 	return slices.DeleteFunc(slices.Clone(all), func(p int) bool { return slices.Contains(some, p) })
 }
 
-// places returns which janitor to ask about which of the partitions.
-func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int, *Lacking) {
+// holders returns which janitor to ask about which of the partitions.
+func (a *Asker) holders(ctx context.Context, partitions []int) (map[string][]int, *Lacking) {
 	ctx, cancel := context.WithTimeout(ctx, holdWithin)
 	defer cancel()
 	var holders map[int]string // of each partition the first janitor that can answer; empty: one holds it that cannot yet
@@ -147,7 +147,7 @@ func (a *Asker) places(ctx context.Context, partitions []int) (map[string][]int,
 }
 
 // askEach asks the janitors at the same time.
-func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int, lacking *Lacking) ([]Answer, error) {
+func (a *Asker) askEach(ctx context.Context, q Question, byHolder map[string][]int, lacking *Lacking) ([]Answer, error) {
 	within := a.within
 	if q.About == Sweep {
 		within = sweepWithin
@@ -163,10 +163,10 @@ func (a *Asker) askEach(ctx context.Context, q Question, places map[string][]int
 		room    atomic.Int64
 	)
 	room.Store(int64(a.bytes))
-	for _, janitor := range slices.Sorted(maps.Keys(places)) {
+	for _, janitor := range slices.Sorted(maps.Keys(byHolder)) {
 		wg.Go(func() {
 			q := q
-			q.Partitions = places[janitor]
+			q.Partitions = byHolder[janitor]
 			var answer Answer
 			var err error
 			if janitor == a.janitor {

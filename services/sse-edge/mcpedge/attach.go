@@ -52,11 +52,11 @@ type attachments struct {
 	claimWithin, cursorWithin time.Duration
 	beatEvery                 time.Duration // between two signs of life
 
-	mu     sync.Mutex
-	places map[string]*attached // by the record's key
-	coming map[string]int       // claims whose connections have not joined yet, by the same
-	latest map[string]shown     // the newest records that were shown meanwhile, by the same
-	heard  map[string]time.Time // when other edges were, last
+	mu      sync.Mutex
+	streams map[string]*attached // by the record's key
+	coming  map[string]int       // claims whose connections have not joined yet, by the same
+	latest  map[string]shown     // the newest records that were shown meanwhile, by the same
+	heard   map[string]time.Time // when other edges were, last
 	// unreleased are where connections stood whose records may not have been released, by the same.
 	unreleased map[string]string
 }
@@ -134,7 +134,7 @@ func newAttachments(base context.Context, records *attachRecords) *attachments {
 	return &attachments{
 		edge: rand.Text(), records: records, base: base,
 		claimWithin: claimTimeout, cursorWithin: cursorTimeout, beatEvery: attachBeat,
-		places: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
+		streams: map[string]*attached{}, coming: map[string]int{}, latest: map[string]shown{}, heard: map[string]time.Time{},
 		unreleased: map[string]string{},
 	}
 }
@@ -157,10 +157,10 @@ func (a *attachments) join(conn *connection) {
 	conn.withoutCursor = conn.Turns.WithoutCursor // which belongs to its worker
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := a.places[key]
+	at := a.streams[key]
 	if at == nil {
 		at = &attached{}
-		a.places[key] = at
+		a.streams[key] = at
 	}
 	at.add(conn)
 	if !conn.IsQuiet() {
@@ -188,7 +188,7 @@ func (a *attachments) miss(key string, c claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.came(key)
-	switch at := a.places[key]; {
+	switch at := a.streams[key]; {
 	case at == nil: // it closed before its turn: release the record, so that the connection that it silenced resumes at once
 		a.work.Go(func() { a.release(key, "") })
 	case c.revision > 0 || a.owner(at.record) == thisEdge:
@@ -224,7 +224,7 @@ func (a *attachments) leave(conn *connection, where string) {
 	key := attachKey(conn.Reader.Place)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := a.places[key]
+	at := a.streams[key]
 	if at == nil {
 		return
 	}
@@ -239,7 +239,7 @@ func (a *attachments) leave(conn *connection, where string) {
 		}
 	}
 	if len(at.connections) == 0 {
-		delete(a.places, key)
+		delete(a.streams, key)
 	}
 }
 
@@ -278,7 +278,7 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 		where := cursor()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.places[key] == at && at.holder == conn {
+		if a.streams[key] == at && at.holder == conn {
 			a.turn(at, conn, where)
 		}
 	})
@@ -326,7 +326,7 @@ func (a *attachments) release(key, where string) {
 	err := a.records.change(a.base, key, func(now attachRecord) (attachRecord, bool) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		stays := a.places[key] != nil || a.coming[key] > 0
+		stays := a.streams[key] != nil || a.coming[key] > 0
 		return attachRecord{Edge: a.edge, From: where, Released: true}, !stays && now.Edge == a.edge && !now.Released
 	})
 	a.mu.Lock()
@@ -342,7 +342,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	now, err := a.records.update(a.base, key, r, revision)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := a.places[key]
+	at := a.streams[key]
 	if at == nil { // what failed may have been written
 		a.work.Go(func() { a.release(key, where) })
 		return
@@ -381,7 +381,7 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := shown{r, revision}
-	if at := a.places[key]; at != nil {
+	if at := a.streams[key]; at != nil {
 		a.apply(key, at, s)
 	}
 	if a.coming[key] > 0 { // the record may have been claimed again before the connection joins
@@ -430,7 +430,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 func (a *attachments) dropRevisions() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, at := range a.places {
+	for _, at := range a.streams {
 		at.revision = 0
 	}
 	clear(a.latest)
@@ -448,7 +448,7 @@ func (a *attachments) hear(edge string) {
 func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, at := range a.places {
+	for key, at := range a.streams {
 		known, revision := at.record, at.revision
 		switch owner := a.owner(known); {
 		case owner == released, owner == otherEdge && at.holder == nil && now.Sub(a.heard[known.Edge]) > attachSilence:
@@ -481,7 +481,7 @@ func (a *attachments) renew(key string, revision uint64) {
 	now, err := a.records.update(a.base, key, attachRecord{Edge: a.edge}, revision)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch at := a.places[key]; {
+	switch at := a.streams[key]; {
 	case at == nil: // it has gone meanwhile, and did not know of the record, which may be written all the same
 		a.work.Go(func() { a.release(key, "") })
 	case err == nil && at.revision == revision:

@@ -51,7 +51,7 @@ func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
 	waittest.Until(t, "the newest connection has its turn", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
-		at := s.attached.places[attachKey(stream)]
+		at := s.attached.streams[attachKey(stream)]
 		return at != nil && at.holder != nil && len(at.connections) == connections && at.holder == at.newest() && !at.holder.IsQuiet()
 	})
 }
@@ -62,7 +62,7 @@ func (s *edge) awaitSilence(t *testing.T, name window.Place) {
 	waittest.Until(t, "another edge has the newest connection", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
-		at := s.attached.places[attachKey(name)]
+		at := s.attached.streams[attachKey(name)]
 		return at != nil && at.holder == nil && !slices.ContainsFunc(at.connections, func(conn *connection) bool { return !conn.IsQuiet() })
 	})
 }
@@ -73,7 +73,7 @@ func (s *edge) left(t *testing.T, name window.Place) {
 	waittest.Until(t, "its connections have ended", func() bool {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
-		return s.attached.places[attachKey(name)] == nil
+		return s.attached.streams[attachKey(name)] == nil
 	})
 }
 
@@ -86,7 +86,7 @@ func (s *edge) shownCursor(t *testing.T, key string) (revision uint64) {
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
 		revision = now
-		return err == nil && r.From != "" && s.attached.places[key].revision == revision
+		return err == nil && r.From != "" && s.attached.streams[key].revision == revision
 	})
 	return revision
 }
@@ -210,7 +210,7 @@ func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
 	u.attach(s, 1)
 	s.attached.cursorWithin = 0
 	s.attached.mu.Lock()
-	holder := s.attached.places[attachKey(u.standalone())].holder
+	holder := s.attached.streams[attachKey(u.standalone())].holder
 	s.attached.mu.Unlock()
 	busy := make(chan struct{})
 	holder.Do(func() { <-busy })
@@ -296,7 +296,7 @@ func TestAttach_EdgeIsGone(t *testing.T) {
 		s.attached.tend(time.Now().Add(time.Minute)) // again, if the cursor was sent meanwhile
 		s.attached.mu.Lock()
 		defer s.attached.mu.Unlock()
-		return s.attached.places[key].holder != nil
+		return s.attached.streams[key].holder != nil
 	})
 	b.say(u.session, rpc.Standalone, false, progress(1))
 	c.says(progress(1))
@@ -388,7 +388,7 @@ func TestAttach_ClaimedBeforeItJoins(t *testing.T) {
 	one.work.Wait()
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if now := one.places[key]; now.holder != nil || now.record.Edge != two.edge {
+	if now := one.streams[key]; now.holder != nil || now.record.Edge != two.edge {
 		t.Errorf("the older connection has the turn (%t), and the newest is at %q", now.holder != nil, now.record.Edge)
 	}
 	if len(one.coming)+len(one.latest) != 0 {
@@ -410,14 +410,14 @@ func TestAttach_LateTakeOver(t *testing.T) {
 		waittest.Until(t, "the edge was shown the claim", func() bool {
 			one.mu.Lock()
 			defer one.mu.Unlock()
-			return one.places[key].revision >= claimed
+			return one.streams[key].revision >= claimed
 		})
 	}}
 	one.records.kv.Store(&kv)
 	one.takeOver(key, revision, "")
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if one.places[key].holder != nil || one.places[key].record.Edge != two.edge {
+	if one.streams[key].holder != nil || one.streams[key].record.Edge != two.edge {
 		t.Error("a connection gets the messages that another edge has claimed")
 	}
 }
@@ -515,7 +515,7 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 				one.attached.tend(time.Now())
 				one.attached.mu.Lock()
 				defer one.attached.mu.Unlock()
-				return one.attached.places[key].holder != nil
+				return one.attached.streams[key].holder != nil
 			})
 			one.holds(t, u.standalone(), 1)
 		})
@@ -626,7 +626,7 @@ func TestAttach_TurnAfterSilence(t *testing.T) {
 	u.attach(s, 1)
 	key := attachKey(u.standalone())
 	a.mu.Lock()
-	at := a.places[key]
+	at := a.streams[key]
 	conn, revision := at.holder, at.revision
 	a.mu.Unlock()
 	a.show(key, attachRecord{Edge: "other"}, revision+10)

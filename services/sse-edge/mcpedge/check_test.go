@@ -128,7 +128,7 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	c.primed()
 	stream := b.sent(rpc.Post)[0].Stream
 	s.attached.mu.Lock()
-	form, _ := s.attached.places[attachKey(placeOf(u.session, stream))].holder.Format.(*streamForm)
+	form, _ := s.attached.streams[attachKey(placeOf(u.session, stream))].holder.Format.(*streamForm)
 	s.attached.mu.Unlock()
 	release := b.f.HoldTails()
 	b.say(u.session, stream, true, result(`"a"`))

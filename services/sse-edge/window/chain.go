@@ -29,7 +29,7 @@ func (n *lives) isFollowed() bool {
 // list, through the window's entries, of its events. The window's lock guards it.
 type Chain struct {
 	Place Place
-	// number is a stream's place in the window's table of chains; flow is the chain
+	// number is a stream's index in the window's table of chains; flow is the chain
 	// of its life's flow. A flow has neither, but the session's name.
 	number uint32
 	flow   *Chain
@@ -180,7 +180,7 @@ func (c *Chain) idle(start uint64) bool {
 	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start
 }
 
-// A chain, with its places in maps, takes about so many bytes, and its names; a flow's is the first
+// A chain, with its entries in maps, takes about so many bytes, and its names; a flow's is the first
 // chain of its session's name. Measured with TestWindow_MemoryOfManyChains.
 const (
 	streamBytes = 736

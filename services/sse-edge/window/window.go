@@ -28,7 +28,7 @@ import (
 //	controls {sequence, chain}                  evicted in turn with the entries
 //	names    session → its newest life          known from openings and events
 //
-// Appending and evicting are O(1). A cursor's place is found from its chain's
+// Appending and evicting are O(1). A cursor's entry is found from its chain's
 // newest entry backwards, in logarithmic time (see [links]), or at once by the number
 // of the entry that was delivered last.
 //
@@ -46,7 +46,7 @@ type Window struct {
 	ring   ring
 	chains map[Place]*Chain
 	names  map[string]*lives
-	// byNumber finds the stream of an entry; free are its unused places.
+	// byNumber finds the stream of an entry; free are its unused numbers.
 	byNumber []*Chain
 	free     []uint32
 	// controls are the control entries from start on, oldest first. A chain that has nothing else
