@@ -223,7 +223,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 		r.Tags = NewTagger(p)
 	}
 	if verdict == event.Unknown && r.bound { // to what a copy of the registry says, which may be an earlier life than the ID's
-		of, err := r.part.lookUpLife(ctx, r.Place.Session)
+		of, err := r.part.fetchLife(ctx, r.Place.Session)
 		p.Life = of.token
 		if now, _ := event.Resolve(id, p, state.Generations); err == nil && now != event.Unknown {
 			err = errNotReady
