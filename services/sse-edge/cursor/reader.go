@@ -217,10 +217,10 @@ func (r *Reader) unproved(v window.View) bool {
 
 // take takes what a view holds and moves the cursor past it.
 func (r *Reader) take(v window.View, s *Step) {
-	r.found(s, r.keep(v.Items))
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
+	r.found(s, r.keep(v.Items))
 	if len(r.Dropped) > 0 { // of what came before this step: the cursor may go back to where it was
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}

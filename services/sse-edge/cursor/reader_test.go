@@ -1338,6 +1338,21 @@ func TestStep_OneGapForAll(t *testing.T) {
 	}
 }
 
+// An event after an end cancels it, also if what comes after that event is gone.
+func TestReader_EndIsCancelled(t *testing.T) {
+	w := caughtUp(1 << 20)
+	for i, stream := range []string{"a", "a", "b"} {
+		w.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: stream}, Valid: true, Sequence: uint64(i + 1), Data: []byte("{}")}, 0) //nolint:gosec // small
+	}
+	r := InMemory(w, window.Place{Session: "s"}, 1)
+	r.end, r.Dropped = 1, map[string]uint64{"b": 3}
+	for _, want := range []int{1, 0} {
+		if s, err := r.Next(t.Context()); err != nil || len(s.Items) != want || s.Ended {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+}
+
 // A client that takes its time is not told of the same loss again.
 func TestReader_GoesBackBehindALoss(t *testing.T) {
 	f := edgetest.NewLog(t)
