@@ -200,41 +200,50 @@ func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 	}
 }
 
-// An answer that the bridge has while NATS is down reaches its edge, also if that connects later than the bridge.
+// An answer that the bridge has while NATS is down, or just after that, reaches its edge, also if that connects later than
+// the bridge.
 func TestBridge_AnswersAfterAnOutage(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
-	served, respond := make(chan struct{}, 1), make(chan struct{})
-	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
-		served <- struct{}{}
-		<-respond
-		w.json(response(m.ID))
-	})
-	link := &natstest.Link{}
-	edge := s.srv.Connect(nats.SetCustomDialer(link))
-	in := s.start(t, testConfig(up.URL), func(s *Service) {
-		s.host.Times.After = func(time.Duration) <-chan time.Time { // the bridge is connected, and has answered
-			link.Heal()
-			waittest.Until(t, "the edge is connected", func() bool { return edge.FlushTimeout(time.Second) == nil })
-			now := make(chan time.Time, 1)
-			now <- time.Time{}
-			return now
+	for _, during := range []bool{true, false} {
+		s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+		served, respond := make(chan struct{}, 1), make(chan struct{})
+		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+			served <- struct{}{}
+			<-respond
+			w.json(response(m.ID))
+		})
+		link := &natstest.Link{}
+		edge := s.srv.Connect(nats.SetCustomDialer(link))
+		in := s.start(t, testConfig(up.URL), func(s *Service) {
+			s.host.Times.After = func(time.Duration) <-chan time.Time { // the bridge is connected, and has answered
+				link.Heal()
+				waittest.Until(t, "the edge is connected", func() bool { return edge.FlushTimeout(time.Second) == nil })
+				now := make(chan time.Time, 1)
+				now <- time.Time{}
+				return now
+			}
+		})
+		answer := later(func() rpc.Answer {
+			a, err := toolCall(t, "").Do(waittest.Context(t), edge)
+			if err != nil {
+				t.Error(err)
+			}
+			return a
+		})
+		waittest.Receive(t, "the server has the request", served)
+		link.Cut()
+		s.srv.Stop()
+		waittest.Until(t, "the bridge is not connected", func() bool { return !in.b.Conn.IsConnected() })
+		if during {
+			close(respond)
+			waittest.Until(t, "the bridge has the answer", func() bool { return in.metric(t, "answers_total", "request", "2xx") == 1 })
 		}
-	})
-	answer := later(func() rpc.Answer {
-		a, err := toolCall(t, "").Do(waittest.Context(t), edge)
-		if err != nil {
-			t.Error(err)
+		s.srv.Start()
+		if !during {
+			waittest.Until(t, "the bridge is connected", in.b.Conn.IsConnected)
+			close(respond)
 		}
-		return a
-	})
-	waittest.Receive(t, "the server has the request", served)
-	link.Cut()
-	s.srv.Stop()
-	waittest.Until(t, "the bridge is not connected", func() bool { return !in.b.Conn.IsConnected() })
-	close(respond)
-	waittest.Until(t, "the bridge has the answer", func() bool { return in.metric(t, "answers_total", "request", "2xx") == 1 })
-	s.srv.Start()
-	wantStatus(t, waittest.Receive(t, "the edge has the answer", answer), http.StatusOK, `"id":1`)
+		wantStatus(t, waittest.Receive(t, "the edge has the answer", answer), http.StatusOK, `"id":1`)
+	}
 }
 
 // stopAway stops a bridge, and returns when NATS says that it is away. A question from before would

@@ -33,7 +33,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		s.host.HearChange(string(msg.Data))
 		return
 	}
-	begun := time.Now()
+	begun, reconnects := time.Now(), s.host.Backend.Conn.Stats().Reconnects
 	c, err := rpc.ParseAsk(msg)
 	respond := func(a rpc.Answer, send func(rpc.Answer, *nats.Msg) error) {
 		s.host.Metrics.Answered(c.Action, a.Status)
@@ -67,7 +67,7 @@ func (s *Service) accept(msg *nats.Msg) {
 			a = s.answer(c)
 		}
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
-		respond(a, s.respond)
+		respond(a, func(a rpc.Answer, msg *nats.Msg) error { return s.respond(a, msg, reconnects) })
 	}) {
 		arrived()
 		s.handling.Give(client, 1)
@@ -78,26 +78,27 @@ func (s *Service) accept(msg *nats.Msg) {
 const (
 	// respondFor is for how long an edge waits at most.
 	respondFor = 35 * time.Second
-	// respondAgain is when an answer is sent again that was late because of an outage.
+	// respondAgain is when an answer is sent again that comes after an outage.
 	respondAgain = time.Second
 )
 
-// respond answers an edge, in an outage of NATS as soon as that is over. The edge may be connected later than the bridge,
-// so it gets such an answer twice, of which it takes the first.
-func (s *Service) respond(a rpc.Answer, msg *nats.Msg) error {
+// respond answers an edge, in an outage of NATS as soon as that is over. reconnects is how often the bridge had connected
+// again when it was asked. If it has since, the edge may do so later, and gets the answer twice, of which it takes the
+// first.
+func (s *Service) respond(a rpc.Answer, msg *nats.Msg, reconnects uint64) error {
 	err := a.Respond(msg)
-	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
+	if errors.Is(err, nats.ErrMaxPayload) {
 		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
-	case !errors.Is(err, nats.ErrReconnectBufExceeded):
-		return err
 	}
 	ctx, cancel := context.WithTimeout(s.host.Life, respondFor)
 	defer cancel()
-	if err := retry.Do(ctx, func() error { return a.Respond(msg) }); err != nil || !s.host.Pause(ctx, respondAgain) {
-		return err
+	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+		err = retry.Do(ctx, func() error { return a.Respond(msg) })
 	}
-	return a.Respond(msg)
+	if err == nil && s.host.Backend.Conn.Stats().Reconnects != reconnects && s.host.Pause(ctx, respondAgain) {
+		err = a.Respond(msg)
+	}
+	return err
 }
 
 // answer does what an edge asks for.
