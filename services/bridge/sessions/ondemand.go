@@ -34,7 +34,9 @@ type OnDemand struct {
 	opened bool          // it is in the log, or may be
 	tried  chan struct{} // closed when the attempts to open it are over; nil before the first
 	failed error         // why it cannot be opened
-	newest time.Time     // when the client's newest connection began, by its edge's clock; zero if no edge has said
+
+	asking sync.Mutex // held by nobody who waits for NATS, since a question of an edge must not
+	newest time.Time  // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }
 
 // NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
@@ -81,8 +83,8 @@ func (d *OnDemand) isOpened() bool {
 // of which the end says nothing then: an edge may notice late that a connection is dead. With edges whose clocks
 // differ a newer connection may count as an older one. When that ends, the call does after [OrphanedAfter].
 func (d *OnDemand) hasNewer(since time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.asking.Lock()
+	defer d.asking.Unlock()
 	return !since.IsZero() && since.Before(d.newest)
 }
 

@@ -73,8 +73,8 @@ func (h *Session) WasAsked(since time.Time) {
 	d := h.Demand
 	d.left.Store(false)
 	h.looks.Store(0)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.asking.Lock()
+	defer d.asking.Unlock()
 	if since.After(d.newest) {
 		d.newest = since
 	}
