@@ -124,9 +124,7 @@ func (a App) Main() int {
 	}
 	log := cfg.Logger(a.Stderr)
 	if a.WarnOfVariables {
-		if err := a.warnOfVariables(log); err != nil {
-			return a.fail(ExitUsage, err)
-		}
+		a.warnOfVariables(log)
 	}
 	if err := a.check(); err != nil {
 		return a.fail(refusalCode(err), err)
@@ -195,15 +193,12 @@ func (a App) withDefaults() App {
 }
 
 // Model returns the program's commands, arguments and flags. Nothing is parsed.
-func (a App) Model() (*kong.Application, error) {
-	parser, err := a.withDefaults().parser(&configFile{}, func(int) {})
-	if err != nil {
-		return nil, err
-	}
-	return parser.Model, nil
+func (a App) Model() *kong.Application {
+	return a.withDefaults().parser(&configFile{}, func(int) {}).Model
 }
 
-func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
+// parser panics if Kong cannot have the flags as they are declared.
+func (a App) parser(file *configFile, exit func(code int)) *kong.Kong {
 	options := append([]kong.Option{
 		kong.Name(a.Usage),
 		kong.Description(a.Description),
@@ -220,17 +215,13 @@ func (a App) parser(file *configFile, exit func(code int)) (*kong.Kong, error) {
 		kong.PostBuild(ignoreEmptyPaths),
 		kong.Exit(exit),
 	}, a.Options...)
-	return kong.New(a.CLI, options...)
+	return kong.Must(a.CLI, options...)
 }
 
 // parse fills a.CLI. With done the program is over, as after --help.
 func (a App) parse() (command string, code int, done bool) {
 	// Kong continues parsing after exit returned; what it finds then is of no interest.
-	parser, err := a.parser(&configFile{ignored: map[string]bool{}}, func(c int) { code, done = c, true })
-	if err != nil {
-		return "", a.fail(ExitUsage, err), true
-	}
-	parsed, err := parser.Parse(a.Args)
+	parsed, err := a.parser(&configFile{ignored: map[string]bool{}}, func(c int) { code, done = c, true }).Parse(a.Args)
 	switch {
 	case done:
 		return "", code, true

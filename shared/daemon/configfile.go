@@ -182,9 +182,7 @@ func (a App) CheckConfig() error {
 			break
 		}
 	}
-	if err := a.printVariables(); err != nil {
-		return err
-	}
+	a.printVariables()
 	if len(problems) == 0 {
 		_, err := fmt.Fprintln(a.Stdout, "configuration is valid")
 		return err
@@ -206,10 +204,7 @@ func (a App) tryConfig(ignored map[string]bool) (done bool, err error) {
 		}
 		return nil
 	}))
-	parser, err := a.parser(&configFile{ignored: ignored}, func(int) { done = true })
-	if err == nil {
-		_, err = parser.Parse(a.Args)
-	}
+	_, err = a.parser(&configFile{ignored: ignored}, func(int) { done = true }).Parse(a.Args)
 	if err == nil && !done {
 		err = a.check()
 	}

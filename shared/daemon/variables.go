@@ -13,29 +13,20 @@ import (
 const variablePrefix = "REJOIN_"
 
 // Variables returns the names of the environment variables that set the program's flags.
-func (a App) Variables() ([]string, error) {
-	model, err := a.Model()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	err = kong.Visit(model, func(node kong.Visitable, next kong.Next) error {
+func (a App) Variables() (names []string) {
+	_ = kong.Visit(a.Model(), func(node kong.Visitable, next kong.Next) error { // no visit has an error
 		if f, ok := node.(*kong.Flag); ok {
 			names = append(names, f.Tag.Envs...)
 		}
 		return next(nil)
 	})
-	return names, err
+	return names
 }
 
 // unknownVariables calls report with each variable of the environment that looks like a setting and
 // is none, and with the one that was perhaps meant, or "".
-func (a App) unknownVariables(report func(name, meant string)) error {
-	known, err := a.Variables()
-	if err != nil {
-		return err
-	}
-	known = append(known, a.OtherVariables...)
+func (a App) unknownVariables(report func(name, meant string)) {
+	known := append(a.Variables(), a.OtherVariables...)
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
 		// An empty one sets nothing, as compose files leave it.
@@ -48,13 +39,12 @@ func (a App) unknownVariables(report func(name, meant string)) error {
 		}
 		report(name, meant)
 	}
-	return nil
 }
 
 // warnOfVariables logs the unknown variables: a misspelt one would be without effect and without a
 // word.
-func (a App) warnOfVariables(log *slog.Logger) error {
-	return a.unknownVariables(func(name, meant string) {
+func (a App) warnOfVariables(log *slog.Logger) {
+	a.unknownVariables(func(name, meant string) {
 		attrs := []any{"name", name}
 		if meant != "" {
 			attrs = append(attrs, "did_you_mean", meant)
@@ -65,8 +55,8 @@ func (a App) warnOfVariables(log *slog.Logger) error {
 
 // printVariables prints the unknown variables, which are no problem that keeps the program from
 // starting.
-func (a App) printVariables() error {
-	return a.unknownVariables(func(name, meant string) {
+func (a App) printVariables() {
+	a.unknownVariables(func(name, meant string) {
 		if meant != "" {
 			meant = "; did you mean " + meant + "?"
 		}

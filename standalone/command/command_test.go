@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"rejoin/shared/leaktest"
-	"rejoin/shared/must"
 	"rejoin/shared/web/webtest"
 )
 
@@ -76,7 +75,7 @@ func TestServe_IsTheDefault(t *testing.T) {
 }
 
 func TestCompletion_EachPlace(t *testing.T) {
-	all := must.Value(places())(t)
+	all := places()
 	at := map[string]place{}
 	for _, p := range all {
 		at[p.path] = p
@@ -100,8 +99,8 @@ func TestServe_KnowsVariablesOfAllCommands(t *testing.T) {
 		}
 	}
 	for _, c := range commands() {
-		if names, err := c.app(nil).Variables(); err != nil || len(names) == 0 {
-			t.Errorf("%s: %v, %v", c.name, names, err)
+		if len(c.app(nil).Variables()) == 0 {
+			t.Errorf("%s has no variables", c.name)
 		}
 	}
 }

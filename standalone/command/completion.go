@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/alecthomas/kong"
@@ -41,28 +40,23 @@ func completion(args []string) daemon.App {
 }
 
 // places returns all of them, the shorter paths first.
-func places() ([]place, error) {
+func places() (all []place) {
 	var root place
-	var all []place
 	for _, c := range commands() {
 		here, path := len(all), c.name
 		for i, one := range append([]command{c}, c.subs...) {
-			model, err := one.app(nil).Model()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", one.name, err)
-			}
 			if i > 0 {
 				all[here].words = append(all[here].words, word{one.name, one.summary})
 				path = c.name + " " + one.name
 			}
-			all = append(all, placesOf(path, model.Node, nil)...)
+			all = append(all, placesOf(path, one.app(nil).Model().Node, nil)...)
 		}
 		root.words = append(root.words, word{c.name, c.summary})
 		if c.name == serveName {
 			root.flags = all[len(all)-1].flags
 		}
 	}
-	return append([]place{root}, all...), nil
+	return append([]place{root}, all...)
 }
 
 // placesOf returns the places of a command and its subcommands. Flags of a command hold
