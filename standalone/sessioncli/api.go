@@ -37,18 +37,13 @@ type api struct {
 	status io.Writer // gets a line for a server that is silent
 }
 
-// newAPI returns an api and what closes its connections.
-func newAPI(f remote.Flags, status io.Writer) (a *api, done func(), err error) {
+func newAPI(f remote.Flags, status io.Writer) (*api, error) {
 	token, err := f.Token()
-	if err != nil {
-		return nil, nil, err
-	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
-	a = &api{
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // there are few requests
+	return &api{
 		flags: f, base: strings.TrimRight(f.URL, "/"), token: token, status: status,
 		http: &http.Client{Transport: transport, Timeout: answerWithin, CheckRedirect: followReads},
-	}
-	return a, transport.CloseIdleConnections, nil
+	}, err
 }
 
 // followReads has net/http follow the redirects of reads alone: it would repeat a DELETE or POST as a GET.

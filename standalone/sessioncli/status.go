@@ -108,11 +108,10 @@ func ConnectionsApp(args []string) daemon.App {
 
 // ask calls do with an api of the Rejoin that the flags name.
 func ask(f remote.Flags, do func(a *api) error) error {
-	a, done, err := newAPI(f, os.Stderr)
+	a, err := newAPI(f, os.Stderr)
 	if err != nil {
 		return err
 	}
-	defer done()
 	return do(a)
 }
 

@@ -135,9 +135,7 @@ func TestAPI_Redirect(t *testing.T) {
 		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusMovedPermanently)
 	}))
 	defer s.Close()
-	a, done, err := newAPI(remote.Flags{URL: s.URL, TokenFile: tokenFile(t, "secret")}, io.Discard)
-	must.NoError(t, err)
-	defer done()
+	a := must.Value(newAPI(remote.Flags{URL: s.URL, TokenFile: tokenFile(t, "secret")}, io.Discard))(t)
 	for method, ok := range map[string]bool{http.MethodGet: true, http.MethodPost: false, http.MethodDelete: false} {
 		if _, err := a.do(t.Context(), method, "/", nil); (err == nil) != ok {
 			t.Errorf("%s: %v", method, err)
@@ -160,12 +158,10 @@ func TestAPI_Interrupted(t *testing.T) {
 			interrupt()
 			<-r.Context().Done()
 		}))
-		a, done, err := newAPI(remote.Flags{URL: s.URL}, io.Discard)
-		must.NoError(t, err)
+		a := must.Value(newAPI(remote.Flags{URL: s.URL}, io.Discard))(t)
 		if _, err := a.do(ctx, http.MethodDelete, "/", nil); err == nil || errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), "interrupted") {
 			t.Errorf("%s: %v", name, err)
 		}
-		done()
 		s.Close()
 	}
 }
@@ -174,9 +170,7 @@ func TestAPI_SilentServerIsReported(t *testing.T) {
 	r := &reported{reply: make(chan struct{})}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { <-r.reply }))
 	defer s.Close()
-	a, done, err := newAPI(remote.Flags{URL: s.URL}, r)
-	must.NoError(t, err)
-	defer done()
+	a := must.Value(newAPI(remote.Flags{URL: s.URL}, r))(t)
 	if _, err := a.do(t.Context(), http.MethodGet, "/", nil); err != nil || r.text != s.URL+" has not answered yet; waiting up to 30s\n" {
 		t.Errorf("%v; it says %q", err, r.text)
 	}
