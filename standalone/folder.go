@@ -201,6 +201,3 @@ func freeBytes(path string) (int64, error) {
 	}
 	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:gosec,unconvert // below 8 EiB; the types differ between systems
 }
-
-// room is how much of the free space the log may take.
-func (f *folder) room() int64 { return f.free / 10 * 9 }

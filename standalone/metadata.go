@@ -59,23 +59,11 @@ func mendStream(meta string) (mended bool, err error) {
 		return false, err
 	}
 	if len(is) > 0 {
-		older, err := isOlder(sum, meta)
-		if err != nil || !older {
+		a, err1 := os.Stat(sum)
+		b, err2 := os.Stat(meta)
+		if err := errors.Join(err1, err2); err != nil || !a.ModTime().Before(b.ModTime()) {
 			return false, err
 		}
 	}
 	return true, replaceFile(sum, checksum, 0o600)
-}
-
-// isOlder reports whether a file was written before another one.
-func isOlder(file, other string) (bool, error) {
-	a, err := os.Stat(file)
-	if err != nil {
-		return false, err
-	}
-	b, err := os.Stat(other)
-	if err != nil {
-		return false, err
-	}
-	return a.ModTime().Before(b.ModTime()), nil
 }

@@ -94,7 +94,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	settings := p.cfg.Log.Settings()
 	if settings.MaxBytes == 0 {
 		settings.MaxBytes = f.free / 2
-	} else if f.isNew() && settings.MaxBytes > f.room() {
+	} else if f.isNew() && settings.MaxBytes > f.free/10*9 {
 		return nil, fmt.Errorf("a log of %s does not fit where %s is, with %s of free space; set a smaller --max-bytes, or choose another folder with --data",
 			flagtype.FormatSize(settings.MaxBytes), f.path, flagtype.FormatSize(f.free))
 	}
