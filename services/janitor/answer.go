@@ -150,7 +150,7 @@ func (s share) page(list ask.List) ask.Page {
 	return list.Page(records, inLog)
 }
 
-// infos puts together what index and ledger have of sessions.
+// infos puts together what registry and ledger have of sessions.
 func (s share) infos(names []string) (all []ledger.SessionInfo) {
 	for _, name := range names {
 		p := s.partition(name)
@@ -205,8 +205,8 @@ func (s share) recordOf(ctx context.Context, name string) (session.Record, error
 func (s share) limits(q ask.Question, a *ask.Answer) {
 	f := ledger.Firsts[ledger.NearInfo]{N: q.Limit, Compare: compareNear}
 	limitsOf := func(name, life string) (ledger.Limits, bool) {
-		rec, indexed := s.backend.Sessions.Session(name)
-		return s.sweeper.limitsOf(rec), !indexed || rec.Life == life && rec.State == session.Open
+		rec, registered := s.backend.Sessions.Session(name)
+		return s.sweeper.limitsOf(rec), !registered || rec.Life == life && rec.State == session.Open
 	}
 	for _, p := range s.of {
 		p.With(func(l *ledger.Ledger) {

@@ -96,7 +96,7 @@ func byName(records []session.Record) map[string]session.Record {
 	return all
 }
 
-// fill creates sessions of which some have events, some have ended, and some are not in the index.
+// fill creates sessions of which some have events, some have ended, and some are not in the registry.
 // It returns the names.
 func (s *sharing) fill(t *testing.T) (names []string) {
 	t.Helper()

@@ -287,7 +287,7 @@ func TestFollow_MissingEvents(t *testing.T) {
 	}
 }
 
-// The index and an opening are lost, and somebody opens the session again: a client that still
+// The registry and an opening are lost, and somebody opens the session again: a client that still
 // publishes to the earlier life is refused from then on, and what it has goes.
 func TestSession_NameUsedAgain(t *testing.T) {
 	t.Parallel()

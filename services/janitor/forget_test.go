@@ -35,12 +35,12 @@ func (r *running) used(t *testing.T, name string) (life string, last uint64) {
 	return life, last
 }
 
-// forgotten waits until the index has no record of a session, and the log no opening.
+// forgotten waits until the registry has no record of a session, and the log no opening.
 func (r *running) forgotten(t *testing.T, name string) {
 	t.Helper()
 	waittest.NoError(t, func() error {
 		if rec, there := r.b.Sessions.Session(name); there {
-			return fmt.Errorf("the index has %+v", rec)
+			return fmt.Errorf("the registry has %+v", rec)
 		}
 		_, err := r.b.Sessions.Get(t.Context(), name)
 		if !errors.Is(err, session.ErrNotFound) {
@@ -72,7 +72,7 @@ func (r *running) loseIndex(t *testing.T) {
 }
 
 // Without a maximum age and a limit of bytes no floor moves, and the name of a closed session is
-// free once the session is forgotten, also for an index that is built from the log.
+// free once the session is forgotten, also for a registry that is built from the log.
 func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxAge: -1, MaxBytes: -1}
 	r := begin(t, srv, settings, forgetful())
@@ -85,7 +85,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	r.forgotten(t, "s")
 	r.loseIndex(t)
 	r.stop()
-	r = begin(t, srv, settings, forgetful()) // its ledger and its index know what the log says
+	r = begin(t, srv, settings, forgetful()) // its ledger and its registry know what the log says
 	r.exact(t)
 	var third session.Record
 	waittest.NoError(t, func() (err error) {

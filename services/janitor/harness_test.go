@@ -48,8 +48,8 @@ type running struct {
 	wall *aheadClock // of this janitor
 	log  *logBuffer
 	stop func() // idempotent
-	// index is a copy of the registry with all records, whatever the janitor keeps.
-	index *session.Registry
+	// registry is a copy of the registry with all records, whatever the janitor keeps.
+	registry *session.Registry
 }
 
 // quick is a configuration for tests. The interval is long enough for what must
@@ -75,20 +75,20 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url, Now: wall.now}, "janitor", settings, env.Log)
 	must.NoError(t, err)
 	s := must.Value(New(cfg, b, env))(t)
-	index := must.Value(session.OpenRegistry(t.Context(), b.Log, env.Log))(t)
+	registry := must.Value(session.OpenRegistry(t.Context(), b.Log, env.Log))(t)
 	for _, f := range prepare {
 		f(s)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	r := &running{Service: s, env: env, b: b, wall: wall, log: out, index: index}
+	r := &running{Service: s, env: env, b: b, wall: wall, log: out, registry: registry}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil && !errors.Is(err, nats.ErrConnectionClosed) { // that of one that was killed
 			t.Errorf("Run: %v", err)
 		}
-		index.Close()
+		registry.Close()
 		b.Close()
 	})
 	t.Cleanup(r.stop)
@@ -128,7 +128,7 @@ func (r *running) announce(t *testing.T, p int) {
 // messageBytes is the size of what publish stores.
 const messageBytes = 52
 
-// life returns the life of a session that is in the index, or the empty one.
+// life returns the life of a session that is in the registry, or the empty one.
 func (r *running) life(session string) string {
 	rec, ok := r.b.Sessions.Session(session)
 	if !ok && !r.b.Sessions.Has(r.b.Log.Partition(session)) {

@@ -147,7 +147,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// Who publishes without an opening has no session in the index.
+// Who publishes without an opening has no session in the registry.
 func TestHTTP_SessionWithoutARecord(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	all := r.publish(t, "s", "a", 2)

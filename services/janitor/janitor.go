@@ -20,7 +20,7 @@
 //	lease     says who acts for which partition
 //	ask       asks other janitors for what they hold
 //	janitor   sweep.go, announce.go, purge.go and delete.go carry it out; registrar.go and
-//	          setter.go keep the index of sessions and the limits; http.go, httplimits.go and httpwatch.go answer,
+//	          setter.go keep the registry and the limits; http.go, httplimits.go and httpwatch.go answer,
 //	          by answer.go and the other janitors
 package janitor
 

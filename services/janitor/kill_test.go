@@ -126,7 +126,7 @@ func (r *running) explain(t *testing.T) {
 	if r == nil {
 		return
 	}
-	inLog, complete, records := map[string]ledger.LoggedSession{}, false, r.index.Sessions()
+	inLog, complete, records := map[string]ledger.LoggedSession{}, false, r.registry.Sessions()
 	r.partitions[0].With(func(l *ledger.Ledger) {
 		complete = l.Complete
 		l.Logged(inLog)
@@ -182,7 +182,7 @@ func (all everything) trimmed(t *testing.T) func(*running) error {
 			err = errors.Join(err, wantSequences(r.stored(t, name, ""), want))
 		}
 		for _, name := range []string{"done", "dying"} {
-			rec, there := r.index.Session(name)
+			rec, there := r.registry.Session(name)
 			page, readErr := r.b.Log.Read(t.Context(), eventlog.Query{Session: name, Life: all.lives[name], UpTo: 1000, MaxEvents: 9, MaxBytes: 1000})
 			_, ended := r.b.Log.NewestSequence(t.Context(), event.Subject{Session: name, Life: all.lives[name], Kind: event.End})
 			if !there && errors.Is(ended, eventlog.ErrNotFound) { // it is forgotten already
@@ -228,9 +228,9 @@ func (all everything) expired(t *testing.T) func(*running) error {
 			err = fmt.Errorf("the log has %v, want %v", got, want)
 		}
 		for name, life := range all.lives {
-			rec, there := r.index.Session(name)
+			rec, there := r.registry.Session(name)
 			if open := name != "done" && name != "dying"; there != open || open && (rec.State != session.Open || rec.Life != life) {
-				err = errors.Join(err, fmt.Errorf("%s is in the index: %t, %+v", name, there, rec))
+				err = errors.Join(err, fmt.Errorf("%s is in the registry: %t, %+v", name, there, rec))
 			}
 		}
 		return err

@@ -75,7 +75,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 }
 
 func (w *sweeper) keeper(l *ledger.Ledger, now time.Time) ledger.Keeper {
-	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: w.cfg.nameKept, Index: w.sessions.Session}
+	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: w.cfg.nameKept, Registry: w.sessions.Session}
 }
 
 func (w *sweeper) purge(ctx context.Context, p *follow.Partition, before uint64, why string) error {

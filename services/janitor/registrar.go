@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// registrar keeps the index of sessions, and ends what others have left unfinished.
+// registrar keeps the registry, and ends what others have left unfinished.
 type registrar struct {
 	now        func() time.Time
 	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
@@ -235,7 +235,7 @@ func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) erro
 	return r.sessions.EndLife(ctx, rec)
 }
 
-// repair has the index say what the log does, and the ledger know whose the opening is.
+// repair has the registry say what the log does, and the ledger know whose the opening is.
 func (r *registrar) repair(ctx context.Context, name string) error {
 	before, _ := r.sessions.Session(name)
 	o, err := r.log.Opening(ctx, name)

@@ -166,7 +166,7 @@ func TestRegistry_Duties(t *testing.T) {
 	cfg := quick()
 	cfg.ClosedGrace, cfg.TombstoneTTL = 300*time.Millisecond, 600*time.Millisecond
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{MaxAge: -1}, cfg, impatient)
-	// The index is lost.
+	// The registry is lost.
 	js := natstest.JetStream(t, r.b.Conn)
 	kv := must.Value(js.KeyValue(t.Context(), session.Bucket))(t)
 	lost := r.create(t, "lost")
@@ -175,7 +175,7 @@ func TestRegistry_Duties(t *testing.T) {
 		return rec.Life == lost.Life && rec.State == session.Open && rec.Revision != lost.Revision
 	})
 
-	// The index is older than the last change of members.
+	// The registry is older than the last change of members.
 	older := r.create(t, "shared")
 	data := must.Value(json.Marshal(older))(t)
 	must.Value(r.b.Sessions.SetMembers(t.Context(), "shared", []string{"bob"}, func(session.Record) error { return nil }))(t)

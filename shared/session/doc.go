@@ -6,7 +6,7 @@
 // ([eventlog.Log.OpenSession], [eventlog.Log.EndSession]). The [Registry] is an index of
 // that, in the NATS key-value bucket MCP_SESSIONS: it makes lists and answers fast, and
 // each process keeps a copy of it in memory, which follows the bucket within milliseconds.
-// The log confirms what the index denies (there is no such session, it has ended, it
-// belongs to another owner); the fence of each publish checks what the index allows.
-// An index that is lost or older than the log is written again from the log.
+// The log confirms what the registry denies (there is no such session, it has ended, it
+// belongs to another owner); the fence of each publish checks what the registry allows.
+// A registry that is lost or older than the log is written again from the log.
 package session

@@ -62,8 +62,8 @@ func TestEnd(t *testing.T) {
 			if err != nil || (got.State == session.Closed) != ended || got.Ended.IsZero() == ended || got.Life != rec.Life {
 				t.Errorf("the record is %+v, %v", got, err)
 			}
-			if indexed, ok := r.Session("s"); !ok || indexed.State != got.State {
-				t.Errorf("the copy is %+v", indexed)
+			if registered, ok := r.Session("s"); !ok || registered.State != got.State {
+				t.Errorf("the copy is %+v", registered)
 			}
 			if _, err := register(waittest.Context(t), r, "s", ""); errors.Is(err, session.ErrClosed) != ended {
 				t.Errorf("registered again: %v", err)
@@ -152,11 +152,11 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	waittest.Until(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
 	at, _, err := l.Sealed(waittest.Context(t), "s", rec.Life)
 	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
-		t.Errorf("the index has that it ended at %s, the log at %s, %v", got.Ended, at, err)
+		t.Errorf("the registry has that it ended at %s, the log at %s, %v", got.Ended, at, err)
 	}
 	kv := must.Value(natstest.JetStream(t, l.Conn()).KeyValue(waittest.Context(t), session.Bucket))(t)
 	if status, err := kv.Status(waittest.Context(t)); err != nil || status.Values() != 1 {
-		t.Errorf("the index has %d records, %v", status.Values(), err)
+		t.Errorf("the registry has %d records, %v", status.Values(), err)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestIndex_Deleted(t *testing.T) {
 	mustCreate(t, other, "another")
 }
 
-// Without its index, a registry answers from the log and writes the index again.
+// Without its records, a registry answers from the log and writes them again.
 func TestIndex_Lost(t *testing.T) {
 	t.Parallel()
 	ask := map[string]func(context.Context, *session.Registry) (session.Record, error){
@@ -77,7 +77,7 @@ func TestIndex_Lost(t *testing.T) {
 				}
 				other, _ := open(t, nc)
 				if rec, ok := other.Session("s"); !ok || rec.Life != made.Life || rec.State != state || rec.Owner != "alice" || string(rec.Metadata) != string(made.Metadata) {
-					t.Errorf("the index has %+v", rec)
+					t.Errorf("the registry has %+v", rec)
 				}
 				if err := publish(t, l, made); errors.Is(err, session.ErrClosed) != ended {
 					t.Errorf("a publish: %v", err)
@@ -87,7 +87,7 @@ func TestIndex_Lost(t *testing.T) {
 	}
 }
 
-// An index that is older or newer than the log is corrected by the first look-up. Until then what
+// A registry that is older or newer than the log is corrected by the first look-up. Until then what
 // it allows is refused by the fences, and what it denies is asked of the log.
 func TestIndex_OlderRecord(t *testing.T) {
 	t.Parallel()
@@ -160,14 +160,14 @@ func TestIndex_OlderRecord(t *testing.T) {
 			}
 			if late, _ := open(t, nc); true {
 				if rec, ok := late.Session("s"); !ok || rec.Life != made.Life || rec.State != state {
-					t.Errorf("the index has %+v", rec)
+					t.Errorf("the registry has %+v", rec)
 				}
 			}
 		})
 	}
 }
 
-// The log loses the seal and the ends in a roll-back, and the index does not: who asks has the
+// The log loses the seal and the ends in a roll-back, and the registry does not: who asks has the
 // log get them again, since nothing was to be stored any more.
 func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 	srv, r, l := single(t)
@@ -217,10 +217,10 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 		t.Errorf("its copy has %+v", rec)
 	}
 	if other, _ := open(t, l.Conn()); len(other.Sessions()) != 0 {
-		t.Errorf("the index was written: %+v", other.Sessions())
+		t.Errorf("the registry was written: %+v", other.Sessions())
 	}
 	must.Value(r.Get(waittest.Context(t), "s"))(t)
-	waittest.Until(t, "the index is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
+	waittest.Until(t, "the registry is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
 }
 
 // A registry that keeps some partitions has their records alone, those of before until it has the

@@ -110,7 +110,7 @@ func seal(t *testing.T, nc *nats.Conn, rec session.Record) {
 	must.Value(js.Publish(waittest.Context(t), event.Subject{Session: rec.Session, Life: rec.Life, Kind: event.Seal}.String(), nil))(t)
 }
 
-// forget removes a session from the index.
+// forget removes a session from the registry.
 func forget(t *testing.T, nc *nats.Conn, name string) {
 	t.Helper()
 	kv := must.Value(natstest.JetStream(t, nc).KeyValue(waittest.Context(t), session.Bucket))(t)

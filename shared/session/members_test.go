@@ -119,7 +119,7 @@ func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
 	}
 }
 
-// Whatever happens to the index, the members are those of the log.
+// Whatever happens to the registry, the members are those of the log.
 func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *nats.Conn, []byte){
@@ -149,7 +149,7 @@ func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 	}
 }
 
-// Of changes at the same time each is stored once, and the index has the last one.
+// Of changes at the same time each is stored once, and the registry has the last one.
 func TestSetMembers_AtTheSameTime(t *testing.T) {
 	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))

@@ -147,7 +147,7 @@ func (r *Registry) Close() {
 	r.followed.Wait()
 }
 
-// ReadOnly makes the registry leave the index to other services. It is for a service whose
+// ReadOnly makes the registry leave its records to other services. It is for a service whose
 // NATS user may not write the bucket: NATS does not answer what it refuses, so each attempt
 // would wait for its time-out. It must be called before any other method.
 func (r *Registry) ReadOnly() { r.readOnly = true }
@@ -202,8 +202,8 @@ func (r *Registry) Matching(most int, match func(Record) bool) (all []Record, _ 
 	return all, nil
 }
 
-// Get asks the log for a session, and the index for one whose opening the log does not
-// hold any more. An index that says otherwise is corrected. Errors wrap [ErrNotFound] or
+// Get asks the log for a session, and the registry for one whose opening the log does not
+// hold any more. A registry that says otherwise is corrected. Errors wrap [ErrNotFound] or
 // [ErrUnavailable].
 func (r *Registry) Get(ctx context.Context, name string) (Record, error) {
 	f, err := r.find(ctx, name)
@@ -213,17 +213,17 @@ func (r *Registry) Get(ctx context.Context, name string) (Record, error) {
 	return r.judge(ctx, f)
 }
 
-// found is what the log and the index have of a session.
+// found is what the log and the registry have of a session.
 type found struct {
-	name    string
-	indexed Record            // without a name when the index has none
-	opening *eventlog.Opening // nil when the log has none
+	name       string
+	registered Record            // without a name when the registry has none
+	opening    *eventlog.Opening // nil when the log has none
 }
 
 // find takes two requests, whatever there is.
 func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	f.name = name
-	if f.indexed, err = r.indexed(ctx, name); err != nil {
+	if f.registered, err = r.registered(ctx, name); err != nil {
 		return f, err
 	}
 	o, err := r.events.Opening(ctx, name)
@@ -236,12 +236,12 @@ func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	return f, nil
 }
 
-// judge returns the record of what was found, and corrects the index. Of a session whose
-// opening the log does not hold any more the index says whose it is, and the log still may
-// say that it has ended. A life that the index has as ended was ended in the log before: a log
+// judge returns the record of what was found, and corrects the registry. Of a session whose
+// opening the log does not hold any more the registry says whose it is, and the log still may
+// say that it has ended. A life that the registry has as ended was ended in the log before: a log
 // that was rolled back to before that gets the end again.
 func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
-	rec := f.indexed
+	rec := f.registered
 	switch {
 	case f.opening != nil:
 		rec = fromLog(*f.opening)
@@ -257,21 +257,21 @@ func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	switch {
 	case sealed:
 		rec.State, rec.Ended = Closed, at.UTC()
-	case f.indexed.State == Closed && f.indexed.Life == rec.Life:
+	case f.registered.State == Closed && f.registered.Life == rec.Life:
 		if !r.readOnly {
 			err = r.events.EndSession(ctx, f.name, rec.Life)
 		}
 		if err != nil {
 			return Record{}, unavailable(err)
 		}
-		rec.State, rec.Ended = Closed, f.indexed.Ended
+		rec.State, rec.Ended = Closed, f.registered.Ended
 	}
-	return r.index(ctx, rec, f.indexed), nil
+	return r.register(ctx, rec, f.registered), nil
 }
 
-// indexed asks the bucket's leader for a record, which has no name when there is none, or
+// registered asks the bucket's leader for a record, which has no name when there is none, or
 // one that cannot be read: then it has a revision, and is written over.
-func (r *Registry) indexed(ctx context.Context, name string) (Record, error) {
+func (r *Registry) registered(ctx context.Context, name string) (Record, error) {
 	k := key(name)
 	entry, err := r.kv.Get(ctx, k)
 	switch {
@@ -289,49 +289,49 @@ func (r *Registry) indexed(ctx context.Context, name string) (Record, error) {
 
 // openLife returns the life of a session that is open by the bucket's leader, "" for none.
 func (r *Registry) openLife(ctx context.Context, name string) (life string, err error) {
-	rec, err := r.indexed(ctx, name)
+	rec, err := r.registered(ctx, name)
 	if err != nil || rec.State != Open {
 		return "", err
 	}
 	return rec.Life, nil
 }
 
-// index writes what the log says of a session over an indexed record that says otherwise,
-// and returns it with its revision. The index is not needed for what the log has: when it
+// register writes what the log says of a session over a registered record that says otherwise,
+// and returns it with its revision. The registry is not needed for what the log has: when it
 // cannot be written, or somebody else was faster, it is left to the next look.
-func (r *Registry) index(ctx context.Context, rec, indexed Record) Record {
-	if r.readOnly && (indexed.Revision == 0 || !indexed.saysAs(rec)) {
-		rec.Revision = indexed.Revision
+func (r *Registry) register(ctx context.Context, rec, registered Record) Record {
+	if r.readOnly && (registered.Revision == 0 || !registered.saysAs(rec)) {
+		rec.Revision = registered.Revision
 		r.correct(key(rec.Session), rec)
 		return rec
 	}
-	written, err := r.write(ctx, rec, indexed)
+	written, err := r.write(ctx, rec, registered)
 	if err != nil {
-		r.log.Debug("the index of sessions could not be written", "session", rec.Session, "error", err)
+		r.log.Debug("the registry could not be written", "session", rec.Session, "error", err)
 	}
 	return written
 }
 
-// write writes a record over an indexed one that says otherwise, and returns it with its
-// revision. With an error, which wraps [ErrConflict] or [ErrUnavailable], that is the indexed
+// write writes a record over a registered one that says otherwise, and returns it with its
+// revision. With an error, which wraps [ErrConflict] or [ErrUnavailable], that is the registered
 // one's.
-func (r *Registry) write(ctx context.Context, rec, indexed Record) (Record, error) {
+func (r *Registry) write(ctx context.Context, rec, registered Record) (Record, error) {
 	k := key(rec.Session)
-	if indexed.Revision != 0 && indexed.saysAs(rec) {
-		rec.Revision, rec.Ended = indexed.Revision, indexed.Ended
+	if registered.Revision != 0 && registered.saysAs(rec) {
+		rec.Revision, rec.Ended = registered.Revision, registered.Ended
 		r.put(k, rec)
 		return rec, nil
 	}
-	rec.Revision = indexed.Revision
+	rec.Revision = registered.Revision
 	data, err := json.Marshal(rec)
 	if err != nil {
 		return rec, err
 	}
 	var revision uint64
-	if indexed.Revision == 0 {
+	if registered.Revision == 0 {
 		revision, err = r.kv.Create(ctx, k, data)
 	} else {
-		revision, err = r.kv.Update(ctx, k, data, indexed.Revision)
+		revision, err = r.kv.Update(ctx, k, data, registered.Revision)
 	}
 	if err != nil {
 		return rec, casError(err)
@@ -350,14 +350,14 @@ func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
 	return r.Get(ctx, name)
 }
 
-// Create opens a session in the log and indexes it. Errors wrap [ErrExists], whatever the owner of
+// Create opens a session in the log and registers it. Errors wrap [ErrExists], whatever the owner of
 // the session of that name, since a name is given once, or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
-	indexed, err := r.indexed(ctx, rec.Session)
+	registered, err := r.registered(ctx, rec.Session)
 	if err != nil {
 		return Record{}, err
 	}
-	if indexed.Session != "" {
+	if registered.Session != "" {
 		return Record{}, ErrExists // even if the log has forgotten the session: a tombstone keeps its name
 	}
 	_, err = r.events.OpenSession(ctx, rec.opening())
@@ -367,7 +367,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	case err != nil:
 		return Record{}, unavailable(err)
 	}
-	return r.index(ctx, rec, indexed), nil
+	return r.register(ctx, rec, registered), nil
 }
 
 // Ensure returns the record of an open session, and has create open one where there is none, as
@@ -392,7 +392,7 @@ func (r *Registry) Ensure(ctx context.Context, name string, create func() (Recor
 // setAttempts is how often a change begins again when somebody else changes the session too.
 const setAttempts = 10
 
-// SetMembers replaces the members of an open session, in the log and in the index, and returns
+// SetMembers replaces the members of an open session, in the log and in the registry, and returns
 // its record; see change. check is called with the session as the log has it and may refuse the
 // change; its error is returned.
 func (r *Registry) SetMembers(ctx context.Context, name string, members []string, check func(Record) error) (Record, error) {
@@ -406,7 +406,7 @@ func (r *Registry) SetMembers(ctx context.Context, name string, members []string
 	})
 }
 
-// SetMetadata replaces the metadata of an open session in a life, in the log and in the index, and
+// SetMetadata replaces the metadata of an open session in a life, in the log and in the registry, and
 // returns its record; see change. Errors also wrap [ErrClosed] when the life is over.
 func (r *Registry) SetMetadata(ctx context.Context, name, life string, metadata json.RawMessage) (Record, error) {
 	return r.change(ctx, name, func(rec Record) (Record, error) {
@@ -422,13 +422,13 @@ func (r *Registry) SetMetadata(ctx context.Context, name, life string, metadata 
 	})
 }
 
-// change changes an open session, in the log and in the index, and returns its record.
+// change changes an open session, in the log and in the registry, and returns its record.
 //
 // A change, another change and the janitor's copy of the opening are stored by compare-and-set
 // on the same subject: the one that is refused reads the newest opening and begins again. Of
-// concurrent changes each stores the opening once, and the index gets what the log has in the
+// concurrent changes each stores the opening once, and the registry gets what the log has in the
 // end. A header of the opening counts the changes, since the janitor's tail brings no content:
-// it repairs an index with another number, which would let removed members in.
+// it repairs a registry with another number, which would let removed members in.
 //
 // edit returns the record with the change, and one more in Changes; with the same Changes nothing
 // is stored. Its error is returned. When change returns no error, the change is on its way to all
@@ -443,7 +443,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 		}
 		rec, err := r.judge(ctx, f)
 		edited := rec
-		if err == nil && !stored { // once it is, the index gets what the log has
+		if err == nil && !stored { // once it is, the registry gets what the log has
 			edited, err = edit(rec)
 			if err == nil && rec.State != Open {
 				err = fmt.Errorf("%w: session %s", ErrClosed, name)
@@ -452,9 +452,9 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 		if err != nil {
 			return Record{}, err
 		}
-		indexed := f.indexed
+		registered := f.registered
 		if edited.Changes != rec.Changes {
-			indexed = Record{Revision: rec.Revision} // judge may have corrected it
+			registered = Record{Revision: rec.Revision} // judge may have corrected it
 			rec = edited
 			o := rec.opening()
 			if f.opening != nil {
@@ -468,7 +468,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 			}
 			stored = true
 		}
-		rec, err = r.write(ctx, rec, indexed)
+		rec, err = r.write(ctx, rec, registered)
 		if err == nil || !errors.Is(err, ErrConflict) {
 			return rec, err
 		}
@@ -501,7 +501,7 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 }
 
 // EndLife is [Registry.End] for the session of a record, and touches no other life of its
-// name. The index gets the record as it is, so it must have its metadata.
+// name. The registry gets the record as it is, so it must have its metadata.
 func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	if err := r.events.EndSession(ctx, rec.Session, rec.Life); err != nil {
 		return err
@@ -511,12 +511,12 @@ func (r *Registry) EndLife(ctx context.Context, rec Record) error {
 	}
 	at, sealed, err := r.events.Sealed(ctx, rec.Session, rec.Life)
 	if err != nil || !sealed {
-		r.log.Debug("the index of sessions is left to the next look", "session", rec.Session, "error", err)
+		r.log.Debug("the registry is left to the next look", "session", rec.Session, "error", err)
 		return nil
 	}
 	ended := rec
 	ended.State, ended.Ended = Closed, at.UTC()
-	r.index(ctx, ended, rec)
+	r.register(ctx, ended, rec)
 	return nil
 }
 
@@ -528,7 +528,7 @@ func (r *Registry) Remove(ctx context.Context, rec Record) error {
 	if err != nil {
 		return err
 	}
-	if f.indexed.Revision != rec.Revision || f.opening != nil {
+	if f.registered.Revision != rec.Revision || f.opening != nil {
 		return fmt.Errorf("%w: session %s", ErrConflict, rec.Session)
 	}
 	ctx, done := natsconn.While(ctx, r.nc)

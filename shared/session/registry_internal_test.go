@@ -81,7 +81,7 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	if !ok || again.State != Closed {
 		t.Fatalf("the copy is %+v", again)
 	}
-	// The log has what the index could not be told in time.
+	// The log has what the registry could not be told in time.
 	b.left = 1_000_000
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

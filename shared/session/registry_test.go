@@ -47,11 +47,11 @@ func TestCreate_Once(t *testing.T) {
 	}
 }
 
-// A name is taken while the log or the index has the session, open or ended.
+// A name is taken while the log or the registry has the session, open or ended.
 func TestCreate_NameIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
-		for _, lost := range []string{"nothing", "index", "opening"} {
+		for _, lost := range []string{"nothing", "record", "opening"} {
 			t.Run(fmt.Sprintf("ended=%t/lost=%s", ended, lost), func(t *testing.T) {
 				nc := connect(t, natstest.Start(t))
 				r, l := create(t, nc)
@@ -60,7 +60,7 @@ func TestCreate_NameIsTaken(t *testing.T) {
 					mustEnd(t, r, "s", "")
 				}
 				switch lost {
-				case "index":
+				case "record":
 					forget(t, nc, "s")
 				case "opening":
 					forgetOpening(t, l, "s")

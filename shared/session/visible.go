@@ -37,7 +37,7 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 	if err != nil {
 		return Record{}, err
 	}
-	whose := f.indexed
+	whose := f.registered
 	if f.opening != nil {
 		whose = fromLog(*f.opening)
 	}
@@ -47,7 +47,7 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 	return r.judge(ctx, f)
 }
 
-// current reports whether the copy of an indexed record still says whose the session is: the
+// current reports whether the copy of a registered record still says whose the session is: the
 // bucket has nothing newer of its key, and no open life was sealed. A name is opened again only
 // after its record was removed, which is newer. (Of a bucket that is older than the log that
 // holds once the janitor has repaired it.) It takes two requests, as find does, and when it

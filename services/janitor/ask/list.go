@@ -84,7 +84,7 @@ func (q List) Merge(pages []Page) (all Page) {
 	return all
 }
 
-// Page returns the sessions of a page, those of the index and those that are only in the log,
+// Page returns the sessions of a page, those of the registry and those that are only in the log,
 // given what the log has of each life. It empties inLog.
 // A page takes a look at each session, and sorts no more than it shows.
 //

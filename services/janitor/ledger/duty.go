@@ -12,7 +12,7 @@ import (
 type Task uint8
 
 const (
-	// Repair has the index say what the log does, and asks whose the opening is.
+	// Repair has the registry say what the log does, and asks whose the opening is.
 	Repair Task = iota
 	// CloseIdle ends an idle session.
 	CloseIdle
@@ -30,7 +30,7 @@ const FinishAfter = 5 * time.Second
 // Duty is one thing to be done.
 type Duty struct {
 	Task   Task
-	Record session.Record // as the index has it; for Finish a name and a life
+	Record session.Record // as the registry has it; for Finish a name and a life
 }
 
 // of returns what is in the log of a life.
@@ -95,9 +95,9 @@ func (s LoggedSession) unfinished(l LoggedLife, rec session.Record, patience tim
 	}
 }
 
-// Duties says what has to be done, given the index and the sessions in the log.
+// Duties says what has to be done, given the registry and the sessions in the log.
 //
-//   - The index says what the log does. Events of the empty life are no session: who
+//   - The registry says what the log does. Events of the empty life are no session: who
 //     stores them has opened none.
 //   - A life that somebody began to end longer than patience ago is ended; so is one that
 //     has a newer opening, and one whose seal is lost.
@@ -105,17 +105,17 @@ func (s LoggedSession) unfinished(l LoggedLife, rec session.Record, patience tim
 //     the entries of its life do, and nothing of the session is in the log any more.
 func Duties(records []session.Record, inLog map[string]LoggedSession, kept NameKept, patience time.Duration, now, clock time.Time) []Duty {
 	var out []Duty
-	indexed := make(map[string]*session.Record, len(records)) // not copied: there may be many
+	registered := make(map[string]*session.Record, len(records)) // not copied: there may be many
 	for i := range records {
 		r := &records[i]
-		indexed[r.Session] = r
+		registered[r.Session] = r
 		if r.State == session.Closed && clock.Sub(r.Ended) >= kept(r.Retention) && !inLog[r.Session].Holds(*r) {
 			out = append(out, Duty{Remove, *r})
 		}
 	}
 	for name, s := range inLog {
 		rec := session.Record{Session: name}
-		if r := indexed[name]; r != nil {
+		if r := registered[name]; r != nil {
 			rec = *r
 		}
 		if s.disagrees(rec) {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestDuties(t *testing.T) {
-	indexed := func(life string) session.Record {
+	registered := func(life string) session.Record {
 		return session.Record{Session: "s", Life: life, State: session.Open, Revision: 1}
 	}
 	tombstone := func(age time.Duration) session.Record {
@@ -34,31 +34,31 @@ func TestDuties(t *testing.T) {
 		want   []Duty
 	}{
 		{"nothing", session.Record{}, in(Opening{}), nil},
-		{"open and in the log", indexed("x"), in(unread, living), nil},
-		{"open and without events", indexed("x"), in(unread), nil},
-		{"open and not in the log", indexed("x"), in(Opening{}), nil},
+		{"open and in the log", registered("x"), in(unread, living), nil},
+		{"open and without events", registered("x"), in(unread), nil},
+		{"open and not in the log", registered("x"), in(Opening{}), nil},
 		{"events without an opening and a record", session.Record{}, in(Opening{}, LoggedLife{Events: true}), nil},
 
 		{"an opening without a record", session.Record{}, in(unread), repairs(session.Record{Session: "s"})},
-		{"the record of a life of before the opening", indexed("x"), in(unread, LoggedLife{Life: "x", first: 9}), repairs(indexed("x"))},
-		{"the record of another life than the one that is published to", indexed("y"), in(unread, living), repairs(indexed("y"))},
-		{"the opening says so too", indexed("y"), in(read, living), repairs(indexed("y"))},
-		{"the opening says no", indexed("x"), in(read, living, LoggedLife{Events: true, first: 12}), nil},
-		{"events without an opening beside it", indexed("x"), in(unread, living, LoggedLife{Events: true, first: 12}), nil},
+		{"the record of a life of before the opening", registered("x"), in(unread, LoggedLife{Life: "x", first: 9}), repairs(registered("x"))},
+		{"the record of another life than the one that is published to", registered("y"), in(unread, living), repairs(registered("y"))},
+		{"the opening says so too", registered("y"), in(read, living), repairs(registered("y"))},
+		{"the opening says no", registered("x"), in(read, living, LoggedLife{Events: true, first: 12}), nil},
+		{"events without an opening beside it", registered("x"), in(unread, living, LoggedLife{Events: true, first: 12}), nil},
 		{"a tombstone, and the log has no seal", tombstone(0), in(read, living), repairs(tombstone(0))},
 		{"a life has ended and its opening is not read", tombstone(0), in(unread, over), repairs(tombstone(0))},
 
-		{"members that were changed since", indexed("x"), in(Opening{Seq: 20, First: 10, changes: 1}, living), repairs(indexed("x"))},
-		{"members that were changed as the index says", session.Record{Session: "s", Life: "x", State: session.Open, Revision: 1, Changes: 1}, in(Opening{Seq: 20, First: 10, changes: 1}, living), nil},
+		{"members that were changed since", registered("x"), in(Opening{Seq: 20, First: 10, changes: 1}, living), repairs(registered("x"))},
+		{"members that were changed as the registry says", session.Record{Session: "s", Life: "x", State: session.Open, Revision: 1, Changes: 1}, in(Opening{Seq: 20, First: 10, changes: 1}, living), nil},
 
-		{"being ended", indexed("x"), in(unread, sealed(FinishAfter-1)), nil},
-		{"being ended for too long", indexed("x"), in(unread, sealed(FinishAfter)), finishes("x")},
-		{"ended, and the index says open", indexed("x"), in(read, over), finishes("x")},
-		{"replaced", indexed("x"), in(read, living, LoggedLife{Life: "y", first: 3, Events: true}), finishes("y")},
+		{"being ended", registered("x"), in(unread, sealed(FinishAfter-1)), nil},
+		{"being ended for too long", registered("x"), in(unread, sealed(FinishAfter)), finishes("x")},
+		{"ended, and the registry says open", registered("x"), in(read, over), finishes("x")},
+		{"replaced", registered("x"), in(read, living, LoggedLife{Life: "y", first: 3, Events: true}), finishes("y")},
 		{"ended, and its seal is lost", tombstone(0), in(read, unsealed), finishes("x")},
 		{"ended, and the floor has taken its seal", tombstone(0), in(Opening{}, unsealed), nil},
-		{"replaced, and published to late", indexed("x"), in(read, living, LoggedLife{Life: "y", first: 12, Events: true}), finishes("y")},
-		{"replaced and ended", indexed("x"), in(read, living, LoggedLife{Life: "y", first: 3, sealed: true, ended: true}), nil},
+		{"replaced, and published to late", registered("x"), in(read, living, LoggedLife{Life: "y", first: 12, Events: true}), finishes("y")},
+		{"replaced and ended", registered("x"), in(read, living, LoggedLife{Life: "y", first: 3, sealed: true, ended: true}), nil},
 
 		{"a young tombstone", tombstone(time.Minute), in(Opening{}), nil},
 		{"an old tombstone", tombstone(time.Hour), in(Opening{}), []Duty{{Remove, tombstone(time.Hour)}}},
@@ -83,7 +83,7 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-// The log forgets a life by its server's clock, and the index must not have it for longer.
+// The log forgets a life by its server's clock, and the registry must not have it for longer.
 func TestDuties_OwnClockIsWrong(t *testing.T) {
 	closed := session.Record{Session: "s", Life: "l", State: session.Closed, Ended: noon.Add(-time.Hour)}
 	for _, own := range []time.Time{noon.Add(-2 * time.Hour), noon.Add(2 * time.Hour)} {

@@ -83,9 +83,9 @@ func (l *Ledger) Lead(r Rules, bytes uint64, now time.Time) (before uint64) {
 // Keeper says which control entries must stay.
 type Keeper struct {
 	*Ledger
-	Now   time.Time // by the ledger's clock
-	TTL   NameKept
-	Index func(session string) (session.Record, bool)
+	Now      time.Time // by the ledger's clock
+	TTL      NameKept
+	Registry func(session string) (session.Record, bool)
 	// leaving has the newest entry of each life that is announced and not deleted yet;
 	// [Keeper.Barrier], [Keeper.Overdue] and [Keeper.Forgettable] set it.
 	leaving map[*Account]uint64
@@ -138,12 +138,12 @@ func (k Keeper) live(c control) bool {
 }
 
 // lasts reports whether a life has an opening or a seal, and no end. If its opening is lost, the
-// index says whether it is open.
+// registry says whether it is open.
 func (k Keeper) lasts(a *Account) bool {
 	if a.markers.ended() || a.markers.sealed() || k.openings[a.Session] != nil {
 		return !a.markers.ended()
 	}
-	rec, ok := k.Index(a.Session)
+	rec, ok := k.Registry(a.Session)
 	return ok && rec.Life == a.Life && rec.State == session.Open
 }
 
@@ -155,14 +155,14 @@ func (k Keeper) openedAfter(a *Account, seq uint64) bool {
 }
 
 // forgotten reports whether it is known that a life has ended for as long as its name is kept,
-// and the index says that it has: an end that only the index has cannot be proved.
+// and the registry says that it has: an end that only the registry has cannot be proved.
 func (k Keeper) forgotten(a *Account) bool {
 	if a == nil || !a.markers.ended() {
 		return false
 	}
 	since, ttl := a.markers.end.at, k.TTL(session.Retention{})
-	// The index remembers when that was, also when the log has copies of the end alone.
-	if rec, ok := k.Index(a.Session); ok && rec.Life == a.Life {
+	// The registry remembers when that was, also when the log has copies of the end alone.
+	if rec, ok := k.Registry(a.Session); ok && rec.Life == a.Life {
 		if rec.State == session.Open {
 			return false
 		}

@@ -132,7 +132,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 		entries []stored
 		life    string        // what the opening says; empty: it was not read
 		after   time.Duration // since the last entry was stored
-		index   session.Record
+		record  session.Record
 		want    []uint64
 	}{
 		{"an open session", opened, "x", 10 * ttl, session.Record{}, []uint64{1, 2}},
@@ -146,7 +146,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 		{"ended", ended, "x", ttl - 1, session.Record{}, []uint64{1, 3, 4, 5}},
 		{"ended, and the opening was not read", ended, "", ttl - 1, session.Record{}, []uint64{1, 3, 4, 5}},
 		{"forgotten", ended, "x", ttl, session.Record{}, nil},
-		{"ended, and the index has not heard of it", ended, "x", 10 * ttl, session.Record{Session: "s", Life: "x", State: session.Open}, []uint64{1, 3, 4, 5}},
+		{"ended, and the registry has not heard of it", ended, "x", 10 * ttl, session.Record{Session: "s", Life: "x", State: session.Open}, []uint64{1, 3, 4, 5}},
 		{"forgotten, perhaps", ended, "", ttl, session.Record{}, []uint64{1}},
 		{"forgotten, and the log has copies alone", slices.Concat(ended, []stored{{event.Open, place{session: "s"}}, {event.Seal, x}, {event.End, x}}), "x", 0, closed, nil},
 		{"a record of another life", ended, "x", 0, session.Record{Session: "s", Life: "y", State: session.Closed, Ended: noon.Add(-ttl)}, []uint64{1, 3, 4, 5}},
@@ -168,8 +168,8 @@ func TestFloor_LiveEntries(t *testing.T) {
 			if o := l.openings["s"]; o != nil && test.life != "" {
 				l.Learn("s", o.Seq, test.life)
 			}
-			index := func(string) (session.Record, bool) { return test.index, test.index.Session != "" }
-			k := Keeper{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: always(ttl), Index: index}
+			registry := func(string) (session.Record, bool) { return test.record, test.record.Session != "" }
+			k := Keeper{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: always(ttl), Registry: registry}
 			var got []uint64
 			for _, c := range k.Overdue(m.last+1, 99) {
 				got = append(got, c.Seq)
@@ -195,10 +195,10 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
 	l.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}).Overdue(9, 9) {
+	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(9, 9) {
 		l.Required = m.rewrite(c) // 4, 5
 	}
-	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Index: noIndex}
+	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}
 	if got := k.Barrier(9, time.Minute, m.now); got != 1 {
 		t.Errorf("before the ledger has the copies the floor may go to %d", got)
 	}
@@ -229,7 +229,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	acting := rebuilt(m)
 	acting.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: acting, Now: m.now, TTL: always(0), Index: noIndex}).Overdue(2, 9) {
+	for _, c := range (Keeper{Ledger: acting, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(2, 9) {
 		m.rewrite(c) // 4
 	}
 	m.publish("s", "a", false) // 5
@@ -238,7 +238,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 		lagging.Apply(e, m.now)
 	}
 	lagging.Looked(lagging.Through, m.state())
-	k := Keeper{Ledger: lagging, Now: m.now, TTL: always(0), Index: noIndex}
+	k := Keeper{Ledger: lagging, Now: m.now, TTL: always(0), Registry: noRegistry}
 	if got := k.Barrier(5, 0, m.now); got != 2 {
 		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
 	}
@@ -315,7 +315,7 @@ func TestKeeper_Knows(t *testing.T) {
 			birth.Valid, birth.Sequence, birth.Time = true, 11, noon
 			l.Apply(birth, noon)
 			a := l.account("s", "l")
-			k := Keeper{Ledger: l, Now: noon, TTL: always(time.Hour), Index: func(string) (session.Record, bool) { return session.Record{}, false }}
+			k := Keeper{Ledger: l, Now: noon, TTL: always(time.Hour), Registry: func(string) (session.Record, bool) { return session.Record{}, false }}
 			if got := k.knows(a, a.stream("t")); got != test.want {
 				t.Errorf("it is known: %t", got)
 			}
@@ -328,7 +328,7 @@ func TestKeeper_Knows(t *testing.T) {
 
 // forgettable returns the trims of lives whose names are not kept.
 func forgettable(l *Ledger, now time.Time) []Announcement {
-	return slices.Concat(Keeper{Ledger: l, Now: now, TTL: always(0), Index: noIndex}.Forgettable(false)...)
+	return slices.Concat(Keeper{Ledger: l, Now: now, TTL: always(0), Registry: noRegistry}.Forgettable(false)...)
 }
 
 // The opening of a life goes first, and everything else once it is deleted: at no time is there
@@ -378,7 +378,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 		t.Error("the ledger has forgotten the end of a life whose opening is not deleted yet")
 	}
 	l.Deleted([]uint64{1})
-	if k := (Keeper{Ledger: l, Now: m.now, TTL: always(time.Hour), Index: noIndex}); len(k.Forgettable(false)) > 0 {
+	if k := (Keeper{Ledger: l, Now: m.now, TTL: always(time.Hour), Registry: noRegistry}); len(k.Forgettable(false)) > 0 {
 		t.Error("the life is forgotten before its time")
 	}
 	announced(2, 4, 6, 7, 8, 9, 10)

@@ -74,7 +74,7 @@ func (l *Ledger) forget(a *Account) {
 
 // asks reports whether a session says itself how long it is kept when it is closed.
 func (k Keeper) asks(a *Account) bool {
-	rec, ok := k.Index(a.Session)
+	rec, ok := k.Registry(a.Session)
 	return ok && rec.Life == a.Life && rec.Retention.KeepClosed > 0
 }
 

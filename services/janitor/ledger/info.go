@@ -15,7 +15,7 @@ import (
 type SessionInfo struct {
 	Session string        `json:"session"`
 	State   session.State `json:"state"`
-	// Created is absent for a session that is in the log and not in the index.
+	// Created is absent for a session that is in the log and not in the registry.
 	Created  time.Time       `json:"created,omitzero"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Owner    string          `json:"owner,omitempty"`
@@ -153,7 +153,7 @@ func streamInfoOf(name string, s *stream, closed bool, settings eventlog.Setting
 	return info
 }
 
-// InfoOf sums up a session. A session in the log that is not in the index is open.
+// InfoOf sums up a session. A session in the log that is not in the registry is open.
 func (l *Ledger) InfoOf(rec session.Record, streams []StreamInfo, lim Limits) SessionInfo {
 	info := SessionInfo{
 		Session: rec.Session, State: cmp.Or(rec.State, session.Open), Created: rec.Created, Ended: rec.Ended,

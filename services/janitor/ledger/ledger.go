@@ -1,6 +1,6 @@
 // Package ledger is what a janitor knows of a partition, and what it decides by that: which events
 // the limits remove, how far the floor may move, which control entries are copied, and which
-// sessions the index is wrong about. It has no clock, no network and no lock.
+// sessions the registry is wrong about. It has no clock, no network and no lock.
 package ledger
 
 import (

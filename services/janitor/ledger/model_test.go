@@ -16,8 +16,8 @@ import (
 // unopened returns the key of a session's empty life.
 func unopened(session string) string { return event.LifeKey(session, "") }
 
-// noIndex is an index without records.
-func noIndex(string) (session.Record, bool) { return session.Record{}, false }
+// noRegistry is a registry without records.
+func noRegistry(string) (session.Record, bool) { return session.Record{}, false }
 
 // place is a stream of a life.
 type place struct{ session, life, stream string }

@@ -142,7 +142,7 @@ func (m *machine) delete(t *rapid.T, n int, heard bool) {
 }
 
 func (m *machine) keeper() Keeper {
-	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Index: noIndex}
+	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Registry: noRegistry}
 }
 
 // copy copies up to n control entries.

@@ -26,7 +26,7 @@ func (l *Ledger) Retained(of map[string]Retained) {
 }
 
 // lifeOf returns the life of a session that was published to last, for a session that is
-// not in the index.
+// not in the registry.
 func (l *Ledger) lifeOf(session string) (life string) {
 	newest := uint32(0)
 	for _, a := range l.Accounts {
