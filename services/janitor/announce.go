@@ -26,7 +26,7 @@ const (
 // announce stores what a partition's policy says, and adds what that removes to removed. When it is
 // early, it looks only at the lives that hold too much. The ledger learns of it by the tail: until then
 // the partition is left alone.
-func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool, removed map[ledger.Reason]int) error {
+func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool, removed map[ledger.Cause]int) error {
 	var over []string
 	var lives [][]ledger.Announcement
 	var epoch int
@@ -61,12 +61,12 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 			newest[t.Stream] = ack.Sequence
 			p.With(func(l *ledger.Ledger) { l.Require(epoch, ack.Sequence) })
 			w.metrics.trims.Inc()
-			if t.Why == "" {
+			if t.Cause == "" {
 				continue // it takes no events
 			}
-			w.metrics.trimmed.WithLabelValues(string(t.Why)).Add(float64(len(t.Listed)))
+			w.metrics.trimmed.WithLabelValues(string(t.Cause)).Add(float64(len(t.Listed)))
 			mu.Lock()
-			removed[t.Why] += len(t.Listed)
+			removed[t.Cause] += len(t.Listed)
 			mu.Unlock()
 		}
 		return nil

@@ -245,7 +245,7 @@ func TestSharing_SweepOfAllPartitions(t *testing.T) {
 	s.fill(t)
 	var dry dryAnswer
 	must.NoError(t, json.Unmarshal([]byte(s.same(t, http.MethodPost, "/v1/sweep?dry_run=true")), &dry))
-	removed := map[ledger.Reason]int{}
+	removed := map[ledger.Cause]int{}
 	for i := 2; !maps.Equal(removed, dry.WouldRemove); i-- { // one that holds nothing first; a sweep may have been cut short
 		var one sweepAnswer
 		must.NoError(t, json.Unmarshal([]byte(s.ok(t, max(i, 0), http.MethodPost, "/v1/sweep")), &one))

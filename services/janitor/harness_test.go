@@ -121,7 +121,7 @@ func onlySweeps(s *Service) {
 // announce stores what the policy says of a partition, and waits until the ledger has it.
 func (r *running) announce(t *testing.T, p int) {
 	t.Helper()
-	must.NoError(t, r.sweeper.announce(r.leases.Term(p).Ctx, r.partitions[p], false, map[ledger.Reason]int{}))
+	must.NoError(t, r.sweeper.announce(r.leases.Term(p).Ctx, r.partitions[p], false, map[ledger.Cause]int{}))
 	r.partitions[p].AwaitRequired(t.Context())
 }
 

@@ -32,7 +32,7 @@ type sessionList struct {
 
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
 type sweepAnswer struct {
-	Removed map[ledger.Reason]int `json:"removed"`
+	Removed map[ledger.Cause]int `json:"removed"`
 	// Left is what is announced and not deleted yet, by what readers are told.
 	Left    map[eventlog.Reason]int `json:"left"`
 	Seconds float64                 `json:"seconds"`
@@ -40,7 +40,7 @@ type sweepAnswer struct {
 
 // dryAnswer is the body of POST /v1/sweep?dry_run=true.
 type dryAnswer struct {
-	WouldRemove map[ledger.Reason]int `json:"wouldRemove"`
+	WouldRemove map[ledger.Cause]int `json:"wouldRemove"`
 	// Removals are the largest ones.
 	Removals []ledger.RemovalInfo `json:"removals"`
 	More     bool                 `json:"more"` // there are more than these
@@ -174,7 +174,7 @@ func (s *Service) sweep(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	all := sweepAnswer{Removed: map[ledger.Reason]int{}, Left: map[eventlog.Reason]int{}}
+	all := sweepAnswer{Removed: map[ledger.Cause]int{}, Left: map[eventlog.Reason]int{}}
 	for _, a := range answers {
 		switch a.Swept {
 		case ask.Done:
@@ -195,7 +195,7 @@ func (s *Service) dryRun(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	all := dryAnswer{WouldRemove: map[ledger.Reason]int{}, Left: map[eventlog.Reason]int{}}
+	all := dryAnswer{WouldRemove: map[ledger.Cause]int{}, Left: map[eventlog.Reason]int{}}
 	f := ledger.Firsts[ledger.RemovalInfo]{N: ask.MaxRows, Compare: compareRemovals}
 	for _, a := range answers {
 		add(all.WouldRemove, a.Removed)

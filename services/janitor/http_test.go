@@ -197,8 +197,8 @@ func TestHTTP_NextTrim(t *testing.T) {
 		t.Errorf("the room is %d events, %d in the stream, %d bytes", *d.Room.Events, *d.Streams[0].Room.Events, *d.Room.Bytes)
 	}
 	want := []ledger.RemovalInfo{
-		{Reason: ledger.SessionEvents, Stream: "a", Entries: 2, UpTo: r.idOf(t, "s", "a", a[1])},
-		{Reason: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[0]), At: d.Oldest.Add(30 * time.Minute)},
+		{Cause: ledger.SessionEvents, Stream: "a", Entries: 2, UpTo: r.idOf(t, "s", "a", a[1])},
+		{Cause: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[0]), At: d.Oldest.Add(30 * time.Minute)},
 	}
 	if !reflect.DeepEqual(d.Upcoming, want) || !d.Streams[1].Expires.Equal(d.Streams[1].Oldest.Add(30*time.Minute)) {
 		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
@@ -207,8 +207,8 @@ func TestHTTP_NextTrim(t *testing.T) {
 	r.end(t, "s", "")
 	d = look()
 	want = []ledger.RemovalInfo{
-		{Reason: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
-		{Reason: ledger.Closed, Entries: 3, At: d.Ended.Add(cfg.ClosedGrace)},
+		{Cause: ledger.Expired, Stream: "a", Entries: 1, UpTo: r.idOf(t, "s", "a", a[2]), At: d.Oldest.Add(30 * time.Minute)},
+		{Cause: ledger.Closed, Entries: 3, At: d.Ended.Add(cfg.ClosedGrace)},
 	}
 	if !reflect.DeepEqual(d.Upcoming, want) {
 		t.Errorf("next is\n%+v, want\n%+v", d.Upcoming, want)
@@ -230,10 +230,10 @@ func TestSweep_OnRequest(t *testing.T) {
 		var got dryAnswer
 		status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep?dry_run=true", &got)
 		want := dryAnswer{
-			WouldRemove: map[ledger.Reason]int{ledger.SessionEvents: 5, ledger.Closed: 2},
+			WouldRemove: map[ledger.Cause]int{ledger.SessionEvents: 5, ledger.Closed: 2},
 			Removals: []ledger.RemovalInfo{
-				{Reason: ledger.SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
-				{Reason: ledger.Closed, Session: "closed", Stream: "x", Entries: 2},
+				{Cause: ledger.SessionEvents, Session: "s", Stream: "a", Entries: 5, UpTo: r.idOf(t, "s", "a", a[4])},
+				{Cause: ledger.Closed, Session: "closed", Stream: "x", Entries: 2},
 			},
 			Left: map[eventlog.Reason]int{},
 		}
@@ -245,7 +245,7 @@ func TestSweep_OnRequest(t *testing.T) {
 	}
 	var got sweepAnswer
 	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
-	want := sweepAnswer{Removed: map[ledger.Reason]int{ledger.SessionEvents: 5, ledger.Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
+	want := sweepAnswer{Removed: map[ledger.Cause]int{ledger.SessionEvents: 5, ledger.Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
 	if status != http.StatusOK || !reflect.DeepEqual(got, want) || got.Seconds <= 0 {
 		t.Fatalf("%d %s, want %+v", status, body, want)
 	}

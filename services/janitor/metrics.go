@@ -35,7 +35,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 		return metric.CounterOf(registerer, "rejoin_janitor_"+name, help, label, values...)
 	}
 	var reasons []string
-	for _, r := range ledger.Reasons {
+	for _, r := range ledger.Causes {
 		reasons = append(reasons, string(r))
 	}
 	m := &metrics{

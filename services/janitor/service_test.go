@@ -31,7 +31,7 @@ func TestTrim_LimitsExactly(t *testing.T) {
 		name     string
 		settings eventlog.Settings
 		keep     int
-		reason   ledger.Reason
+		reason   ledger.Cause
 	}{
 		{"events of a stream", eventlog.Settings{MaxEventsPerStream: 4}, 8, ledger.StreamEvents},
 		{"events", eventlog.Settings{MaxEventsPerSession: 7}, 7, ledger.SessionEvents},

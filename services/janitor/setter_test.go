@@ -113,7 +113,7 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 		to := other.Log.Settings()
 		to.MaxEventsPerStream++
 		must.NoError(t, other.Log.SetLimits(t.Context(), 0, to))
-		must.NoError(t, r.sweeper.announce(r.term(t), r.partitions[1], false, map[ledger.Reason]int{}))
+		must.NoError(t, r.sweeper.announce(r.term(t), r.partitions[1], false, map[ledger.Cause]int{}))
 		r.wantTrimmed(t, name, "a", 0, "")
 	}
 }
@@ -124,7 +124,7 @@ func TestLimits_NotKnown(t *testing.T) {
 	network := newNetwork(t, natstest.StartParallel(t))
 	r := beginAt(t, network.url, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 1}, idle(), onlySweeps)
 	r.publish(t, inPartitions(r.b.Log, "s")[1], "a", 3)
-	term, p, removed := r.leases.Term(1).Ctx, r.partitions[1], map[ledger.Reason]int{}
+	term, p, removed := r.leases.Term(1).Ctx, r.partitions[1], map[ledger.Cause]int{}
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	for range 2 {
 		must.NoError(t, errors.Join(r.sweeper.announce(term, p, false, removed), r.sweeper.moveFloor(term, p)))

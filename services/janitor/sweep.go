@@ -38,16 +38,16 @@ type sweeper struct {
 	kick       chan struct{} // a =clear marker was seen
 	alarm      chan struct{} // a session or partition holds more than it may
 	asks       chan sweepRequest
-	early      map[ledger.Reason]int // announced since the last sweep, for its line in the log
-	delay      time.Duration         // from an alarm to the early trimming
-	unanswered bool                  // partition 0 did not say the limits in this sweep
+	early      map[ledger.Cause]int // announced since the last sweep, for its line in the log
+	delay      time.Duration        // from an alarm to the early trimming
+	unanswered bool                 // partition 0 did not say the limits in this sweep
 }
 
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
 	return &sweeper{
 		nc: b.Conn, log: b.Log, deleter: d, sessions: b.Sessions, cfg: cfg, logger: logger,
 		kick: make(chan struct{}, 1), alarm: make(chan struct{}, 1), asks: make(chan sweepRequest),
-		early: map[ledger.Reason]int{}, delay: min(alarmDelay, cfg.Interval/2),
+		early: map[ledger.Cause]int{}, delay: min(alarmDelay, cfg.Interval/2),
 	}
 }
 
@@ -102,7 +102,7 @@ func (w *sweeper) run(ctx context.Context) {
 func (w *sweeper) sweep() swept {
 	begun := time.Now()
 	w.unanswered = false
-	removed := map[ledger.Reason]int{}
+	removed := map[ledger.Cause]int{}
 	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, false, removed) })
 	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
 		p.AwaitRequired(term)
@@ -156,9 +156,9 @@ func toDelete(partitions []*follow.Partition) map[eventlog.Reason]int {
 
 // report writes a line about what was announced, if anything was. That a term has ended is no
 // trouble: the janitor that acts next continues.
-func (w *sweeper) report(took time.Duration, removed map[ledger.Reason]int, err error) {
+func (w *sweeper) report(took time.Duration, removed map[ledger.Cause]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
-	for _, r := range ledger.Reasons {
+	for _, r := range ledger.Causes {
 		if n := removed[r]; n > 0 {
 			attrs = append(attrs, string(r), n)
 		}
@@ -235,7 +235,7 @@ type sweepRequest chan swept
 
 // swept is what came of a sweep.
 type swept struct {
-	removed map[ledger.Reason]int // announced by the sweep
+	removed map[ledger.Cause]int // announced by the sweep
 	took    time.Duration
 	err     error // the sweep is left unfinished
 }
@@ -267,15 +267,15 @@ func (w *sweeper) sweepOnce(ctx context.Context) swept {
 
 // dryRun asks the policy what a sweep would remove of some partitions, and removes nothing. It
 // returns how many entries, and the n largest removals.
-func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledger.Reason]int, removals []ledger.RemovalInfo, more bool) {
-	total = map[ledger.Reason]int{}
+func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledger.Cause]int, removals []ledger.RemovalInfo, more bool) {
+	total = map[ledger.Cause]int{}
 	f := ledger.Firsts[ledger.RemovalInfo]{N: n, Compare: compareRemovals}
 	for _, p := range partitions {
 		now, lim := p.Now(), w.limits()
 		p.With(func(l *ledger.Ledger) {
 			for _, a := range l.Accounts {
 				for _, r := range w.ofLife(l, a, lim, now) {
-					total[r.Reason] += len(r.Sequences)
+					total[r.Cause] += len(r.Sequences)
 					f.Add(ledger.RemovalOf(r))
 				}
 			}
@@ -292,5 +292,5 @@ func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledge
 
 // compareRemovals puts the largest first.
 func compareRemovals(a, b ledger.RemovalInfo) int {
-	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Reason, b.Reason))
+	return cmp.Or(cmp.Compare(b.Entries, a.Entries), cmp.Compare(a.Session, b.Session), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Cause, b.Cause))
 }

@@ -22,7 +22,7 @@ func TestSweep_PartitionRecreated(t *testing.T) {
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
 	p.With(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
-	if err := r.sweeper.announce(t.Context(), p, false, map[ledger.Reason]int{}); !errors.Is(err, follow.ErrMoved) {
+	if err := r.sweeper.announce(t.Context(), p, false, map[ledger.Cause]int{}); !errors.Is(err, follow.ErrMoved) {
 		t.Errorf("it announces: %v", err)
 	}
 	p.With(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })

@@ -175,7 +175,7 @@ type Answer struct {
 	Stored   uint64            `json:"stored,omitempty"`
 	// Removed is, by reason, what a sweep has removed or would remove; Left is what is announced
 	// and not deleted yet.
-	Removed map[ledger.Reason]int   `json:"removed,omitempty"`
+	Removed map[ledger.Cause]int    `json:"removed,omitempty"`
 	Left    map[eventlog.Reason]int `json:"left,omitempty"`
 	// Removals are the largest ones of a dry run, and More says that there are others.
 	Removals []ledger.RemovalInfo `json:"removals,omitempty"`

@@ -231,7 +231,7 @@ func TestServe_Questions(t *testing.T) {
 			begun <- struct{}{}
 			<-release
 		}
-		return Answer{Partitions: q.Partitions, Removed: map[ledger.Reason]int{"swept": 1}}
+		return Answer{Partitions: q.Partitions, Removed: map[ledger.Cause]int{"swept": 1}}
 	})
 	scattertest.Serve(t, a.Serve)
 	b := New(nc, "two", func() Holding { return holds() }, nil)

@@ -36,7 +36,7 @@ func (l *Ledger) View(a *Account, state LifeState) LifeView {
 // Announcement is a trim to be stored.
 type Announcement struct {
 	eventlog.Trim
-	Why     Reason // empty for control entries
+	Cause   Cause  // empty for control entries
 	Follows uint64 // the newest trim that the ledger knows of
 }
 
@@ -45,7 +45,7 @@ type Announcement struct {
 func Announcements(removals []Removal) (all []Announcement) {
 	var whole []uint64
 	for _, r := range removals {
-		if r.Reason == Closed {
+		if r.Cause == Closed {
 			whole = append(whole, r.Sequences...)
 		} else {
 			all = appendTrims(all, r)
@@ -59,11 +59,11 @@ func Announcements(removals []Removal) (all []Announcement) {
 }
 
 func appendTrims(all []Announcement, r Removal) []Announcement {
-	t := eventlog.Trim{Stream: r.Stream, Reason: r.Reason.announced()}
+	t := eventlog.Trim{Stream: r.Stream, Reason: r.Cause.announced()}
 	t.Session, t.Life = event.ParseLifeKey(r.Life)
 	for t.Listed = range slices.Chunk(r.Sequences, eventlog.MaxListed) {
 		t.UpTo = t.Listed[len(t.Listed)-1]
-		all = append(all, Announcement{Trim: t, Why: r.Reason})
+		all = append(all, Announcement{Trim: t, Cause: r.Cause})
 	}
 	return all
 }

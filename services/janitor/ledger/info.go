@@ -81,7 +81,7 @@ type StreamInfo struct {
 
 // RemovalInfo is a removal to come.
 type RemovalInfo struct {
-	Reason  Reason `json:"reason"`
+	Cause   Cause  `json:"reason"`
 	Session string `json:"session,omitempty"`
 	// Stream is absent for what is not of one stream, and then UpTo.
 	Stream  string `json:"stream,omitempty"`
@@ -95,14 +95,14 @@ type RemovalInfo struct {
 	Last uint64 `json:"-"` // sequence of the last one
 }
 
-// Expired is the reason of what goes by age, with the floor.
-const Expired = Reason(eventlog.Expired)
+// Expired is the cause of what goes by age, with the floor.
+const Expired = Cause(eventlog.Expired)
 
 // RemovalOf returns a removal as the API shows it.
 func RemovalOf(r Removal) RemovalInfo {
 	session, life := event.ParseLifeKey(r.Life)
 	return RemovalInfo{
-		Reason: r.Reason, Session: session, Stream: r.Stream, Entries: len(r.Sequences),
+		Cause: r.Cause, Session: session, Stream: r.Stream, Entries: len(r.Sequences),
 		Life: life, Last: r.Sequences[len(r.Sequences)-1],
 	}
 }
@@ -194,7 +194,7 @@ func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Rem
 	for _, r := range removals {
 		d.Upcoming = append(d.Upcoming, RemovalOf(r))
 	}
-	whole := slices.ContainsFunc(removals, func(r Removal) bool { return r.Reason == Closed })
+	whole := slices.ContainsFunc(removals, func(r Removal) bool { return r.Cause == Closed })
 	if !whole && d.Events > 0 {
 		d.Upcoming = append(d.Upcoming, d.inTime(lim)...)
 	}
@@ -223,10 +223,10 @@ func (d *SessionDetail) inTime(lim Limits) (next []RemovalInfo) {
 		}
 	}
 	if oldest != nil {
-		next = append(next, RemovalInfo{Reason: Expired, Stream: oldest.Stream, Entries: 1, At: oldest.Expires, Last: oldest.first})
+		next = append(next, RemovalInfo{Cause: Expired, Stream: oldest.Stream, Entries: 1, At: oldest.Expires, Last: oldest.first})
 	}
 	if d.State == session.Closed {
-		next = append(next, RemovalInfo{Reason: Closed, Entries: d.Events, At: d.Ended.Add(lim.ClosedGrace)})
+		next = append(next, RemovalInfo{Cause: Closed, Entries: d.Events, At: d.Ended.Add(lim.ClosedGrace)})
 	}
 	slices.SortStableFunc(next, func(a, b RemovalInfo) int { return a.At.Compare(b.At) })
 	return next

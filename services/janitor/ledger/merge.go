@@ -36,13 +36,13 @@ type trimming struct {
 	limits        Limits
 	left          runs
 	events, bytes int64 // in what is left
-	gone          map[cause][]uint64
+	gone          map[removalKey][]uint64
 }
 
-// cause is what a Removal is made of, but for the sequences.
-type cause struct {
+// removalKey is what a Removal is made of, but for the sequences.
+type removalKey struct {
 	stream string
-	reason Reason
+	cause  Cause
 }
 
 // trimLive returns what of a session's streams has to go for the session to be within
@@ -55,7 +55,7 @@ type cause struct {
 //
 // An event counts as one too many for the number of events first.
 func trimLive(life string, live []run, lim Limits, now time.Time) []Removal {
-	t := trimming{life: life, limits: lim, gone: map[cause][]uint64{}}
+	t := trimming{life: life, limits: lim, gone: map[removalKey][]uint64{}}
 	for _, r := range live {
 		if len(r.events) > 0 {
 			t.left = append(t.left, r)
@@ -93,13 +93,13 @@ func (t *trimming) trimStreams() {
 	}
 	slices.SortFunc(open, func(a, b run) int { return cmp.Compare(last(a), last(b)) })
 	for _, r := range open[:tooMany] {
-		t.gone[cause{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
+		t.gone[removalKey{r.stream, SessionStreams}] = sequencesOfEvents(r.events)
 	}
 	t.left = slices.Concat(finished, open[tooMany:])
 }
 
 // over returns why an event has to go, or nothing.
-func (t *trimming) over() Reason {
+func (t *trimming) over() Cause {
 	switch {
 	case t.limits.MaxEvents >= 0 && t.events > t.limits.MaxEvents:
 		return SessionEvents
@@ -111,9 +111,9 @@ func (t *trimming) over() Reason {
 }
 
 // takeOldest takes a stream's oldest event.
-func (t *trimming) takeOldest(r *run, reason Reason) {
+func (t *trimming) takeOldest(r *run, cause Cause) {
 	e := r.events[0]
-	k := cause{r.stream, reason}
+	k := removalKey{r.stream, cause}
 	t.gone[k] = append(t.gone[k], e.seq)
 	t.events, t.bytes, r.events = t.events-1, t.bytes-int64(e.size), r.events[1:]
 }
@@ -131,8 +131,8 @@ func (t *trimming) trimFinished(now time.Time) {
 		if r.open() || now.Sub(r.end.at) < t.limits.ClosedGrace {
 			continue
 		}
-		for reason := t.over(); reason != "" && len(r.events) > 0; reason = t.over() {
-			t.takeOldest(r, reason)
+		for cause := t.over(); cause != "" && len(r.events) > 0; cause = t.over() {
+			t.takeOldest(r, cause)
 		}
 	}
 	t.left = slices.DeleteFunc(t.left, func(r run) bool { return len(r.events) == 0 })
@@ -143,8 +143,8 @@ func (t *trimming) trimOldest() {
 		return
 	}
 	heap.Init(&t.left)
-	for reason := t.over(); reason != ""; reason = t.over() {
-		if t.takeOldest(&t.left[0], reason); len(t.left[0].events) == 0 {
+	for cause := t.over(); cause != ""; cause = t.over() {
+		if t.takeOldest(&t.left[0], cause); len(t.left[0].events) == 0 {
 			heap.Pop(&t.left)
 		} else {
 			heap.Fix(&t.left, 0)
@@ -158,7 +158,7 @@ func (t *trimming) removals() []Removal {
 	}
 	out := make([]Removal, 0, len(t.gone))
 	for k, sequences := range t.gone {
-		out = append(out, Removal{k.reason, t.life, k.stream, sequences})
+		out = append(out, Removal{k.cause, t.life, k.stream, sequences})
 	}
 	slices.SortFunc(out, func(a, b Removal) int { return cmp.Compare(a.Sequences[0], b.Sequences[0]) })
 	return out

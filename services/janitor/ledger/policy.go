@@ -7,30 +7,30 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Reason says why the janitor removes events; its text is a label of a metric.
-type Reason string
+// Cause says why the janitor removes events; its text is a label of a metric.
+type Cause string
 
 const (
 	// StreamEvents means that the stream had more events than the log allows it.
-	StreamEvents Reason = "stream_events"
+	StreamEvents Cause = "stream_events"
 	// SessionEvents means that the session had more events than the log allows it.
-	SessionEvents Reason = "session_events"
+	SessionEvents Cause = "session_events"
 	// SessionBytes means that the session had more bytes than the log allows it.
-	SessionBytes Reason = "session_bytes"
+	SessionBytes Cause = "session_bytes"
 	// SessionStreams means that the session had more open streams than the log allows it.
-	SessionStreams Reason = "session_streams"
+	SessionStreams Cause = "session_streams"
 	// Cleared means that a =clear marker lies after the events.
-	Cleared Reason = "cleared"
+	Cleared Cause = "cleared"
 	// Closed means that the events' life has been over for longer than the grace.
-	Closed Reason = "closed"
+	Closed Cause = "closed"
 )
 
-// Reasons lists every Reason.
-var Reasons = []Reason{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
+// Causes lists every Cause.
+var Causes = []Cause{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
 
 // announced returns the reason that readers are told.
-func (r Reason) announced() eventlog.Reason {
-	if r == Cleared {
+func (c Cause) announced() eventlog.Reason {
+	if c == Cleared {
 		return eventlog.Cleared
 	}
 	return eventlog.Trimmed
@@ -38,7 +38,7 @@ func (r Reason) announced() eventlog.Reason {
 
 // Removal is a list of events of a stream that have to go.
 type Removal struct {
-	Reason Reason
+	Cause  Cause
 	Life   string // as [event.LifeKey] has it
 	Stream string
 	// Sequences are in order. Of the stream's events they are the oldest without exception, but
@@ -138,11 +138,11 @@ func Policy(v LifeView, lim Limits, now time.Time) []Removal {
 	return append(out, trimLive(v.key(), live, lim, now)...)
 }
 
-func appendRemoval(out []Removal, reason Reason, life, stream string, events []entry) []Removal {
+func appendRemoval(out []Removal, cause Cause, life, stream string, events []entry) []Removal {
 	if len(events) == 0 {
 		return out
 	}
-	return append(out, Removal{reason, life, stream, sequencesOfEvents(events)})
+	return append(out, Removal{cause, life, stream, sequencesOfEvents(events)})
 }
 
 func sequencesOfEvents(events []entry) []uint64 {

@@ -54,7 +54,7 @@ func drawView(t *rapid.T) LifeView {
 type plain struct {
 	view  LifeView
 	lim   Limits
-	gone  map[uint64]Reason
+	gone  map[uint64]Cause
 	ends  map[string]uint64 // sequence of the end of each finished stream
 	ended map[string]time.Time
 }
@@ -86,7 +86,7 @@ func (p *plain) within() bool {
 }
 
 func (p *plain) markers() {
-	p.gone, p.ends, p.ended = map[uint64]Reason{}, map[string]uint64{}, map[string]time.Time{}
+	p.gone, p.ends, p.ended = map[uint64]Cause{}, map[string]uint64{}, map[string]time.Time{}
 	for _, s := range p.view.streams {
 		cleared := max(p.view.markers.clearedAt(), s.cleared)
 		for _, e := range s.events {
@@ -161,11 +161,11 @@ func (p *plain) run() {
 		}
 	}
 	for !p.within() {
-		reason := SessionBytes
+		cause := SessionBytes
 		if p.lim.MaxEvents >= 0 && int64(len(p.all())) > p.lim.MaxEvents {
-			reason = SessionEvents
+			cause = SessionEvents
 		}
-		p.gone[p.next()] = reason
+		p.gone[p.next()] = cause
 	}
 }
 
@@ -197,14 +197,14 @@ func TestPolicy_Exact(t *testing.T) {
 	})
 }
 
-// applied returns the events that go, each with the reason, and checks that at every
+// applied returns the events that go, each with the cause, and checks that at every
 // step it is the oldest of its stream.
-func applied(t *rapid.T, v LifeView, removals []Removal) map[uint64]Reason {
+func applied(t *rapid.T, v LifeView, removals []Removal) map[uint64]Cause {
 	left := map[string][]entry{}
 	for _, s := range v.streams {
 		left[s.name] = slices.Clone(s.events)
 	}
-	found := map[uint64]Reason{}
+	found := map[uint64]Cause{}
 	for _, r := range removals {
 		n := len(r.Sequences)
 		events := left[r.Stream]
@@ -214,7 +214,7 @@ func applied(t *rapid.T, v LifeView, removals []Removal) map[uint64]Reason {
 			t.Fatalf("%+v is not the end of %v", r, events)
 		}
 		for _, seq := range r.Sequences {
-			found[seq] = r.Reason
+			found[seq] = r.Cause
 		}
 	}
 	return found

@@ -160,8 +160,8 @@ func TestAnnouncements(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var got []eventlog.Trim
 			for i, a := range Announcements(test.removals) {
-				if got = append(got, a.Trim); a.Why != test.removals[min(i, len(test.removals)-1)].Reason {
-					t.Errorf("number %d is for %s", i, a.Why)
+				if got = append(got, a.Trim); a.Cause != test.removals[min(i, len(test.removals)-1)].Cause {
+					t.Errorf("number %d is for %s", i, a.Cause)
 				}
 			}
 			if !reflect.DeepEqual(got, test.want) {
