@@ -2,38 +2,38 @@ package cursor
 
 import "rejoin/shared/eventlog"
 
-// Reason says why events are missing after a cursor.
-type Reason string
+// GapReason says why events are missing after a cursor.
+type GapReason string
 
 // The reasons of a gap.
 const (
 	// ReasonUnknown: the ID cannot be read, or belongs to another stream, session or log; or the log has
 	// forgotten the life that is read, since the session's name has a later one: then it is not certain.
-	ReasonUnknown Reason = "unknown"
+	ReasonUnknown GapReason = "unknown"
 	// ReasonExpired: the events were older than the log retains.
-	ReasonExpired Reason = "expired"
+	ReasonExpired GapReason = "expired"
 	// ReasonTrimmed: the stream or session had too many events, bytes or open streams, or the session was closed
 	// for longer than --closed-grace.
-	ReasonTrimmed Reason = "trimmed"
+	ReasonTrimmed GapReason = "trimmed"
 	// ReasonCleared: somebody cleared the stream or session.
-	ReasonCleared Reason = "cleared"
+	ReasonCleared GapReason = "cleared"
 	// ReasonRolledBack: the log has lost the event that the ID names.
-	ReasonRolledBack Reason = "rolled_back"
+	ReasonRolledBack GapReason = "rolled_back"
 	// ReasonDamaged: entries of the log are missing that nothing explains.
-	ReasonDamaged Reason = "damaged"
+	ReasonDamaged GapReason = "damaged"
 )
 
 // reasonOf names a removal by the log's word for it.
-func reasonOf(r eventlog.Reason) Reason {
+func reasonOf(r eventlog.Reason) GapReason {
 	if r == eventlog.Trimmed || r == eventlog.Cleared {
-		return Reason(r)
+		return GapReason(r)
 	}
 	return ReasonExpired
 }
 
 // Gap is what a reader found missing.
 type Gap struct {
-	Reason  Reason
+	Reason  GapReason
 	Certain bool
 	// Unchecked says that no janitor has checked the log yet: nothing may be missing, and a client that
 	// comes again later may hear that.

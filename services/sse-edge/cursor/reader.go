@@ -309,7 +309,7 @@ func (r *Reader) GoBack(s Step, told int) {
 // the window does not show it any more.
 func (r *Reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
 
-func (r *Reader) gap(reason Reason, certain bool, stream string) Gap {
+func (r *Reader) gap(reason GapReason, certain bool, stream string) Gap {
 	g := Gap{Reason: reason, Certain: certain, Stream: stream, Requested: r.given}
 	if r.given == "" || r.Cursor != r.givenAt {
 		g.Requested = r.ID(r.Cursor)

@@ -1009,7 +1009,7 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 
 // The janitor checks the partition while a reader waits for that.
 func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
-	for damaged, gap := range map[uint64]Reason{0: "", 5: ReasonDamaged} {
+	for damaged, gap := range map[uint64]GapReason{0: "", 5: ReasonDamaged} {
 		f := edgetest.NewLog(t)
 		f.Publish("a", 10)
 		f.Restart()

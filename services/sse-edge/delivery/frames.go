@@ -55,12 +55,12 @@ type closeData struct {
 // GapData is the data of a gap event, and the gap of a page.
 type GapData struct {
 	// Session is set where a connection follows several.
-	Session   string        `json:"session,omitempty"`
-	Reason    cursor.Reason `json:"reason"`
-	Certain   bool          `json:"certain"`
-	Stream    *string       `json:"stream"`
-	Requested string        `json:"requested"`
-	ResumesAt string        `json:"resumesAt"`
+	Session   string           `json:"session,omitempty"`
+	Reason    cursor.GapReason `json:"reason"`
+	Certain   bool             `json:"certain"`
+	Stream    *string          `json:"stream"`
+	Requested string           `json:"requested"`
+	ResumesAt string           `json:"resumesAt"`
 }
 
 // appendJSON appends a block whose data is v, which always can be marshalled.
