@@ -91,14 +91,14 @@ type Connection struct {
 	// regular end are no news.
 	EndsAtGap, Ageless, Stays, Routine bool
 
-	phase    phase
-	again    bool               // its chain has changed while it was away
-	owesBeat bool               // a heartbeat was due while it was away in a read
-	owesWarn bool               // the warning that its token expires was due while it was away
-	cancel   context.CancelFunc // of the read
-	Step     cursor.Step        // what the read found
-	err      error              // of the read or write
-	reason   string             // why the worker is done with it; empty until then
+	phase     phase
+	again     bool               // its chain has changed while it was away
+	owesBeat  bool               // a heartbeat was due while it was away in a read
+	owesWarn  bool               // the warning that its token expires was due while it was away
+	cancel    context.CancelFunc // of the read
+	Step      cursor.Step        // what the read found
+	err       error              // of the read or write
+	endReason string             // why the worker is done with it; empty until then
 
 	worker   *worker        // empty until it has one
 	listener *chainListener // to the reader's chain
@@ -111,7 +111,7 @@ type Connection struct {
 	timer         int // where in the worker's timers it is
 	beatAt, endAt time.Time
 	retryAt       time.Time // when the log is read again; zero when it could be read
-	cause         string    // why it ends at endAt: the metric's reason
+	endAtReason   string    // of an end at endAt: the metric's reason
 	warnAt        time.Time // when the client is warned that its token expires; zero when it was, or need not be
 
 	// held counts in the memory of all clients what the connection has in no window: a step until it was written, and
@@ -165,7 +165,7 @@ func (c *Connection) Drop() {
 }
 
 // IsOver reports whether the worker is done with the connection.
-func (c *Connection) IsOver() bool { return c.reason != "" }
+func (c *Connection) IsOver() bool { return c.endReason != "" }
 
 // IsAway reports whether a goroutine reads or writes for the connection.
 func (c *Connection) IsAway() bool { return c.phase.away() }

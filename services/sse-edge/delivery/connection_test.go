@@ -57,8 +57,8 @@ func TestDrain_StreamsThatStayEndLast(t *testing.T) {
 	c := &Connection{Companion: noCompanion{}, Stays: true, beatAt: now, endAt: now.Add(forever)}
 	heap.Push(&w.timers, c)
 	w.drainOne(c, now)
-	if left := c.endAt.Sub(now); left != time.Hour || c.cause != "drain" {
-		t.Errorf("ends after %v because of %q", left, c.cause)
+	if left := c.endAt.Sub(now); left != time.Hour || c.endAtReason != "drain" {
+		t.Errorf("ends after %v because of %q", left, c.endAtReason)
 	}
 }
 
@@ -292,8 +292,8 @@ func TestDrain_HandsOverLate(t *testing.T) {
 		c := &Connection{Companion: noCompanion{}, HandsOver: true, endAt: now.Add(forever)}
 		heap.Push(&w.timers, c)
 		w.drainOne(c, now)
-		if at := c.endAt.Sub(now); at < 30*time.Second || at > time.Minute || c.cause != causeDrain {
-			t.Fatalf("it ends after %s, for %s", at, c.cause)
+		if at := c.endAt.Sub(now); at < 30*time.Second || at > time.Minute || c.endAtReason != reasonDrain {
+			t.Fatalf("it ends after %s, for %s", at, c.endAtReason)
 		}
 	}
 }

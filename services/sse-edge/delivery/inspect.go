@@ -76,11 +76,11 @@ func (c *Connection) noteComing() {
 
 // noteEnd notes that the connection has ended. It is not used after that.
 func (c *Connection) noteEnd() {
-	if c.Routine && c.reason == "ended" {
+	if c.Routine && c.endReason == "ended" {
 		return
 	}
 	h := c.happening(inspect.Ended)
-	h.reason, h.cursor, h.events = c.reason, c.Reader.Cursor, c.traffic.events
+	h.reason, h.cursor, h.events = c.endReason, c.Reader.Cursor, c.traffic.events
 	c.of.History.note(h)
 }
 

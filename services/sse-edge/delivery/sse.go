@@ -129,7 +129,7 @@ const limitRetry = 100 * time.Millisecond
 // Retry returns the reconnection time that the stream's last block has: a short one, unless
 // all clients come at once.
 func (c *Connection) Retry() time.Duration {
-	if c.cause == causeLimit {
+	if c.endAtReason == reasonLimit {
 		return min(limitRetry, c.of.cfg.Retry)
 	}
 	return c.of.cfg.Retry

@@ -151,7 +151,7 @@ func (w *worker) adopt(c *Connection) {
 	default:
 	}
 	if w.of.cfg.Base.Err() != nil {
-		w.end(c, causeDrain)
+		w.end(c, reasonDrain)
 	}
 }
 
@@ -197,19 +197,19 @@ func (w *worker) setTimes(c *Connection, now time.Time) {
 	c.beatAt = now.Add(cfg.Heartbeat)
 	// Added one after the other: with an age of a century and more, their sum or a product overflows.
 	c.endAt = now.Add(cfg.MaxAge - cfg.MaxAge/10).Add(time.Duration(rand.Int64N(int64(cfg.MaxAge)/5 + 1))) //nolint:gosec // no secret
-	c.cause = "age"
+	c.endAtReason = "age"
 	if c.Ageless {
 		c.endAt = now.Add(forever)
 	}
 	if at := w.of.CutAt(c.Request); c.Continues && !at.IsZero() && at.Before(c.endAt) {
-		c.endAt, c.cause = at, causeLimit
+		c.endAt, c.endAtReason = at, reasonLimit
 	}
 	if !c.Expires.IsZero() {
 		if c.expiring != nil {
 			c.warnAt = c.Expires.Add(-expiryWarning)
 		}
 		if c.Expires.Before(c.endAt) {
-			c.endAt, c.cause = c.Expires, "expired"
+			c.endAt, c.endAtReason = c.Expires, "expired"
 		}
 	}
 }
@@ -449,7 +449,7 @@ func (w *worker) end(c *Connection, reason string) {
 	if c.IsOver() {
 		return
 	}
-	c.reason = reason
+	c.endReason = reason
 	_ = c.conn.Close() // the client may have done so before
 	heap.Remove(&w.timers, c.timer)
 	if c.listener != nil {
@@ -477,20 +477,20 @@ func (w *worker) unlisten(c *Connection) {
 
 // finish releases what a connection held. It is not used after that.
 func (w *worker) finish(c *Connection) {
-	c.log("a subscriber is gone", c.Reader.Cursor, c.reason)
+	c.log("a subscriber is gone", c.Reader.Cursor, c.endReason)
 	c.source.Close()
 	c.held.Release()
 	w.of.Metrics.Connections.Dec()
 	c.Companion.Ended(c.listener != nil)
 	c.reportSilenced()
-	w.of.Metrics.Closed.WithLabelValues(c.reason).Inc()
+	w.of.Metrics.Closed.WithLabelValues(c.endReason).Inc()
 	c.noteEnd()
 	w.of.cfg.Admission.Leave(c.Request.Visit)
 }
 
 func (w *worker) endAll() {
 	for len(w.timers) > 0 {
-		w.end(w.timers[0], causeDrain)
+		w.end(w.timers[0], reasonDrain)
 	}
 }
 
@@ -512,7 +512,7 @@ func (w *worker) drainOne(c *Connection, now time.Time) {
 		at = now.Add(drain/2 + at.Sub(now)/2)
 	}
 	if at.Before(c.endAt) {
-		c.endAt, c.cause = at, causeDrain
+		c.endAt, c.endAtReason = at, reasonDrain
 		heap.Fix(&w.timers, c.timer)
 	}
 }
@@ -539,7 +539,7 @@ func (w *worker) tick(now time.Time) {
 			c.Companion.Tick(now)
 			heap.Fix(&w.timers, c.timer)
 		case c.Revoked != nil && c.Revoked():
-			c.cause = "revoked"
+			c.endAtReason = "revoked"
 			w.sendAway(c)
 		default:
 			c.beatAt = now.Add(w.of.cfg.Heartbeat)
@@ -595,13 +595,13 @@ func (w *worker) warn(c *Connection) {
 // cursor is waited for until it has its first block: without one it could not continue.
 func (w *worker) sendAway(c *Connection) {
 	waits := c.HandsOver && c.phase.away() || c.phase == opening && c.Reader.Came < cursor.FromWindow
-	if waits && (c.cause == causeLimit || c.cause == causeDrain) {
+	if waits && (c.endAtReason == reasonLimit || c.endAtReason == reasonDrain) {
 		c.endAt = time.Now().Add(endAgain)
 		heap.Fix(&w.timers, c.timer)
 		return
 	}
 	w.last(c, c.Format.Farewell())
-	w.end(c, c.cause)
+	w.end(c, c.endAtReason)
 }
 
 // last writes a connection's last block, if there is room for it in its socket and no frame
@@ -617,8 +617,8 @@ func (w *worker) last(c *Connection, block []byte) {
 
 // What a connection's end is due to, besides its age and its token.
 const (
-	causeDrain = "drain"
-	causeLimit = "limit"
+	reasonDrain = "drain"
+	reasonLimit = "limit"
 )
 
 // forever is longer than any connection lives.
