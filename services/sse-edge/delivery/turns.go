@@ -110,7 +110,7 @@ func (w *worker) takeTurn(c *Connection, cursor string) {
 // endQuiet ends a quiet connection that has had its turn once the session or stream has ended.
 func (w *worker) endQuiet(c *Connection) {
 	if c.Turns.served && c.Reader.HasEnd() {
-		w.last(c, nil)
+		w.writeLast(c, nil)
 		w.end(c, "ended")
 	}
 }

@@ -173,7 +173,7 @@ func (w *worker) fail(c *Connection, err error) {
 	w.of.cfg.SentAway(c.Request, c.Reader.Place, err)
 	w.of.CountRefused("unavailable")
 	if c.raw != nil {
-		w.last(c, c.Format.Farewell())
+		w.writeLast(c, c.Format.Farewell())
 	}
 	w.end(c, "failed")
 }
@@ -407,7 +407,7 @@ func (w *worker) back(c *Connection) {
 	switch {
 	case c.IsOver():
 		c.source.GoBack(s, 0) // what was read was not sent
-		w.finish(c)
+		w.release(c)
 	case was == opening && err != nil:
 		w.fail(c, err)
 	case was == opening:
@@ -444,7 +444,8 @@ func (w *worker) back(c *Connection) {
 	}
 }
 
-// end ends a connection; reason is the metric's.
+// end closes a connection's socket and takes the connection from the worker; reason is the metric's. What it holds is
+// released once no goroutine has it.
 func (w *worker) end(c *Connection, reason string) {
 	if c.IsOver() {
 		return
@@ -459,7 +460,7 @@ func (w *worker) end(c *Connection, reason string) {
 		c.cancel()
 	}
 	if !c.phase.away() {
-		w.finish(c)
+		w.release(c)
 	}
 }
 
@@ -475,8 +476,8 @@ func (w *worker) unlisten(c *Connection) {
 	}
 }
 
-// finish releases what a connection held. It is not used after that.
-func (w *worker) finish(c *Connection) {
+// release releases what a connection held. It is not used after that.
+func (w *worker) release(c *Connection) {
 	c.log("a subscriber is gone", c.Reader.Cursor, c.endReason)
 	c.source.Close()
 	c.held.Release()
@@ -600,13 +601,13 @@ func (w *worker) sendAway(c *Connection) {
 		heap.Fix(&w.timers, c.timer)
 		return
 	}
-	w.last(c, c.Format.Farewell())
+	w.writeLast(c, c.Format.Farewell())
 	w.end(c, c.endAtReason)
 }
 
-// last writes a connection's last block, if there is room for it in its socket and no frame
+// writeLast writes a connection's last block, if there is room for it in its socket and no frame
 // is unfinished.
-func (w *worker) last(c *Connection, block []byte) {
+func (w *worker) writeLast(c *Connection, block []byte) {
 	if c.phase >= flushing {
 		return
 	}
@@ -674,9 +675,9 @@ func (c *Connection) SendAll() bool {
 	return (c.phase == live || c.IsQuiet() && !c.IsAway()) && !c.IsOver() && c.retryAt.IsZero()
 }
 
-// Finish ends the connection as a step that ends it does. Its worker calls it, while the connection is not
-// away.
-func (c *Connection) Finish() { c.worker.serveOwn(c, cursor.Step{Ended: true}) }
+// WriteEnd writes the end of the stream and ends the connection, as a step that ends it does. Its worker calls it, while
+// the connection is not away.
+func (c *Connection) WriteEnd() { c.worker.serveOwn(c, cursor.Step{Ended: true}) }
 
 // shared is a read that serves every connection of a chain whose cursor stands where it
 // began: the worker's outbox holds its frames.

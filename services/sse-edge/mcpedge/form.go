@@ -408,5 +408,5 @@ func (m *streamForm) noBridge(now time.Time, sure bool) {
 	}
 	m.service.metrics.abandoned.Inc()
 	m.lost = true
-	m.Finish()
+	m.WriteEnd()
 }
