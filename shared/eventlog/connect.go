@@ -130,7 +130,7 @@ func (l *Log) connectionNumber() uint64 {
 	return l.nc.Stats().Reconnects
 }
 
-// errAgain is returned when nothing was sent, and [Log.whenReady] is to look again on which connection it may be.
+// errAgain is returned when nothing was sent, and [Log.prepareAndSend] is to look again on which connection it may be.
 var errAgain = fmt.Errorf("%w: another connection was made", ErrUnavailable)
 
 // send sends a message for a partition on the connection with a number, and on no other: all that is published

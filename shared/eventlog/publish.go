@@ -121,7 +121,7 @@ type Publishing struct {
 // wraps [ErrUnknown].
 func (l *Log) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
 	p := l.Partition(e.Session)
-	err = l.whenReady(ctx, p, &e, func(on uint64) (err error) {
+	err = l.prepareAndSend(ctx, p, &e, func(on uint64) (err error) {
 		w, err = l.begin(ctx, on, p, e)
 		return err
 	})
@@ -153,9 +153,10 @@ func (l *Log) batches(p int) bool {
 	return state.Limits.Replicas > 1
 }
 
-// whenReady waits until a partition may be published to, sees to the birth of the stream of an event, and calls do
-// with the connection for which both hold: again, while do returns [errAgain]. What is no event has a nil e.
-func (l *Log) whenReady(ctx context.Context, p int, e *Event, do func(on uint64) error) error {
+// prepareAndSend checks an event's size, waits until its partition may be published to, stores the birth of its stream if
+// there is none, and calls send with the connection for which both hold: again, while send returns [errAgain]. What is no
+// event has a nil e.
+func (l *Log) prepareAndSend(ctx context.Context, p int, e *Event, send func(on uint64) error) error {
 	if e != nil && len(e.Data) > l.Settings().MaxMessageBytes {
 		return ErrTooLarge
 	}
@@ -169,7 +170,7 @@ func (l *Log) whenReady(ctx context.Context, p int, e *Event, do func(on uint64)
 		case ctx.Err() != nil: // the term of a janitor ends with its connection
 			err = fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		default:
-			err = do(on)
+			err = send(on)
 		}
 		if !errors.Is(err, errAgain) {
 			return err
@@ -289,7 +290,7 @@ func (l *Log) ack(p int, subject string, ack *jetstream.PubAck) (Ack, error) {
 
 // publish stores one message and waits for its acknowledgement, once its partition may be published to.
 func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (ack Ack, err error) {
-	err = l.whenReady(ctx, p, nil, func(on uint64) (err error) {
+	err = l.prepareAndSend(ctx, p, nil, func(on uint64) (err error) {
 		ack, err = l.publishOn(ctx, on, p, msg)
 		return err
 	})

@@ -51,7 +51,7 @@ func (l *Log) Series() *Series { return &Series{log: l} }
 // the acknowledgement, and must not end before Wait is called.
 func (s *Series) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
 	l, p := s.log, s.log.Partition(e.Session)
-	err = l.whenReady(ctx, p, &e, func(on uint64) (err error) {
+	err = l.prepareAndSend(ctx, p, &e, func(on uint64) (err error) {
 		if l.Clustered() {
 			w, err = s.queue(ctx, p, e)
 		} else {
