@@ -354,9 +354,9 @@ type patience struct {
 	since      time.Time // when it was missed first
 }
 
-// over reports whether the wait is over: the partition was checked, or that has been missed
-// for too long.
-func (p *patience) over(state eventlog.State) bool {
+// observe takes in what was seen of the partition, and reports whether the wait is over: it was checked, or that has
+// been missed for too long.
+func (p *patience) observe(state eventlog.State) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if state.Checked() {

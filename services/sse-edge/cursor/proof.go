@@ -149,14 +149,14 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 	}
 	state, _ := p.log.State(p.number)
 	if state.Checked() {
-		return p.patience.over(state), nil
+		return p.patience.observe(state), nil
 	}
 	for { // what was seen last may be some seconds old
 		state, err := p.looks.after(ctx, v.Extent)
 		if err != nil {
 			return false, err
 		}
-		if p.patience.over(state) {
+		if p.patience.observe(state) {
 			return state.Checked(), nil
 		}
 		if !natsconn.Pause(ctx, checkAgain) {

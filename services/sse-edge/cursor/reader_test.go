@@ -991,18 +991,18 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	first := eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
 	second := first
 	second.Generations = append(slices.Clone(first.Generations), event.Generation{ID: "next", Start: 3})
-	if p.over(first) {
+	if p.observe(first) {
 		t.Error("no wait")
 	}
 	p.since = p.since.Add(-2 * time.Hour)
-	if !p.over(first) {
+	if !p.observe(first) {
 		t.Error("another reader waits for as long")
 	}
-	if p.over(second) {
+	if p.observe(second) {
 		t.Error("no wait for the next generation")
 	}
 	p.since = p.since.Add(-2 * time.Hour)
-	if second.Leader = "nats-2@later"; p.over(second) {
+	if second.Leader = "nats-2@later"; p.observe(second) {
 		t.Error("no wait for the next leader")
 	}
 }
