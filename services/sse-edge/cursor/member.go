@@ -96,10 +96,10 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 		}
 	}
 	switch {
-	case m.reader == nil && authorized && r.skipsLife():
+	case m.reader == nil && authorized && r.skipsLifeSinceID():
 		m.gaps = append(m.gaps, r.missed(m.Place.Stream))
 	case m.reader != nil: // what it has not reported is reported now
-		if m.skipsLife(r.Place.Life, authorized) {
+		if m.skipsLifeBefore(r.Place.Life, authorized) {
 			m.reader.Pending = append(m.reader.Pending, m.reader.gap(ReasonUnknown, false, m.Place.Stream))
 		}
 		for _, gap := range m.reader.Pending {
@@ -130,10 +130,10 @@ func (m *Member) newLife() (life string, there bool) {
 	return life, known && life != m.life && (m.ended || m.refused)
 }
 
-// skipsLife reports whether the name had a life between the member's and the next one to follow. The window
+// skipsLifeBefore reports whether the name had a life between the member's and the next one to follow. The window
 // knows the owner of the newest life alone, so one in between is not followed. A client that may read neither
 // the life before nor the next one does not learn that the session exists.
-func (m *Member) skipsLife(next string, authorized bool) bool {
+func (m *Member) skipsLifeBefore(next string, authorized bool) bool {
 	if m.refused && !authorized || next == m.life {
 		return false
 	}

@@ -317,9 +317,9 @@ func (r *Reader) gap(reason GapReason, certain bool, stream string) Gap {
 	return g
 }
 
-// skipsLife reports whether the session's name had a life between the event ID that the client came with and the life
+// skipsLifeSinceID reports whether the session's name had a life between the event ID that the client came with and the life
 // that is read. An ID of a time at which there was no session fits every life.
-func (r *Reader) skipsLife() bool {
+func (r *Reader) skipsLifeSinceID() bool {
 	newest, _ := r.part.window.Session(r.Place.Session)
 	return r.given != "" && newest.Life == r.Place.Life && max(newest.BeforeBegan, newest.Others) > r.givenAt
 }

@@ -46,7 +46,7 @@ func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, lim
 		return nil, err
 	}
 	r, err := p.open(ctx, at, from, limit)
-	if err == nil && r.skipsLife() {
+	if err == nil && r.skipsLifeSinceID() {
 		r.Pending = append(r.Pending, r.missed(at.Stream))
 	}
 	return r, err
