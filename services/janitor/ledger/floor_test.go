@@ -264,7 +264,7 @@ func TestKeeper_FloorBeforeTheCopy(t *testing.T) {
 		ledgers := []*Ledger{rebuilt(m), rebuilt(m)}
 		keep := func(i int) Keeper {
 			ledgers[i].Learn("s", ledgers[i].Opening("s").Seq, "l1")
-			return Keeper{Ledger: ledgers[i], Now: m.now, TTL: always(0), Index: noIndex}
+			return Keeper{Ledger: ledgers[i], Now: m.now, TTL: always(0), Registry: noRegistry}
 		}
 		copies := keep(0).Overdue(4, 9)
 		m.publish("s", "a", false) // 4
