@@ -159,13 +159,15 @@ func (s *system) receives(t testing.TB, name, stream string, want ...string) {
 // becomes waits until a task has a status, expects that its result or error holds all parts, and returns its state.
 func (s *system) becomes(t testing.TB, name string, want mcp.Status, parts ...string) (is mcp.StoredTask) {
 	t.Helper()
-	waittest.Until(t, "the task is "+string(want), func() bool {
+	waittest.NoError(t, func() error {
 		all := s.states(t, name)
-		if len(all) == 0 {
-			return false
+		if len(all) > 0 {
+			is = all[len(all)-1]
 		}
-		is = all[len(all)-1]
-		return is.Status == want
+		if is.Status != want {
+			return fmt.Errorf("the task is %+v, want %s", is, want)
+		}
+		return nil
 	})
 	wantHas(t, string(is.Result)+string(is.Error), parts...)
 	return is
