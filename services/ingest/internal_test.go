@@ -11,6 +11,7 @@ import (
 	"rejoin/services/ingest/problem"
 	"rejoin/shared/backend"
 	"rejoin/shared/event"
+	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/session"
@@ -84,9 +85,12 @@ func TestRate_BatchWaitsAtMost(t *testing.T) {
 
 func TestPublish_GenerationOfSequence(t *testing.T) {
 	gens := []event.Generation{{ID: "b", Start: 5}, {ID: "c", Start: 8}, {ID: "d", Start: 8}}
-	for sequence, want := range map[uint64]string{1: "b", 5: "b", 7: "b", 8: "d", 100: "d"} {
-		if got := generationOf(sequence, gens); got != want {
-			t.Errorf("%d is in %s, want %s", sequence, got, want)
+	for at, want := range map[eventlog.Ack]string{
+		{Sequence: 1}: "b", {Sequence: 5}: "b", {Sequence: 7}: "b", {Sequence: 8}: "d", {Sequence: 100}: "d",
+		{Sequence: 8, Generation: "b"}: "b", {Sequence: 9, Generation: "c"}: "c", {Sequence: 7, Generation: "d"}: "b", {Sequence: 9, Generation: "merged"}: "d",
+	} {
+		if got := generationOf(at, gens); got != want {
+			t.Errorf("%+v is in %s, want %s", at, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -209,7 +210,7 @@ func (u *inFlight) releaseSlot() {
 func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) string {
 	state, _ := s.backend.Log.State(at.Partition)
 	place := event.Place{
-		Origin: state.Origin, Generation: generationOf(at.Sequence, state.Generations),
+		Origin: state.Origin, Generation: generationOf(at, state.Generations),
 		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}
 	prefix, ok := s.idPrefixes.Get(place)
@@ -223,12 +224,14 @@ func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) st
 // maxPlaces bounds [Service.idPrefixes]: some 3 MB, 7 with the longest names.
 const maxPlaces = 1 << 13
 
-// generationOf returns the ID of the newest generation that had begun when a
-// sequence was given.
-func generationOf(sequence uint64, generations []event.Generation) string {
-	for i := len(generations) - 1; i > 0; i-- {
-		if generations[i].Start <= sequence {
-			return generations[i].ID
+// generationOf returns the ID of the newest generation that had begun when the sequence of an acknowledgement was given.
+func generationOf(at eventlog.Ack, generations []event.Generation) string {
+	if i := slices.IndexFunc(generations, func(g event.Generation) bool { return g.ID == at.Generation }); i >= 0 {
+		generations = generations[:i+1]
+	}
+	for _, g := range slices.Backward(generations[1:]) {
+		if g.Start <= at.Sequence {
+			return g.ID
 		}
 	}
 	return generations[0].ID

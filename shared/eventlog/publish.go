@@ -56,6 +56,9 @@ type Ack struct {
 	Sequence  uint64
 	// Duplicate says that the event was stored before, at Sequence, and not again.
 	Duplicate bool
+	// Generation is the ID of the partition's newest one when the event was sent, or empty: by the time that the
+	// acknowledgement is read, the event may be lost in a later one.
+	Generation string
 }
 
 // entryOverhead is about what a partition has of an event besides its data: subject, headers and
@@ -110,6 +113,7 @@ type Publishing struct {
 	answered func(error) // is called with the outcome, if a series has sent it at once
 	queued   *queued     // instead of future, when a series or a gather sends it, or it was stored before and is refused now
 	span     trace.Span  // nil when the event is in no trace
+	sentIn   string      // the ID of the newest generation when future was sent
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
@@ -140,6 +144,8 @@ func (l *Log) begin(ctx context.Context, on uint64, p int, e Event) (*Publishing
 		return w, nil
 	}
 	var err error
+	state, _ := l.State(p)
+	w.sentIn = state.Generation().ID
 	if w.future, err = l.send(on, p, e.message(p)); err != nil {
 		endSpan(w.span, Ack{}, err)
 		return nil, err
@@ -266,7 +272,9 @@ func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	if fenceBusy(err) && pause(ctx) {
 		return w.log.publish(ctx, w.p, w.future.Msg())
 	}
-	return w.log.outcome(ctx, w.p, w.future.Msg(), stored, err)
+	ack, err = w.log.outcome(ctx, w.p, w.future.Msg(), stored, err)
+	ack.Generation = w.sentIn
+	return ack, err
 }
 
 // await returns JetStream's answer.

@@ -196,6 +196,28 @@ type provider struct {
 
 func (p provider) Tracer(string, ...trace.TracerOption) trace.Tracer { return p.tracer }
 
+// An acknowledgement that is read once the server has lost the event says in which generation that was stored.
+func TestPublish_AcknowledgementIsReadLate(t *testing.T) {
+	srv, l := single(t)
+	eventlogtest.Begin(t, l)
+	older := filepath.Join(t.TempDir(), "older")
+	stop(t, srv, l)
+	copyTree(t, srv.Dir(), older)
+	start(t, srv, l)
+	mustPublish(t, l, of("s", "t", 0))
+	before := look(t, l).Generation().ID
+	late := must.Value(l.PublishAsync(waittest.Context(t), of("s", "t", 1)))(t)
+	mustPublish(t, l, of("s", "t", 2)) // so that the one before is acknowledged
+	stop(t, srv, l)
+	copyTree(t, older, srv.Dir())
+	start(t, srv, l)
+	mustPublish(t, l, of("s", "t", 3))
+	ack, err := late.Wait(waittest.Context(t))
+	if after := look(t, l).Generation().ID; err != nil || ack.Generation != before || after == before {
+		t.Errorf("%+v, %v; it was stored in %s, and now it is %s", ack, err, before, after)
+	}
+}
+
 // A program is paused right before it sends an event, or the birth of its stream, while the server is restarted
 // and loses what it has stored: nothing is stored before the server's run has a generation, nor an event without
 // the birth of its stream.
