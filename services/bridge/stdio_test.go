@@ -98,6 +98,10 @@ func stdioServer() {
 			_ = child.Start()
 			say(`{"jsonrpc":"2.0","id":%s,"result":{"pids":[%d,%d]}}`, id, os.Getpid(), child.Process.Pid)
 			select {}
+		case "busy": // until SIGUSR1, and without a response
+			signal.Notify(signals, syscall.SIGUSR1)
+			say("%s", note(os.Getpid()))
+			<-signals
 		case "pid":
 			say(`{"jsonrpc":"2.0","id":%s,"result":{"pids":[%d]}}`, id, os.Getpid())
 		}
@@ -130,6 +134,29 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	s.end(t, name)
 	waittest.Until(t, "the process has ended", func() bool { return in.metric(t, "processes") == 0 })
 	s.wantState(t, name, session.Closed)
+}
+
+// A process that does not read while it works on a call keeps its session, and gets the next request when it reads.
+func TestProcess_ReadsLate(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{})
+	in := s.start(t, stdioConfig(t))
+	name := s.ready(t)
+	first, _ := s.request(t, name, "1", "busy")
+	var n struct{ Params struct{ N int } }
+	must.NoError(t, json.Unmarshal([]byte(s.has(t, name, first, 1)[0]), &n))
+	in.host.Config.OpenTimeout = time.Millisecond
+	second := newStream(t, "2")
+	answer := later(func() rpc.Answer {
+		return s.post(t, name, second, `{"jsonrpc":"2.0","id":2,"method":"answer","params":{"id":1,"text":"`+strings.Repeat("x", 1<<20)+`"}}`)
+	})
+	waittest.Until(t, "the request is to be written", func() bool { return in.table.Session(name).Call(second) != nil })
+	must.NoError(t, syscall.Kill(n.Params.N, syscall.SIGUSR1))
+	wantStatus(t, waittest.Receive(t, "the request is taken", answer), http.StatusAccepted)
+	for stream, id := range map[string]string{first: "1", second: "2"} {
+		if all := s.finished(t, name, stream); all[len(all)-1] != response(id) {
+			t.Errorf("request %s has %v", id, all)
+		}
+	}
 }
 
 // A response that a process has written waits behind a message that cannot be stored: --call-timeout does not end

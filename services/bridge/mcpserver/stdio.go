@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"rejoin/services/bridge/call"
 	"rejoin/services/bridge/host"
@@ -50,6 +49,7 @@ type stdioCall struct {
 	*call.Call
 	turn   chan struct{}   // holds a token while somebody stores for the call, and guards ended
 	ended  bool            // nothing more is stored
+	sent   bool            // the process has it; guarded by the mu of stdio
 	done   chan struct{}   // closed when all is answered
 	keys   map[string]bool // of its requests
 	tokens map[string]bool // [rpc.IDKey] of the progress tokens that they carried
@@ -172,11 +172,19 @@ func (u *stdio) write(ctx context.Context, data []byte) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-u.writing }()
-	if err := u.process.Write(data, time.Now().Add(u.host.Config.OpenTimeout)); err != nil {
+	if err := u.process.Write(data, u.host.Config.OpenTimeout, u.isBusy); err != nil {
 		u.process.Signal(syscall.SIGKILL)
 		return upstream.ErrExited
 	}
 	return nil
+}
+
+// isBusy reports whether the process has a call: some servers do not read while they work on one, which has a time-out
+// of its own.
+func (u *stdio) isBusy() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.ContainsFunc(u.calls, func(s *stdioCall) bool { return s.sent })
 }
 
 // Send hands over messages that are no requests.
@@ -201,6 +209,9 @@ func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []b
 	}
 	why := u.write(ctx, data)
 	if why == nil {
+		u.mu.Lock()
+		call.sent = true
+		u.mu.Unlock()
 		c.Accept()
 		select {
 		case <-call.done:

@@ -146,14 +146,19 @@ func (l *Leftover) Read(b []byte) (int, error) {
 	return l.rest.Read(b)
 }
 
-// Write writes a line to the program, in at most the time that is left until the
-// deadline. After an error the program has got a part of it, and is of no use any more.
-func (p *Process) Write(line []byte, deadline time.Time) error {
-	if err := p.Stdin.SetWriteDeadline(deadline); err != nil {
-		return err
+// Write writes a line to the program, which may be without reading for a time, or longer while it is busy. After an error
+// the program has got a part of the line, and is of no use any more.
+func (p *Process) Write(line []byte, within time.Duration, busy func() bool) error {
+	line = append(line[:len(line):len(line)], '\n')
+	for {
+		if err := p.Stdin.SetWriteDeadline(time.Now().Add(within)); err != nil {
+			return err
+		}
+		n, err := p.Stdin.Write(line)
+		if line = line[n:]; !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && !busy() {
+			return err
+		}
 	}
-	_, err := p.Stdin.Write(append(line[:len(line):len(line)], '\n'))
-	return err
 }
 
 // Stop ends the program: its input ends, then it is asked, then it is killed. It returns

@@ -2,7 +2,10 @@ package upstream
 
 import (
 	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,5 +55,23 @@ func TestLeftover_BusyReader(t *testing.T) {
 	}
 	if n != all {
 		t.Errorf("it received %d bytes of %d", n, all)
+	}
+}
+
+// A program that does not read while it works is waited for, as long as it does.
+func TestProcess_ReadsLate(t *testing.T) {
+	const within = 10 * time.Millisecond
+	for _, works := range []bool{true, false} {
+		reads := filepath.Join(t.TempDir(), "reads")
+		script := `until [ -e "$0" ]; do sleep 0.01; done; exec cat >/dev/null`
+		p, err := StartProcess(must.Value(NewCommand([]string{"sh", "-c", script, reads}, os.Environ(), nil, ""))(t), slog.New(slog.DiscardHandler))
+		must.NoError(t, err)
+		err = p.Write(make([]byte, 2*pipeBytes), within, func() bool { return works && os.WriteFile(reads, nil, 0o600) == nil })
+		if (err == nil) != works {
+			t.Errorf("it works %t: %v", works, err)
+		}
+		p.Signal(syscall.SIGKILL)
+		p.Stop()
+		p.CloseAll()
 	}
 }
