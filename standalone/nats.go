@@ -34,7 +34,7 @@ var errServer = errors.New("the embedded NATS server failed")
 // natsServer is the embedded NATS server.
 type natsServer struct {
 	server *server.Server
-	key    nats.Option     // of the one user that there is; nil when it takes everybody
+	key    []nats.Option   // of the one user that there is; none when it takes everybody
 	failed context.Context //nolint:containedctx // ends with the first fatal error of the server, which is its cause
 }
 
@@ -80,9 +80,11 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 				return nil, refused(f.path, err)
 			}
 			opts.Nkeys = []*server.NkeyUser{{Nkey: public}}
-			if n.key, err = nats.NkeyOptionFromSeed(key); err != nil {
+			option, err := nats.NkeyOptionFromSeed(key)
+			if err != nil {
 				return nil, refused(f.path, err)
 			}
+			n.key = []nats.Option{option}
 		}
 	}
 	s, err := server.NewServer(opts)

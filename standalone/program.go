@@ -115,12 +115,12 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	// stopped in the middle of making a stream leaves half of it behind (docs/upstream/0009).
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
 	defer cancel()
-	first, err := p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
-		return backend.Create(ctx, backend.Config{Metrics: p.env.Metrics}, "janitor", settings, p.env.Log, opts...)
-	})
+	opts := append([]nats.Option{nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose()}, server.key...)
+	first, err := backend.Create(ctx, backend.Config{Metrics: p.env.Metrics}, "janitor", settings, p.env.Log, opts...)
 	if err != nil {
 		return nil, explain(f, err)
 	}
+	p.cleanups = append(p.cleanups, first.Close)
 	p.cfg.Log.WarnOfDifferences(first.Log.Settings(), p.env.Log)
 	// JetStream keeps the newest file of each partition open.
 	if n := first.Log.Settings().Partitions; !p.env.Files.Take("", int64(n)) {
@@ -131,9 +131,11 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 			"limit", flagtype.FormatSize(limit), "stored_and_free", flagtype.FormatSize(room))
 	}
 	open := func(name string) (*backend.Backend, error) {
-		return p.backend(server, func(opts ...nats.Option) (*backend.Backend, error) {
-			return backend.Open(ctx, backend.Config{Metrics: p.env.Metrics}, name, p.env.Log, opts...)
-		})
+		b, err := backend.Open(ctx, backend.Config{Metrics: p.env.Metrics}, name, p.env.Log, opts...)
+		if err == nil {
+			p.cleanups = append(p.cleanups, b.Close)
+		}
+		return b, err
 	}
 	second, err := open("ingest")
 	if err != nil {
@@ -171,20 +173,6 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 		}})
 	}
 	return append([]daemon.Actor{{Name: "nats", Run: server.run}}, actors...), nil
-}
-
-// backend opens a backend on a connection inside the process.
-func (p *program) backend(server *natsServer, open func(...nats.Option) (*backend.Backend, error)) (*backend.Backend, error) {
-	opts := []nats.Option{nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose()}
-	if server.key != nil {
-		opts = append(opts, server.key)
-	}
-	b, err := open(opts...)
-	if err != nil {
-		return nil, err
-	}
-	p.cleanups = append(p.cleanups, b.Close)
-	return b, nil
 }
 
 // services makes the services, each on its own backend. The edge's address serves
