@@ -164,11 +164,10 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 	t.Parallel()
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	s.publish("s", 3)
-	two := int64(2)
 	try := func(terminal io.Reader) (string, error) {
 		t.Helper()
 		var out bytes.Buffer
-		err := set(t.Context(), s.b.Log, SetFlags{MaxEventsPerStream: &two}, &out, terminal)
+		err := set(t.Context(), s.b.Log, SetFlags{MaxEventsPerStream: 2}, &out, terminal)
 		return out.String(), err
 	}
 	for answer, want := range map[string]error{"": errNotAsked, "\n": errNo, "n\n": errNo, "yesterday\n": errNo} {
@@ -223,8 +222,8 @@ func TestErrors_OneSentence(t *testing.T) {
 	s := begin(t, eventlog.Settings{Partitions: 1})
 	const help = "; see rejoin log --help"
 	s.want(2, "", errNothingAsked.Error()+help, "set", "--yes")
-	s.want(2, "", "--max-bytes must be positive, or -1 for no limit"+help, "set", "--max-bytes=0")
-	s.want(2, "", "--max-age must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
+	s.want(2, "", "--max-bytes: must be positive, or -1 for no limit"+help, "set", "--max-bytes=0")
+	s.want(2, "", "--max-age: must be positive, or -1 for no limit"+help, "set", "--max-age=0s")
 	s.want(2, "", "invalid log settings: the maximum age must be at least 100ms, or -1 for none"+help, "set", "--max-age=1ms")
 	s.want(1, "", "invalid log settings: --max-bytes must be at least 65536, 64 KiB for each partition, not 20", "set", "--max-bytes=20")
 	s.want(1, "replicas: 1 → 3\n", "--replicas needs a NATS cluster, and this NATS server is in none", "set", "--replicas=3")

@@ -2,6 +2,7 @@ package logcli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,15 @@ import (
 // SetFlags are the flags of "rejoin log set": the limits of a log. The environment
 // does not count, where the flags for a new log have the same names.
 type SetFlags struct {
-	MaxAge               *flagtype.Duration `env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
-	MaxEventsPerStream   *int64             `env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
-	MaxBytes             *flagtype.Bytes    `env:"-" help:"Maximum size of the whole log, in bytes or with a unit such as 64MB, 1GB or 256KiB; -1 for unlimited." placeholder:"BYTES"`
-	MaxMessageBytes      *flagtype.Bytes    `env:"-" help:"Maximum size of a message; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
-	MaxEventsPerSession  *int64             `env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
-	MaxBytesPerSession   *flagtype.Bytes    `env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
-	MaxStreamsPerSession *int64             `env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
-	Replicas             *int               `env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
-	Yes                  bool               `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
+	MaxAge               flagtype.Duration `type:"limit" env:"-" help:"How long an event is retained; -1 for unlimited." placeholder:"DURATION"`
+	MaxEventsPerStream   int64             `type:"limit" env:"-" help:"Events retained per stream; -1 for unlimited." placeholder:"N"`
+	MaxBytes             flagtype.Bytes    `type:"limit" env:"-" help:"Maximum size of the whole log, in bytes or with a unit such as 64MB, 1GB or 256KiB; -1 for unlimited." placeholder:"BYTES"`
+	MaxMessageBytes      flagtype.Bytes    `type:"positive" env:"-" help:"Maximum size of a message; max_payload of NATS must be 4096 bytes more." placeholder:"BYTES"`
+	MaxEventsPerSession  int64             `type:"limit" env:"-" help:"Events retained per session; -1 for unlimited." placeholder:"N"`
+	MaxBytesPerSession   flagtype.Bytes    `type:"limit" env:"-" help:"Bytes retained per session; -1 for unlimited." placeholder:"BYTES"`
+	MaxStreamsPerSession int64             `type:"limit" env:"-" help:"Maximum number of open streams per session; -1 for unlimited." placeholder:"N"`
+	Replicas             int               `type:"positive" env:"-" help:"Servers of the cluster that store each partition." placeholder:"N"`
+	Yes                  bool              `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
 }
 
 // Help is what --help says besides.
@@ -44,47 +45,24 @@ var (
 	errNo           = errors.New("nothing was changed")
 )
 
-// to returns the settings with those that were given.
+// to returns the settings with those that were given, of which none is 0.
 func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
-	to := from
 	if f == (SetFlags{Yes: f.Yes}) {
-		return to, errNothingAsked
+		return from, errNothingAsked
 	}
-	limit := func(flag string, value, at *int64) error {
-		switch {
-		case value == nil:
-		case *value == 0:
-			return fmt.Errorf("--%s must be positive, or -1 for no limit", flag)
-		default:
-			*at = *value
-		}
-		return nil
-	}
-	if f.MaxMessageBytes != nil {
-		if to.MaxMessageBytes = int(*f.MaxMessageBytes); to.MaxMessageBytes < 1 {
-			return to, errors.New("--max-message-bytes must be at least 1")
-		}
-	}
-	if f.Replicas != nil {
-		if to.Replicas = *f.Replicas; to.Replicas < 1 {
-			return to, errors.New("--replicas must be at least 1")
-		}
-	}
-	err := errors.Join(
-		limit("max-age", (*int64)(f.MaxAge), (*int64)(&to.MaxAge)),
-		limit("max-events-per-stream", f.MaxEventsPerStream, &to.MaxEventsPerStream),
-		limit("max-bytes", (*int64)(f.MaxBytes), &to.MaxBytes),
-		limit("max-events-per-session", f.MaxEventsPerSession, &to.MaxEventsPerSession),
-		limit("max-bytes-per-session", (*int64)(f.MaxBytesPerSession), &to.MaxBytesPerSession),
-		limit("max-streams-per-session", f.MaxStreamsPerSession, &to.MaxStreamsPerSession),
-	)
+	to := from
+	to.MaxAge = cmp.Or(time.Duration(f.MaxAge), from.MaxAge)
+	to.MaxEventsPerStream = cmp.Or(f.MaxEventsPerStream, from.MaxEventsPerStream)
+	to.MaxBytes = cmp.Or(int64(f.MaxBytes), from.MaxBytes)
+	to.MaxMessageBytes = cmp.Or(int(f.MaxMessageBytes), from.MaxMessageBytes)
+	to.MaxEventsPerSession = cmp.Or(f.MaxEventsPerSession, from.MaxEventsPerSession)
+	to.MaxBytesPerSession = cmp.Or(int64(f.MaxBytesPerSession), from.MaxBytesPerSession)
+	to.MaxStreamsPerSession = cmp.Or(f.MaxStreamsPerSession, from.MaxStreamsPerSession)
+	to.Replicas = cmp.Or(f.Replicas, from.Replicas)
 	if to.MaxAge > 0 {
 		to.MaxAge = to.MaxAge.Truncate(time.Millisecond) // as it is kept
 	}
-	if err == nil {
-		err = to.Validate()
-	}
-	return to, err
+	return to, to.Validate()
 }
 
 // partitionWithin is how long the janitor may take for one partition: new replicas are waited for.
