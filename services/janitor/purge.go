@@ -61,7 +61,8 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 			before = 0
 			return
 		}
-		if before = w.keeper(l, now).Barrier(before, r.Settled(), now); before <= s.First {
+		l.DropSettled(r.Settled(), now)
+		if before = w.keeper(l, now).Barrier(before); before <= s.First {
 			before = 0
 		}
 	}))

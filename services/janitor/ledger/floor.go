@@ -174,9 +174,18 @@ func (k Keeper) forgotten(a *Account) bool {
 	return k.Now.Sub(since) >= ttl
 }
 
+// DropSettled forgets the copies that are surely on disk: the floor does not wait for them any more.
+func (l *Ledger) DropSettled(settled time.Duration, now time.Time) {
+	n := 0
+	for n < len(l.copies) && now.Sub(l.copies[n].at) >= settled {
+		n++
+	}
+	l.copies = l.copies[n:]
+}
+
 // Barrier returns how far the floor may move, up to a sequence: not past a live control
-// entry, nor past one whose copy is not surely on disk; and not before the ledger has all copies.
-func (k Keeper) Barrier(upTo uint64, settled time.Duration, now time.Time) uint64 {
+// entry, nor past one whose copy was not dropped; and not before the ledger has all copies.
+func (k Keeper) Barrier(upTo uint64) uint64 {
 	if k.Through < k.Required {
 		return k.first
 	}
@@ -190,11 +199,6 @@ func (k Keeper) Barrier(upTo uint64, settled time.Duration, now time.Time) uint6
 			break
 		}
 	}
-	n := 0
-	for n < len(k.copies) && now.Sub(k.copies[n].at) >= settled {
-		n++
-	}
-	k.copies = k.copies[n:]
 	for _, c := range k.copies {
 		upTo = min(upTo, c.original)
 	}

@@ -181,7 +181,8 @@ func TestFloor_LiveEntries(t *testing.T) {
 			if len(test.want) > 0 {
 				want = test.want[0]
 			}
-			if got := k.Barrier(m.last+1, 0, m.now.Add(test.after)); got != want {
+			l.DropSettled(0, m.now.Add(test.after))
+			if got := k.Barrier(m.last + 1); got != want {
 				t.Errorf("the floor may go to %d, want %d", got, want)
 			}
 		})
@@ -199,14 +200,15 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 		l.Required = m.rewrite(c) // 4, 5
 	}
 	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}
-	if got := k.Barrier(9, time.Minute, m.now); got != 1 {
+	if got := k.Barrier(9); got != 1 {
 		t.Errorf("before the ledger has the copies the floor may go to %d", got)
 	}
 	for i, e := range m.entries[3:] {
 		l.Apply(e, noon.Add(time.Duration(i)*time.Minute))
 	}
 	for after, want := range []uint64{1, 2, 4, 4} {
-		if got := k.Barrier(9, time.Minute, noon.Add(time.Duration(after)*time.Minute)); got != want {
+		l.DropSettled(time.Minute, noon.Add(time.Duration(after)*time.Minute))
+		if got := k.Barrier(9); got != want {
 			t.Errorf("%d minutes after the first copy the floor may go to %d, want %d", after, got, want)
 		}
 	}
@@ -239,14 +241,16 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	}
 	lagging.Looked(lagging.Through, m.state())
 	k := Keeper{Ledger: lagging, Now: m.now, TTL: always(0), Registry: noRegistry}
-	if got := k.Barrier(5, 0, m.now); got != 2 {
+	lagging.DropSettled(0, m.now)
+	if got := k.Barrier(5); got != 2 {
 		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
 	}
 	for _, e := range m.entries[2:] {
 		lagging.Apply(e, m.now)
 	}
 	lagging.Learn("s", 4, "l1")
-	if got := k.Barrier(5, 0, m.now); got != 2 {
+	lagging.DropSettled(0, m.now)
+	if got := k.Barrier(5); got != 2 {
 		t.Errorf("with the opening's copy the floor may go to %d, want 2, the birth", got)
 	}
 	if got := k.Overdue(5, 9); len(got) != 2 || got[0].Seq != 2 {

@@ -171,7 +171,8 @@ func (m *machine) move(t *rapid.T, used uint64) {
 		m.takes = false
 	}
 	before, why := m.ledger.Target(m.rules, used, m.now())
-	if before = m.keeper().Barrier(before, m.rules.Settled(), m.now()); before <= m.log.first {
+	m.ledger.DropSettled(m.rules.Settled(), m.now())
+	if before = m.keeper().Barrier(before); before <= m.log.first {
 		return
 	}
 	entries, r := m.log.entries, m.rules
