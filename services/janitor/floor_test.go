@@ -194,7 +194,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	last := r.fill(t, "busy", 1<<10)
 	clock.ahead.Store(int64(2 * time.Hour))
 	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
-	must.NoError(t, r.sweeper.moveFloor(r.term(t), r.partitions[0]))
+	must.NoError(t, r.sweeper.keepFloor(r.term(t), r.partitions[0]))
 	if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.First != last.Sequence+1 {
 		t.Errorf("the log begins at %d, want %d, %v", state.First, last.Sequence+1, err)
 	}
@@ -207,7 +207,7 @@ func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 	must.Value(r.b.Log.MakeRoom(t.Context(), 0))(t)
 	roomy := must.Value(r.b.Log.Look(t.Context(), 0))(t)
 	r.sweeper.floors[0].other = midday
-	must.NoError(t, r.sweeper.moveFloor(r.term(t), r.partitions[0]))
+	must.NoError(t, r.sweeper.keepFloor(r.term(t), r.partitions[0]))
 	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Limits != roomy.Limits {
 		t.Errorf("the limits are %+v, want %+v, %v", now.Limits, roomy.Limits, err)
 	}

@@ -37,9 +37,9 @@ type floorKeeper struct {
 	other time.Time       // since when the partition has other limits than the settings say; zero: it has not
 }
 
-// moveFloor copies what has to be copied, and moves the floor as far as it may. ctx is that of the
-// term.
-func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
+// keepFloor copies what has to outlive the floor, moves the floor as far as it may, and resets the partition's limits. ctx
+// is that of the term.
+func (w *sweeper) keepFloor(ctx context.Context, p *follow.Partition) error {
 	if err := w.readLimits(ctx); err != nil {
 		return err
 	}
@@ -50,11 +50,15 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 		}
 		*at = floorKeeper{term: ctx.Done()}
 	}
-	err := w.copyControls(ctx, p, r)
+	return errors.Join(w.copyControls(ctx, p, r), w.moveFloor(ctx, p, r, at), w.resetLimits(ctx, p, r, at))
+}
+
+// moveFloor moves the floor as far as it may.
+func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
 	var before uint64
 	var why string
 	now := p.Now()
-	err = errors.Join(err, p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
+	err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		before, why = l.Target(r, s.Bytes, now)
 		tooSoon := why == ledger.ByAge && r.Used(s.Bytes) <= ledger.FullShare && now.Sub(at.moved) < r.MaxAge/floorSteps
 		if before <= s.First || tooSoon {
@@ -65,14 +69,14 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition) error {
 		if before = w.keeper(l, now).Barrier(before); before <= s.First {
 			before = 0
 		}
-	}))
+	})
 	if before > 0 {
 		err = errors.Join(err, w.purge(ctx, p, before, why))
 		if why == ledger.ByAge {
 			at.moved = now
 		}
 	}
-	return errors.Join(err, w.resetLimits(ctx, p, r, at))
+	return err
 }
 
 func (w *sweeper) keeper(l *ledger.Ledger, now time.Time) ledger.Keeper {

@@ -127,7 +127,7 @@ func TestLimits_NotKnown(t *testing.T) {
 	term, p, removed := r.leases.Term(1).Ctx, r.partitions[1], map[ledger.Cause]int{}
 	network.lose("$JS.API.STREAM.INFO.MCP_0")
 	for range 2 {
-		must.NoError(t, errors.Join(r.sweeper.announce(term, p, false, removed), r.sweeper.moveFloor(term, p)))
+		must.NoError(t, errors.Join(r.sweeper.announce(term, p, false, removed), r.sweeper.keepFloor(term, p)))
 		p.AwaitRequired(term)
 	}
 	if removed[ledger.StreamEvents] != 2 || !r.sweeper.unanswered {

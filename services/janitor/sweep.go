@@ -106,7 +106,7 @@ func (w *sweeper) sweep() swept {
 	err := w.each(func(term context.Context, p *follow.Partition) error { return w.announce(term, p, false, removed) })
 	err = errors.Join(err, w.each(func(term context.Context, p *follow.Partition) error {
 		p.AwaitRequired(term)
-		return w.moveFloor(term, p)
+		return w.keepFloor(term, p)
 	}))
 	took := time.Since(begun)
 	w.metrics.sweep.Observe(took.Seconds())
@@ -208,7 +208,7 @@ func (w *sweeper) trimEarly() {
 			p.AwaitRequired(ctx)
 		}
 		if state, _ := p.Log.State(p.Number); w.rules(p).Used(state.Bytes) > ledger.FullShare {
-			err = errors.Join(err, w.moveFloor(ctx, p))
+			err = errors.Join(err, w.keepFloor(ctx, p))
 		}
 		return err
 	})

@@ -26,7 +26,7 @@ func TestSweep_PartitionRecreated(t *testing.T) {
 		t.Errorf("it announces: %v", err)
 	}
 	p.With(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })
-	if err := r.sweeper.moveFloor(t.Context(), p); !errors.Is(err, follow.ErrMoved) {
+	if err := r.sweeper.keepFloor(t.Context(), p); !errors.Is(err, follow.ErrMoved) {
 		t.Errorf("it moves the floor: %v", err)
 	}
 	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Events != 5 || now.Last != 5 {
