@@ -126,7 +126,7 @@ func TestDocument_RestoreOfAVolume(t *testing.T) {
 	}
 }
 
-// begun waits until the janitor has begun the generation of another life of the log, for which others
+// begun waits until the janitor has begun the next generation of the log, for which others
 // wait for 3 s only. earlier is an event ID of the stream, of the generation that the log had before.
 func (p *proc) begun(path, earlier string) {
 	p.t.Helper()

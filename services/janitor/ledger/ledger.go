@@ -62,7 +62,7 @@ type Ledger struct {
 	prunedAt time.Time // when that was
 }
 
-// stamp says which entry it is that has a sequence in some life of the partition.
+// stamp says which entry it is that has a sequence in some generation of the partition.
 type stamp struct {
 	Sequence uint64
 	At       time.Time // when it was stored, by the server's clock

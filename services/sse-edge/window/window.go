@@ -124,7 +124,7 @@ func (w *Window) Begin(state eventlog.State, after, start uint64) {
 }
 
 // Rollback empties the window, after a partition was rolled back to common, the
-// newest sequence that both lives share.
+// newest sequence that the log before and after has in common.
 func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
