@@ -25,12 +25,12 @@ func (n *lives) isFollowed() bool {
 	return flow != nil && flow.Closed == 0
 }
 
-// Chain is what the window knows of one stream, or of the flow of one session: a
+// Chain is what the window knows of one stream, or of the flow of one life: a
 // list, through the window's entries, of its events. The window's lock guards it.
 type Chain struct {
 	Place Place
 	// number is a stream's index in the window's table of chains; flow is the chain
-	// of its life's flow. A flow has neither, but the session's name.
+	// of its life's flow. The chain of a flow has neither, but the session's name.
 	number uint32
 	flow   *Chain
 	name   *lives

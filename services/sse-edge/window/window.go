@@ -1,6 +1,6 @@
 // Package window holds the newest part of a partition in memory, for an edge to serve: finished
 // SSE frames in large byte segments, an index of entries without pointers, and a chain of entries
-// for each stream and each session. Append takes in what the tail of the log brings, Read returns
+// for each stream and each flow. Append takes in what the tail of the log brings, Read returns
 // what follows a [ChainCursor], and a [Listener] is woken when a chain changes.
 //
 // It imports neither network nor logger, takes the time only for spans, and knows nothing of HTTP,
@@ -20,11 +20,11 @@ import (
 
 // Window is the newest part of a partition in memory: finished frames in large
 // byte segments, and an index of entries without pointers, through which one
-// chain a stream and one a session lead.
+// chain a stream and one a flow lead.
 //
 //	frames   [segment][segment][segment]        appended at the end, freed at the front
 //	entries  ring of {sequence, offset, links}  numbered from the start of the process
-//	chains   stream → first, last entry         flows: session → first, last entry
+//	chains   stream → first, last entry         flows: life → first, last entry
 //	controls {sequence, chain}                  evicted in turn with the entries
 //	names    session → its newest life          known from openings and events
 //
