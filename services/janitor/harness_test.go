@@ -48,7 +48,7 @@ type running struct {
 	wall *aheadClock // of this janitor
 	log  *logBuffer
 	stop func() // idempotent
-	// registry is a copy of the registry with all records, whatever the janitor keeps.
+	// registry is a copy of it with all records, whatever the janitor keeps.
 	registry *session.Registry
 }
 

@@ -59,9 +59,9 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
 	s.deleter = &deleter{nc: b.Conn, do: s.leases.Do, log: b.Log, settled: settled, every: everyOf(settled), logger: env.Log}
 	s.sweeper = newSweeper(cfg, b, s.deleter, env.Log)
-	turns := eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0)/2)) // with one, NATS and the janitor wait for each other
+	slots := eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0)/2)) // with one, NATS and the janitor wait for each other
 	for p := range settings.Partitions {
-		part := follow.New(p, b.Log, turns, env.Log)
+		part := follow.New(p, b.Log, slots, env.Log)
 		part.Now = b.Now
 		part.Cleared, part.Alarmed, part.Spare = s.sweeper.cleared, s.sweeper.alarmed, func() { follow.Ring(s.spare) }
 		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))

@@ -30,9 +30,9 @@ type Partitions struct {
 	metrics  *metrics
 	backfill int                    // bytes of a partition
 	reads    chan struct{}          // a token for each read below the windows, of all partitions
-	whole    *quota.Pool            // a place for each request that is answered with a whole event, by client
+	whole    *quota.Pool            // a slot for each request that is answered with a whole event, by client
 	compares *quota.Pool            // likewise, for one that a tail waits for, and not behind clients
-	scans    *quota.Pool            // a place for each read of a session's trims, of openings and ends, or of newest events, by client
+	scans    *quota.Pool            // a slot for each read of a session's trims, of openings and ends, or of newest events, by client
 	slots    eventlog.BackfillSlots // for a backfill each
 	ctx      context.Context        //nolint:containedctx // of the tails
 	end      context.CancelFunc
