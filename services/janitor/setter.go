@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -20,11 +19,8 @@ import (
 )
 
 // setsBacklog is how many requests may wait; more are dropped by the client, which
-// logs it, and the asker times out.
+// logs it, and asked for again.
 const setsBacklog = 64
-
-// flushTimeout bounds the wait for what NATS has sent to a janitor that steps down.
-const flushTimeout = time.Second
 
 // setter changes the limits of partitions on request.
 //
@@ -53,10 +49,7 @@ func (s *setter) run(ctx context.Context, p int) error {
 			s.answer(ctx, p, msg)
 		}
 	}
-	_ = sub.Drain() // the connection may be closed already
-	if s.nc.IsConnected() {
-		_ = s.nc.FlushTimeout(flushTimeout) // then all that NATS had sent has come
-	}
+	_ = sub.Unsubscribe() // the connection may be closed already
 	for len(requests) > 0 {
 		s.answer(ctx, p, <-requests) // that the term has ended
 	}

@@ -229,23 +229,14 @@ func TestLimits_AskerOfAnotherVersion(t *testing.T) {
 func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
-	asker := srv.Connect()
-	late := must.Value(asker.SubscribeSync(nats.NewInbox()))(t)
-	var request []byte
-	link := &natstest.Link{Before: func(data []byte) {
-		if bytes.Contains(data, []byte("UNSUB")) { // NATS sends a request that it has until it gets this
-			if err := errors.Join(asker.PublishRequest(logset.Subject(0), late.Subject, request), asker.Flush()); err != nil {
-				t.Error(err)
-			}
-		}
-	}}
-	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle(), func(s *Service) { s.setter.nc = srv.Connect(nats.SetCustomDialer(link)) })
+	r := beginAt(t, network.url, eventlog.Settings{Partitions: 1}, idle(), func(s *Service) { s.setter.nc = srv.Connect() })
 	const lost = "$JS.API.STREAM.UPDATE"
+	asker := srv.Connect()
 	changing := must.Value(asker.SubscribeSync(strings.Repeat("x", len(lost)) + ".>"))(t)
 	from := r.b.Log.Settings()
 	to := from
 	to.MaxAge = 2 * time.Hour
-	request = event.MustJSON(logset.Request{From: from, To: to})
+	request := logset.Request{From: from, To: to}
 	waittest.NoError(t, func() error { // the setter is there
 		if err := logset.Ask(t.Context(), asker, logset.Request{}); !errors.Is(err, logset.ErrRefused) {
 			return fmt.Errorf("no refusal: %w", err)
@@ -253,9 +244,12 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 		return nil
 	})
 	network.lose(lost)
-	answer := make(chan error, 1)
-	go func() { answer <- logset.Ask(t.Context(), asker, logset.Request{From: from, To: to}) }()
+	answer, waiting := make(chan error, 1), must.Value(asker.SubscribeSync(nats.NewInbox()))(t)
+	go func() { answer <- logset.Ask(t.Context(), asker, request) }()
 	must.Value(changing.NextMsg(waittest.Timeout))(t)
+	must.NoError(t, asker.PublishRequest(logset.Subject(0), waiting.Subject, event.MustJSON(request)))
+	must.NoError(t, asker.Flush())
+	must.NoError(t, r.setter.nc.Flush()) // it has come
 	term := r.term(t)
 	r.wall.ahead.Store(int64(time.Hour))
 	if err := lease.StillActing(term); !errors.Is(err, lease.ErrNotActing) {
@@ -264,7 +258,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	if err := waittest.Receive(t, "an answer", answer); !errors.Is(err, logset.ErrNobody) {
 		t.Errorf("the answer is %v", err)
 	}
-	if says := must.Value(late.NextMsg(waittest.Timeout))(t); !bytes.Contains(says.Data, []byte(`"stepped_down":true`)) {
-		t.Errorf("who has asked last is answered %s", says.Data)
+	if says := must.Value(waiting.NextMsg(waittest.Timeout))(t); !bytes.Contains(says.Data, []byte(`"stepped_down":true`)) {
+		t.Errorf("who waited is answered %s", says.Data)
 	}
 }

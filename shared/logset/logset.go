@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -50,8 +51,11 @@ type Reply struct {
 	SteppedDown bool `json:"stepped_down,omitempty"`
 }
 
+// again is when the same is asked once more: the janitor that had it may be gone. One that is not yet done answers both.
+const again = 5 * time.Second
+
 // Ask sends a request and waits for the answer, which may take as long as JetStream
-// takes to copy a partition to new replicas. Errors wrap [ErrNobody],
+// takes to copy a partition to new replicas; meanwhile it repeats the request every 5 s. Errors wrap [ErrNobody],
 // [ErrRefused], or ctx's or the connection's error, with which it is unknown whether
 // the partition has the new limits.
 func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
@@ -59,7 +63,17 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
 	if err != nil {
 		return err
 	}
-	msg, err := nc.RequestWithContext(ctx, Subject(req.Partition), data)
+	return askEach(ctx, nc, Subject(req.Partition), data, again)
+}
+
+func askEach(ctx context.Context, nc *nats.Conn, subject string, data []byte, again time.Duration) error {
+	var msg *nats.Msg
+	err := error(context.DeadlineExceeded)
+	for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		attempt, cancel := context.WithTimeout(ctx, again)
+		msg, err = nc.RequestWithContext(attempt, subject, data)
+		cancel()
+	}
 	if errors.Is(err, nats.ErrNoResponders) {
 		return ErrNobody
 	}
