@@ -169,8 +169,8 @@ func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 	}
 }
 
-// bear enters a birth. One that is a copy tells what the ledger lacks if it reaches up to the floor, which may have passed
-// before the copy came what had been stored just before it.
+// bear enters a birth. A copy tells all that the ledger lacks only if it reaches up to the floor: before the ledger got
+// the copy, the floor may have passed what was stored just before it.
 func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	if s.birth == 0 {
 		s.birth, s.copied = e.Sequence, e.Copy != nil
