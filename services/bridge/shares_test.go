@@ -262,6 +262,29 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
+// A client whose calls have taken its share can answer what they wait for.
+func TestShares_CallsThatWaitForTheirClient(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), asker(t)
+	cfg := testConfig(up.URL)
+	cfg.MaxCalls = 4
+	s.start(t, cfg)
+	call := func() rpc.Ask {
+		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{}`, asks)
+		c.Owner = "alice"
+		return c
+	}
+	var c rpc.Ask
+	var asked required
+	for range 3 { // three quarters
+		c = call()
+		asked, _ = s.ask(t, c)
+	}
+	wantBusy(t, s.do(t, call()))
+	if next, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); next.Result.ResultType != "input_required" {
+		t.Errorf("the answer is answered %d %s", a.Status, a.Data)
+	}
+}
+
 // One client makes the bridge wait for the MCP server as often as it can wait at all.
 func TestAttackWaitsTakenByOneClient(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)

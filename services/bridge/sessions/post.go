@@ -62,19 +62,23 @@ func (h *Session) Post(c rpc.Ask) rpc.Answer {
 func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 	made := call.New(h.Scope, c.Stream, ids)
 	made.Traced(c.Trace)
-	if !h.Host.Open.Take(h.Share, 1) {
+	share := h.Share
+	if c.Held { // its call holds a place of the share's, and waits for what it answers
+		share = ""
+	}
+	if !h.Host.Open.Take(share, 1) {
 		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
-	n := int64(len(c.Data))
-	if !h.Host.Memory.Take(h.Share, n) {
-		h.Host.Open.Give(h.Share, 1)
+	give, ok := h.hold(int64(len(c.Data)), c.Held)
+	if !ok {
+		h.Host.Open.Give(share, 1)
 		return upstream.Busy(NoMemory)
 	}
 	h.Host.Metrics.Calls.Inc()
 	leave := func() {
 		h.Host.Metrics.Calls.Dec()
-		h.Host.Memory.Give(h.Share, n)
-		h.Host.Open.Give(h.Share, 1)
+		give()
+		h.Host.Open.Give(share, 1)
 	}
 	if !h.addCall(made) {
 		leave()
@@ -132,7 +136,7 @@ const NoMemory = "the bridge holds too much for clients, or too much for this on
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
-// hold takes memory for messages that are no requests. Answers may take some besides the client's share: a
+// hold takes memory for messages. Answers may take some besides the client's share: a
 // call of the client's may wait for them, and hold what it has until then.
 func (h *Session) hold(n int64, answers bool) (give func(), ok bool) {
 	s := h.Host
