@@ -133,7 +133,7 @@ func TestModernServer_Batch(t *testing.T) {
 	s.post(t, name, batch, fmt.Sprintf(`[{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}]`, s.question(t, name, stream)))
 	wantParts(t, s.finished(t, name, batch), "", "")
 	wantHas(t, last(s.finished(t, name, stream)), `"got":{"a":{"action":"accept"}}`)
-	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) == 1 })
+	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) > 0 })
 }
 
 // A 404 of a server that has no sessions does not say that the client's session has ended.
