@@ -34,13 +34,6 @@ const (
 	entryBytes = 256
 )
 
-// changes are the notifications that end the results of one kind. A server may name a part of a
-// resource that was read, so an update of one ends all of them.
-var changes = map[string]string{
-	"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts",
-	"notifications/resources/list_changed": "resources", "notifications/resources/updated": "resources",
-}
-
 // kindOf is what the results of a method are of.
 func kindOf(method string) string {
 	kind, _, _ := strings.Cut(method, "/")
@@ -162,15 +155,14 @@ func (c *Cache) Put(q Request, result json.RawMessage) {
 }
 
 // Changed ends the results that a notification says are stale, and those of requests that have not
-// been answered yet. Their memory is free when they are asked for, or when others need it. It reports
-// whether the notification is of that sort.
+// been answered yet: all of one kind, since a server may name a part of a resource that was read. Their memory is
+// free when they are asked for, or when others need it. It reports whether the notification is of that sort.
 func (c *Cache) Changed(method string) bool {
-	kind := changes[method]
-	if kind == "" {
+	if !translate.IsChange(rpc.Message{Method: &method}) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.generations[kind]++
+	c.generations[kindOf(strings.TrimPrefix(method, "notifications/"))]++
 	return true
 }
