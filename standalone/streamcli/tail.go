@@ -5,10 +5,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -27,12 +25,12 @@ type TailCLI struct {
 
 	Session remote.Session `arg:"" help:"The session."`
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
-	From    string         `env:"-" default:"start" help:"Where to start: start, now, or the cursor to resume after; of a stream, that is an event ID." placeholder:"PLACE"`
-	Last    *int           `short:"n" env:"-" help:"Begin with the newest N events, at most 1000, or with all if there are fewer." placeholder:"N"`
-	Since   sinceFlag      `env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
+	From    string         `xor:"place" env:"-" help:"Where to start: start, now, or the cursor to resume after; of a stream, that is an event ID (default: start)." placeholder:"PLACE"`
+	Last    *int           `short:"n" xor:"place" env:"-" help:"Begin with the newest N events, at most 1000, or with all if there are fewer." placeholder:"N"`
+	Since   sinceFlag      `xor:"place" env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
 	Count   int            `env:"-" help:"End after N events." placeholder:"N"`
 	Method  []string       `env:"-" help:"Only JSON-RPC messages with these methods; a trailing * matches any suffix." placeholder:"METHOD"`
-	Level   string         `env:"-" help:"Leave out log messages below a level, from debug to emergency." placeholder:"LEVEL"`
+	Level   string         `env:"-" enum:",debug,info,notice,warning,error,critical,alert,emergency" default:"" help:"Leave out log messages below a level, from debug to emergency." placeholder:"LEVEL"`
 	JSON    bool           `name:"json" xor:"form" env:"-" help:"Print JSON objects with id, cursor, stream, type, time and message, and gaps as objects too."`
 	Format  string         `xor:"form" env:"-" help:"Print each event by a Go template with .ID, .Cursor, .Stream, .Type, .Time and .Message (default: {{.ID}} {{.Message}}, of a session {{.Cursor}} {{.Stream}} {{.Message}})." placeholder:"TEMPLATE"`
 
@@ -87,18 +85,6 @@ func (cli *TailCLI) Validate() (err error) {
 			return fmt.Errorf("--method: %q is not a method, which may end with an asterisk", method)
 		}
 	}
-	if cli.Level != "" && !slices.Contains(event.Levels, cli.Level) {
-		return fmt.Errorf("--level: %q is none of %s", cli.Level, strings.Join(event.Levels, ", "))
-	}
-	places := 0
-	for _, given := range []bool{cli.From != "start", cli.Last != nil, !time.Time(cli.Since).IsZero()} {
-		if given {
-			places++
-		}
-	}
-	if places > 1 {
-		return errors.New("--from, --last and --since are places to begin at: give one")
-	}
 	if err := cli.checkFrom(); err != nil {
 		return fmt.Errorf("--from: %w", err)
 	}
@@ -116,7 +102,7 @@ func (cli *TailCLI) Validate() (err error) {
 // checkFrom returns an error for a cursor that cannot belong to what is followed: the server would
 // report a gap and begin at the start.
 func (cli *TailCLI) checkFrom() error {
-	if cli.From == "start" || cli.From == "now" {
+	if cli.From == "" || cli.From == "start" || cli.From == "now" {
 		return nil
 	}
 	id, err := event.ParseID(cli.From)
@@ -172,7 +158,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		},
 	}
 	switch cli.From {
-	case "start":
+	case "", "start":
 	case "now":
 		cfg.Start = client.StartNow
 	default:
