@@ -18,34 +18,30 @@ import (
 	"rejoin/standalone/remote"
 )
 
-// statusFlags are those of the commands that print what the janitor and the edges know.
-type statusFlags struct {
+// StatusFlags are those of the commands that print what the janitor and the edges know.
+type StatusFlags struct {
 	daemon.Config
 	remote.Flags
 	JSON bool `name:"json" env:"-" help:"Print what the server sent."`
 }
 
-// Validate returns an error that names the first flag whose value makes no sense. Kong does not look into the
-// fields of an embedded type that is not exported.
-func (f *statusFlags) Validate() error { return cmp.Or(f.Config.Validate(), f.Flags.Validate()) }
-
-// listFlags are those of the commands that print a list.
-type listFlags struct {
-	statusFlags
+// ListFlags are those of the commands that print a list.
+type ListFlags struct {
+	StatusFlags
 	Limit int `env:"-" default:"100" help:"Maximum number of lines, up to 500; the newest are printed." placeholder:"N"`
 }
 
-// Validate also refuses a number of lines that the server would refuse.
-func (f *listFlags) Validate() error {
+// Validate refuses a number of lines that the server would refuse.
+func (f *ListFlags) Validate() error {
 	if f.Limit < 1 || f.Limit > inspect.MaxItems {
 		return fmt.Errorf("--limit: %d is not a number from 1 to %d", f.Limit, inspect.MaxItems)
 	}
-	return f.statusFlags.Validate()
+	return nil
 }
 
 // connectionsCLI holds the flags of "rejoin connections".
 type connectionsCLI struct {
-	listFlags
+	ListFlags
 	Session remote.Session `arg:"" help:"The session."`
 }
 
@@ -74,7 +70,7 @@ With access control it requires a token that grants admin.`
 
 // StatusApp is "rejoin status" with the arguments that follow it.
 func StatusApp(args []string) daemon.App {
-	var cli statusFlags
+	var cli StatusFlags
 	return daemon.Command("rejoin status", statusDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return ask(cli.Flags, func(a *api) error { return status(ctx, a, cli.JSON, env.Stdout) })
 	})
@@ -82,7 +78,7 @@ func StatusApp(args []string) daemon.App {
 
 // GapsApp is "rejoin gaps" with the arguments that follow it.
 func GapsApp(args []string) daemon.App {
-	var cli listFlags
+	var cli ListFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return ask(cli.Flags, func(a *api) error {
 			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.JSON, env.Stdout, printGaps, nil)

@@ -101,7 +101,7 @@ SINCE                STREAM  PROTOCOL  ADDRESS    STARTED  STATE  EVENTS  BEHIND
 }
 
 func TestStatus_WrongURL(t *testing.T) {
-	for _, app := range []func([]string) daemon.App{StatusApp, GapsApp} {
+	for _, app := range []func([]string) daemon.App{StatusApp, GapsApp, ConnectionsApp} {
 		if code, _, errs := runApp(t, app, "--url=nowhere"); code != 2 || !strings.Contains(errs, `--url "nowhere"`) {
 			t.Errorf("%d %q", code, errs)
 		}
