@@ -30,7 +30,7 @@ func TestHelp_EachCommandHasExamples(t *testing.T) {
 			t.Errorf("the list has no %s", c.name)
 		}
 		code, help, _ := runs(t, c.name, "--help")
-		if code != 0 || !strings.HasPrefix(help, "Usage: rejoin "+c.name) || !strings.Contains(help, "\n    rejoin ") && !strings.Contains(help, "\n    echo ") {
+		if code != 0 || !strings.HasPrefix(help, "Usage: rejoin "+c.name) || !strings.Contains(help, "\n    rejoin ") && !strings.Contains(help, "\n    echo ") || strings.Contains(help, "--admin-addr") != (c.name == serveName) {
 			t.Errorf("%s: %d\n%s", c.name, code, help)
 		}
 	}

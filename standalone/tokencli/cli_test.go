@@ -82,15 +82,3 @@ func TestToken_InvalidRequest(t *testing.T) {
 		})
 	}
 }
-
-func TestHelp_HasExamples(t *testing.T) {
-	code, out, _ := run(t, "--help")
-	for _, want := range []string{"export REJOIN_JWT_SECRET_FILE", "\n    token=$(rejoin token", "--subscribe='chat-*' --ttl=5m", "--subject"} {
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("%d: the help has no %q:\n%s", code, want, out)
-		}
-	}
-	if strings.Contains(out, "--admin-addr") {
-		t.Error("the help has the flags of services")
-	}
-}
