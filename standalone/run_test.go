@@ -109,13 +109,6 @@ func TestRun_ServerCannotWrite(t *testing.T) {
 	}
 }
 
-func TestBanner_Version(t *testing.T) {
-	attrs := (&program{}).banner("http://127.0.0.1:8080")
-	if got := attrs[len(attrs)-1]; got == "" || got != daemon.CurrentVersion() {
-		t.Errorf("the version is %q", got)
-	}
-}
-
 func TestFlags_Sizes(t *testing.T) {
 	cfg := parsed(t, "--window-bytes=64MB", "--window-backfill=-1", "--max-bytes=1GB", "--max-message-bytes=256KiB", "--memory-budget=0")
 	if cfg.Edge.WindowBytes != 64e6 || cfg.Edge.WindowBackfill != -1 || cfg.MinFreeBytes != 256<<20 || cfg.Sessions.MaxMetadataBytes != 16<<20 || cfg.Bridge.CacheBytes != 16<<20 {
