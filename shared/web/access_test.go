@@ -45,12 +45,7 @@ func serveGuarded(t *testing.T, a *Access, sameSite SameSite) (addr string) {
 		app,
 		Route{Method: "GET", Path: "/who", Handler: who},
 		Route{Method: "POST", Path: "/who", Handler: who},
-		Route{Method: "POST", Path: "/publish", Handler: a.Guard(func(c *fiber.Ctx) error {
-			if !a.Grants(c).MayPublish("s") {
-				return a.Insufficient(c)
-			}
-			return c.SendString("published")
-		})},
+		Route{Method: "POST", Path: "/publish", Handler: a.GuardFor(func(_ *fiber.Ctx, g auth.Grants) bool { return g.MayPublish("s") }, func(c *fiber.Ctx) error { return c.SendString("published") })},
 		Route{Method: "POST", Path: "/unguarded", Handler: func(c *fiber.Ctx) error {
 			if !a.Grants(c).MayPublish("s") {
 				return a.Insufficient(c)
