@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -82,6 +83,17 @@ func Untrusted(err error) error {
 		return nil
 	}
 	return fmt.Errorf("the server's certificate is not trusted (%w); SSL_CERT_FILE can name a file of certificates to trust", untrusted.Err)
+}
+
+// Plain returns the error of a request without its URL and address.
+func Plain(err error) error {
+	if asked, ok := errors.AsType[*url.Error](err); ok {
+		err = asked.Err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		err = op.Err
+	}
+	return err
 }
 
 // Session is an argument that names a session.

@@ -142,7 +142,7 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		if untrusted := remote.Untrusted(err); untrusted != nil {
 			return nil, untrusted
 		}
-		return nil, fmt.Errorf("no response (%w); start rejoin, or set its address with --url", err)
+		return nil, fmt.Errorf("%s does not answer (%w); start rejoin, or set its address with --url", a.flags.Shown(), remote.Plain(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

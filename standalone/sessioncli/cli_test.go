@@ -163,8 +163,11 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 	}
 }
 
-// A server with TLS answers 400 to plain HTTP, the admin port 404.
+// Nobody answers. A server with TLS answers 400 to plain HTTP, the admin port 404.
 func TestErrors_AnotherServer(t *testing.T) {
+	if code, _, errs := run(t, "--url=http://127.0.0.1:1"); code != 1 || errs != "rejoin sessions: http://127.0.0.1:1 does not answer (connect: connection refused); start rejoin, or set its address with --url\n" {
+		t.Errorf("%d %q", code, errs)
+	}
 	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 		want := fmt.Sprintf("rejoin sessions: the server responded with %d %s; is --url=%s the address of Rejoin, and is it http:// or https://?\n", status, http.StatusText(status), s.URL)
@@ -206,7 +209,6 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad state":     {2, []string{"--state=gone", url}},
 		"bad order":     {2, []string{"--sort=name", url}},
 		"bad url":       {2, []string{"--url=nowhere"}},
-		"nobody":        {1, []string{"--url=http://127.0.0.1:1"}},
 		"another page":  {1, []string{url}},
 		"other JSON":    {1, []string{"create", url}},
 		"no token file": {1, []string{url, "--token-file=/nonexistent/token"}},

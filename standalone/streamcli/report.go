@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -54,7 +52,7 @@ func (r *report) failed(err error) {
 	if ok && (refused.Code == client.CodeStreamClosed || refused.Code == client.CodeSessionClosed) {
 		return // the repeat is refused, which is reported for each line
 	}
-	text := fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, plain(err))
+	text := fmt.Sprintf("%s does not answer (%v); trying again until it does", r.url, remote.Plain(err))
 	if untrusted := remote.Untrusted(err); untrusted != nil {
 		text = fmt.Sprintf("%s: %v; trying again", r.url, untrusted)
 	}
@@ -101,15 +99,4 @@ func red(stream io.Writer, text string) string {
 		return "\x1b[31m" + text + "\x1b[0m"
 	}
 	return text
-}
-
-// plain returns an error without the URL and the address, which the line names.
-func plain(err error) error {
-	if asked, ok := errors.AsType[*url.Error](err); ok {
-		err = asked.Err
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		err = op.Err
-	}
-	return err
 }
