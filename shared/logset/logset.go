@@ -68,7 +68,7 @@ func Ask(ctx context.Context, nc *nats.Conn, req Request) error {
 
 func askEach(ctx context.Context, nc *nats.Conn, subject string, data []byte, again time.Duration) error {
 	var msg *nats.Msg
-	err := error(context.DeadlineExceeded)
+	err := context.DeadlineExceeded
 	for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, again)
 		msg, err = nc.RequestWithContext(attempt, subject, data)

@@ -52,7 +52,7 @@ func (f Flags) Hint(err error) error {
 
 // Refused is Hint for a response with this status and code; each refusal by Rejoin has a code.
 func (f Flags) Refused(err error, status int, code string) error {
-	hint := ""
+	var hint string
 	switch {
 	case status == http.StatusUnauthorized && f.TokenFile == "":
 		hint = "give a token with --token-file"
