@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -153,7 +154,12 @@ func TestKeepGenerations(t *testing.T) {
 		}
 		return all
 	}
-	full := list(strings.Repeat("g ", event.MaxGenerations))
+	var many string
+	for i := range event.MaxGenerations {
+		many += fmt.Sprintf("g%d ", i)
+	}
+	older, another := list(many), event.Generation{ID: "c", Start: 700}
+	full := event.NextGenerations(older, event.Generation{ID: "a", Start: 500}, event.Generation{ID: "b", Start: 600})
 	for _, tt := range []struct {
 		name                   string
 		earlier, now, expected []event.Generation
@@ -164,7 +170,9 @@ func TestKeepGenerations(t *testing.T) {
 		{"and another one has begun", list("a b"), []event.Generation{{ID: "a", Start: 1}, {ID: "c", Start: 7}}, []event.Generation{{ID: "a", Start: 1}, {ID: "b", Start: 2}, {ID: "c", Start: 7}}},
 		{"the first look", nil, list("a b"), list("a b")},
 		{"another log", list("a b"), list("c"), list("c")},
-		{"a list that is full merges some", full, list("g"), list("g")},
+		{"a full list, and one has begun", full, event.NextGenerations(full, another), event.NextGenerations(full, another)},
+		{"the newest of a full list are written over", full, older, full},
+		{"and another one has begun, too", full, event.NextGenerations(older, another), event.NextGenerations(full, another)},
 	} {
 		if got := event.KeepGenerations(tt.earlier, tt.now); !slices.Equal(got, tt.expected) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.expected)

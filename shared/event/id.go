@@ -258,20 +258,17 @@ func NextGenerations(generations []Generation, more ...Generation) []Generation 
 }
 
 // KeepGenerations returns a list of generations with those that an earlier look at the same partition has
-// seen and that are not on it any more: somebody has written an older list over it. Lists that are full merge
-// generations, and lists that have nothing in common are of different logs: they are left as they are.
+// seen and that are not on it any more: somebody has written an older list over it. Lists that have nothing in
+// common are of different logs: they are left as they are.
 func KeepGenerations(earlier, generations []Generation) []Generation {
-	isNew := func(g Generation) bool { return !HasGeneration(earlier, g.ID) }
-	if max(len(earlier), len(generations)) >= MaxGenerations || !slices.ContainsFunc(generations, func(g Generation) bool { return !isNew(g) }) {
+	isKnown := func(g Generation) bool { return HasGeneration(earlier, g.ID) }
+	if !slices.ContainsFunc(generations, isKnown) {
 		return generations
 	}
-	kept := slices.Clone(earlier)
-	for _, g := range generations {
-		if isNew(g) {
-			kept = append(kept, g)
-		}
+	if len(earlier) >= MaxGenerations { // and has merged what stands before the first one that both have
+		generations = generations[1+slices.IndexFunc(generations[1:], isKnown):]
 	}
-	return kept
+	return NextGenerations(earlier, slices.DeleteFunc(slices.Clone(generations), isKnown)...)
 }
 
 // Fork compares two lists of generations of one partition, the older look first.
