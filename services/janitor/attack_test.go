@@ -405,6 +405,8 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 			if test.again {
 				srv.Stop()
 				srv.Start()
+				srv.AwaitConn(nc)
+				srv.AwaitConn(r.b.Conn)
 			}
 			lost := r.publish(t, "s", "a", 3)
 			before, ofLost := look()
