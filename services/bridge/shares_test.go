@@ -262,27 +262,37 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
-// A client whose calls have taken its share can answer what they wait for.
+// A client whose calls have taken its share can answer what they wait for, and takes no place of others for that.
 func TestShares_CallsThatWaitForTheirClient(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), asker(t)
+	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
+	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
+		w.stream()
+		w.ask("", "q")
+		<-r.Context().Done()
+	})
 	cfg := testConfig(up.URL)
 	cfg.MaxCalls = 4
 	s.start(t, cfg)
-	call := func() rpc.Ask {
+	call := func(owner string) rpc.Ask {
 		c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{}`, asks)
-		c.Owner = "alice"
+		c.Owner = owner
 		return c
 	}
 	var c rpc.Ask
 	var asked required
 	for range 3 { // three quarters
-		c = call()
+		c = call("alice")
 		asked, _ = s.ask(t, c)
 	}
-	wantBusy(t, s.do(t, call()))
-	if next, a := s.ask(t, repeated(t, c, "2", asked, `{}`)); next.Result.ResultType != "input_required" {
-		t.Errorf("the answer is answered %d %s", a.Status, a.Data)
+	wantBusy(t, s.do(t, call("alice")))
+	c = repeated(t, c, "2", asked, `{}`)
+	ended := later(func() rpc.Answer { return s.do(t, c) })
+	waittest.Until(t, "the server has the answer", func() bool { return up.posted(`"id":"q"`) == 1 })
+	if asked, a := s.ask(t, call("bob")); asked.Result.ResultType != "input_required" {
+		t.Errorf("another client was answered %d %s", a.Status, a.Data)
 	}
+	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
+	waittest.Receive(t, "the call ends", ended)
 }
 
 // One client makes the bridge wait for the MCP server as often as it can wait at all.

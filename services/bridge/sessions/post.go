@@ -62,27 +62,25 @@ func (h *Session) Post(c rpc.Ask) rpc.Answer {
 func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 	made := call.New(h.Scope, c.Stream, ids)
 	made.Traced(c.Trace)
-	share := h.Share
-	if c.Held { // its call holds a place of the share's, and waits for what it answers
-		share = ""
-	}
-	if !h.Host.Open.Take(share, 1) {
-		return upstream.Busy("the bridge has too many requests, or too many of this client's")
-	}
 	give, ok := h.hold(int64(len(c.Data)), c.Held)
 	if !ok {
-		h.Host.Open.Give(share, 1)
 		return upstream.Busy(NoMemory)
+	}
+	if !c.Held && !h.Host.Open.Take(h.Share, 1) { // else its call has a place
+		give()
+		return upstream.Busy("the bridge has too many requests, or too many of this client's")
 	}
 	h.Host.Metrics.Calls.Inc()
 	leave := func() {
 		h.Host.Metrics.Calls.Dec()
 		give()
-		h.Host.Open.Give(share, 1)
+		if !c.Held {
+			h.Host.Open.Give(h.Share, 1)
+		}
 	}
 	if !h.addCall(made) {
 		leave()
-		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already")
+		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already, or the call too many")
 	}
 	if !h.Go(func() {
 		defer h.forget(made, leave)

@@ -181,11 +181,15 @@ func (h *Session) isArriving(stream string) bool {
 	return h.arriving[stream] > 0
 }
 
-// addCall makes a call the one of its stream, unless that has one.
+// maxRepeated is how many requests of the session of one call are open at once. Of those that repeat the call a newer
+// one ends the one before, but while the log is unavailable; they take no place of --max-calls.
+const maxRepeated = 8
+
+// addCall makes a call the one of its stream, unless that has one, or the session's one call has too many requests.
 func (h *Session) addCall(c *call.Call) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, twice := h.calls[c.Stream]; twice {
+	if _, twice := h.calls[c.Stream]; twice || h.OnDemand && len(h.calls) == maxRepeated {
 		return false
 	}
 	h.calls[c.Stream] = c

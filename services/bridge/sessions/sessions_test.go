@@ -3,6 +3,7 @@ package sessions
 import (
 	"errors"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -95,5 +96,15 @@ func TestIsOrphaned(t *testing.T) {
 				t.Error("it is not cancelled")
 			}
 		})
+	}
+}
+
+// Requests that repeat a call take no place of --max-calls.
+func TestSession_RepeatedRequestsAreBounded(t *testing.T) {
+	h := newTable(t, nil).NewForCall("s", "l", "", "", &OnDemand{})
+	for n := range 2 * maxRepeated {
+		if added := h.addCall(call.New(h.Scope, strconv.Itoa(n), nil)); added != (n < maxRepeated) {
+			t.Errorf("request %d is added: %t", n, added)
+		}
 	}
 }
