@@ -43,22 +43,17 @@ func (t *Table) Hold(h *Session) error {
 	t.sessions[h.Name] = h
 	t.host.Metrics.Sessions.Set(float64(len(t.sessions)))
 	t.mu.Unlock()
-	sub, err := t.host.Backend.Conn.ChanQueueSubscribe(rpc.Subject(h.Name), rpc.Queue, t.inbox)
-	if err != nil {
-		t.release(h)
-		return err
-	}
 	h.mu.Lock()
-	h.sub, sub = sub, h.sub
+	var err error
+	if h.sub == nil { // else the call or its question has begun to
+		h.sub, err = t.host.Backend.Conn.ChanQueueSubscribe(rpc.Subject(h.Name), rpc.Queue, t.inbox)
+	}
 	released := h.released
 	h.mu.Unlock()
-	if sub != nil { // the call and its question were both about to hold it
-		_ = sub.Unsubscribe() // the connection may be closed already
-	}
-	if released { // a call that was taken over was at its end
+	if err != nil || released { // a call that was taken over was at its end
 		t.release(h)
 	}
-	return nil
+	return err
 }
 
 // release ends what Hold began, or is about to.
