@@ -146,16 +146,17 @@ func (l *Leftover) Read(b []byte) (int, error) {
 	return l.rest.Read(b)
 }
 
-// Write writes a line to the program, which may be without reading for a time, or longer while it is busy. After an error
-// the program has got a part of the line, and is of no use any more.
+// Write writes a line to the program, which may be without reading for a time, that begins again while it is busy. After
+// an error the program has got a part of the line, and is of no use any more.
 func (p *Process) Write(line []byte, within time.Duration, busy func() bool) error {
 	line = append(line[:len(line):len(line)], '\n')
 	for {
+		idle := !busy() // else it may be about to read at the end of the time
 		if err := p.Stdin.SetWriteDeadline(time.Now().Add(within)); err != nil {
 			return err
 		}
 		n, err := p.Stdin.Write(line)
-		if line = line[n:]; !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && !busy() {
+		if line = line[n:]; !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 && idle {
 			return err
 		}
 	}

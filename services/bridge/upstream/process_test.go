@@ -58,15 +58,21 @@ func TestLeftover_BusyReader(t *testing.T) {
 	}
 }
 
-// A program that does not read while it works is waited for, as long as it does.
+// A program that does not read while it works is waited for, as long as it does, and then for the time that it has else.
 func TestProcess_ReadsLate(t *testing.T) {
-	const within = 10 * time.Millisecond
 	for _, works := range []bool{true, false} {
-		reads := filepath.Join(t.TempDir(), "reads")
-		script := `until [ -e "$0" ]; do sleep 0.01; done; exec cat >/dev/null`
-		p, err := StartProcess(must.Value(NewCommand([]string{"sh", "-c", script, reads}, os.Environ(), nil, ""))(t), slog.New(slog.DiscardHandler))
+		ends, reads := filepath.Join(t.TempDir(), "ends"), filepath.Join(t.TempDir(), "reads")
+		script := `until [ -e "$0" ]; do sleep 0.01; done; exec cat >"$1"`
+		p, err := StartProcess(must.Value(NewCommand([]string{"sh", "-c", script, ends, reads}, os.Environ(), nil, ""))(t), slog.New(slog.DiscardHandler))
 		must.NoError(t, err)
-		err = p.Write(make([]byte, 2*pipeBytes), within, func() bool { return works && os.WriteFile(reads, nil, 0o600) == nil })
+		asked := 0
+		err = p.Write(make([]byte, 2*pipeBytes), 100*time.Millisecond, func() bool {
+			if asked++; works && asked == 2 { // its work ends, and it reads
+				must.NoError(t, os.WriteFile(ends, nil, 0o600))
+				waittest.Until(t, "it reads", func() bool { is, err := os.Stat(reads); return err == nil && is.Size() > 0 })
+			}
+			return works && asked != 2
+		})
 		if (err == nil) != works {
 			t.Errorf("it works %t: %v", works, err)
 		}
