@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"rejoin/shared/auth/authtest"
 	"rejoin/shared/must"
+	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
 
@@ -58,4 +60,19 @@ func TestNATS_AccessControl(t *testing.T) {
 		}
 		r.stop()
 	}
+}
+
+// A bridge whose name another one has taken leaves NATS, which goes on: it must not get what that one is to answer.
+func TestNATS_BridgeIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := start(t, filepath.Join(t.TempDir(), "data"), "--upstream=http://127.0.0.1:1", "--bridge-name=b")
+	nc := must.Value(nats.Connect(r.addrs["--nats-addr"], nats.Timeout(waittest.Timeout)))(t)
+	defer nc.Close()
+	must.Value(nc.Request("$KV."+rpc.CallsBucket+".=bridge.b", []byte("other"), waittest.Timeout))(t)
+	must.NoError(t, nc.Publish("mcp.rpc.b.b", []byte("other")))
+	waittest.Until(t, "the bridge has left NATS", func() bool {
+		_, metrics := request(t, http.MethodGet, "http://"+r.addrs["--admin-addr"]+"/metrics", "")
+		return strings.Contains(metrics, "rejoin_bridge_nats_connected 0")
+	})
+	r.stop()
 }

@@ -166,6 +166,7 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 			err := b.Run(ctx)
 			if errors.Is(err, bridge.ErrReplaced) { // that one needs the NATS of this program
 				p.env.Log.Error("the bridge has ended", "error", err)
+				fourth.Close() // it may have subscriptions left, for which NATS would send it requests
 				<-ctx.Done()
 				return nil
 			}

@@ -35,7 +35,8 @@ var ErrReplaced = host.ErrReplaced
 var ErrNoUpstream = errors.New("--upstream or --upstream-command is missing")
 
 // New registers metrics and the readiness checks "nats" and "sessions". Errors are those of
-// [config.Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned.
+// [config.Config.Validate], and [ErrNoUpstream]. The backend must stay open until Run has returned, and be closed
+// then: nats.go leaves a subscription at the server that is drained while the connection is being made again.
 func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
