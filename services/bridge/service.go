@@ -152,19 +152,27 @@ func (s *Service) endedBy(ctx context.Context) error {
 	return nil
 }
 
-// stop ends all work and waits for it. Then it answers what NATS has sent before: no other bridge gets that.
+// stop ends all work and waits for it. Meanwhile it answers what NATS has sent before: no other bridge gets that, and a
+// process may take seconds to end.
 func (s *Service) stop() {
 	s.table.Drain()
 	if conn := s.host.Backend.Conn; conn.IsConnected() {
 		_ = conn.FlushTimeout(flushTimeout) // then it was all that came in time
 	}
 	s.host.Stop(upstream.ErrStopping)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.host.Wait()
+	}()
 	for {
 		select {
 		case msg := <-s.inbox:
 			s.accept(msg) // as a service that stops
-		default:
-			return
+		case <-stopped:
+			if len(s.inbox) == 0 {
+				return
+			}
 		}
 	}
 }

@@ -274,6 +274,7 @@ func TestStop_ResponseIsNotStored(t *testing.T) {
 		close(respond)
 		waittest.Until(t, "an attempt to store the response has failed", func() bool { return in.metric(t, "publish_retries_total") > 0 })
 		in.host.Stop(upstream.ErrStopping)
+		in.host.Wait()
 		continues := slices.ContainsFunc(in.table.Open(), func(c records.OpenCall) bool {
 			return !made.Done() && c.Stream == made.Stream && c.ID == "e1"
 		})

@@ -223,14 +223,16 @@ func (h *Host) Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Stop ends all work with a cause, and waits for it.
+// Stop has nothing run any more, and ends with a cause what runs.
 func (h *Host) Stop(cause error) {
 	h.mu.Lock()
 	h.stopping = true
 	h.mu.Unlock()
 	h.endLife(cause)
-	h.work.Wait()
 }
+
+// Wait waits for what runs, after Stop.
+func (h *Host) Wait() { h.work.Wait() }
 
 // ClientOf returns whose share the session is of that a call begins: the owner's, or without
 // access control that of the client's address; empty when it is not known.
