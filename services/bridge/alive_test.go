@@ -21,6 +21,7 @@ import (
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/presence"
+	"rejoin/shared/quota"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -217,6 +218,7 @@ func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 		link := &natstest.Link{}
 		edge := s.srv.Connect(nats.SetCustomDialer(link))
 		in := s.start(t, testConfig(up.URL), func(s *Service) {
+			s.host.Memory = quota.NewPool(1 << 20)
 			s.host.Times.After = func(time.Duration) <-chan time.Time { // the bridge is connected, and has answered
 				link.Heal()
 				waittest.Until(t, "the edge is connected", func() bool { return edge.FlushTimeout(time.Second) == nil })
@@ -239,6 +241,7 @@ func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 		if during {
 			close(respond)
 			waittest.Until(t, "the bridge has the answer", func() bool { return in.metric(t, "answers_total", "request", "2xx") == 1 })
+			waittest.Until(t, "the answer counts", func() bool { return in.host.Memory.Used() > 0 })
 		}
 		s.srv.Start()
 		if !during {

@@ -67,7 +67,7 @@ func (s *Service) accept(msg *nats.Msg) {
 			a = s.answer(c)
 		}
 		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
-		respond(a, func(a rpc.Answer, msg *nats.Msg) error { return s.respond(a, msg, reconnects) })
+		respond(a, func(a rpc.Answer, msg *nats.Msg) error { return s.respond(client, a, msg, reconnects) })
 	}) {
 		arrived()
 		s.handling.Give(client, 1)
@@ -84,18 +84,25 @@ const (
 
 // respond answers an edge, in an outage of NATS as soon as that is over. reconnects is how often the bridge had connected
 // again when it was asked. If it has since, the edge may do so later, and gets the answer twice, of which it takes the
-// first.
-func (s *Service) respond(a rpc.Answer, msg *nats.Msg, reconnects uint64) error {
+// first. What waits counts for the client; without memory for it, it is sent once.
+func (s *Service) respond(client string, a rpc.Answer, msg *nats.Msg, reconnects uint64) error {
 	err := a.Respond(msg)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes").Respond(msg)
+		a = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the answer is larger than NATS takes")
+		err = a.Respond(msg)
 	}
+	outage, again := errors.Is(err, nats.ErrReconnectBufExceeded), func() bool { return s.host.Backend.Conn.Stats().Reconnects != reconnects }
+	n := int64(len(a.Data))
+	if err == nil && !again() || err != nil && !outage || !s.host.Memory.Take(client, n) {
+		return err
+	}
+	defer s.host.Memory.Give(client, n)
 	ctx, cancel := context.WithTimeout(s.host.Life, respondFor)
 	defer cancel()
-	if errors.Is(err, nats.ErrReconnectBufExceeded) {
+	if outage {
 		err = retry.Do(ctx, func() error { return a.Respond(msg) })
 	}
-	if err == nil && s.host.Backend.Conn.Stats().Reconnects != reconnects && s.host.Pause(ctx, respondAgain) {
+	if err == nil && again() && s.host.Pause(ctx, respondAgain) {
 		err = a.Respond(msg)
 	}
 	return err
