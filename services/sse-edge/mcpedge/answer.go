@@ -6,6 +6,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
 	"rejoin/shared/rpc"
@@ -37,6 +38,9 @@ func response(id, result json.RawMessage) []byte {
 // pass passes on what the upstream says, which [rpc.ParseAnswer] has checked; see [web.Send].
 func pass(c *fiber.Ctx, answer rpc.Answer, leave func()) error {
 	if err := web.Send(c, answer.Data, leave); err != nil {
+		if answer.Status == http.StatusGatewayTimeout { // the MCP server may have done it: no invitation to have it done again
+			err = &refusal.Error{Status: answer.Status, Code: rpc.CodeInternal, Message: "What the MCP server has done is unknown.", Cause: err}
+		}
 		return err
 	}
 	for name, values := range answer.Header {

@@ -173,6 +173,7 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		"without a session":  {call(modern, statelessTool), http.StatusOK, 1, http.StatusGatewayTimeout},
 		"as a stream":        {call(modern, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, http.StatusGatewayTimeout},
 		"an error":           {call(modern, statelessTool), http.StatusBadRequest, 1, http.StatusServiceUnavailable},
+		"an unknown outcome": {call(modern, statelessTool), http.StatusGatewayTimeout, 1, http.StatusGatewayTimeout},
 		"a task":             {func() reply { return task.send(mcp.MethodGetTask, "") }, 0, 1, http.StatusServiceUnavailable},
 	} {
 		b.request = says(tt.answer)
