@@ -18,8 +18,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// setsBacklog is how many requests may wait; more are dropped by the client, which
-// logs it, and asked for again.
+// setsBacklog is how many requests may wait. The client drops more, and logs it; those who asked ask again.
 const setsBacklog = 64
 
 // setter changes the limits of partitions on request.

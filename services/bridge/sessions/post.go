@@ -80,7 +80,7 @@ func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 	}
 	if !h.addCall(made) {
 		leave()
-		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already, or the call too many")
+		return upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the stream has requests already, or the call has too many open")
 	}
 	if !h.Go(func() {
 		defer h.forget(made, leave)

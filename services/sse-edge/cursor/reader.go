@@ -130,7 +130,7 @@ func (s *Step) add(g Gap) {
 	s.Gaps[at].Certain = s.Gaps[at].Certain || g.Certain
 }
 
-// Gap returns the one gap that there is room for: the first that is certain, or else the first. It begins
+// Gap returns the one gap that an error names: the first that is certain, or else the first. It begins
 // where the first one does, and is about all streams when others are of other streams. There must be one.
 func (s *Step) Gap() Gap {
 	g := s.Gaps[max(slices.IndexFunc(s.Gaps, func(g Gap) bool { return g.Certain }), 0)]
