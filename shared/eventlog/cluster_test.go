@@ -45,6 +45,10 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
 	nc := connectTo(t, c.URL())
 	l := createOn(t, nc, settings)
 	natstest.WaitHeard(t, nc, "mcp.0.s.l.t")
+	waittest.NoError(t, func() error { // the cluster's leader may learn of a stream after the server that holds it
+		_, err := l.Look(waittest.Context(t), 0)
+		return err
+	}, eventlog.ErrUnavailable, eventlog.ErrNotFound)
 	return l
 }
 
