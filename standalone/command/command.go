@@ -86,11 +86,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = io.WriteString(stdout, help()) // nowhere left to report to
 		return daemon.ExitOK
 	}
-	if len(args) == 1 && args[0] == "version" {
-		args = []string{"--version"}
-	}
 	if len(args) > 1 && args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
+	}
+	if len(args) > 0 && args[0] == "version" {
+		args = append([]string{"--version"}, args[1:]...)
 	}
 	if len(args) > 0 && args[0] == completeName {
 		_, _ = io.WriteString(stdout, complete(places(), args[1:])) // a shell shows no error

@@ -58,6 +58,9 @@ func TestUnknownCommand_Suggestion(t *testing.T) {
 			t.Errorf("%d %q %q, want %q", code, out, errs, sentence)
 		}
 	}
+	if _, _, errs := runs(t, "version", "--json"); !strings.Contains(errs, "unknown flag --json") {
+		t.Errorf("%q", errs)
+	}
 	if _, _, errs := runs(t, "a\x1b[2J"); strings.Contains(errs, "\x1b") {
 		t.Errorf("%q", errs)
 	}
