@@ -38,6 +38,10 @@ func (s *Service) accept(msg *nats.Msg) {
 	respond := func(a rpc.Answer, send func(rpc.Answer, *nats.Msg) error) {
 		s.host.Metrics.Answered(c.Action, a.Status)
 		s.host.Metrics.AcceptSeconds.Observe(time.Since(begun).Seconds())
+		if a.Status >= http.StatusBadRequest {
+			ids, _ := rpc.RequestIDs(c.Stream)
+			a = upstream.About(a, ids)
+		}
 		if err := send(a, msg); err != nil {
 			s.host.Log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}

@@ -443,6 +443,7 @@ func TestStateless_AskedWithTooMuchToDo(t *testing.T) {
 	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
 	waittest.Until(t, "all places are taken", func() bool { return in.handling.Take("", in.handling.Capacity()) })
 	wantBusy(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: c.Session, Stream: c.Stream}))
+	wantStatus(t, s.do(t, toolCall(t, "")), http.StatusServiceUnavailable, `"id":1`)
 	if in.table.Session(c.Session).Demand.HasLeft() {
 		t.Error("the call waits for its client")
 	}

@@ -190,10 +190,7 @@ func (c *Call) Tell(a rpc.Answer) bool {
 	if a.Status == http.StatusGatewayTimeout && c.repeatable {
 		a = upstream.Busy("the request was not served, and may be made again")
 	}
-	if c.refused = a.Status >= http.StatusBadRequest; c.refused {
-		a = upstream.About(a, c.IDs())
-	}
-	c.told = true
+	c.refused, c.told = a.Status >= http.StatusBadRequest, true
 	c.Reply <- a
 	return true
 }
