@@ -45,11 +45,13 @@ func TestIdle_SessionWithOpenCall(t *testing.T) {
 }
 
 // withRecordedCall returns a bridge with a call of the method "hang" that does not end, and is recorded.
-func withRecordedCall(t *testing.T) (s *system, up *server, in *instance, name, stream string) {
+func withRecordedCall(t *testing.T, options ...nats.Option) (s *system, up *server, in *instance, name, stream string) {
 	t.Helper()
 	s, up = newSystem(t, eventlog.Settings{}), newServer(t)
 	up.hangs("hang")
+	s.options = options
 	in = s.start(t, testConfig(up.URL))
+	s.options = nil
 	name = s.ready(t)
 	stream, _ = s.request(t, name, "1", "hang")
 	s.isRecorded(t, name, stream)
@@ -65,9 +67,22 @@ func (s *system) isRecorded(t *testing.T, name, stream string) {
 	})
 }
 
+// A bridge that stops gives its name up. One that is away may come back.
 func TestBridge_NameIsInUse(t *testing.T) {
+	t.Run("until it stops", func(t *testing.T) { testNameInUse(t, 1, nil, func(in *instance) { in.stop() }) })
+	link := &natstest.Link{}
+	t.Run("until it is cut off", func(t *testing.T) { testNameInUse(t, standby.StandbyQuestions, link, func(*instance) { link.Cut() }) })
+}
+
+// testNameInUse has a second bridge wait for a first one, and ask so often once that has gone.
+func testNameInUse(t *testing.T, questions int, link *natstest.Link, end func(*instance)) {
+	t.Helper()
 	t.Parallel()
-	s, up, first, name, stream := withRecordedCall(t)
+	var options []nats.Option
+	if link != nil {
+		options = append(options, nats.SetCustomDialer(link))
+	}
+	s, up, first, name, stream := withRecordedCall(t, options...)
 	asksAgain := make(chan chan time.Time)
 	second := s.launch(t, testConfig(up.URL), func(second *Service) {
 		second.host.Times.After = func(d time.Duration) <-chan time.Time {
@@ -89,8 +104,9 @@ func TestBridge_NameIsInUse(t *testing.T) {
 		t.Error("both are open")
 	}
 	wantMessages(t, s.messages(t, name, stream))
-	s.stopAway(t, first)
-	for range standby.StandbyQuestions - 1 {
+	end(first)
+	s.isAway(t, first)
+	for range questions - 1 {
 		close(again)
 		again = waittest.Receive(t, "the second has asked again", asksAgain)
 	}
@@ -204,6 +220,28 @@ func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }
 
+// A bridge that stops has what is quick end: no other bridge knows of it.
+func TestBridge_StopsWhileItServes(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	served, respond := make(chan struct{}), make(chan struct{})
+	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
+		close(served)
+		<-respond
+		w.json(response(m.ID))
+	})
+	in := s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Finish = waittest.Timeout })
+	answer := later(func() rpc.Answer { return s.do(t, toolCall(t, "")) })
+	waittest.Receive(t, "the server has the request", served)
+	stopped := background(in.stop)
+	waittest.Until(t, "no bridge listens", func() bool {
+		_, err := s.b.Conn.RequestWithContext(waittest.Context(t), rpc.OpenSubject, nil)
+		return errors.Is(err, nats.ErrNoResponders)
+	})
+	close(respond)
+	wantStatus(t, waittest.Receive(t, "the edge has the answer", answer), http.StatusOK, `"id":1`)
+	waittest.Receive(t, "the bridge has stopped", stopped)
+}
+
 // An answer that the bridge has while NATS is down, or just after that, reaches its edge, also if that connects later than
 // the bridge.
 func TestBridge_AnswersAfterAnOutage(t *testing.T) {
@@ -252,11 +290,10 @@ func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 	}
 }
 
-// stopAway stops a bridge, and returns when NATS says that it is away. A question from before would
-// go to a bridge that does not answer any more.
-func (s *system) stopAway(t *testing.T, in *instance) {
+// isAway waits until NATS says that a bridge is away. A question from before would go to a bridge that does not
+// answer any more.
+func (s *system) isAway(t *testing.T, in *instance) {
 	t.Helper()
-	in.stop()
 	waittest.Until(t, "NATS says that the bridge is away", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

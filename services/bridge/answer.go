@@ -66,7 +66,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		defer s.handling.Give(client, 1)
 		ctx, span := s.host.BeginAnswer(&c)
 		defer span.End()
-		a := upstream.Unreachable(upstream.ErrPaused)
+		a := upstream.NotTaken(upstream.ErrPaused)
 		if s.host.HasName() {
 			a = s.answer(c)
 		}
@@ -75,7 +75,7 @@ func (s *Service) accept(msg *nats.Msg) {
 	}) {
 		arrived()
 		s.handling.Give(client, 1)
-		respond(upstream.Busy(upstream.ErrStopping.Error()), rpc.Answer.Respond)
+		respond(upstream.NotTaken(upstream.ErrStopping), rpc.Answer.Respond)
 	}
 }
 

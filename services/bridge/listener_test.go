@@ -170,7 +170,8 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 		second.host.Times.Gone = 3 * time.Millisecond
 		second.host.Times.After = func(d time.Duration) <-chan time.Time { return time.After(min(d, time.Millisecond)) }
 	})
-	s.stopAway(t, first)
+	first.stop()
+	s.isAway(t, first)
 	l := statelessCall(t, `"sub"`, mcp.MethodListen, fmt.Sprintf(`"notifications":{"taskIds":[%q]}`, mcp.TaskID(c.Session)), tasks)
 	wantStatus(t, s.do(t, l), http.StatusAccepted)
 	all := s.listenedTo(t, l, 3)

@@ -25,6 +25,9 @@ import (
 // flushTimeout bounds the wait for NATS to know the subscriptions.
 const flushTimeout = time.Second
 
+// finishEvery is the time between two looks at whether edges are answered.
+const finishEvery = 10 * time.Millisecond
+
 // inboxSize is how many calls may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
@@ -112,6 +115,9 @@ func (s *Service) Run(ctx context.Context) error {
 	s.receive(ctx)
 
 	_ = opens.Drain() // the connection may be closed already
+	if s.hearNoMore(); s.endedBy(ctx) == nil {
+		s.finish()
+	}
 	s.stop()
 	if err := s.endedBy(ctx); err != nil {
 		s.taken.Store(false)
@@ -152,13 +158,32 @@ func (s *Service) endedBy(ctx context.Context) error {
 	return nil
 }
 
-// stop ends all work and waits for it. Meanwhile it answers what NATS has sent before: no other bridge gets that, and a
-// process may take seconds to end.
-func (s *Service) stop() {
+// hearNoMore has what came from NATS in time in the inbox, and nothing else come.
+func (s *Service) hearNoMore() {
 	s.table.Drain()
 	if conn := s.host.Backend.Conn; conn.IsConnected() {
-		_ = conn.FlushTimeout(flushTimeout) // then it was all that came in time
+		_ = conn.FlushTimeout(flushTimeout)
 	}
+}
+
+// finish answers what has come, which no other bridge gets: a call that is quick leaves nothing to the next bridge.
+func (s *Service) finish() {
+	for over := time.Now().Add(s.host.Times.Finish); time.Now().Before(over); {
+		select {
+		case msg := <-s.inbox:
+			s.accept(msg)
+		case <-time.After(finishEvery):
+			if s.handling.Used() == 0 {
+				return
+			}
+		}
+	}
+}
+
+// stop ends all work and waits for it. Meanwhile it answers what has come, as a service that stops: a process may take
+// seconds to end.
+func (s *Service) stop() {
+	s.hearNoMore() // sessions may have begun since
 	s.host.Stop(upstream.ErrStopping)
 	stopped := make(chan struct{})
 	go func() {
@@ -168,7 +193,7 @@ func (s *Service) stop() {
 	for {
 		select {
 		case msg := <-s.inbox:
-			s.accept(msg) // as a service that stops
+			s.accept(msg)
 		case <-stopped:
 			if len(s.inbox) == 0 {
 				return

@@ -110,6 +110,9 @@ type Answer struct {
 	// has ended, also upstream, or as the answer to a [Request]; else why the upstream, or the
 	// bridge, took nothing.
 	Status int `json:"status"`
+	// NotTaken says that this bridge did nothing, since it stops or may have been replaced: another one may be there
+	// soon.
+	NotTaken bool `json:"notTaken,omitempty"`
 	// Header is the upstream's, of [AnswerHeaders] alone.
 	Header http.Header `json:"header,omitempty"`
 	// Data is a JSON-RPC response: to initialize, or an error. Empty means none.

@@ -96,6 +96,8 @@ type Times struct {
 	Gone time.Duration
 	// Alive is how long another bridge has to answer.
 	Alive time.Duration
+	// Finish is how long a bridge that stops goes on with what edges are about to be answered.
+	Finish time.Duration
 	// After is [time.After]: the pauses before the upstream, tasks and other bridges are asked again.
 	After func(time.Duration) <-chan time.Time
 }
@@ -117,7 +119,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		Memory: env.Memory, Answers: quota.NewPool(env.Memory.Capacity()), Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{
-			Doubt: 90 * time.Second, Now: clocks.New(time.Now), Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second,
+			Doubt: 90 * time.Second, Now: clocks.New(time.Now), Unused: time.Minute, Answer: AnswerWithin, Gone: 30 * time.Second, Alive: time.Second, Finish: time.Second,
 			After: time.After,
 		},
 		traces: env.Traces, troubles: logrepeat.New(env.Log),

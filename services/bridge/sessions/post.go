@@ -124,7 +124,7 @@ func (h *Session) unavailable() rpc.Answer {
 	if h.HasEnded() {
 		return host.Ended()
 	}
-	return upstream.Busy(upstream.ErrStopping.Error())
+	return upstream.NotTaken(upstream.ErrStopping)
 }
 
 // NoMemory is what a client is answered whose share of the memory is taken.

@@ -62,7 +62,7 @@ func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded):
-			if unanswered++; !told || unanswered == StandbyQuestions {
+			if unanswered++; !told || unanswered == StandbyQuestions || n.isFree(ctx) {
 				return n.hold(ctx)
 			}
 		case err == nil:
@@ -96,7 +96,10 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on NATS: %w", err)
 	}
-	leave = func() { _ = sub.Unsubscribe() } // the connection may be closed already
+	leave = func() {
+		_ = sub.Unsubscribe() // the connection may be closed already
+		n.release()
+	}
 	n.host.Pauses.Start()
 	if err := retry.Do(ctx, func() error { return n.put(ctx) }); err != nil {
 		leave()
@@ -106,6 +109,24 @@ func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 	n.host.Go(func() { n.host.Pauses.Run(n.host.Life) })
 	n.host.Go(func() { n.keep(other) })
 	return leave, nil
+}
+
+// isFree reports whether the bridge that had the name has given it up.
+func (n *Name) isFree(ctx context.Context) bool {
+	id, _, _, err := n.holder(ctx)
+	return err == nil && id == ""
+}
+
+// release has the bucket say that the name is nobody's, if it is this bridge's: a standby need not ask again.
+func (n *Name) release() {
+	if !n.host.Backend.Conn.IsConnected() {
+		return
+	}
+	ctx, done := natsconn.While(context.Background(), n.host.Backend.Conn)
+	defer done()
+	if id, _, revision, err := n.holder(ctx); err == nil && id == n.id {
+		_ = n.set(ctx, "", jetstream.WithExpectLastSequencePerSubject(revision)) // else it asks three times
+	}
 }
 
 // keep looks now and then whether the name is this bridge's still, and at once when another one says
@@ -162,9 +183,14 @@ func nameKey(name string) string { return "=bridge." + event.Token(name) }
 
 // put has the bucket say that the name is this bridge's.
 func (n *Name) put(ctx context.Context, opts ...jetstream.PublishOpt) error {
+	return n.set(ctx, n.id, opts...)
+}
+
+// set has the bucket say which bridge has the name; an empty ID for none.
+func (n *Name) set(ctx context.Context, id string, opts ...jetstream.PublishOpt) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(n.id), nameTTL, opts...)
+	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(id), nameTTL, opts...)
 }
 
 // holder returns the ID of the bridge that has the name, by the leader of the bucket, since when that is

@@ -24,6 +24,13 @@ func Busy(text string) rpc.Answer {
 	return a
 }
 
+// NotTaken is the answer of a bridge that stops, or may have been replaced, to what it has not begun.
+func NotTaken(why error) rpc.Answer {
+	a := Busy(why.Error())
+	a.NotTaken = true
+	return a
+}
+
 // OutcomeUnknown is the answer to a request that the MCP server may have begun, and does twice when it is repeated.
 func OutcomeUnknown(text string) rpc.Answer {
 	return Failure(http.StatusGatewayTimeout, CodeTimeout, text)

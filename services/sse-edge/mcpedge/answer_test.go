@@ -132,7 +132,7 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	}
 	b := f.bridge()
 	s, _ := f.mcpService(nil)
-	modern := &mcpUser{t: t, url: s.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	modern := modernUser(t, s.url())
 	task := newTask(t, b, modern, "")
 	task.becomes(t, mcp.TaskCompleted, func(is *mcp.StoredTask) { is.Result = []byte(`"` + strings.Repeat("x", size) + `"`) })
 	u, earlier := join(t, s.url(), "2025-11-25"), join(t, s.url(), "2025-06-18")

@@ -9,7 +9,9 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"go.opentelemetry.io/otel/trace"
 
+	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/mcpedge/refusal"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/tracing"
@@ -27,6 +29,8 @@ const (
 	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
 	// say by then, it may still have taken.
 	takenTimeout = 5 * time.Second
+	// bridgeWait is how long a request waits for a bridge to be there (docs/adr/0048).
+	bridgeWait = 4 * time.Second
 	// bridgeRetry is how long a client waits before it tries again when no bridge listened.
 	bridgeRetry = 3 * time.Second
 )
@@ -36,7 +40,7 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
 	defer cancel()
 	span := s.asks(by, &ask)
-	answer, err := ask.Do(ctx, s.nc)
+	answer, err := s.askUntilTaken(ctx, ask)
 	if err != nil {
 		tracing.Fail(span)
 	}
@@ -45,8 +49,6 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 		"action", string(ask.Action), "bytes", len(ask.Data), "status", answer.Status, "error", err)
 	switch {
 	case err == nil && answer.Status == http.StatusNotFound && ask.Action != rpc.Open && ask.Action != rpc.Request:
-		return answer, refusal.ErrNoSession
-	case errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, ask):
 		return answer, refusal.ErrNoSession
 	case errors.Is(err, rpc.ErrTooLarge):
 		return answer, web.Wrap(err, web.CodeBodyTooLarge, "")
@@ -65,6 +67,23 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 		return answer, &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: "The MCP server did not answer in time.", Cause: err}
 	}
 	return answer, err
+}
+
+// askUntilTaken asks a bridge. If nothing was done it asks again, for as long as a bridge takes to be replaced or to
+// connect again.
+func (s *Service) askUntilTaken(ctx context.Context, ask rpc.Ask) (rpc.Answer, error) {
+	pauses, done := context.WithTimeout(ctx, s.bridgeWait)
+	defer done()
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		answer, err := ask.Do(ctx, s.nc)
+		if errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, ask) {
+			return answer, refusal.ErrNoSession
+		}
+		again := answer.NotTaken || errors.Is(err, rpc.ErrNobody) || errors.Is(err, rpc.ErrAway)
+		if !again || !natsconn.Pause(pauses, delivery.Jitter(pause)) {
+			return answer, err
+		}
+	}
 }
 
 // hasEnded asks the log whether a call's session has ended.

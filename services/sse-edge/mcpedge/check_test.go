@@ -15,7 +15,6 @@ import (
 	"rejoin/services/sse-edge/cursor"
 	"rejoin/services/sse-edge/delivery"
 	"rejoin/services/sse-edge/window"
-	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/waittest"
 )
@@ -160,7 +159,7 @@ func TestModern_BridgeDoesNotAnswer(t *testing.T) {
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	f.tune = func(s *edge) { s.requestTimeout = 50 * time.Millisecond }
-	u := &mcpUser{t: t, url: f.mcpEdge(nil), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, f.mcpEdge(nil))
 	a := u.read(u.post(statelessTool))
 	close(over)
 	if a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(a.Text, `"id":7`) || !strings.Contains(a.Text, `"code":-32603`) {

@@ -54,7 +54,7 @@ func TestHandOver_Drain(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(nil)
-	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u)
 	b.say(ask.Session, ask.Stream, false, progress(1))
 	c.says(progress(1))
@@ -85,7 +85,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	one, stop := f.mcpService(func(c *config) { c.Retry = time.Millisecond })
-	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
 	if refused := one.subs.Admission.Enter(visit); refused != "" {
@@ -161,7 +161,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 	b := f.bridge()
 	large := func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute }
 	one, stop := f.mcpService(large)
-	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u)
 	const n = 12 // more than sockets hold
 	for i := range n {
@@ -209,7 +209,7 @@ func TestHandOver_Refused(t *testing.T) {
 	guard := guarded(t)
 	one, stop := f.mcpService(guard)
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
-	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u, alice...)
 	stop()
 	state := c.handsOver("7")
@@ -263,7 +263,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	f := newFixture(t)
 	b := f.bridge()
 	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
-	u := &mcpUser{t: t, url: url, version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	u := modernUser(t, url)
 	c, ask := b.takesCall(u)
 	last := c.primedUntilEnd()
 	if c.Decoder.Retry() > time.Second {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -229,19 +230,64 @@ func TestMCP_BadRequest(t *testing.T) {
 	}
 }
 
+// waitsFor returns what has an edge wait so long for a bridge.
+func waitsFor(d time.Duration) func(*edge) { return func(s *edge) { s.bridgeWait = d } }
+
 func TestMCP_NoBridge(t *testing.T) {
-	b, u := newMCP(t, nil)
+	b, _, u := newMCPEdge(t, waitsFor(0), nil)
+	modern := modernUser(t, u.url)
 	b.leave()
 	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
 			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
 		}
 	}
+	if a := u.read(modern.post(statelessTool)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" || !strings.Contains(a.Text, `"id":7`) {
+		t.Errorf("without a session: %d %s", a.StatusCode, a.Text)
+	}
+}
+
+// A request waits for a bridge that is replaced: one that stops says that it has not begun it, then none is there, then
+// the next one.
+func TestMCP_BridgeIsReplaced(t *testing.T) {
+	b, s, u := newMCPEdge(t, waitsFor(waittest.Timeout), nil)
+	modern := modernUser(t, u.url)
+	var stops atomic.Bool
+	take := func(ask rpc.Ask) rpc.Answer {
+		switch {
+		case stops.CompareAndSwap(true, false):
+			b.leave()
+			return rpc.Answer{Status: http.StatusServiceUnavailable, NotTaken: true}
+		case ask.Action == rpc.Open:
+			return b.make(waittest.Context(t), ask)
+		}
+		return rpc.Answer{Status: http.StatusAccepted}
+	}
+	b.open, b.post, b.request = take, take, take
+	for name, send := range map[string]func() reply{
+		"initialize":        func() reply { return u.post(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`) },
+		"a notification":    func() reply { return u.post(`{"jsonrpc":"2.0","method":"x"}`) },
+		"a call":            func() reply { return u.post(toolCall) },
+		"without a session": func() reply { return modern.post(statelessTool) },
+	} {
+		stops.Store(true)
+		answer, sent := make(chan reply, 1), s.nc.Stats().OutMsgs
+		go func() { answer <- send() }()
+		waittest.Until(t, name+" finds no bridge", func() bool { return s.nc.Stats().OutMsgs >= sent+3 })
+		b.listen(rpc.OpenSubject)
+		b.listen(rpc.Subject(u.session))
+		a := waittest.Receive(t, name+" is answered", answer)
+		if a.StatusCode >= http.StatusMultipleChoices {
+			t.Errorf("%s is answered %d", name, a.StatusCode)
+		}
+		_ = a.Body.Close()
+	}
 }
 
 // Clients do not decide how much is logged.
 func TestMCP_FailuresAreSummedUp(t *testing.T) {
 	f := newFixture(t)
+	f.tune = waitsFor(0)
 	var out waittest.Buffer
 	f.env = func(env *daemon.Env) {
 		env.Log = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -429,10 +475,10 @@ func TestForwarded_NoCredentials(t *testing.T) {
 	}
 }
 
-// A call that cannot have reached a bridge is refused at once, and waits for nothing.
+// A call that cannot have reached a bridge is refused, and waits for no answer.
 func TestProtocol_Refused(t *testing.T) {
 	t.Parallel()
-	b, s, u := newMCPEdge(t, nil, nil)
+	b, s, u := newMCPEdge(t, waitsFor(0), nil)
 	head, tail := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"x":"`, `"}}`
 	large := head + strings.Repeat("x", b.f.Backend.Log.Settings().MaxMessageBytes-len(head)-len(tail)) + tail
 	u.read(u.post(large, "X-Padding", strings.Repeat("x", 6<<10))).Got(t, http.StatusRequestEntityTooLarge)
