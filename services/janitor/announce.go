@@ -92,12 +92,18 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 		for _, key := range only {
 			one(l.Accounts[key])
 		}
-		return lives
+	} else {
+		for _, a := range l.Accounts {
+			one(a)
+		}
+		lives = append(lives, w.keeper(l, now).Forgettable(w.log.Settings().MaxAge > 0)...)
 	}
-	for _, a := range l.Accounts {
-		one(a)
+	for _, all := range lives {
+		for i := range all {
+			all[i].Generation = l.Generation()
+		}
 	}
-	return append(lives, w.keeper(l, now).Forgettable(w.log.Settings().MaxAge > 0)...)
+	return lives
 }
 
 // store stores an entry as the janitor that acts, and only as that.

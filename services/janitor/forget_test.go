@@ -104,6 +104,11 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 		})
 	}
 	state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
+	partition := must.Value(natstest.JetStream(t, r.b.Conn).Stream(t.Context(), "MCP_0"))(t)
+	trim := must.Value(partition.GetLastMsgForSubject(t.Context(), event.Subject{Session: "s", Life: first, Kind: event.Trim}.String()))(t)
+	if got := trim.Header.Get("Rejoin-Generation"); got != state.Generation().ID {
+		t.Errorf("a trim names the generation %q, which is %v", got, state.Generation())
+	}
 	at := event.Place{Origin: state.Origin, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
 	cursor := event.ID{Stream: "a", Tag: at.Tag(), Sequence: last}
 	at.Life = third.Life

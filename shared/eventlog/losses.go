@@ -49,6 +49,10 @@ func (l *Log) LossesAfter(ctx context.Context, look func(ctx context.Context, p 
 	if err != nil {
 		return nil, State{}, err
 	}
+	whole = whole.in(state.Generations)
+	for stream, t := range newest {
+		newest[stream] = t.in(state.Generations)
+	}
 	first := state.First
 	if held > 0 {
 		first = min(first, held)

@@ -29,6 +29,9 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	if t.Forgotten {
 		msg.Header.Set(headerForgotten, "1")
 	}
+	if t.Generation != "" {
+		msg.Header.Set(headerGeneration, t.Generation)
+	}
 	return l.storeAfter(ctx, p, msg, follows)
 }
 

@@ -56,6 +56,9 @@ type Trim struct {
 	Listed []uint64
 	// Forgotten says that nothing is left of the life but trims.
 	Forgotten bool
+	// Generation is the ID of the newest one that the janitor knew: one that was held up may store the trim in a
+	// later one. It is empty in trims of earlier versions.
+	Generation string
 	// Sequence and Time say where and when it was stored.
 	Sequence uint64
 	Time     time.Time
@@ -63,9 +66,20 @@ type Trim struct {
 	unread bool // see readerTrim
 }
 
+// Holds reports whether a partition with these generations has lost nothing that the trim is about. Otherwise its
+// sequences are those of other entries.
+func (t *Trim) Holds(gens []event.Generation) bool {
+	newest := t.UpTo
+	if n := len(t.Listed); n > 0 {
+		newest = max(newest, t.Listed[n-1])
+	}
+	return !event.HasGeneration(gens, t.Generation) || // the list is bounded
+		event.Fork([]event.Generation{{ID: t.Generation}}, gens) >= newest
+}
+
 // trimIn reads an entry of the kind [event.Trim]; nil when it cannot be read.
 func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim {
-	t := &Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, Reason: Reason(h.Get(headerReason)), Forgotten: h.Get(headerForgotten) != "", Sequence: sequence, Time: at}
+	t := &Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, Reason: Reason(h.Get(headerReason)), Forgotten: h.Get(headerForgotten) != "", Generation: h.Get(headerGeneration), Sequence: sequence, Time: at}
 	var err error
 	if t.UpTo, err = strconv.ParseUint(h.Get(headerUpTo), 10, 64); err != nil || t.UpTo >= sequence {
 		return nil
@@ -77,12 +91,21 @@ func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim
 }
 
 // readerTrim returns what a reader takes for the trim at a sequence, of which t is what can be read. Of a trim that
-// cannot be read, as a later version may write, it is unknown which of the events before it are removed.
+// cannot be read, as a later version may write, or that does not hold, it is unknown which of the events before it are
+// removed.
 func readerTrim(t *Trim, s event.Subject, sequence uint64) Trim {
 	if t != nil {
 		return *t
 	}
 	return Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, UpTo: sequence - 1, Reason: Expired, Sequence: sequence, unread: true}
+}
+
+// in returns what a reader takes for a trim in a partition with these generations.
+func (t Trim) in(gens []event.Generation) Trim {
+	if t.Holds(gens) {
+		return t
+	}
+	return readerTrim(nil, event.Subject{Session: t.Session, Life: t.Life, Stream: t.Stream}, t.Sequence)
 }
 
 // formatList writes sequences as differences in base 36, each a number or "first*count"

@@ -155,7 +155,11 @@ func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 		l.bear(c.stream, e, now)
 	case event.Trim:
 		a.announced++
-		if e.Trim != nil {
+		if a.trims == nil {
+			a.trims = map[string]uint64{}
+		}
+		a.trims[e.Subject.Stream] = e.Sequence
+		if e.Trim != nil && e.Trim.Holds(l.Generations) {
 			l.trim(a, e.Trim, now)
 		}
 	case event.Clear:

@@ -174,6 +174,30 @@ func TestLedger_Trim(t *testing.T) {
 	}
 }
 
+// A janitor that was held up names sequences that have been assigned again since. The next trim follows all the same,
+// also one that cannot be read.
+func TestLedger_TrimOfAnEarlierGeneration(t *testing.T) {
+	for start, removed := range map[uint64]int{2: 0, 3: 2} {
+		m := newModel()
+		for range 3 {
+			m.publish("s", "a", false)
+		}
+		trim := eventlog.Trim{Session: "s", Stream: "a", UpTo: 2, Reason: eventlog.Trimmed, Listed: []uint64{1, 2}, Generation: "birth"}
+		m.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a", Kind: event.Trim}, Trim: &trim})
+		m.control(event.Trim, place{"s", "", "a"})
+		s := m.state()
+		s.Generations = append(s.Generations, event.Generation{ID: "later", Start: start})
+		l := New()
+		l.Begin(s)
+		for _, e := range m.entries {
+			l.Apply(e, m.now)
+		}
+		if a := l.Accounts[unopened("s")]; l.ToDelete() != removed || a.Events != 3-removed || a.NewestTrim("a") != 5 {
+			t.Errorf("the later one begins at %d: %d are to be deleted, %d events are left, and the newest trim is %d", start, l.ToDelete(), a.Events, a.NewestTrim("a"))
+		}
+	}
+}
+
 func TestLedger_ControlEntries(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}

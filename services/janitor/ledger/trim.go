@@ -28,10 +28,7 @@ func (t *trimmed) dropBefore(seq uint64) {
 // trim takes out of the book what a trim of any janitor removes. What it names of
 // that is to be deleted; what it names and the ledger has not was deleted already.
 func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
-	if a.trims == nil {
-		a.trims = map[string]uint64{}
-	}
-	a.trims[t.Stream], a.newestRemoved = t.Sequence, max(a.newestRemoved, t.UpTo)
+	a.newestRemoved = max(a.newestRemoved, t.UpTo)
 	out := trimmed{life: a, at: now, Reason: t.Reason}
 	for _, seq := range t.Listed {
 		l.holes.remove(seq)

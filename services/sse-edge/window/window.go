@@ -615,7 +615,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	if c.flow != nil {
 		c.flow.newestTrim = e.Sequence
 	}
-	if e.Trim == nil {
+	if e.Trim == nil || !e.Trim.Holds(w.gens) {
 		w.skipped("trim") // what it would explain is damage; see reportDamaged of cursor
 		w.note(e.Sequence, c)
 		return

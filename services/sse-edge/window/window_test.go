@@ -490,6 +490,26 @@ func TestWindow_UnreadableTrim(t *testing.T) {
 	want(b, 3)
 }
 
+// A janitor that was held up names sequences that have been assigned again since.
+func TestWindow_TrimOfAnEarlierGeneration(t *testing.T) {
+	a := streamOf("s", "a")
+	for start, lost := range map[uint64]int{2: 0, 3: 1} {
+		w := New(1<<20, func(string) {})
+		state := testState(0)
+		state.Generations = append(state.Generations, event.Generation{ID: "later", Start: start})
+		w.Begin(state, 0, 1)
+		w.Append(message(4, a, `4`), 3)
+		trim := trimOf(5, a, 2)
+		trim.Trim.Generation = "b"
+		w.Append(trim, 0)
+		r := cursorAt(w, a, 0)
+		newest, _ := w.Trims(r.Chain)
+		if v := w.Read(r, Limits{10, 1 << 20}, nil); len(v.Losses) != lost || newest != 5 {
+			t.Errorf("the later one begins at %d: %v, and the newest trim is %d", start, v.Losses, newest)
+		}
+	}
+}
+
 // A flow reports one loss for the clear of its session, and none for a stream that lost less than that.
 func TestWindow_LossesOfAClearedSession(t *testing.T) {
 	w := newTestWindow(1 << 20)
