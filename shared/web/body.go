@@ -156,12 +156,21 @@ func (b *Body) Read(p []byte) (int, error) {
 	switch b.read += n; {
 	case !errors.Is(err, io.EOF):
 	case b.read < b.size:
-		err = io.ErrUnexpectedEOF // fasthttp says so of chunks alone
+		err = io.ErrUnexpectedEOF // fasthttp says so inside of chunks alone
+	case b.size < 0 && b.ended():
+		err = io.ErrUnexpectedEOF
 	case b.size < 0 && b.ctx.Request.Header.Len() != b.fields:
 		err = errTrailers
 	}
 	b.err = bodyError(err)
 	return n, b.err
+}
+
+// ended reports whether the connection has ended before the last chunk of the body. fasthttp takes its end between
+// two chunks for that of the body (docs/upstream/0040).
+func (b *Body) ended() bool {
+	c, ok := b.ctx.Conn().(interface{ Ended() bool })
+	return ok && c.Ended()
 }
 
 // errTrailers is why a body with trailer fields is refused: fasthttp adds them to the head, unchecked, and a

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -232,10 +233,28 @@ func (b *bound) refuse(conn net.Conn, reason, message string) {
 // counted is a connection whose place is given back when it is closed.
 type counted struct {
 	*net.TCPConn
+	Ending
 	bound  *bound
 	client string
 	closed atomic.Bool
 }
+
+func (c *counted) Read(p []byte) (int, error) { return c.Note(c.TCPConn.Read(p)) }
+
+// Ending is part of a connection and notes that it was read to its end: [Body] has to know that. The zero value is
+// ready. It is safe for concurrent use.
+type Ending struct{ noted atomic.Bool }
+
+// Note returns what a read has returned.
+func (e *Ending) Note(n int, err error) (int, error) {
+	if errors.Is(err, io.EOF) {
+		e.noted.Store(true)
+	}
+	return n, err
+}
+
+// Ended reports whether the end was noted.
+func (e *Ending) Ended() bool { return e.noted.Load() }
 
 // Close may be called again.
 func (c *counted) Close() error {

@@ -506,7 +506,7 @@ func TestSend_AfterTheRequestIsCarriedOut(t *testing.T) {
 	}
 }
 
-// A body that ends before its length is none.
+// A body that ends before its length, or without its last chunk, is none.
 func TestBody_EndsEarly(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 1 << 20 }})
@@ -514,12 +514,21 @@ func TestBody_EndsEarly(t *testing.T) {
 		_, err := io.Copy(io.Discard, StreamedBody(c))
 		return err
 	}})
-	c := dial(t, serve(t, app))
-	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n"+string(make([]byte, 20000)))
-	if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.CloseWrite() != nil {
-		t.Fatal("this is no TCP connection")
-	}
-	if r := c.receive(t, http.MethodPost); r.status != http.StatusBadRequest {
-		t.Errorf("it is answered %d %s", r.status, r.body)
+	addr := serve(t, app)
+	for rest, want := range map[string]int{
+		"Content-Length: 30000\r\n\r\n" + string(make([]byte, 20000)): http.StatusBadRequest,
+		"Transfer-Encoding: chunked\r\n\r\n":                          http.StatusBadRequest,
+		"Transfer-Encoding: chunked\r\n\r\n2\r\na":                    http.StatusBadRequest,
+		"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n":               http.StatusBadRequest,
+		"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n":      http.StatusOK,
+	} {
+		c := dial(t, addr)
+		c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\n"+rest)
+		if tcp, ok := c.Conn.(*net.TCPConn); !ok || tcp.CloseWrite() != nil {
+			t.Fatal("this is no TCP connection")
+		}
+		if r := c.receive(t, http.MethodPost); r.status != want {
+			t.Errorf("%.60q is answered %d %s", rest, r.status, r.body)
+		}
 	}
 }

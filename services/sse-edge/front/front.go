@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"rejoin/shared/quota"
+	"rejoin/shared/web"
 )
 
 const (
@@ -304,14 +305,16 @@ var errTooManyFiles = errors.New("too many open files")
 // conn is an end of a connection inside the process. The edge's has the client's address.
 type conn struct {
 	*net.UnixConn
+	web.Ending
 	remote, local net.Addr
 	files         *quota.Pool
 	client        string
 	closed        atomic.Bool
 }
 
-func (c *conn) RemoteAddr() net.Addr { return c.remote }
-func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) Read(p []byte) (int, error) { return c.Note(c.UnixConn.Read(p)) }
+func (c *conn) RemoteAddr() net.Addr       { return c.remote }
+func (c *conn) LocalAddr() net.Addr        { return c.local }
 
 // Close may be called again.
 func (c *conn) Close() error {

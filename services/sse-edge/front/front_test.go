@@ -24,13 +24,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofiber/fiber/v2"
+
 	"rejoin/shared/leaktest"
 	"rejoin/shared/must"
 	"rejoin/shared/quota"
 	"rejoin/shared/waittest"
+	"rejoin/shared/web"
+	"rejoin/shared/web/webtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, webtest.IgnoreFasthttp()...)) }
 
 // writePair writes a certificate of a name, and its key.
 func writePair(t *testing.T, files Files, name string) {
@@ -86,7 +90,9 @@ func startBounded(t *testing.T, write time.Duration, requests, files *quota.Pool
 			t.Error(err)
 		}
 	})
-	both.Go(func() { _ = edge.Serve(s.Backend()) })
+	if behind != nil { // else the test serves it
+		both.Go(func() { _ = edge.Serve(s.Backend()) })
+	}
 	t.Cleanup(func() {
 		_ = edge.Close()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -210,6 +216,38 @@ func TestServer_AnswersBeforeTheEndOfTheBody(t *testing.T) {
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Error(resp.Status)
+		}
+	})
+}
+
+// A request that breaks off must not look like a whole one.
+func TestServer_RequestBreaksOff(t *testing.T) {
+	each(t, nil, func(t *testing.T, s system, c *http.Client) {
+		app, read := web.NewApp(web.Config{Service: "test"}), make(chan error)
+		web.Mount(app, web.Route{Method: http.MethodPost, Path: "/", Handler: func(c *fiber.Ctx) (err error) {
+			for err == nil {
+				_, err = web.StreamedBody(c).Read(make([]byte, 10))
+				read <- err
+			}
+			return err
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var both sync.WaitGroup
+		defer both.Wait()
+		defer cancel()
+		both.Go(func() { _ = web.Serve(ctx, app, s.front.Backend(), time.Minute) })
+		body, more := io.Pipe()
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, body))(t)
+		both.Go(func() {
+			if resp, err := c.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+		must.Value(io.WriteString(more, "a part"))(t)
+		must.NoError(t, <-read)
+		_ = more.CloseWithError(errors.New("broken"))
+		if err := <-read; errors.Is(err, io.EOF) {
+			t.Error("it is taken for a whole one")
 		}
 	})
 }
