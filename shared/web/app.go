@@ -117,6 +117,7 @@ func NewApp(cfg Config) *fiber.App {
 	server := app.Server()
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		refuseLength(h, cfg.MaxBodyBytes())
+		deferClose(h)
 		return fasthttp.RequestConfig{ReadTimeout: cfg.Clients.bodyTimeout()}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,

@@ -57,6 +57,18 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 	}
 }
 
+// deferClose has [Body.finish] close the connection of a request that asks for that. fasthttp would do so at once,
+// whatever is left of the body.
+func deferClose(h *fasthttp.RequestHeader) {
+	if h.ConnectionClose() && h.IsHTTP11() {
+		h.ResetConnectionClose()
+		h.Set(fiber.HeaderConnection, closes)
+	}
+}
+
+// closes has a connection closed after a response; fasthttp, which recognizes "close", does not know of it.
+const closes = "Close"
+
 // checkLength returns a handler that calls h unless the request's body is announced to be too large. It
 // comes after [Access.Protect], so that pages of listed origins can read the answer.
 func checkLength(h fiber.Handler) fiber.Handler {
@@ -139,10 +151,9 @@ func (a *lateAnswer) Close() error {
 	return err
 }
 
-// close has linger close the connection after the response. fasthttp would close it at once for a header
-// with "close"; it does not recognize "Close".
+// close has linger close the connection after the response.
 func (b *Body) close() {
-	b.ctx.Response.Header.Set(fiber.HeaderConnection, "Close")
+	b.ctx.Response.Header.Set(fiber.HeaderConnection, closes)
 	b.ctx.Hijack(linger)
 }
 
@@ -294,7 +305,7 @@ func holdAnswer(c *fiber.Ctx) error {
 const maxLeftOver = 64 << 10
 
 // finish has the connection closed after the response unless the body was read to its
-// end: what is left of it is not the next request (docs/upstream/0019).
+// end: what is left of it is not the next request (docs/upstream/0019). See also deferClose.
 func (b *Body) finish() {
 	if b.kept {
 		return
@@ -308,8 +319,11 @@ func (b *Body) finish() {
 	if b.err == nil && b.size >= 0 && b.size <= maxLeftOver {
 		_, _ = io.Copy(io.Discard, b) // its error is b.err
 	}
-	if !errors.Is(b.err, io.EOF) && !b.ctx.Response.ConnectionClose() {
+	switch {
+	case !errors.Is(b.err, io.EOF) && !b.ctx.Response.ConnectionClose():
 		b.close()
+	case string(b.ctx.Request.Header.Peek(fiber.HeaderConnection)) == closes:
+		b.ctx.SetConnectionClose()
 	}
 }
 

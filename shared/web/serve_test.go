@@ -375,11 +375,14 @@ func TestServe_UnreadBody(t *testing.T) {
 		}
 		return c.SendString("enough")
 	}})
-	c := dial(t, serve(t, app))
-	c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\nContent-Type: application/x-ndjson\r\n\r\n"+strings.Repeat("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
-	answer, err := io.ReadAll(c.r)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: Close\r\n") || !strings.HasSuffix(string(answer), "\r\n\r\nenough") {
-		t.Errorf("got %q, %v", answer, err)
+	addr := serve(t, app)
+	for _, fields := range []string{"", "Connection: close\r\n"} {
+		c := dial(t, addr)
+		c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\n"+fields+"Content-Length: 10000000\r\nContent-Type: application/x-ndjson\r\n\r\n"+strings.Repeat("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
+		answer, err := io.ReadAll(c.r)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: Close\r\n") || !strings.HasSuffix(string(answer), "\r\n\r\nenough") {
+			t.Errorf("%q: got %q, %v", fields, answer, err)
+		}
 	}
 }
 
