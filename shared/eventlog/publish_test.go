@@ -6,14 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
+	own "rejoin/shared/eventlog/metadata"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
 	"rejoin/shared/tracing"
@@ -185,6 +188,30 @@ func TestPublish_ContextIsOver(t *testing.T) {
 		}
 	}
 	wantSubjects(t, l)
+}
+
+// What nobody waits for any more takes no memory until JetStream answers, which it may never do.
+func TestPublish_NotAnswered(t *testing.T) {
+	_, l := single(t)
+	publish(t, l, "s", "t", 0) // its generation begins
+	stream := streamOf(t, l, "MCP_0")
+	cfg := stream.CachedInfo().Config
+	cfg.NoAck, cfg.Metadata = true, own.Own(cfg.Metadata)
+	must.Value(newJetStream(t, l).UpdateStream(waittest.Context(t), cfg))(t)
+	for name, begin := range map[string]func(context.Context, eventlog.Event) (*eventlog.Publishing, error){"alone": l.PublishAsync, "in a series": l.Series().PublishAsync} {
+		data := bytes.Repeat([]byte("1"), 1<<16)
+		held := weak.Make(&data[0])
+		ctx, cancel := context.WithCancel(waittest.Context(t))
+		w := must.Value(begin(ctx, eventlog.Event{Session: "s", Stream: "t", Data: data}))(t)
+		cancel()
+		if _, err := w.Wait(ctx); !errors.Is(err, eventlog.ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+		runtime.GC()
+		if held.Value() != nil {
+			t.Errorf("%s: the data is held", name)
+		}
+	}
 }
 
 func TestLog_WithoutServer(t *testing.T) {
