@@ -25,25 +25,25 @@ func usedBy(g auth.Grants) func(session.Record) bool {
 	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
 }
 
-// checkOwner returns an error unless the caller is the session's owner or acts for the owner,
-// which is not asked without access control: problem.ErrMember to a member, and to all others one that
+// owned returns a session as the log has it, if the caller is its owner or acts for the owner, which is
+// not asked without access control: the error is problem.ErrMember to a member, and to all others one that
 // wraps [session.ErrNotFound]. The copy of the registry may have a session of a name that is
 // another owner's by now, so the log is asked too.
-func (s *Service) checkOwner(ctx context.Context, name string, grants auth.Grants) error {
+func (s *Service) owned(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	if !s.cfg.Access.On() {
-		return nil
+		return s.backend.Sessions.Get(ctx, name)
 	}
 	if _, err := s.backend.Sessions.Visible(ctx, name, usedBy(grants)); err != nil {
-		return err
+		return session.Record{}, err
 	}
 	now, err := s.backend.Sessions.Get(ctx, name)
-	if err != nil {
-		return err
+	if err == nil {
+		err = mayManage(now, grants)
 	}
-	return mayManage(now, grants)
+	return now, err
 }
 
-// mayManage is checkOwner for a record.
+// mayManage returns the error of owned for a record.
 func mayManage(rec session.Record, grants auth.Grants) error {
 	switch {
 	case grants.ActsFor(rec.Owner):

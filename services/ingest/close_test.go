@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -249,6 +251,28 @@ func TestCopyIsOld_NameOfAnother(t *testing.T) {
 		t.Errorf("%d events are stored", n)
 	}
 	in.as(t, alice, http.MethodDelete, "/v1/sessions/s", "").expect(t, http.StatusNotFound, "not_found")
+	if rec, err := s.b.Sessions.Get(waittest.Context(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+// A name that becomes another's while its session is closed again keeps its session.
+func TestClose_NameBecomesAnothers(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	var looks atomic.Int32 // at the session's seal, the last one of those that say whose it is
+	opened := make(chan session.Record, 1)
+	link := natstest.Link{Before: func(data []byte) {
+		switch {
+		case bytes.Contains(data, []byte(".=seal\"}")):
+			looks.Add(1)
+		case looks.CompareAndSwap(1, 2):
+			opened <- s.openAgain(t, "s", "bob")
+		}
+	}}
+	in, alice := s.start(t, guardedConfig(t), nats.SetCustomDialer(&link)), authtest.Of(t, "alice", "*")
+	in.as(t, alice, http.MethodPost, "/v1/sessions", `{"session":"s"}`).got(t, http.StatusCreated)
+	in.as(t, alice, http.MethodDelete, "/v1/sessions/s", "")
+	now := waittest.Receive(t, "the name is another's", opened)
 	if rec, err := s.b.Sessions.Get(waittest.Context(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}

@@ -12,7 +12,6 @@ import (
 	"rejoin/services/ingest/request"
 	"rejoin/shared/auth"
 	"rejoin/shared/event"
-	"rejoin/shared/session"
 	"rejoin/shared/tracing"
 	"rejoin/shared/web"
 )
@@ -202,7 +201,8 @@ func (s *Service) close(req closeRequest) error {
 		return err
 	}
 	defer s.publishes.Give(sharerOf(req.closer), 1)
-	if err := s.checkOwner(ctx, req.session, req.grants); err != nil {
+	rec, err := s.owned(ctx, req.session, req.grants)
+	if err != nil {
 		return err
 	}
 	if req.stream != "" {
@@ -210,11 +210,7 @@ func (s *Service) close(req closeRequest) error {
 			return &problem.RateError{Of: "client", What: "closes of streams", Wait: wait}
 		}
 	}
-	err := s.backend.Sessions.End(ctx, req.session, req.stream, req.clear)
-	switch {
-	case errors.Is(err, session.ErrNotFound):
-		return err
-	case err != nil:
+	if err := s.backend.Sessions.EndOf(ctx, rec, req.stream, req.clear); err != nil {
 		return fmt.Errorf("%w: %w", problem.ErrCloseFailed, err)
 	}
 	s.streams.Ended(req.session, req.stream)

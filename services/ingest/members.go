@@ -45,7 +45,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log
 // as large as an opening, so it counts as one in the rate of who asks for it. Errors are those of
-// checkOwner and [session.Registry.SetMembers], a [*problem.RateError], a [*session.FullError] or problem.ErrBusy.
+// owned and [session.Registry.SetMembers], a [*problem.RateError], a [*session.FullError] or problem.ErrBusy.
 //
 // It returns only when log and index have the members, so that new members have access at once.
 func (s *Service) setMembers(name string, members []string, grants auth.Grants, creator string) (session.Record, error) {
@@ -55,8 +55,8 @@ func (s *Service) setMembers(name string, members []string, grants auth.Grants, 
 		return session.Record{}, err
 	}
 	defer s.publishes.Give(sharerOf(creator), 1)
-	if err := s.checkOwner(ctx, name, grants); err != nil {
-		return session.Record{}, err
+	if rec, err := s.owned(ctx, name, grants); err != nil {
+		return rec, err
 	}
 	if wait := s.creators.Take(creator); wait > 0 {
 		return session.Record{}, &problem.RateError{Of: "client", What: "new sessions and changes of members", Wait: wait}

@@ -485,19 +485,22 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 	if err != nil {
 		return err
 	}
+	return r.EndOf(ctx, rec, stream, alsoClear)
+}
+
+// EndOf is [Registry.End] for the session of a record that [Registry.Get] has returned, and touches no other life
+// of its name, which may be another owner's.
+func (r *Registry) EndOf(ctx context.Context, rec Record, stream string, alsoClear bool) (err error) {
 	// Also what is closed already: its end may have stopped half-way.
 	if stream != "" {
-		err = r.events.EndStream(ctx, name, rec.Life, stream)
+		err = r.events.EndStream(ctx, rec.Session, rec.Life, stream)
 	} else {
 		err = r.EndLife(ctx, rec)
 	}
-	if err != nil {
-		return err
+	if err == nil && alsoClear {
+		err = r.events.ClearStream(ctx, rec.Session, rec.Life, stream)
 	}
-	if alsoClear {
-		return r.events.ClearStream(ctx, name, rec.Life, stream)
-	}
-	return nil
+	return err
 }
 
 // EndLife is [Registry.End] for the session of a record, and touches no other life of its
