@@ -3,11 +3,14 @@ package ingest_test
 import (
 	"encoding/json"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/eventlog"
@@ -80,4 +83,32 @@ func TestAttackClosesThatFail(t *testing.T) {
 	if about == 0 {
 		t.Error("no line says that a close failed")
 	}
+}
+
+// What a batch takes besides its messages counts for nothing, so it is to be little.
+func TestAttackSmallArrays(t *testing.T) {
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	cfg := testConfig()
+	cfg.MaxInFlight = 4096
+	in := s.start(t, cfg)
+	in.post(t, "s", "t", ping("0")).stored(t, false)
+	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
+	used := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const n, most = 300, 56 << 10 // with the connection and its client
+	before := used()
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() { in.send(t, http.MethodPost, batchPath, []byte("[1]"), "Content-Type", asMessages) })
+	}
+	waittest.Until(t, "all wait for JetStream", func() bool { return in.metric(t, "rejoin_ingest_inflight") == n })
+	if after := used(); after > before+n*most {
+		t.Errorf("an array of three bytes takes %d", (after-before)/n)
+	}
+	defer all.Wait()
+	defer in.expire()()
 }

@@ -59,9 +59,9 @@ type batch struct {
 	refusal  sync.Once
 	whyEnded error // that JetStream refused a message for; set by refusal
 
-	pending chan pendingMessage
-	ahead   *quota.Pool   // bytes under way
-	trouble chan struct{} // closed when nothing more is to be begun
+	pending chan *pendingMessage // its room is taken by each batch, as little as it may be
+	ahead   *quota.Pool          // bytes under way
+	trouble chan struct{}        // closed when nothing more is to be begun
 }
 
 // slowness is how a batch waits while its publisher or session is over its rate.
@@ -99,7 +99,7 @@ type stop struct {
 // run returns where the batch stopped, or nil when it came to its end. It reports the
 // results of all messages before in order, from a goroutine of its own.
 func (b *batch) run() *stop {
-	b.pending = make(chan pendingMessage, batchAhead)
+	b.pending = make(chan *pendingMessage, batchAhead)
 	b.trouble = make(chan struct{})
 	b.ahead = quota.NewPool(batchAheadBytes)
 	b.series = b.service.backend.Log.Series()
@@ -143,7 +143,7 @@ func (b *batch) read() *stop {
 		m.data = e.Data
 		if _, ok := errors.AsType[*request.LineError](err); ok {
 			b.service.metrics.publishedAs(stored{}, err)
-			b.pending <- pendingMessage{index: index, failed: err}
+			b.pending <- &pendingMessage{index: index, failed: err}
 			refused++
 			continue
 		}
@@ -166,11 +166,11 @@ func (b *batch) read() *stop {
 			if p := problem.Of(err); stops(p) {
 				return &stop{index: index, problem: p}
 			}
-			b.pending <- pendingMessage{index: index, failed: err}
+			b.pending <- &pendingMessage{index: index, failed: err}
 			refused++
 			continue
 		}
-		b.pending <- pendingMessage{index: index, size: len(m.data), held: e.Held, under: under}
+		b.pending <- &pendingMessage{index: index, size: len(m.data), held: e.Held, under: under}
 	}
 }
 
