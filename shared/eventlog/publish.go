@@ -285,7 +285,7 @@ func await(ctx context.Context, future jetstream.PubAckFuture) (*jetstream.PubAc
 	case err := <-future.Err():
 		return nil, err
 	case <-ctx.Done():
-		future.Msg().Data = nil // nats.go holds the message until it is answered, or for forgetBegun
+		future.Msg().Header, future.Msg().Data = nil, nil // nats.go holds the message until it is answered, or for forgetBegun
 		return nil, ctx.Err()
 	}
 }
