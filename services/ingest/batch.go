@@ -276,7 +276,7 @@ func (b *batch) send(m message) (under *inFlight, err error) {
 	err = b.pace(func() error { return b.service.takeRate(m) })
 	if err == nil {
 		err = b.pace(func() (err error) {
-			under, err = b.service.send(b.ctx, m, b.service.cfg.AckTimeout)
+			under, err = b.service.send(b.ctx, &m, b.service.cfg.AckTimeout)
 			return err
 		})
 	}

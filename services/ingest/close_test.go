@@ -226,8 +226,8 @@ func TestPublish_SessionOpenedAgainWhileCopyIsOld(t *testing.T) {
 		t.Errorf("%d events were stored", n-before)
 	}
 	refused := in.metric(t, "rejoin_ingest_published_total", "unavailable")
-	in.post(t, "one", "t", ping("2")).stored(t, false)
-	if all := s.events(t); all[len(all)-1].Subject.Life != lives["one"] {
+	in.post(t, "one", "t", []byte("[\n 2]")).stored(t, false)
+	if all := s.events(t); all[len(all)-1].Subject.Life != lives["one"] || string(all[len(all)-1].Data) != "[2]" {
 		t.Errorf("stored as %+v", all[len(all)-1])
 	}
 	if in.metric(t, "rejoin_ingest_published_total", "unavailable") != refused {

@@ -52,9 +52,6 @@ func (s *Service) postEvents(c *fiber.Ctx) error {
 		}
 		return c.Status(fiber.StatusCreated).JSON(ack)
 	}
-	if !body.Held().Grow(int64(len(text))) { // its elements are copies
-		return web.ErrNoMemory
-	}
 	messages, err := s.bodies.Read(text, req.media.Envelopes)
 	if err != nil {
 		s.metrics.publishedAs(stored{}, err)

@@ -79,7 +79,7 @@ func (s *Service) answer(req micro.Request) {
 	m, media, err := readRequest(req)
 	var left func()
 	if err == nil {
-		left, err = s.hold(m, media)
+		left, err = s.hold(m)
 	}
 	if err != nil {
 		s.visits.leave()
@@ -98,11 +98,8 @@ func (s *Service) answer(req micro.Request) {
 // hold takes a slot among the requests on NATS, and memory for the message; left gives both
 // back. NATS does not tell who asks, so it is the session that has a share of them. The error
 // is problem.ErrBusy or [web.ErrNoMemory].
-func (s *Service) hold(m message, media request.MediaType) (left func(), err error) {
+func (s *Service) hold(m message) (left func(), err error) {
 	session, bytes := m.sharer(), int64(len(m.data))
-	if !media.One() {
-		bytes *= 2 // its elements are copies
-	}
 	if !s.natsRequests.Take(session, 1) {
 		return nil, problem.ErrBusy
 	}
@@ -129,7 +126,7 @@ func (s *Service) answerNext(req micro.Request, m message, media request.MediaTy
 		s.answerArray(ctx, req, m, media)
 		return
 	}
-	under, err := s.send(ctx, m, 0)
+	under, err := s.send(ctx, &m, 0)
 	if err != nil {
 		s.count(ctx, m, stored{}, err)
 		span.End()

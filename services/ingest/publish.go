@@ -22,17 +22,17 @@ import (
 // the event was stored.
 func (s *Service) publish(ctx context.Context, m message) (ack stored, err error) {
 	if err = s.takeRate(m); err == nil {
-		ack, err = s.publishOnce(ctx, m)
+		ack, err = s.publishOnce(ctx, &m)
 	}
 	if errors.Is(err, problem.ErrOpenedAgain) {
-		ack, err = s.publishOnce(ctx, m)
+		ack, err = s.publishOnce(ctx, &m)
 	}
 	s.count(ctx, m, ack, err)
 	return ack, err
 }
 
 // publishOnce is one attempt of publish.
-func (s *Service) publishOnce(ctx context.Context, m message) (stored, error) {
+func (s *Service) publishOnce(ctx context.Context, m *message) (stored, error) {
 	u, err := s.send(ctx, m, 0)
 	if err != nil {
 		return stored{}, err
@@ -63,9 +63,9 @@ type inFlight struct {
 	publishing *eventlog.Publishing
 }
 
-// send checks a message, opens its session and sends the event to the log, without waiting for
+// send checks and compacts a message, opens its session and sends the event to the log, without waiting for
 // the acknowledgement. patience is how long it waits while too much is in flight.
-func (s *Service) send(ctx context.Context, m message, patience time.Duration) (_ *inFlight, err error) {
+func (s *Service) send(ctx context.Context, m *message, patience time.Duration) (_ *inFlight, err error) {
 	if err := m.check(s.backend.Log.Settings().MaxMessageBytes); err != nil {
 		return nil, err
 	}
@@ -78,14 +78,14 @@ func (s *Service) send(ctx context.Context, m message, patience time.Duration) (
 	if err := s.takeShared(ctx, m.sharer(), patience); err != nil {
 		return nil, err
 	}
-	u := &inFlight{service: s, message: m}
+	u := &inFlight{service: s, message: *m}
 	u.ctx, u.cancel = s.limit(ctx, s.cfg.AckTimeout)
 	defer func() {
 		if err != nil {
 			u.releaseSlot()
 		}
 	}()
-	if u.session, err = s.open(u.ctx, m); err != nil {
+	if u.session, err = s.open(u.ctx, *m); err != nil {
 		return nil, err
 	}
 	if u.session.JSONRPC && s.cfg.Messages != MessagesJSONRPC {

@@ -230,6 +230,47 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
+// Elements are the elements of an array.
+type Elements struct{ scanner }
+
+// ElementsOf returns the elements of an array, which must be valid JSON. What is no array has none.
+func ElementsOf(array []byte) *Elements {
+	e := &Elements{scanner{data: array}}
+	if e.space(); e.pos < len(array) && e.peek() == '[' {
+		e.pos++
+	} else {
+		e.pos = len(array)
+	}
+	return e
+}
+
+// Next returns the next element, which is a part of the array, or nil when there are no more.
+func (e *Elements) Next() (value []byte) {
+	if e.space(); e.pos == len(e.data) || e.peek() == ']' {
+		return nil
+	}
+	value = e.value()
+	if e.space(); e.peek() == ',' {
+		e.pos++
+	}
+	return value
+}
+
+// Compact takes the white space out of valid JSON, and returns the beginning of data, in which the rest is.
+func Compact(data []byte) []byte {
+	compact, s := data[:0], scanner{data: data}
+	for s.space(); s.pos < len(data); s.space() {
+		at := s.pos
+		if s.peek() == '"' {
+			s.str()
+		} else {
+			s.pos++
+		}
+		compact = append(compact, data[at:s.pos]...)
+	}
+	return compact
+}
+
 // names yields the names of an object's members as they are written, each while the scanner is at the value. It
 // steps over a value that the loop leaves.
 func (s *scanner) names(yield func(name []byte) bool) {

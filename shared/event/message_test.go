@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -121,4 +122,19 @@ func BenchmarkCheckMessage(b *testing.B) {
 	for b.Loop() {
 		must.NoError(b, event.CheckMessage(m))
 	}
+}
+
+func FuzzCompact(f *testing.F) {
+	for _, s := range []string{" {\n\"a b\" : [ 1 , -2.5e3,\"\\\" \\\\\"\r\n] , \"\":{ } }\t", "null", "[]", "\"\""} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var want bytes.Buffer
+		if json.Compact(&want, data) != nil {
+			return
+		}
+		if got := event.Compact(data); !bytes.Equal(got, want.Bytes()) || &got[0] != &data[0] {
+			t.Fatalf("%q, want %q in its place", got, want.Bytes())
+		}
+	})
 }

@@ -45,9 +45,9 @@ const shortArray = 64 << 10
 // which would be an event. More go as NDJSON, which is read as fast as it is stored.
 const maxArray = 50_000
 
-// array gives the elements of a JSON array, each byte for byte. It holds one at a time.
+// array gives the elements of a JSON array, each byte for byte: they are parts of it.
 type array struct {
-	elements  *json.Decoder
+	elements  *event.Elements
 	envelopes bool
 }
 
@@ -59,7 +59,7 @@ type Arrays struct {
 // NewArrays returns Arrays that check so many long arrays at once.
 func NewArrays(longAtOnce int) Arrays { return Arrays{make(chan struct{}, longAtOnce)} }
 
-// Read returns the elements of an array.
+// Read returns the elements of an array, which are parts of text.
 func (all Arrays) Read(text []byte, envelopes bool) (Source, error) {
 	if len(text) > shortArray {
 		all.long <- struct{}{}
@@ -71,40 +71,29 @@ func (all Arrays) Read(text []byte, envelopes bool) (Source, error) {
 	if !json.Valid(text) { // all of it, before anything is stored
 		return nil, fmt.Errorf("%w: %w", event.ErrInvalidJSON, json.Unmarshal(text, &struct{}{}))
 	}
-	a := &array{json.NewDecoder(bytes.NewReader(text)), envelopes}
-	if bracket, err := a.elements.Token(); err != nil || bracket != json.Delim('[') {
+	if bytes.TrimSpace(text)[0] != '[' {
 		return nil, web.New(web.CodeInvalidBody, "The body must be a JSON array.")
 	}
-	if !a.elements.More() {
+	switch n := count(text); {
+	case n == 0:
 		return nil, web.New(web.CodeInvalidBody, "The array is empty.")
-	}
-	if tooMany(text) {
+	case n > maxArray:
 		return nil, web.New(web.CodeBodyTooLarge, "The array has more than "+strconv.Itoa(maxArray)+" messages; send several, or "+MIMELines+" over HTTP.")
 	}
-	return a, nil
+	return &array{event.ElementsOf(text), envelopes}, nil
 }
 
-// tooMany reports whether a JSON array has more than maxArray elements.
-func tooMany(text []byte) bool {
-	if bytes.Count(text, []byte(",")) < maxArray {
-		return false
+// count returns how many elements a JSON array has, up to maxArray+1.
+func count(text []byte) (n int) {
+	for all := event.ElementsOf(text); n <= maxArray && all.Next() != nil; n++ {
 	}
-	elements := json.NewDecoder(bytes.NewReader(text))
-	_, err := elements.Token() // the bracket
-	n := 0
-	for ; err == nil && elements.More() && n <= maxArray; n++ {
-		err = elements.Decode(new(json.RawMessage))
-	}
-	return n > maxArray
+	return n
 }
 
 func (a *array) Next() (Element, error) {
-	if !a.elements.More() {
+	text := a.elements.Next()
+	if text == nil {
 		return Element{}, io.EOF
-	}
-	var text json.RawMessage
-	if err := a.elements.Decode(&text); err != nil {
-		return Element{}, err
 	}
 	return parseElement(text, a.envelopes)
 }

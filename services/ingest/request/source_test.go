@@ -42,3 +42,18 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// What an element takes counts with its array.
+func TestArrays_ElementsAreParts(t *testing.T) {
+	text := []byte(` [ 1,"2]" , [3,{}] ]`)
+	from, err := NewArrays(1).Read(text, false)
+	for _, want := range []string{`1`, `"2]"`, `[3,{}]`} {
+		e, nextErr := from.Next()
+		if at := bytes.Index(text, []byte(want)); err != nil || nextErr != nil || string(e.Data) != want || &e.Data[0] != &text[at] {
+			t.Errorf("%q, %v, %v, want %q", e.Data, err, nextErr, want)
+		}
+	}
+	if _, err := from.Next(); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
