@@ -99,9 +99,11 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 		}
 	}
 	answersWithoutEdge(t, via.api(), last, group)
-	a := do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json")
-	if a.status != http.StatusServiceUnavailable && a.status != http.StatusBadGateway {
-		t.Errorf("a publisher is answered %d %q", a.status, a.body)
+	for path, accept := range map[string]string{path: "*/*", "/mcp": "application/json, text/event-stream"} { // a call would wait for the rest of a stream
+		a := do(t, http.MethodPost, via.api()+path, numbered(9), "Content-Type", "application/json", "Accept", accept)
+		if a.status != http.StatusServiceUnavailable && a.status != http.StatusBadGateway {
+			t.Errorf("a POST to %s is answered %d %q", path, a.status, a.body)
+		}
 	}
 
 	p.start()
