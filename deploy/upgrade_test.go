@@ -37,7 +37,7 @@ func TestReadme_UpgradeEndsAtAFailure(t *testing.T) {
 }
 
 // The proxy may have as many connections as its memory allows, at 30 KB each with TLS.
-func TestProxy_ConnectionsFitIntoMemory(t *testing.T) {
+func TestProxy_ConnectionsAndThreadsFitIntoLimits(t *testing.T) {
 	t.Parallel()
 	number := func(file, pattern string) int {
 		t.Helper()
@@ -50,6 +50,10 @@ func TestProxy_ConnectionsFitIntoMemory(t *testing.T) {
 	most := number("proxy/haproxy.cfg", `fd-hard-limit (\d+)`) / 2
 	if each := number("proxy/haproxy.cfg", `presetenv REJOIN_PROXY_ADDRESS_CONNECTIONS (\d+)`); each >= most {
 		t.Errorf("one address may have %d of %d connections", each, most)
+	}
+	// With fewer it accepts connections on many processors and serves none: 64 threads, the master, a health check.
+	if most := number("compose.yaml", `(?s)stop_signal: SIGUSR1.*?pids_limit: (\d+)`); most < 64+2 {
+		t.Errorf("the proxy may have %d threads and processes", most)
 	}
 	for file, pattern := range map[string]string{
 		"compose.yaml":          `(?s)stop_signal: SIGUSR1.*?mem_limit: (\d+)g`,
