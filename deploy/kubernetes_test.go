@@ -25,9 +25,10 @@ import (
 
 // workload is a Deployment or a StatefulSet.
 type workload struct {
-	name string
-	pod  corev1.PodTemplateSpec
-	pods []string // names of the pods of a StatefulSet
+	name     string
+	pod      corev1.PodTemplateSpec
+	minReady int32    // seconds
+	pods     []string // names of the pods of a StatefulSet
 }
 
 // manifests are what kubectl apply -k deploy would send.
@@ -91,14 +92,14 @@ func readManifests(t *testing.T) manifests {
 		case "Deployment":
 			var d appsv1.Deployment
 			strict(&d)
-			m.workloads = append(m.workloads, workload{d.Name, d.Spec.Template, nil})
+			m.workloads = append(m.workloads, workload{d.Name, d.Spec.Template, d.Spec.MinReadySeconds, nil})
 			if !contains(d.Spec.Template.Labels, d.Spec.Selector.MatchLabels) {
 				t.Errorf("%s does not select its own pods", d.Name)
 			}
 		case "StatefulSet":
 			var s appsv1.StatefulSet
 			strict(&s)
-			w := workload{s.Name, s.Spec.Template, nil}
+			w := workload{s.Name, s.Spec.Template, s.Spec.MinReadySeconds, nil}
 			first := int32(0)
 			if s.Spec.Ordinals != nil {
 				first = s.Spec.Ordinals.Start
@@ -191,6 +192,10 @@ func TestKubernetes_PodsAreGuardedAndBounded(t *testing.T) {
 		// accepts no probe, and would be ended with all of them.
 		if c.ReadinessProbe == nil || (c.LivenessProbe == nil) != (w.name == "proxy") || c.LivenessProbe != nil && fmt.Sprint(c.ReadinessProbe.ProbeHandler) == fmt.Sprint(c.LivenessProbe.ProbeHandler) {
 			t.Errorf("%s is probed by %v and %v", w.name, c.ReadinessProbe, c.LivenessProbe)
+		}
+		// Those that are found by name go one after the other only when caches of DNS, 30 s old, have the new one.
+		if w.minReady <= 30 && w.name != "proxy" && w.name != "bridge" {
+			t.Errorf("%s counts as available after %d s", w.name, w.minReady)
 		}
 		// All proxies would be out together when one kind of service is away.
 		if w.name == "proxy" && !strings.Contains(fmt.Sprint(c.ReadinessProbe.Exec.Command), "/ready") {
