@@ -197,6 +197,10 @@ func TestKubernetes_PodsAreGuardedAndBounded(t *testing.T) {
 		if w.minReady <= 30 && w.name != "proxy" && w.name != "bridge" {
 			t.Errorf("%s counts as available after %d s", w.name, w.minReady)
 		}
+		// Without most of its servers NATS stores nothing.
+		if spread := spec.TopologySpreadConstraints; len(spread) != 1 || w.name == "nats" && spread[0].WhenUnsatisfiable != corev1.DoNotSchedule {
+			t.Errorf("pods of %s may be on one node: %v", w.name, spread)
+		}
 		// All proxies would be out together when one kind of service is away.
 		if w.name == "proxy" && !strings.Contains(fmt.Sprint(c.ReadinessProbe.Exec.Command), "/ready") {
 			t.Errorf("the proxy is ready by %v", c.ReadinessProbe.Exec.Command)
