@@ -131,7 +131,7 @@ func (c Config) Validate() error {
 			return err
 		}
 	} else if u, err := url.Parse(c.Upstream); c.Upstream != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		return fmt.Errorf("--upstream must be an http or https URL, not %q", c.Upstream)
+		return errors.New("--upstream must be an http or https URL") // which may hold a key
 	}
 	if _, err := c.Header(); err != nil {
 		return err
@@ -203,8 +203,11 @@ func (c Config) Header() (http.Header, error) {
 	for _, line := range c.UpstreamHeader {
 		name, value, ok := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
-		if !ok || !fieldName.MatchString(name) || !upstream.IsFieldValue(value) || reserved[textproto.CanonicalMIMEHeaderKey(name)] {
-			return nil, fmt.Errorf(`--upstream-header must be "Name: value" with a name that is not the transport's own, unlike that of %q`, name)
+		if !ok || !fieldName.MatchString(name) || !upstream.IsFieldValue(value) {
+			return nil, errors.New(`--upstream-header must be "Name: value"`) // which may be a key
+		}
+		if reserved[textproto.CanonicalMIMEHeaderKey(name)] {
+			return nil, fmt.Errorf("--upstream-header cannot be %q, which the bridge sets", name)
 		}
 		h.Add(name, value)
 	}
@@ -233,8 +236,8 @@ func (c Config) argv() ([]string, error) {
 	return argv, nil
 }
 
-// ShownUpstream returns what may be shown of where the MCP server is: the URL without a
-// password, or the program without arguments.
+// ShownUpstream returns what may be shown of where the MCP server is: scheme and host of the URL, whose
+// other parts may hold a key, or the program without arguments.
 func (c Config) ShownUpstream() string {
 	if argv, err := c.argv(); err == nil && len(argv) > 0 {
 		return argv[0]
@@ -243,7 +246,7 @@ func (c Config) ShownUpstream() string {
 	if err != nil {
 		return ""
 	}
-	return u.Redacted()
+	return u.Scheme + "://" + u.Host
 }
 
 // WithDefaults sets what has no flag here.

@@ -33,6 +33,12 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%v is taken", args)
 		}
 	}
+	// Keys of MCP servers stand in URLs and in headers, and errors in logs.
+	for _, bad := range []string{"--upstream=x://a:sesame@x/sesame?key=sesame", "--upstream=http://%x/sesame", "--upstream-header=Authorization=Bearer sesame", "--upstream-header=X: sesame\x01"} {
+		if _, err := parseFlags(t, "--upstream=http://x", bad); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s is answered %v", bad, err)
+		}
+	}
 	if _, err := parseFlags(t, "--upstream=http://x", "--upstream-command=x"); err == nil {
 		t.Error("two upstreams are taken")
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync"
@@ -180,6 +181,9 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 	resp, err := e.client.Do(req)
 	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
+	}
+	if whole, ok := errors.AsType[*url.Error](err); ok {
+		err = whole.Err // the URL may hold a key
 	}
 	return resp, err
 }
