@@ -158,6 +158,11 @@ func checkUnit(t *testing.T, root string) {
 		}
 	}
 
+	// Node begins with a system call that @system-service lacks, pkey_alloc, and does without.
+	if !strings.Contains(unit, "\nSystemCallErrorNumber=EPERM\n") {
+		t.Error("what the filter refuses a process of --upstream-command ends it")
+	}
+
 	if analyze, err := exec.LookPath("systemd-analyze"); err == nil {
 		// It looks for the program in the system's folders.
 		local := filepath.Join(t.TempDir(), "rejoin.service")
