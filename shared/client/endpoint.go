@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // TokenFunc returns the token for the next request, or an empty one to send none.
@@ -57,6 +58,10 @@ func port(u *url.URL) string {
 	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
+// pingAfter is how long a connection of HTTP/2 may be silent before it is asked whether it is alive; without an
+// answer within 15 s it is closed. A request that is given up closes none, so the next one would take a dead one.
+const pingAfter = 15 * time.Second
+
 // ownTransport returns a transport with the settings of [http.DefaultTransport],
 // which a program may have replaced by something else than a transport.
 func ownTransport(idle int) *http.Transport {
@@ -65,6 +70,9 @@ func ownTransport(idle int) *http.Transport {
 		transport = standard.Clone()
 	}
 	transport.MaxIdleConnsPerHost = idle
+	if transport.HTTP2 == nil {
+		transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter}
+	}
 	return transport
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // network connects clients and a server without sockets, inside a bubble whose
@@ -29,6 +30,8 @@ type connFault struct {
 	// CutRead and CutWrite are after how many bytes that the server has read or
 	// written the connection breaks; 0 means never.
 	CutRead, CutWrite int
+	// LostAfter is when the network begins to drop what the server writes; 0 means never.
+	LostAfter time.Duration
 }
 
 var errRefused = errors.New("connection refused")
@@ -40,7 +43,7 @@ func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *
 	n := &network{accepting: make(chan net.Conn), closed: make(chan struct{}), faults: faults}
 	var serving, handling sync.WaitGroup
 	//nolint:gosec // its clients are this test's
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{Protocols: protocols(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handling.Add(1)
 		defer handling.Done()
 		handler.ServeHTTP(w, r)
@@ -57,6 +60,14 @@ func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *
 	return n, &http.Client{Transport: transport}
 }
 
+// protocols are those of the network: HTTP/1 and, for clients that begin with it, HTTP/2.
+func protocols() *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return &p
+}
+
 func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	n.mu.Lock()
 	n.dials++
@@ -70,7 +81,7 @@ func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	client, server := net.Pipe()
 	select {
-	case n.accepting <- &faultyConn{Conn: server, fault: fault}:
+	case n.accepting <- &faultyConn{Conn: server, fault: fault, begun: time.Now()}:
 		return client, nil
 	case <-n.closed:
 		return nil, errRefused
@@ -99,6 +110,7 @@ func (n *network) Addr() net.Addr { return &net.IPAddr{} }
 type faultyConn struct {
 	net.Conn
 	fault         connFault
+	begun         time.Time
 	read, written int
 }
 
@@ -116,6 +128,9 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 }
 
 func (c *faultyConn) Write(p []byte) (int, error) {
+	if lost := c.fault.LostAfter; lost > 0 && time.Since(c.begun) > lost {
+		return len(p), nil
+	}
 	cut := c.fault.CutWrite
 	if cut == 0 || c.written+len(p) < cut {
 		n, err := c.Conn.Write(p)

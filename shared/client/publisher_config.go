@@ -32,7 +32,8 @@ type PublisherConfig struct {
 	// Token is asked for a token before every request. Default: none is sent.
 	Token TokenFunc
 
-	// HTTPClient sends the requests. Default: one of the publisher's own.
+	// HTTPClient sends the requests. Without HTTP2.SendPingTimeout it uses a dead
+	// connection of HTTP/2 again. Default: one of the publisher's own.
 	HTTPClient *http.Client
 
 	// Logger receives every request that failed and will be repeated. Default:

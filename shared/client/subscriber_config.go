@@ -94,7 +94,8 @@ type SubscriberConfig struct {
 	Token TokenFunc
 
 	// HTTPClient sends the requests. A Timeout of it would bound how long a
-	// connection lives. Default: one of the subscriber's own.
+	// connection lives, and without HTTP2.SendPingTimeout a dead connection of HTTP/2
+	// is used again. Default: one of the subscriber's own.
 	HTTPClient *http.Client
 
 	// Logger receives every connection that ended and what happens next.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -161,6 +162,25 @@ func TestSubscriber_SeveralGaps(t *testing.T) {
 		}
 		if s.Cursor() != "*_0000000_7" {
 			t.Errorf("the cursor is %s", s.Cursor())
+		}
+	})
+}
+
+// A network that drops all packets leaves a connection of HTTP/2 open, and the next request on it is lost, too.
+func TestSubscriber_DeadConnectionOfHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		edge := &fakeEdge{}
+		n, _ := serve(t, edge, connFault{LostAfter: 50 * time.Second})
+		transport := http.DefaultTransport
+		t.Cleanup(func() { http.DefaultTransport = transport })
+		http.DefaultTransport = &http.Transport{DialContext: n.dial, Protocols: new(http.Protocols)}
+		http.DefaultTransport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+		s := must.Value(client.NewSubscriber(client.SubscriberConfig{URL: "http://edge", Session: "demo", Stream: "main"}))(t)
+		time.AfterFunc(time.Minute, func() { edge.publish(counts(1)...) })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if _, err := read(ctx, s, 1); err != nil || n.dials != 2 {
+			t.Errorf("error is %v after %d connections", err, n.dials)
 		}
 	})
 }
