@@ -23,14 +23,12 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 		lines[i] = e.line
 	}
 	body := bytes.Join(lines, nil)
-	doubt, doubtful := p.oldestDoubt(batch)
-	within, cancel := context.WithCancel(p.ctx)
-	if doubtful {
-		within, cancel = context.WithTimeout(p.ctx, p.cfg.RepeatWithin-doubt.Until(p.now()))
-	}
-	defer cancel()
-	g := newGuard(within)
+	g := newGuard(p.ctx)
 	defer g.close()
+	doubt, doubtful := p.oldestDoubt(batch)
+	if doubtful {
+		defer time.AfterFunc(p.cfg.RepeatWithin-doubt.Until(p.now()), func() { g.cancel(context.DeadlineExceeded) }).Stop()
+	}
 	g.expect(p.cfg.AnswerTimeout)
 
 	// Without a connection nothing can have arrived. With one, anything can. A transport that does not report

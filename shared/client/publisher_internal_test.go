@@ -94,6 +94,45 @@ func TestPublisher_ClockJumps(t *testing.T) {
 	}
 }
 
+// watched counts what waits for its end.
+type watched struct {
+	context.Context
+	waiting atomic.Int64
+}
+
+func (w *watched) Value(any) any { return nil } // or package context would wait by itself
+
+func (w *watched) AfterFunc(f func()) func() bool {
+	w.waiting.Add(1)
+	stop := context.AfterFunc(w.Context, f)
+	return func() bool {
+		w.waiting.Add(-1)
+		return stop()
+	}
+}
+
+// A publisher may live for months: nothing is left of a request, first or repeated.
+func TestPublisher_RequestsLeaveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		p := publisherAhead(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			if attempts++; attempts < 5 {
+				httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+				return nil, io.ErrUnexpectedEOF
+			}
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"index":0,"id":"a"}` + "\n" + `{"accepted":1}` + "\n"))}, nil
+		}), &atomic.Int64{})
+		life := &watched{Context: p.ctx}
+		p.ctx = life
+		_, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")})
+		synctest.Wait()
+		if waiting := life.waiting.Load(); err != nil || attempts != 5 || waiting != 0 {
+			t.Errorf("error is %v after %d attempts, of which %d are left", err, attempts, waiting)
+		}
+		must.NoError(t, p.Close(context.Background()))
+	})
+}
+
 // Flush waits for what is in the queue, so an outcome is set before the queue is seen without its message.
 func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
 	p := publisherAhead(t, nil, &atomic.Int64{})
