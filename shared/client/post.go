@@ -159,6 +159,6 @@ const drainTimeout = time.Second
 
 // drain reads an answer to its end, so that its connection can be used again.
 func drain(body io.Reader, g *guard) {
-	rest := guarded{body: io.LimitReader(body, 1<<10), guard: g, within: drainTimeout}
-	_, _ = io.Copy(io.Discard, rest) // or there will be another connection
+	g.expect(drainTimeout)
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<10)) // or there will be another connection
 }

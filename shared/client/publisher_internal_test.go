@@ -185,6 +185,30 @@ func TestPublisher_SlowUpload(t *testing.T) {
 	})
 }
 
+// An answer that has told everything need not end.
+func TestPublisher_AnswerWithoutAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := publisherAhead(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			body, server := io.Pipe()
+			go func() {
+				_, _ = io.WriteString(server, `{"index":0,"id":"a"}`+"\n"+`{"accepted":1}`+"\n")
+				for r.Context().Err() == nil {
+					time.Sleep(drainTimeout / 2)
+					_, _ = server.Write([]byte("\n"))
+				}
+				_ = server.Close()
+			}()
+			return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
+		}), &atomic.Int64{})
+		begun := time.Now()
+		_, err := p.PublishAndWait(t.Context(), Message{Session: "demo", Stream: "main", Data: []byte("1")})
+		if took := time.Since(begun); err != nil || took > 2*drainTimeout {
+			t.Errorf("error is %v after %s", err, took)
+		}
+		must.NoError(t, p.Close(context.Background()))
+	})
+}
+
 // A transport that does not report connections (net/http/httptrace), as that of js/wasm, may have sent what it
 // has read, and nothing else.
 func TestPublisher_TransportWithoutTrace(t *testing.T) {
