@@ -93,11 +93,12 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 func (s *Subscriber) check(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
-		media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-		if err == nil && media == "text/event-stream" {
+		kind, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
+		media, _, err := mime.ParseMediaType(kind)
+		if err == nil && media == "text/event-stream" && (encoding == "" || strings.EqualFold(encoding, "identity")) {
 			return nil
 		}
-		err = fmt.Errorf("the answer is %q, not an event stream", resp.Header.Get("Content-Type"))
+		err = fmt.Errorf("the answer is %q, not an event stream", strings.Trim(kind+", "+encoding, ", "))
 		if s.Cursor() == "" {
 			err = fmt.Errorf("%w: %w", ErrProtocol, err)
 		}

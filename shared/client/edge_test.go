@@ -48,6 +48,8 @@ type edgeFault struct {
 	Raw string
 	// ContentType is that of the answer, when it is not an event stream's.
 	ContentType string
+	// Encoding is the answer's Content-Encoding.
+	Encoding string
 	// Forgets makes the edge send events again that are behind the cursor already.
 	Forgets bool
 	// EndAfter and StallAfter end the answer, or make it silent, after so many
@@ -134,6 +136,9 @@ func (f *fakeEdge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	if fault.ContentType != "" {
 		w.Header().Set("Content-Type", fault.ContentType)
+	}
+	if fault.Encoding != "" {
+		w.Header().Set("Content-Encoding", fault.Encoding)
 	}
 	out := flushed{w}
 	switch {

@@ -59,7 +59,7 @@ func (s *Subscriber) Cursor() string {
 //
 //   - the cause of ctx's end;
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
-//   - [ErrProtocol] when a 200 without a cursor is no event stream, or an event is not one of a
+//   - [ErrProtocol] when a 200 without a cursor is no event stream or a compressed one, or an event is not one of a
 //     Rejoin server or is larger than MaxEventBytes;
 //   - [ErrBusy] when another loop over the subscriber continues.
 //

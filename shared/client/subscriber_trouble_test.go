@@ -113,6 +113,7 @@ func TestSubscriber_ProtocolViolation(t *testing.T) {
 		cfg   client.SubscriberConfig
 	}{
 		"HTML":              {edgeFault{Raw: "<p>Log in!", ContentType: "text/html"}, client.SubscriberConfig{}},
+		"compressed":        {edgeFault{Encoding: "gzip"}, client.SubscriberConfig{}},
 		"gap":               {edgeFault{Raw: "event: gap\n" + id + "data: oops\n\n"}, client.SubscriberConfig{}},
 		"envelope":          {edgeFault{Raw: id + "data: oops\n\n"}, client.SubscriberConfig{Session: "demo"}},
 		"no message inside": {edgeFault{Raw: id + "data: {}\n\n"}, client.SubscriberConfig{Session: "demo"}},
