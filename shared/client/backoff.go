@@ -16,7 +16,7 @@ type backoff struct {
 
 // next returns the next wait: at least least, when most allows it.
 func (b *backoff) next(least time.Duration) time.Duration {
-	top := b.most * 2 / 3 // leaves room for the random part
+	top := b.most - b.most/3 // leaves room for the random part
 	wait := top
 	if b.failures < 32 && b.first <= top>>b.failures {
 		wait = b.first << b.failures

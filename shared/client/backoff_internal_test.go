@@ -1,6 +1,9 @@
 package client
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 func TestBackoff_IsBounded(t *testing.T) {
 	b := backoff{first: 100, most: 3000}
@@ -16,5 +19,11 @@ func TestBackoff_IsBounded(t *testing.T) {
 	}
 	if got := b.next(1e9); got < 2000 || got > 3000 {
 		t.Errorf("the wait is %d, want 2000 to 3000", got)
+	}
+	b = backoff{first: 100, most: math.MaxInt64}
+	for range 100 {
+		if got := b.next(0); got < 100 {
+			t.Fatalf("the wait is %d, want 100 or more", got)
+		}
 	}
 }
