@@ -93,6 +93,10 @@ var (
 	// errEnded is returned when an event stream ended and may be asked for again.
 	errEnded = errors.New("the connection has ended")
 
+	// errUnavailable is returned when an event stream ended before it began, as that of an
+	// edge without the log, or of a proxy without an edge.
+	errUnavailable = errors.New("the service is unavailable")
+
 	// errDone ends a subscription in good order: the stream is closed, or its
 	// reader wants no more.
 	errDone = errors.New("the subscription is over")

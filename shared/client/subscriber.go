@@ -124,7 +124,7 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 		return err
 	}
 	defer conn.close()
-	for {
+	for begun := false; ; {
 		block, err := conn.next()
 		if asked := conn.blocks.Retry(); asked > 0 { // the server knows how long its trouble lasts
 			wait.first = max(asked, minRetry)
@@ -132,8 +132,12 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 		}
 		if err != nil {
 			s.move(s.place(conn.blocks.LastID())) // of a block without data, which is not dispatched
+			if !begun && errors.Is(err, errEnded) {
+				return errUnavailable
+			}
 			return err
 		}
+		begun = begun || block.Type == typeConnect
 		wait.reset()
 		if err := s.take(block, yield); err != nil {
 			return err

@@ -246,6 +246,31 @@ func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 	}
 }
 
+// A server ends a connection in its routine, but one that ends before it has begun is none.
+func TestSubscriber_ReportsFailures(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fault edgeFault
+		want  int
+	}{
+		"ends":                    {edgeFault{EndAfter: 1}, 0},
+		"503":                     {edgeFault{Status: 503}, 1},
+		"later":                   {edgeFault{Later: 1}, 1},
+		"a proxy without an edge": {edgeFault{Raw: "retry: 3000\n:\n:\n\n"}, 1},
+		"a proxy's empty message": {edgeFault{Raw: "data:\n\n"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge, failures := &fakeEdge{faults: []edgeFault{tt.fault}}, 0
+				edge.publish(counts(2)...)
+				wantRead(t, subscriberTo(t, edge, client.SubscriberConfig{OnFailure: func(error) { failures++ }}), "1", "2")
+				if failures != tt.want {
+					t.Errorf("%d failures are reported, want %d", failures, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestSubscriber_LogsReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{faults: []edgeFault{{EndAfter: 1}}}

@@ -283,7 +283,7 @@ func TestTail_ServerRefusesFirst(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.WriteHeader(answers[asked])
-		_, _ = io.WriteString(w, []string{"retry: 1\n\n", "", stream}[asked])
+		_, _ = io.WriteString(w, []string{"retry: 1\nevent: connect\ndata: {\"exists\":true}\n\n", "", stream}[asked])
 		asked++
 	}))
 	defer s.Close()
