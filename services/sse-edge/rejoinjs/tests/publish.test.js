@@ -70,6 +70,12 @@ test('a message that may be stored is not sent again when the server may have fo
     await assert.rejects(send(late), { code: 'no_answer', unknown: true })
     assert.equal(late.requests.length, 1)
   }
+  let passed = 0
+  const clock = t.mock.method(performance, 'now', () => passed)
+  const setBack = serve((signal) => { passed += 100_000; return asleep(unreachable, 40_000)(signal) }, json(stored, 201)) // by 60 s
+  await assert.rejects(send(setBack), { code: 'no_answer', unknown: true })
+  assert.equal(setBack.requests.length, 1)
+  clock.mock.restore()
   const slowToken = serve(unreachable, json(stored, 201))
   const token = async () => { now += 100_000; return 'secret' }
   await assert.rejects(send(slowToken, { token }), { code: 'no_answer', unknown: true })
