@@ -300,7 +300,7 @@ const isFailure = ({ reason }) => reason === 'refused' || reason === 'failed'
 // value is empty. Its ID repeats the cursor, and some proxies cut the ID of several sessions, so the next
 // connection begins at our own.
 const isEmpty = ({ type, data }) => type === 'message' && data === ''
-const noEdge = () => new Error('a proxy answered: no edge is there')
+const unavailable = () => new Error('the service is unavailable')
 
 // A connection is made by one of two methods, by the browser's EventSource or with
 // fetch. Each puts what comes through #deliver, one event after the other, and
@@ -508,7 +508,7 @@ class Subscription {
       for (;;) {
         while (queue.length > 0 && !this.#stopped) {
           const block = queue.shift()
-          if (isEmpty(block)) return { error: noEdge() }
+          if (isEmpty(block)) return { error: unavailable() }
           const end = await this.#deliver(block)
           if (end) return { end }
           chars -= block.data.length + BLOCK_CHARS
@@ -579,13 +579,13 @@ class Subscription {
       } catch (error) {
         return { error }
       }
-      if (chunk.done) return {}
+      if (chunk.done) return this.#state === 'live' ? {} : { error: unavailable() } // an edge without the log, or a proxy without an edge
       watch.pause()
       const blocks = parser.push(chunk.value)
       this.#retry = parser.retry || this.#retry
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
-        if (isEmpty(block)) return { error: noEdge() }
+        if (isEmpty(block)) return { error: unavailable() }
         const end = await this.#deliver(block)
         if (end) return { end }
       }

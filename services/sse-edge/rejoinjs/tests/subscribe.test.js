@@ -38,6 +38,14 @@ test('a connection that ended is followed by one behind the last event', async (
   assert.deepEqual(states, ['connecting', 'live', 'waiting', 'connecting', 'live', 'waiting', 'connecting'])
 })
 
+test('a connection that ends before it begins has a reason', async (t) => {
+  hurry(t)
+  const errors = []
+  const server = serve(streamed('retry: 10\n\n'), streamed(connect(0)), ended)
+  await follow(server, { onState: (state, { error }) => { if (state === 'waiting') errors.push(error?.message) } })
+  assert.deepEqual(errors, ['the service is unavailable', undefined])
+})
+
 test('every block moves the cursor: connect, cursor, and one without data', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(3)), streamed(connect(3) + cursor(5)), streamed(connect(5) + block({ id: id(8) })), ended)
