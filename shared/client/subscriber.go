@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -175,11 +176,15 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 
 func (s *Subscriber) takeMessage(block sse.Event, place position, yield func(Event) bool) error {
 	e := Event{ID: block.ID, Stream: s.cfg.Stream, Type: block.Type, Message: block.Data}
-	if s.envelope() {
-		var err error
-		if e, err = enveloped(block); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case s.envelope():
+		e, err = enveloped(block)
+	case !event.ValidJSON(block.Data):
+		err = fmt.Errorf("%w: an event is no JSON", ErrProtocol)
+	}
+	if err != nil {
+		return err
 	}
 	s.move(place)
 	e.Cursor = s.Cursor()

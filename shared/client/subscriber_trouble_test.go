@@ -116,6 +116,7 @@ func TestSubscriber_ProtocolViolation(t *testing.T) {
 		"compressed":        {edgeFault{Encoding: "gzip"}, client.SubscriberConfig{}},
 		"gap":               {edgeFault{Raw: "event: gap\n" + id + "data: oops\n\n"}, client.SubscriberConfig{}},
 		"envelope":          {edgeFault{Raw: id + "data: oops\n\n"}, client.SubscriberConfig{Session: "demo"}},
+		"no JSON":           {edgeFault{Raw: id + "data: {\"n\":1<p>Bad gateway\n\n"}, client.SubscriberConfig{}},
 		"no message inside": {edgeFault{Raw: id + "data: {}\n\n"}, client.SubscriberConfig{Session: "demo"}},
 		"block too large":   {edgeFault{Raw: id + "data: " + strings.Repeat("x", 200) + "\n\n"}, client.SubscriberConfig{MaxEventBytes: 100}},
 	} {
