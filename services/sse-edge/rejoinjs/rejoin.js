@@ -296,10 +296,11 @@ const STOPPED = { reason: 'stopped' }
 // isFailure reports whether an end is an error; the error itself may be undefined, since anything can be thrown.
 const isFailure = ({ reason }) => reason === 'refused' || reason === 'failed'
 
-// isEmpty reports whether a block is a proxy's, which stands for an edge while none is there: no JSON
-// value is empty. Its ID repeats the cursor, and some proxies cut the ID of several sessions, so the next
-// connection begins at our own.
-const isEmpty = ({ type, data }) => type === 'message' && data === ''
+// contentOf returns the data of a block, or undefined for one that a proxy has made or broken: it may send an empty
+// message while no edge is there, or an error in the middle of an event. No ID of it counts: some proxies cut the ID of
+// several sessions, so the next connection begins at our own.
+const contentOf = ({ type, data }) => type.startsWith(LATER_TYPES) ? null : parseJSON(data)
+const byProxy = () => new Error('a proxy answered in place of an edge')
 const unavailable = () => new Error('the service is unavailable')
 
 // A connection is made by one of two methods, by the browser's EventSource or with
@@ -508,8 +509,9 @@ class Subscription {
       for (;;) {
         while (queue.length > 0 && !this.#stopped) {
           const block = queue.shift()
-          if (isEmpty(block)) return { error: unavailable() }
-          const end = await this.#deliver(block)
+          const content = contentOf(block)
+          if (content === undefined) return { error: byProxy() }
+          const end = await this.#deliver(block, content)
           if (end) return { end }
           chars -= block.data.length + BLOCK_CHARS
         }
@@ -585,8 +587,9 @@ class Subscription {
       this.#retry = parser.retry || this.#retry
       for (const block of blocks) {
         if (this.#stopped) return { end: STOPPED }
-        if (isEmpty(block)) return { error: unavailable() }
-        const end = await this.#deliver(block)
+        const content = contentOf(block)
+        if (content === undefined) return { error: byProxy() }
+        const end = await this.#deliver(block, content)
         if (end) return { end }
       }
       await this.#moveTo(parser.lastEventId) // of a block without data
@@ -618,12 +621,12 @@ class Subscription {
 
   // #deliver hands an event over and then moves the cursor behind it. It returns how
   // the subscription ends, when it does.
-  async #deliver({ type, id, data }) {
+  async #deliver({ type, id, data }, content) {
     const { onConnect, onGap, onExpiring, onSession } = this.#options
     let end
     switch (type) {
       case 'connect': {
-        const place = parseJSON(data) ?? {}
+        const place = content ?? {}
         const envelope = this.#url.searchParams.get('envelope')
         this.#stream = place.stream ?? null
         this.#several = Array.isArray(place.sessions)
@@ -637,35 +640,34 @@ class Subscription {
       case 'cursor':
         break
       case 'gap': {
-        const gap = { ...parseJSON(data), id }
+        const gap = { ...content, id }
         if (onGap) await onGap(gap)
         else console.warn('rejoin: events are missing:', gap)
         await this.#moveTo(id, true)
         break
       }
       case 'expiring':
-        await onExpiring?.(parseJSON(data) ?? {})
+        await onExpiring?.(content ?? {})
         break
       case 'close':
         end = { reason: 'closed' }
         break
       case 'state':
         if (this.#several) {
-          await onSession?.(parseJSON(data) ?? {})
+          await onSession?.(content ?? {})
           break
         } // else it is a type of a publisher's
       default:
         if (type.startsWith(LATER_TYPES)) break
-        if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data))) return STOPPED
+        if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data, content))) return STOPPED
     }
     await this.#moveTo(id)
     return end
   }
 
   // #message reports whether the event needs no second delivery.
-  async #message(type, id, data) {
+  async #message(type, id, data, content) {
     const { onEvent, onRepeat } = this.#options
-    const content = parseJSON(data)
     const event = this.#enveloped
       ? { id, type: content?.type, ...(this.#several && { session: content?.session }), stream: content?.stream, time: content?.time, message: content?.message, data }
       : { id, type, stream: this.#stream, time: null, message: content, data }

@@ -62,6 +62,14 @@ test('a block that was cut off does not count', async (t) => {
   assert.equal(after(server.requests[1]), id(1))
 })
 
+test('a block that is no JSON, as one into which a proxy wrote, does not count', async (t) => {
+  hurry(t)
+  const server = serve(streamed(connect(0) + message(1) + message(2).replace('}', '<p>Error') + message(3)), streamed(connect(1) + message(2)), ended)
+  const { events } = await follow(server)
+  assert.deepEqual(events, [1, 2])
+  assert.equal(after(server.requests[1]), id(1))
+})
+
 test('an event at or before the cursor is not delivered again', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(0) + message(1) + message(2) + message(2) + message(1) + message(3)), streamed(connect(3) + message(3) + message(4)), ended)
