@@ -698,12 +698,13 @@ class Subscription {
 
 // ---- Publishing --------------------------------------------------------------------
 
-// All attempts together take less than the two minutes for which the server knows a key again: 5 × 15 s
-// and 4 × 5 s. Timers stand still while a machine sleeps, as performance.now does, and the clock may be set: the one
+// No attempt takes longer than until 115 s after the first one that may have stored the message: the server knows a key
+// for two minutes. Timers stand still while a machine sleeps, as performance.now does, and the clock may be set: the one
 // that says more counts, in both directions.
 const REPEAT_WITHIN = 100_000 // ms after the first attempt that may have stored the message
 const ATTEMPTS = 5
-const ATTEMPT_TIMEOUT = 15_000 // ms
+const ATTEMPT_TIMEOUT = 15_000 // ms, and more for a large message
+const ATTEMPT_RATE = 32 // characters of it a ms, a quarter of a megabit a second
 const ATTEMPT_PAUSE = 300 // ms before the second one, doubled each time
 const ATTEMPT_PAUSE_MAX = 5000 // ms
 
@@ -732,7 +733,8 @@ export async function publish(session, stream, message, options = {}) {
     signal?.throwIfAborted()
     const begun = moment()
     if (doubt && elapsed(doubt) >= REPEAT_WITHIN) throw last
-    const { answer, error, asked = 0 } = await post(url, { headers, body, credentials: options.credentials }, options)
+    const limit = Math.min(ATTEMPT_TIMEOUT + String(body).length / ATTEMPT_RATE, REPEAT_WITHIN + ATTEMPT_TIMEOUT - (doubt ? elapsed(doubt) : 0))
+    const { answer, error, asked = 0 } = await post(url, { headers, body, credentials: options.credentials }, limit, options)
     if (answer) return answer
     signal?.throwIfAborted()
     if (error.unknown) doubt ??= begun
@@ -759,8 +761,8 @@ async function askedInTime(token, refused, signal, unknown) {
 }
 
 // post makes one attempt. A failure without an answer may have stored the message.
-async function post(url, request, { fetch: send = fetch, signal }) {
-  const limit = attemptSignal(signal)
+async function post(url, request, time, { fetch: send = fetch, signal }) {
+  const limit = attemptSignal(signal, time)
   try {
     const response = await send(url, { ...request, method: 'POST', signal: limit.signal })
     const answer = response.status === 201 ? parseJSON(await shortText(response)) : null // any other may be a proxy's
@@ -784,9 +786,9 @@ async function noResult(response) {
 
 // attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until
 // end is called.
-function attemptSignal(signal) {
+function attemptSignal(signal, time = ATTEMPT_TIMEOUT) {
   const abort = new AbortController()
-  const timer = setTimeout(() => abort.abort(new Error('it took too long')), ATTEMPT_TIMEOUT)
+  const timer = setTimeout(() => abort.abort(new Error('it took too long')), time)
   const follow = () => abort.abort(signal.reason)
   signal?.addEventListener('abort', follow)
   if (signal?.aborted) follow()

@@ -87,6 +87,17 @@ test('a message that may be stored is not sent again when the server may have fo
   assert.deepEqual(await send(notStored), stored)
 })
 
+test('a large message has the time that a slow connection takes, and no more than the server knows its key', async (t) => {
+  let passed = 0
+  t.mock.method(performance, 'now', () => passed)
+  const delays = hurry(t)
+  const large = 'x'.repeat(1 << 20)
+  const server = serve((signal) => { passed += 99_000; return hanging(signal) }, json(stored, 201))
+  await publish('x', 's', [large], { base: 'http://rejoin.test', fetch: server.fetch })
+  const [first, , again] = delays
+  assert.ok(first > 40_000 && again > 15_000 && again < 20_000, delays.join())
+})
+
 test('a refusal is reported at once', async (t) => {
   for (const status of [400, 401, 403, 404, 409, 413]) {
     await t.test(String(status), async () => {
