@@ -86,7 +86,7 @@ func checkURL(base string) error {
 		return fmt.Errorf("%w: URL: %w", ErrInvalidConfig, err)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return fmt.Errorf("%w: the URL is not http:// or https:// with a host", ErrInvalidConfig)
-	case u.RawQuery != "", u.Fragment != "":
+	case strings.ContainsAny(base, "?#"):
 		return fmt.Errorf("%w: the URL has a query or a fragment", ErrInvalidConfig)
 	}
 	return nil

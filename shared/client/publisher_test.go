@@ -268,6 +268,7 @@ func TestNewPublisher_InvalidConfig(t *testing.T) {
 		"no host":      {URL: "http://"},
 		"other scheme": {URL: "nats://127.0.0.1"},
 		"query":        {URL: "http://127.0.0.1?a=b"},
+		"empty query":  {URL: "http://127.0.0.1/rejoin?"},
 		"control":      {URL: "http://127.0.0.1\n"},
 		"negative":     {URL: "http://127.0.0.1", Retry: -1},
 	} {
