@@ -3,6 +3,7 @@ package streamcli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 
 	"rejoin/shared/client"
@@ -478,6 +480,16 @@ func TestPublish_LargestMessage(t *testing.T) {
 	message := `"` + strings.Repeat("x", 31<<20-2) + `"`
 	if code, _, status := run(t, message, "publish", "s", "t", "--url="+url); code != 0 || len(got) != 1 {
 		t.Errorf("code %d, %q, sent %d", code, status, len(got))
+	}
+}
+
+// The beginning of a line is another message.
+func TestPublish_InputBreaksOff(t *testing.T) {
+	var got []string
+	cli := PublishCLI{Flags: remote.Flags{URL: ingest(t, &got)}, Session: "s", Stream: "t"}
+	err := cli.publish(t.Context(), io.MultiReader(strings.NewReader("1\n23"), iotest.ErrReader(io.ErrUnexpectedEOF)), io.Discard)
+	if !errors.Is(err, io.ErrUnexpectedEOF) || len(got) != 1 {
+		t.Errorf("%v, sent %q", err, got)
 	}
 }
 

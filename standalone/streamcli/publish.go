@@ -180,7 +180,7 @@ func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() er
 	scanner.Buffer(make([]byte, 64<<10), maxLine)
 	out := make(chan []byte)
 	go func() {
-		for scanner.Scan() {
+		for scanner.Scan() && scanner.Err() == nil { // else it is the beginning of a line
 			select {
 			case out <- bytes.Clone(bytes.TrimSpace(scanner.Bytes())):
 			case <-ctx.Done():
