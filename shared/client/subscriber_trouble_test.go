@@ -175,8 +175,9 @@ func TestSubscriber_DeadConnectionOfHTTP2(t *testing.T) {
 		n, _ := serve(t, edge, connFault{LostAfter: 50 * time.Second})
 		transport := http.DefaultTransport
 		t.Cleanup(func() { http.DefaultTransport = transport })
-		http.DefaultTransport = &http.Transport{DialContext: n.dial, Protocols: new(http.Protocols)}
-		http.DefaultTransport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+		var only http.Protocols
+		only.SetUnencryptedHTTP2(true)
+		http.DefaultTransport = &http.Transport{DialContext: n.dial, Protocols: &only}
 		s := must.Value(client.NewSubscriber(client.SubscriberConfig{URL: "http://edge", Session: "demo", Stream: "main"}))(t)
 		time.AfterFunc(time.Minute, func() { edge.publish(counts(1)...) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
