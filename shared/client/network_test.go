@@ -43,7 +43,7 @@ func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *
 	n := &network{accepting: make(chan net.Conn), closed: make(chan struct{}), faults: faults}
 	var serving, handling sync.WaitGroup
 	//nolint:gosec // its clients are this test's
-	server := &http.Server{Protocols: protocols(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{Protocols: protocols(true, true), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handling.Add(1)
 		defer handling.Done()
 		handler.ServeHTTP(w, r)
@@ -60,12 +60,20 @@ func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *
 	return n, &http.Client{Transport: transport}
 }
 
-// protocols are those of the network: HTTP/1 and, for clients that begin with it, HTTP/2.
-func protocols() *http.Protocols {
+// protocols returns HTTP/1, HTTP/2 without TLS, or both.
+func protocols(one, two bool) *http.Protocols {
 	var p http.Protocols
-	p.SetHTTP1(true)
-	p.SetUnencryptedHTTP2(true)
+	p.SetHTTP1(one)
+	p.SetUnencryptedHTTP2(two)
 	return &p
+}
+
+// isDefault has publishers and subscribers without an HTTPClient use the network.
+func (n *network) isDefault(t *testing.T, http2 bool) {
+	t.Helper()
+	before := http.DefaultTransport
+	t.Cleanup(func() { http.DefaultTransport = before })
+	http.DefaultTransport = &http.Transport{DialContext: n.dial, Protocols: protocols(!http2, http2), IdleConnTimeout: 90 * time.Second}
 }
 
 func (n *network) dial(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -49,6 +49,9 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	if err != nil {
 		sent := !errors.Is(err, errNoToken) && (connected.Load() || read.Load() && !reported.Load())
 		err = g.why(err)
+		if errors.Is(err, errSilent) {
+			p.endpoint.rest() // the idle connections may be dead, too
+		}
 		if sent {
 			all(verdicts, unknown, err)
 		} else {

@@ -101,6 +101,27 @@ func TestPublisher_IdleConnectionIsClosed(t *testing.T) {
 	})
 }
 
+// A network that drops all packets leaves all connections open: one silence is enough for them.
+func TestPublisher_DeadConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy, lost := ingestFault{Delay: time.Second}, connFault{LostAfter: 10 * time.Second}
+		n, _ := serve(t, &fakeIngest{faults: []ingestFault{busy, busy, busy}}, lost, lost, lost)
+		n.isDefault(t, false)
+		p := must.Value(client.NewPublisher(client.PublisherConfig{URL: "http://ingest"}))(t)
+		for i := range 3 {
+			publish(t, p, message(fmt.Sprint("stream", i), i))
+		}
+		flush(t, p)
+		time.Sleep(20 * time.Second)
+		begun := time.Now()
+		_, err := p.PublishAndWait(t.Context(), message("main", 4))
+		if took := time.Since(begun); err != nil || took > client.DefaultAnswerTimeout+time.Second {
+			t.Errorf("error is %v after %s and %d connections", err, took, n.dials)
+		}
+		must.NoError(t, p.Close(t.Context()))
+	})
+}
+
 func TestPublisher_OneMessageIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}

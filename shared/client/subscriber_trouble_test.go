@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -173,11 +172,7 @@ func TestSubscriber_DeadConnectionOfHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		edge := &fakeEdge{}
 		n, _ := serve(t, edge, connFault{LostAfter: 50 * time.Second})
-		transport := http.DefaultTransport
-		t.Cleanup(func() { http.DefaultTransport = transport })
-		var only http.Protocols
-		only.SetUnencryptedHTTP2(true)
-		http.DefaultTransport = &http.Transport{DialContext: n.dial, Protocols: &only}
+		n.isDefault(t, true)
 		s := must.Value(client.NewSubscriber(client.SubscriberConfig{URL: "http://edge", Session: "demo", Stream: "main"}))(t)
 		time.AfterFunc(time.Minute, func() { edge.publish(counts(1)...) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
