@@ -46,6 +46,10 @@ type Endpoint struct {
 	client  *http.Client
 }
 
+// pingAfter is how long a connection of HTTP/2 may be silent before the MCP server is asked whether it is there; without
+// an answer within 15 s it is closed. A request that is given up closes none, so the next one would take a dead one.
+const pingAfter = 15 * time.Second
+
 // NewEndpoint returns where an MCP server listens. Each request has the static headers, and those
 // of the client that forward names. Each connection takes one of files while it is open.
 func NewEndpoint(url string, static http.Header, forward []string, files *quota.Pool) *Endpoint {
@@ -59,6 +63,7 @@ func NewEndpoint(url string, static http.Header, forward []string, files *quota.
 			DialContext:         dialer{files}.dial,
 			TLSHandshakeTimeout: DialTimeout,
 			ForceAttemptHTTP2:   true,
+			HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter},
 			DisableCompression:  true, // events would wait for a compressor's buffer
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     idleTimeout,

@@ -1,12 +1,16 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"rejoin/shared/must"
 	"rejoin/shared/quota"
@@ -37,6 +41,35 @@ func TestEndpoint_PostsOnce(t *testing.T) {
 		e.Close()
 		up.Close()
 	}
+}
+
+// A network that drops all packets does not end a connection of HTTP/2, and each request that is given up leaves it to the
+// next one.
+func TestEndpoint_DeadConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := NewEndpoint("http://server", nil, nil, quota.NewPool(10))
+		defer e.Close()
+		transport, _ := e.client.Transport.(*http.Transport)
+		transport.Protocols = &http.Protocols{}
+		transport.Protocols.SetUnencryptedHTTP2(true)
+		dials := 0
+		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			dials++
+			client, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }() // until the client closes it
+			return client, nil
+		}
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if resp, err := e.Do(ctx, http.MethodPost, nil, []byte("{}")); err == nil {
+				Finish(resp)
+			}
+			cancel()
+		}
+		if dials < 2 {
+			t.Error("the second request was made on the dead connection")
+		}
+	})
 }
 
 // Each connection to the MCP server is a file of the program.
