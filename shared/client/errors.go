@@ -97,6 +97,10 @@ var (
 	// edge without the log, or of a proxy without an edge.
 	errUnavailable = errors.New("the service is unavailable")
 
+	// errBroken is returned when a proxy has broken off an event and written something else, as after a
+	// failure of its own.
+	errBroken = errors.New("an event is broken")
+
 	// errDone ends a subscription in good order: the stream is closed, or its
 	// reader wants no more.
 	errDone = errors.New("the subscription is over")

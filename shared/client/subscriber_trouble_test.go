@@ -131,6 +131,22 @@ func TestSubscriber_ProtocolViolation(t *testing.T) {
 	}
 }
 
+// A proxy that fails in the middle of an event may write an error into it. The next connection brings the event.
+func TestSubscriber_EventIsBrokenOff(t *testing.T) {
+	for name, tt := range map[string]struct{ session, broken string }{
+		"a stream":  {"", "id: main_0000000_1\ndata: {\"n\":1<p>Bad gateway\n\n"},
+		"a session": {"demo", "id: *_0000000_1\ndata: {\"message\":{\"n\":1<p>Bad gateway\n\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := &fakeEdge{closed: true, faults: []edgeFault{{Raw: "event: connect\ndata: {}\n\n" + tt.broken}}}
+				edge.publish(counts(2)...)
+				wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{Session: tt.session}), "1", "2")
+			})
+		})
+	}
+}
+
 // TestSubscriber_SequencesAfterARollback loses two events of the log, whose sequences
 // are given to others.
 func TestSubscriber_SequencesAfterARollback(t *testing.T) {
