@@ -76,11 +76,12 @@ func (s *Service) register(ctx context.Context, c rpc.Ask, d mcpserver.Connected
 	}
 	h := s.table.New(c.Session, rec.Life, host.ClientOf(c), c.Owner)
 	h.Up = d.Up
+	remembers := h.Remember(c.Header) // what the bridge asks of itself may need a token
 	if d.Attach != nil {
-		d.Attach(h.Scope)
+		d.Attach(h.Scope) // it may end the session at once
 	}
 	err = errors.New(sessions.NoMemory)
-	if h.Remember(c.Header) { // what the bridge asks of itself may need a token
+	if remembers {
 		err = h.Hold(ctx)
 	}
 	if err != nil {

@@ -60,8 +60,8 @@ func (s *Subscriber) Cursor() string {
 //
 //   - the cause of ctx's end;
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
-//   - [ErrProtocol] when a 200 without a cursor is no event stream or a compressed one, what comes first is no
-//     event of a Rejoin server, or an event is larger than MaxEventBytes;
+//   - [ErrProtocol] when a 200 without a cursor is no event stream or a compressed one, or an event is not one of a
+//     Rejoin server or is larger than MaxEventBytes;
 //   - [ErrBusy] when another loop over the subscriber continues.
 //
 // Everything else, network errors, 5xx and a proxy's page among them, is retried for as
@@ -143,7 +143,7 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 		if err = s.take(block, yield); err == nil {
 			continue
 		}
-		if begun && errors.Is(err, ErrProtocol) {
+		if begun && errors.Is(err, ErrProtocol) && !event.ValidJSON(block.Data) {
 			return fmt.Errorf("%w: %s", errBroken, err.Error()) // the next connection brings it whole
 		}
 		return err
