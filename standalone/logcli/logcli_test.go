@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/services/janitor"
 	"rejoin/shared/backend"
 	"rejoin/shared/daemon"
@@ -243,6 +245,22 @@ func TestErrors_OneSentence(t *testing.T) {
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start one, which applies the changes, or wait until one has taken over, and repeat the command to be sure that it is complete", "set", "--max-age=2h")
+}
+
+// NATS answers nothing, so somebody interrupts the command.
+func TestErrors_Interrupted(t *testing.T) {
+	srv := natstest.StartConfig(t, os.DevNull) // without JetStream
+	for _, args := range [][]string{{"show"}, {"set", "--max-age=2h"}} {
+		a := app(new(CLI), append(args, "--nats-url="+srv.URL()), os.Stdin)
+		var out, errs bytes.Buffer
+		signals := make(chan os.Signal, 1)
+		a.Stdout, a.Stderr, a.Signals = &out, &errs, signals
+		asked := must.Value(srv.Connect().Subscribe("$JS.API.>", func(*nats.Msg) { signals <- os.Interrupt }))(t)
+		must.NoError(t, asked.AutoUnsubscribe(1))
+		if code := a.Main(); code != 1 || out.Len() > 0 || errs.String() != "rejoin log: interrupted\n" {
+			t.Errorf("%s: %d %q %q", args, code, &out, &errs)
+		}
+	}
 }
 
 func TestErrors_ShowNoSecrets(t *testing.T) {
