@@ -69,7 +69,7 @@ func (a *api) list(ctx context.Context, f ShowFlags, after string) (p page, err 
 	}
 	body, err := a.do(ctx, http.MethodGet, "/v1/sessions?"+query.Encode(), nil)
 	if err == nil {
-		err = decode(body, &p)
+		err = decode(body, &p, "sessions")
 	}
 	return p, err
 }
@@ -87,7 +87,7 @@ func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
 	body, err := a.do(ctx, http.MethodPost, "/v1/sessions", request)
 	var created session
 	if err == nil {
-		err = decode(body, &created)
+		err = decode(body, &created, "session")
 	}
 	if err == nil {
 		_, err = fmt.Fprintln(out, plain(created.Session))
@@ -159,6 +159,9 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 		}
 		return nil, a.flags.Refused(err, resp.StatusCode, code)
 	}
+	if method == http.MethodDelete && resp.StatusCode != http.StatusNoContent { // a proxy's page for signing in
+		return nil, fmt.Errorf("the response is not from Rejoin: %s", resp.Status)
+	}
 	return answer, nil
 }
 
@@ -179,8 +182,17 @@ func refusal(status int, body []byte) (code string, err error) {
 	return problem.Code, fmt.Errorf("%s (%d %s)", plain(cmp.Or(problem.Detail, problem.Title)), status, plain(problem.Code))
 }
 
-func decode(body []byte, into any) error {
-	if err := json.Unmarshal(body, into); err != nil {
+// decode reads an object of Rejoin, which has the given field: other servers answer with JSON as well.
+func decode(body []byte, into any, field string) error {
+	var fields map[string]json.RawMessage
+	err := json.Unmarshal(body, &fields)
+	if err == nil && fields[field] == nil {
+		err = fmt.Errorf("it has no %q", field)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
 		return fmt.Errorf("the response is not from Rejoin: %w", err)
 	}
 	return nil

@@ -47,7 +47,7 @@ func (cli *CLI) run(ctx context.Context, env daemon.Env) error {
 		case command == "close":
 			return a.close(ctx, cli.Close, env.Stdout)
 		case cli.Show.Session != "":
-			return show(ctx, a, pathOf(cli.Show.Session), cli.Show.JSON, env.Stdout, printDetail, nil)
+			return show(ctx, a, pathOf(cli.Show.Session), "session", cli.Show.JSON, env.Stdout, printDetail, nil)
 		default:
 			return list(ctx, a, cli.Show, env.Stdout)
 		}

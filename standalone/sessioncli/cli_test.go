@@ -55,7 +55,9 @@ func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call := r.Method + " " + r.URL.RequestURI()
 	a.got = append(a.got, strings.TrimSpace(call+" "+string(body))+r.Header.Get("Authorization"))
 	answer, ok := a.answers[call]
-	if !ok {
+	if r.Method == http.MethodDelete && ok && answer == "" {
+		w.WriteHeader(http.StatusNoContent)
+	} else if !ok {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusNotFound)
 		answer = `{"type":"urn:rejoin:problem:not_found","title":"Not found.","status":404,"code":"not_found","detail":"No such \u001b[2Jsession."}`
@@ -199,7 +201,8 @@ func TestToken_EmptyFile(t *testing.T) {
 }
 
 func TestErrors_OneSentence(t *testing.T) {
-	_, url := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "<html>", "POST /v1/sessions": `[1]`})
+	_, url := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "<html>", "POST /v1/sessions": `[1]`, "DELETE /v1/sessions/demo": "<html>"})
+	_, other := serve(t, map[string]string{"GET /v1/sessions?limit=1000": "{}", "GET /v1/sessions/demo": `null`, "POST /v1/sessions": `{"status":"ok"}`})
 	for name, tt := range map[string]struct {
 		code int
 		args []string
@@ -210,7 +213,11 @@ func TestErrors_OneSentence(t *testing.T) {
 		"bad order":     {2, []string{"--sort=name", url}},
 		"bad url":       {2, []string{"--url=nowhere"}},
 		"another page":  {1, []string{url}},
-		"other JSON":    {1, []string{"create", url}},
+		"a sign-in":     {1, []string{"close", "demo", url}},
+		"an array":      {1, []string{"create", url}},
+		"no name of it": {1, []string{"create", other}},
+		"no list":       {1, []string{other}},
+		"null":          {1, []string{"demo", other}},
 		"no token file": {1, []string{url, "--token-file=/nonexistent/token"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func list(ctx context.Context, a *api, f ShowFlags, out io.Writer) error {
 func printSessions(t *tabwriter.Writer, all []json.RawMessage) error {
 	for _, one := range all {
 		var s session
-		if err := decode(one, &s); err != nil {
+		if err := decode(one, &s, "session"); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", plain(s.Session), plain(s.State), s.Streams, s.Events, s.Bytes, timeText(s.active()))

@@ -81,7 +81,7 @@ func GapsApp(args []string) daemon.App {
 	var cli ListFlags
 	return daemon.Command("rejoin gaps", gapsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), cli.JSON, env.Stdout, printGaps, nil)
+			return show(ctx, a, fmt.Sprintf("/v1/gaps?limit=%d", cli.Limit), "edges", cli.JSON, env.Stdout, printGaps, nil)
 		})
 	})
 }
@@ -92,7 +92,7 @@ func ConnectionsApp(args []string) daemon.App {
 	return daemon.Command("rejoin connections", connectionsDescription, &cli, args, func(ctx context.Context, env daemon.Env) error {
 		path := fmt.Sprintf("%s/connections?limit=%d", pathOf(cli.Session), cli.Limit)
 		return ask(cli.Flags, func(a *api) error {
-			return show(ctx, a, path, cli.JSON, env.Stdout, printConnections, func(c connections) (err error) {
+			return show(ctx, a, path, "edges", cli.JSON, env.Stdout, printConnections, func(c connections) (err error) {
 				if c.Total == 0 { // a client may wait for a session that does not exist yet
 					_, err = a.do(ctx, "GET", pathOf(cli.Session), nil)
 				}
@@ -177,12 +177,13 @@ type connections struct {
 	}
 }
 
-// show prints the answer to one request, as it is or as text, unless check returns an error; nil takes each.
-func show[T any](ctx context.Context, a *api, path string, asJSON bool, out io.Writer, text func(T, io.Writer) error, check func(T) error) error {
+// show prints the answer to one request, which has a field, as it is or as text, unless check returns an error; nil
+// takes each.
+func show[T any](ctx context.Context, a *api, path, field string, asJSON bool, out io.Writer, text func(T, io.Writer) error, check func(T) error) error {
 	body, err := a.do(ctx, "GET", path, nil)
 	var answer T
 	if err == nil {
-		err = decode(body, &answer)
+		err = decode(body, &answer, field)
 	}
 	if err == nil && check != nil {
 		err = check(answer)
@@ -217,7 +218,7 @@ func status(ctx context.Context, a *api, asJSON bool, out io.Writer) error {
 	var l limits
 	var g gaps
 	var s struct{ Total int }
-	if err := cmp.Or(decode(raw.Limits, &l), decode(raw.Gaps, &g), decode(raw.Sessions, &s)); err != nil {
+	if err := cmp.Or(decode(raw.Limits, &l, "version"), decode(raw.Gaps, &g, "edges"), decode(raw.Sessions, &s, "sessions")); err != nil {
 		return err
 	}
 	if asJSON {
