@@ -233,19 +233,23 @@ func status(ctx context.Context, a *api, asJSON bool, out io.Writer) error {
 	if l.MaxAge > 0 {
 		age = flagtype.FormatDuration(time.Duration(l.MaxAge * float64(time.Second)))
 	}
+	clients, gapped := fmt.Sprint(g.Clients), fmt.Sprintf("%d since %s", g.Total, timeText(g.Since))
+	if g.Edges.Answered == 0 {
+		clients, gapped = "unknown", "unknown"
+	}
 	t := newTable(out)
 	for _, fact := range [][2]string{
 		{"server", plain(a.flags.Shown())},
 		{"version", plain(l.Version)},
 		{"janitor", fmt.Sprintf("acts for %d partitions", l.Partitions)},
 		{"edges", g.Edges.String()},
-		{"clients", fmt.Sprint(g.Clients)},
+		{"clients", clients},
 		{"sessions", fmt.Sprintf("%d (%d with events, in %d streams)", s.Total, l.Retained.Sessions, l.Retained.Streams)},
 		{"events", fmt.Sprint(l.Retained.Events)},
 		{"size", size},
 		{"retention", age},
 		{"entries", fmt.Sprintf("%d stored in all", l.Stored)},
-		{"gaps", fmt.Sprintf("%d within the last hour", g.Total)},
+		{"gaps", gapped},
 		{"near limit", fmt.Sprintf("sessions: %d", l.Total)},
 	} {
 		_, _ = fmt.Fprintf(t, "%s\t%s\n", fact[0], fact[1]) // Flush has the error

@@ -35,7 +35,7 @@ events      12
 size        34567 bytes of 2097152 (2.0 MiB), 1 %
 retention   1h
 entries     99 stored in all
-gaps        2 within the last hour
+gaps        2 since 2026-11-21 20:00:00
 near limit  sessions: 1
 
 SESSION  LIMIT   USED  EVENTS  BYTES  STREAMS
@@ -44,6 +44,11 @@ demo     events  90 %  9000    34567  2
 	if code, out, errs := runApp(t, StatusApp, url); code != 0 || out != want || errs != "" || len(a.got) != 3 {
 		t.Errorf("%d %q %q\n%s", code, errs, a.got, out)
 	}
+	a.answers["GET /v1/gaps?limit=1"] = `{"edges":{"answered":0,"silent":1,"reachable":true},"clients":0,"total":0,"reasons":{},"gaps":[]}`
+	if code, out, _ := runApp(t, StatusApp, url); code != 0 || !strings.Contains(out, "clients     unknown\n") || !strings.Contains(out, "gaps        unknown\n") {
+		t.Errorf("without an edge: %d\n%s", code, out)
+	}
+	a.answers["GET /v1/gaps?limit=1"] = gapsAnswer
 	want = `{"limits":` + limitsAnswer + `,"gaps":` + strings.ReplaceAll(gapsAnswer, "\n", "") + `,"sessions":{"sessions":[],"total":5}}` + "\n"
 	if code, out, errs := runApp(t, StatusApp, url, "--json"); code != 0 || out != want {
 		t.Errorf("%d %q\n%s", code, errs, out)
