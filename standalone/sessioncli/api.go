@@ -24,8 +24,9 @@ const (
 	silence = 2 * time.Second
 	// pageSize is how many sessions are asked for at a time: the most that are given.
 	pageSize = 1000
-	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata.
-	maxAnswer = 32 << 20
+	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata, which escapes make six
+	// times as long, and members.
+	maxAnswer = 128 << 20
 )
 
 // api asks a Rejoin. An error is one sentence for the user.
