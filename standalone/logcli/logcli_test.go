@@ -240,11 +240,17 @@ func TestErrors_OneSentence(t *testing.T) {
 
 	// A log without a janitor.
 	srv := natstest.Start(t)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 1}, daemon.NewEnv(nil).Log)
+	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 2}, daemon.NewEnv(nil).Log)
 	must.NoError(t, err)
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start one, which applies the changes, or wait until one has taken over, and repeat the command to be sure that it is complete", "set", "--max-age=2h")
+
+	// Another change was faster.
+	must.Value(b.Conn.Subscribe(logset.Subject(1), func(m *nats.Msg) { _ = m.Respond([]byte("{}")) }))(t)
+	must.Value(b.Conn.Subscribe(logset.Subject(0), func(m *nats.Msg) { _ = m.Respond([]byte(`{"error":"the settings have changed meanwhile"}`)) }))(t)
+	must.NoError(t, b.Conn.Flush())
+	alone.want(1, "max-age: 1h → 2h\n", "the janitor says: the settings have changed meanwhile; 1 of 2 partitions are set: repeat the command to set the rest", "set", "--max-age=2h")
 }
 
 // NATS answers nothing, so somebody interrupts the command.

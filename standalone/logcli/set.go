@@ -130,7 +130,7 @@ func setOne(ctx context.Context, l *eventlog.Log, req logset.Request) error {
 func stopped(err error, done, of int) error {
 	far := "repeat the command to be sure that it is complete"
 	if done > 0 {
-		far = fmt.Sprintf("%d of %d partitions are set, and the log's settings are unchanged: repeat the command to set the rest", done, of)
+		far = fmt.Sprintf("%d of %d partitions are set: repeat the command to set the rest", done, of)
 	}
 	switch {
 	case strings.Contains(err.Error(), "err_code=10074"): // JSStreamReplicasNotSupportedErr, as the janitor prints it
