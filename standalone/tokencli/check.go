@@ -61,7 +61,18 @@ func (cli *CheckCLI) Validate() error {
 func (cli *CheckCLI) check(ctx context.Context, in io.Reader, out io.Writer, now time.Time) error {
 	token := cli.Token
 	if token == "-" {
-		text, err := io.ReadAll(io.LimitReader(in, maxToken))
+		var text []byte
+		var err error
+		read := make(chan struct{})
+		go func() { // nothing ends a read from a terminal but its input, or the process' end
+			defer close(read)
+			text, err = io.ReadAll(io.LimitReader(in, maxToken))
+		}()
+		select {
+		case <-ctx.Done():
+			return errors.New("interrupted") // with the context's error the program exits with 0
+		case <-read:
+		}
 		if err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}

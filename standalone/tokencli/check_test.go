@@ -2,6 +2,8 @@ package tokencli
 
 import (
 	"bytes"
+	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +66,21 @@ func TestCheck_Refused(t *testing.T) {
 				t.Errorf("it prints control characters: %q", out)
 			}
 		})
+	}
+}
+
+// Nothing comes from standard input, and ends neither.
+func TestCheck_Interrupted(t *testing.T) {
+	cfg := authtest.Config(t)
+	in, never := io.Pipe()
+	defer func() { _ = never.Close() }()
+	var out, errs bytes.Buffer
+	a := checkApp([]string{"--auth=jwt", "--jwt-secret-file=" + cfg.SecretFile, "--jwt-audience=" + cfg.Audience}, in, time.Now)
+	signals := make(chan os.Signal, 1)
+	signals <- os.Interrupt
+	a.Stdout, a.Stderr, a.Signals = &out, &errs, signals
+	if code := a.Main(); code != 1 || out.Len() > 0 || errs.String() != "rejoin token check: interrupted\n" {
+		t.Errorf("%d %q %q", code, &errs, &out)
 	}
 }
 
