@@ -37,11 +37,15 @@ func (t Token) Sign(secret []byte) (string, error) {
 	if err := errors.Join(CheckSubject(t.Subject), grants.check()); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrClaims, err)
 	}
-	return jwt.NewWithClaims(jwt.SigningMethodHS256, &claims{
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, &claims{
 		RegisteredClaims: jwt.RegisteredClaims{
 			Subject: t.Subject, Audience: jwt.ClaimStrings{t.Audience}, Issuer: t.Issuer,
 			IssuedAt: jwt.NewNumericDate(t.Issued), ExpiresAt: jwt.NewNumericDate(t.Expires),
 		},
 		Rejoin: grants,
 	}).SignedString(secret)
+	if len(token) > maxTokenLen {
+		return "", fmt.Errorf("%w: the token has %d bytes, of at most %d bytes; prefixes followed by * are shorter", ErrClaims, len(token), maxTokenLen)
+	}
+	return token, err
 }

@@ -71,6 +71,7 @@ func TestToken_InvalidRequest(t *testing.T) {
 		"no such secret": {append(good[1:4:4], "--jwt-secret-file="+short+"er"), 1, "cannot be read"},
 		"a bad pattern":  {append(good[:4:4], "--subscribe=a b"), 2, "--subscribe takes"},
 		"a bad owner":    {append(good[:4:4], "--owners="+strings.Repeat("x", 257)), 2, "--owners takes"},
+		"too long":       {append(good[:4:4], "--publish="+strings.Repeat(strings.Repeat("x", 127)+",", 99)+"y"), 1, "16384 bytes"},
 		"no time":        {append(good[:4:4], "--ttl=0"), 2, "--ttl"},
 		"an argument":    {append(good[:4:4], "x"), 2, "unexpected argument"},
 	} {
