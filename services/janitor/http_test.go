@@ -161,6 +161,22 @@ func TestHTTP_SessionWithoutARecord(t *testing.T) {
 	}
 }
 
+// The last event of a session counts after it is deleted.
+func TestHTTP_ActivityAfterDeletion(t *testing.T) {
+	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
+	for i, name := range []string{"cleared", "later"} {
+		must.Value(r.b.Sessions.Create(t.Context(), session.New(name, "", nil, midday.Add(time.Duration(i)*time.Second))))(t)
+	}
+	r.publish(t, "cleared", "a", 1)
+	r.mark(t, event.Clear, "cleared", "")
+	seen(t, r, "/v1/sessions/cleared", func(d ledger.SessionDetail) bool { return d.Events == 0 && d.Activity.After(midday) })
+	seen(t, r, "/v1/sessions/later", func(ledger.SessionDetail) bool { return true })
+	list := seen(t, r, "/v1/sessions?sort=activity", func(l sessionList) bool { return l.Total == 2 })
+	if list.Sessions[0].Session != "cleared" {
+		t.Errorf("%s, active at %s, comes before %s, active at %s", list.Sessions[0].Session, list.Sessions[0].Activity, list.Sessions[1].Session, list.Sessions[1].Activity)
+	}
+}
+
 // activity returns when a session was last active, in microseconds.
 func activity(t *testing.T, r *running, name string) int64 {
 	t.Helper()

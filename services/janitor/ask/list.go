@@ -110,7 +110,7 @@ func (q List) Page(records []session.Record, inLog map[string]ledger.Retained) (
 	unknown := map[string]ledger.Retained{} // by session
 	for life, h := range inLog {
 		name, _ := event.ParseLifeKey(life)
-		if h.Newest >= unknown[name].Newest {
+		if h.Events > 0 && h.Newest >= unknown[name].Newest {
 			unknown[name] = h
 		}
 	}

@@ -13,13 +13,13 @@ import (
 type Retained struct {
 	Events int
 	Bytes  int64
-	Newest int64 // see [Account]
+	Newest int64 // of the events that are deleted too; see [Account]
 }
 
-// Retained returns what the ledger has of every life with events.
+// Retained returns what the ledger has of every life that has, or had, events.
 func (l *Ledger) Retained(of map[string]Retained) {
 	for key, a := range l.Accounts {
-		if a.Events > 0 {
+		if a.newestAt > 0 {
 			of[key] = Retained{a.Events, a.bytes, int64(a.newestAt)}
 		}
 	}
