@@ -201,14 +201,12 @@ func decode(body []byte, into any, field string) error {
 
 // session is what the table shows of a session.
 type session struct {
-	Session string    `json:"session"`
-	State   string    `json:"state"`
-	Created time.Time `json:"created"`
-	Ended   time.Time `json:"ended"`
-	Streams int       `json:"streams"`
-	Events  int       `json:"events"`
-	Bytes   int64     `json:"bytes"`
-	Newest  time.Time `json:"newest"`
+	Session  string    `json:"session"`
+	State    string    `json:"state"`
+	Streams  int       `json:"streams"`
+	Events   int       `json:"events"`
+	Bytes    int64     `json:"bytes"`
+	Activity time.Time `json:"activity"`
 }
 
 // ShowFlags are those of "rejoin sessions show".

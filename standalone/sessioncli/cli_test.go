@@ -74,8 +74,8 @@ func serve(t *testing.T, answers map[string]string) (*asked, string) {
 }
 
 const (
-	first  = `{"session":"demo","state":"open","created":"2026-11-21T20:00:00Z","streams":2,"events":12,"bytes":34567,"newest":"2026-11-21T21:00:00Z"}`
-	second = `{"session":"7","state":"closed","created":"2026-11-21T20:00:00Z","ended":"2026-11-21T22:30:00.5Z","streams":0,"events":0,"bytes":0}`
+	first  = `{"session":"demo","state":"open","created":"2026-11-21T20:00:00Z","streams":2,"events":12,"bytes":34567,"activity":"2026-11-21T21:00:00Z"}`
+	second = `{"session":"7","state":"closed","created":"2026-11-21T20:00:00Z","ended":"2026-11-21T20:30:00.5Z","activity":"2026-11-21T22:30:00.5Z","streams":0,"events":0,"bytes":0}`
 	odd    = `{"session":"a\u001b[2Jb","state":"open","streams":1,"events":1,"bytes":1}`
 )
 
@@ -83,7 +83,7 @@ func TestList_AllPages(t *testing.T) {
 	a, url := serve(t, map[string]string{
 		"GET /v1/sessions?limit=1000":                     `{"sessions":[` + first + `,` + second + `],"next":"demo"}`,
 		"GET /v1/sessions?after=demo&limit=1000":          `{"sessions":[` + odd + `]}`,
-		"GET /v1/sessions?limit=1000&state=closed":        `{"sessions":[]` + strings.Repeat(" ", 64<<20) + `}`, // as much as metadata may take
+		"GET /v1/sessions?limit=1000&state=closed":        `{"sessions":[]` + strings.Repeat(" ", 33<<20) + `}`, // as much as metadata may take
 		"GET /v1/sessions?limit=1000&sort=bytes":          `{"sessions":[` + first + `],"next":"Yn"}`,
 		"GET /v1/sessions?after=Yn&limit=1000&sort=bytes": `{"sessions":[` + second + `]}`,
 	})

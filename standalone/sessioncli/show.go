@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -62,18 +61,13 @@ func printSessions(t *tabwriter.Writer, all []json.RawMessage) error {
 		if err := decode(one, &s, "session"); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", plain(s.Session), plain(s.State), s.Streams, s.Events, s.Bytes, timeText(s.active()))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", plain(s.Session), plain(s.State), s.Streams, s.Events, s.Bytes, timeText(s.Activity))
 	}
 	return t.Flush()
 }
 
-// active returns when something happened last.
-func (s session) active() time.Time {
-	return slices.MaxFunc([]time.Time{s.Created, s.Ended, s.Newest}, time.Time.Compare)
-}
-
 func printDetail(d detail, out io.Writer) error {
-	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.active())); err != nil || len(d.Streams) == 0 {
+	if _, err := fmt.Fprintf(out, "%s is %s: %d events, %d bytes, last activity %s\n", plain(d.Session), plain(d.State), d.Events, d.Bytes, timeText(d.Activity)); err != nil || len(d.Streams) == 0 {
 		return err
 	}
 	t := newTable(out)
