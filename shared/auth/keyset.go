@@ -185,7 +185,7 @@ var errNoKey = errors.New("it has no key for RS256, ES256 or EdDSA, so that all 
 // are broken or too weak: one of them must not make the others useless.
 func parseKeySet(data []byte) ([]namedKey, error) {
 	var set struct {
-		Keys []jwk `json:"keys"`
+		Keys []json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal(data, &set); err != nil {
 		return nil, fmt.Errorf("it is no key set: %w", err)
@@ -194,8 +194,9 @@ func parseKeySet(data []byte) ([]namedKey, error) {
 		return nil, errors.New("it is no key set: it has no member keys")
 	}
 	var all []namedKey
-	for _, k := range set.Keys {
-		if k.Use != "" && k.Use != "sig" || len(k.Operations) > 0 && !slices.Contains(k.Operations, "verify") {
+	for _, text := range set.Keys {
+		var k jwk
+		if json.Unmarshal(text, &k) != nil || k.Use != "" && k.Use != "sig" || len(k.Operations) > 0 && !slices.Contains(k.Operations, "verify") {
 			continue
 		}
 		key, err := k.public()

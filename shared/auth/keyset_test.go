@@ -106,6 +106,7 @@ func TestKeySet(t *testing.T) {
 		ring.rsaJWK("r"), ring.ecJWK(t, "e"), ring.edJWK("d"), newKeyring(t).edJWK("d2"),
 		// What must not get in the way of the others, or be used.
 		map[string]any{"kty": "oct", "kid": "o", "k": encoded([]byte(secret))}, map[string]any{"kty": "new"}, map[string]any{},
+		map[string]any{"kty": "new", "kid": 1}, altered(ring.rsaJWK("ops"), "key_ops", "verify"),
 		altered(ring.rsaJWK("enc"), "use", "enc"), altered(ring.rsaJWK("sign"), "key_ops", []string{"sign"}), altered(ring.rsaJWK("other"), "alg", "RS512"),
 		altered(ring.rsaJWK("weak"), "n", encoded(ring.rsa.N.Bytes()[:100])), altered(ring.rsaJWK("even"), "e", "Ag"), altered(ring.rsaJWK("text"), "e", "?"),
 		altered(ring.ecJWK(t, "curve"), "crv", "P-384"), altered(ring.ecJWK(t, "off"), "x", encoded(make([]byte, 32))), altered(ring.ecJWK(t, "short"), "y", "AA"),
