@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -113,7 +114,7 @@ func (s *keySet) known(algorithm, id string) any {
 	for _, k := range s.keys {
 		switch {
 		case k.algorithm != algorithm || id != "" && k.id != id:
-		case found != nil:
+		case found != nil && !reflect.DeepEqual(found, k.key):
 			return nil // it is unknown which of them is meant
 		default:
 			found = k.key

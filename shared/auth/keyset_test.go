@@ -111,6 +111,7 @@ func TestKeySet(t *testing.T) {
 		altered(ring.rsaJWK("weak"), "n", encoded(ring.rsa.N.Bytes()[:100])), altered(ring.rsaJWK("even"), "e", "Ag"), altered(ring.rsaJWK("text"), "e", "?"),
 		altered(ring.ecJWK(t, "curve"), "crv", "P-384"), altered(ring.ecJWK(t, "off"), "x", encoded(make([]byte, 32))), altered(ring.ecJWK(t, "short"), "y", "AA"),
 		altered(ring.edJWK("x"), "x", "AA"),
+		ring.ecJWK(t, "e"), // again, as in a set that was put together
 	)
 	v, _ := setVerifier(t, is.URL)
 	rs, es, ed, hs := jwt.SigningMethodRS256, jwt.SigningMethodES256, jwt.SigningMethodEdDSA, jwt.SigningMethodHS256
