@@ -215,7 +215,7 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 	}
 	if s.cfg.Access.On() {
 		cfg.Authorize = func(ctx context.Context, name, life string) (string, bool, error) {
-			return s.authorizeLife(ctx, name, life, grants)
+			return s.subs.AuthorizeLife(ctx, name, life, grants)
 		}
 		cfg.Uses = grants.Uses
 		cfg.Others = func(name string) bool {
@@ -233,21 +233,4 @@ func (s *Service) openGroup(c *fiber.Ctx, req groupRequest, grants auth.Grants) 
 		return nil, web.Wrap(err, web.CodeInvalidParameter, "More open sessions match than the "+strconv.Itoa(s.cfg.MaxConnectionSessions)+" that a connection may follow (--max-connection-sessions).")
 	}
 	return g, subscriber.Problem(err)
-}
-
-// authorizeLife reports whether a caller may read a life of a session, or, when life is empty, the newest
-// one, which it returns.
-func (s *Service) authorizeLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, subscriber.OpenTimeout)
-	defer cancel()
-	rec, err := s.subs.VisibleNow(ctx, name, grants)
-	switch {
-	case errors.Is(err, session.ErrNotFound):
-		return life, false, nil
-	case err != nil:
-		return "", false, err
-	case life != "" && rec.Life != life: // a newer one; the window comes to it
-		return life, false, nil
-	}
-	return rec.Life, true, nil
 }

@@ -28,6 +28,9 @@ type Reader struct {
 	life  life
 	window.ChainCursor
 	limit window.Limits
+	// Authorize reports whether the client may read the life that the session for which it waits has begun: of one that
+	// it may not read it receives the end alone. Nil: it may, or the reader has a life.
+	Authorize func(ctx context.Context, life string) (bool, error)
 	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
 	// they are kept. If it says no, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
@@ -201,7 +204,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 		return Step{}, memory, false
 	}
 	v := r.part.window.Read(&r.ChainCursor, r.limit, memory)
-	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) {
+	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) || r.unauthorized(v) {
 		return Step{}, v.Items, false
 	}
 	r.retag(v)
@@ -209,6 +212,9 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 	return s, v.Items, true
 }
+
+// unauthorized reports whether the session has begun and the client may not read it as far as is known.
+func (r *Reader) unauthorized(v window.View) bool { return r.Authorize != nil && v.Life != "" }
 
 // unproved reports whether the window may lack events after the cursor.
 func (r *Reader) unproved(v window.View) bool {
@@ -235,6 +241,13 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	if v.Rollbacks > r.Rollbacks {
 		r.rolledBack(v, s)
 		return errAgain
+	}
+	if r.unauthorized(v) {
+		may, err := r.Authorize(ctx, v.Life)
+		if s.Ended = err == nil && !may; !may {
+			return err
+		}
+		r.Authorize = nil
 	}
 	r.retag(v)
 	if moved := r.skip(s, v.Losses...); moved {
@@ -356,7 +369,9 @@ func (r *Reader) Renew() {
 		r.rolledBack(v, &s)
 		r.Pending = s.Gaps
 	}
-	r.retag(v)
+	if !r.unauthorized(v) {
+		r.retag(v)
+	}
 }
 
 // Subject returns the subject of an entry in the life that the reader follows.

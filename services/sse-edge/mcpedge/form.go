@@ -85,6 +85,12 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	form.Connection, form.service, form.since, form.open = conn, s, time.Now(), form.call
 	conn.Format, conn.Companion = form, form
 	conn.Expires, conn.Revoked = who.grants.Expires, s.subs.Revoked(s.subs.GuestOf(who.grants, req.At))
+	if s.subs.Config.Access.On() && req.At.Life == "" {
+		conn.Reader.Authorize = func(ctx context.Context, life string) (bool, error) {
+			_, may, err := s.subs.AuthorizeLife(ctx, req.At.Session, life, who.grants)
+			return may, err
+		}
+	}
 	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
 	// client of MCP cannot be told.
 	call := len(form.call) > 0

@@ -4,7 +4,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"rejoin/services/sse-edge/edgetest"
+	"rejoin/shared/auth/authtest"
 	"rejoin/shared/rpc"
 	"rejoin/shared/web/webtest"
 )
@@ -73,4 +76,37 @@ func TestOldTransport_Refusal(t *testing.T) {
 	if a := u.read(u.post(`{"jsonrpc":"2.0","id":0,"method":"initialize"}`)); a.StatusCode != http.StatusOK || a.Text != no || a.Header.Get("Mcp-Session-Id") != "" {
 		t.Errorf("%d %s %s", a.StatusCode, a.Header, a.Text)
 	}
+}
+
+// A session is its owner's and its members', also when the stream of somebody else has waited for it.
+func TestOldTransport_SessionOfAnother(t *testing.T) {
+	f := newFixture(t)
+	b := f.bridge()
+	guard := guarded(t)
+	s, _ := f.mcpService(func(c *config) {
+		guard(c)
+		c.Heartbeat = 50 * time.Millisecond
+	})
+	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
+	wait := func() (c *client, endpoint, name string) {
+		c = subscribe(t, s.url()+"/sse", alice...)
+		endpoint = string(c.Next("endpoint").Data)
+		return c, endpoint, strings.TrimPrefix(endpoint, "/messages?session=")
+	}
+	c, endpoint, name := wait()
+	if a := webtest.Ask(t, http.MethodPost, s.url()+endpoint, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, append(bob, "Content-Type", "application/json")...); a.Status != http.StatusAccepted {
+		t.Fatalf("initialize: %d %s", a.Status, a.Text)
+	}
+	b.say(name, rpc.Standalone, false, progress(1))
+	c.WantEnd()
+
+	c, _, name = wait()
+	release := f.HoldTails()
+	f.Create(name, "bob")
+	f.SetMembers(name, "alice")
+	release()
+	b.say(name, rpc.Standalone, false, progress(1))
+	c.says(progress(1))
+	f.SetMembers(name)
+	c.WantEnd()
 }

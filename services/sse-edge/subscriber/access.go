@@ -43,7 +43,7 @@ func UsedBy(g auth.Grants) func(session.Record) bool {
 }
 
 // Guest is who reads a session as its member, and may be taken out while it does. A nil guest
-// is one who stays, as the owner.
+// is one who stays, as the owner. One who waits for a session has no life.
 type Guest struct {
 	Grants        auth.Grants
 	Session, Life string
@@ -66,7 +66,7 @@ func (s *Service) Out(g *Guest) bool {
 		return false
 	}
 	rec, ok := s.sessions.Session(g.Session)
-	return ok && rec.Life == g.Life && !UsedBy(g.Grants)(rec)
+	return ok && (g.Life == "" || rec.Life == g.Life) && !UsedBy(g.Grants)(rec)
 }
 
 // Revoked asks whether a stream's client is still let in; nil: always.
@@ -91,6 +91,23 @@ func (s *Service) VisibleNow(ctx context.Context, name string, grants auth.Grant
 		return session.Record{}, err
 	}
 	return s.sessions.Visible(ctx, name, UsedBy(grants))
+}
+
+// AuthorizeLife reports whether a caller may read a life of a session, or, when life is empty, the newest
+// one, which it returns.
+func (s *Service) AuthorizeLife(ctx context.Context, name, life string, grants auth.Grants) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, OpenTimeout)
+	defer cancel()
+	rec, err := s.VisibleNow(ctx, name, grants)
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return life, false, nil
+	case err != nil:
+		return "", false, err
+	case life != "" && rec.Life != life: // a newer one; the window comes to it
+		return life, false, nil
+	}
+	return rec.Life, true, nil
 }
 
 // What [Service.Admit] returns, which has counted why.
