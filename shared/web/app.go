@@ -111,6 +111,10 @@ func NewApp(cfg Config) *fiber.App {
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
 			isolate(c)
+			// fasthttp quotes the head, with the token in it.
+			if text, _, quotes := strings.Cut(err.Error(), `"`); quotes {
+				err = fiber.NewError(fiber.StatusBadRequest, text)
+			}
 			return answer(c, cfg, err)
 		},
 	})

@@ -566,17 +566,19 @@ func TestApp_LogsNamesOnly(t *testing.T) {
 	}
 }
 
-// Such a request has no route.
+// Such a request has no route, and its head may hold a token.
 func TestApp_UnreadableRequestIsLogged(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	addr, stop := start(t, app, waittest.Timeout)
-	if r := do(t, addr, "GET", "/", "X: a\r\n B: b\r\n"); r.status != http.StatusBadRequest {
-		t.Errorf("it was answered %d", r.status)
-	}
-	must.NoError(t, stop())
-	if !strings.Contains(out.String(), "request refused") {
-		t.Errorf("the log is %q", out.String())
+	for _, headers := range []string{"X: a\r\n B: b\r\n", "X : a\r\n", "Content-Length: x\r\n", "Authorization: Bearer SECRET\x01\r\n"} {
+		var out bytes.Buffer
+		app := NewApp(Config{Service: "test", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		addr, stop := start(t, app, waittest.Timeout)
+		if r := do(t, addr, "GET", "/", "Authorization: Bearer SECRET\r\n"+headers); r.status != http.StatusBadRequest {
+			t.Errorf("%q is answered %d", headers, r.status)
+		}
+		must.NoError(t, stop())
+		if line := out.String(); !strings.Contains(line, "request refused") || !strings.Contains(line, "request headers: ") || strings.Contains(line, "SECRET") {
+			t.Errorf("%q: the log is %q", headers, line)
+		}
 	}
 }
