@@ -206,9 +206,9 @@ func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
 	case errors.Is(err, auth.ErrUnavailable):
 		problem = Wrap(err, CodeUnavailable, "Tokens cannot be checked at the moment.")
 	case errors.Is(err, auth.ErrMissing):
-		challenge(c, "") // RFC 6750, section 3.1: no error code without a token
+		challenge(c.Response(), "") // RFC 6750, section 3.1: no error code without a token
 	default:
-		challenge(c, "invalid_token")
+		challenge(c.Response(), "invalid_token")
 	}
 	return auth.Grants{}, a.refuse(auth.Reason(err), problem)
 }
@@ -216,17 +216,17 @@ func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
 // Insufficient returns the problem that answers a request for what its token does not
 // allow: 403 insufficient_scope. It must not depend on what there is, only on the token.
 func (a *Access) Insufficient(c *fiber.Ctx) error {
-	challenge(c, "insufficient_scope")
+	challenge(c.Response(), "insufficient_scope")
 	return a.refuse(refusedScope, New(CodeInsufficientScope, ""))
 }
 
 // challenge sets WWW-Authenticate (RFC 6750, section 3).
-func challenge(c *fiber.Ctx, code string) {
+func challenge(r *fiber.Response, code string) {
 	value := `Bearer realm="rejoin"`
 	if code != "" {
 		value += `, error="` + code + `"`
 	}
-	c.Set(fiber.HeaderWWWAuthenticate, value)
+	r.Header.Set(fiber.HeaderWWWAuthenticate, value)
 }
 
 func (a *Access) refuse(reason string, err error) error {

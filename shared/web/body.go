@@ -14,6 +14,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
 
+	"rejoin/shared/auth"
 	"rejoin/shared/quota"
 )
 
@@ -216,8 +217,18 @@ var ErrNoMemory = New(CodeUnavailable, "The service holds as much for its client
 func (b *Body) Empty() bool { return b.stream == nil }
 
 // Limited reads the whole body. A body of more than limit bytes is a [*Problem] with
-// the code body_too_large; one that memory has no room for is [ErrNoMemory].
+// the code body_too_large; one that memory has no room for is [ErrNoMemory]. With a token that has
+// expired meanwhile the error is one with the code unauthorized.
 func (b *Body) Limited(limit int) ([]byte, error) {
+	all, err := b.whole(limit)
+	if grants, ok := b.ctx.UserValue(grantsKey{}).(auth.Grants); ok && err == nil && !time.Now().Before(grants.Expires) {
+		challenge(&b.ctx.Response, "invalid_token")
+		return nil, Wrap(auth.ErrExpired, CodeUnauthorized, "")
+	}
+	return all, err
+}
+
+func (b *Body) whole(limit int) ([]byte, error) {
 	switch {
 	case b.err != nil && !errors.Is(b.err, io.EOF):
 		return nil, b.err
@@ -243,7 +254,7 @@ func (b *Body) Limited(limit int) ([]byte, error) {
 	return b.chunked(limit)
 }
 
-// chunked is [Body.Limited] for a body of unknown length.
+// chunked is whole for a body of unknown length.
 func (b *Body) chunked(limit int) (all []byte, err error) {
 	for {
 		if len(all) == cap(all) {

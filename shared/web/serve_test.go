@@ -19,6 +19,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"rejoin/shared/auth"
 	"rejoin/shared/daemon"
 	"rejoin/shared/leaktest"
 	"rejoin/shared/must"
@@ -532,6 +533,24 @@ func TestBody_EndsEarly(t *testing.T) {
 		}
 		if r := c.receive(t, http.MethodPost); r.status != want {
 			t.Errorf("%.60q is answered %d %s", rest, r.status, r.body)
+		}
+	}
+}
+
+// A token that expires while the body arrives allows nothing any more.
+func TestBody_TokenExpires(t *testing.T) {
+	t.Parallel()
+	for life, want := range map[time.Duration]int{time.Hour: http.StatusOK, 0: http.StatusUnauthorized} {
+		app := NewApp(Config{Service: "test"})
+		Mount(app, Route{Method: http.MethodPost, Path: "/", Handler: func(c *fiber.Ctx) error {
+			c.Locals(grantsKey{}, auth.Grants{Subject: "alice", Expires: time.Now().Add(life)})
+			_, err := StreamedBody(c).Limited(9)
+			return err
+		}})
+		c := dial(t, serve(t, app))
+		c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
+		if r := c.receive(t, http.MethodPost); r.status != want || (want == http.StatusUnauthorized) != strings.Contains(r.header.Get("WWW-Authenticate"), "invalid_token") {
+			t.Errorf("with %s left the answer is %+v", life, r)
 		}
 	}
 }
