@@ -128,6 +128,9 @@ func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *S
 	s := &Server{t: t, dir: t.TempDir(), opt: *opt}
 	s.opt.Host, s.opt.Port, s.opt.HTTPPort, s.opt.StoreDir = "127.0.0.1", server.RANDOM_PORT, 0, s.dir
 	s.opt.NoLog, s.opt.NoSigs = true, true
+	if s.opt.JetStreamMaxStore == 0 { // else it depends on the disk
+		s.opt.JetStreamMaxStore = maxStore
+	}
 	for _, change := range changes {
 		change(&s.opt)
 	}
@@ -268,12 +271,15 @@ func (s *Server) AwaitConn(nc *nats.Conn) {
 	waittest.Until(s.t, "the connection is one to this run of the server", func() bool { return nc.ConnectedServerId() == s.srv.ID() })
 }
 
+// maxStore is how many bytes a server's streams may reserve.
+const maxStore = 16 << 30
+
 // options are those of a server on a free port of the loopback interface.
 func options(dir string) server.Options {
 	return server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: dir,
 		NoLog: true, NoSigs: true, ServerName: "natstest",
-		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 16 << 30,
+		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: maxStore,
 		MaxPayload:    8<<20 + 4<<10,    // a log's largest message by default, and its headers
 		WriteDeadline: waittest.Timeout, // a client ends for the bytes that wait for it, not for a slow machine
 	}
