@@ -32,8 +32,8 @@ type Service struct {
 	attached *attachments
 	unheard  unheard       // for tasks
 	checks   chan struct{} // holds a token for each check in progress
-	// checkEvery, unheardFor, requestTimeout and bridgeWait are the constants, or a test's.
-	checkEvery, unheardFor, requestTimeout, bridgeWait time.Duration
+	// checkEvery, unheardFor, requestTimeout, takenTimeout and bridgeWait are the constants, or a test's.
+	checkEvery, unheardFor, requestTimeout, takenTimeout, bridgeWait time.Duration
 }
 
 // The results of a POST, as the metric's label.

@@ -146,7 +146,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p pos
 			form.Drop()
 		}
 	}()
-	answer, err := s.ask(form.Request.Ctx, ask, takenTimeout)
+	answer, err := s.ask(form.Request.Ctx, ask, s.takenTimeout)
 	switch {
 	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
 	case err != nil:

@@ -25,7 +25,7 @@ func New(cfg Config, subs *subscriber.Service, b *backend.Backend, env daemon.En
 	return &Service{
 		cfg: cfg, subs: subs, nc: b.Conn, log: b.Log, sessions: b.Sessions, logger: env.Log, metrics: newMetrics(env.Metrics), traces: env.Traces,
 		attached: newAttachments(subs.Base, records), checks: make(chan struct{}, maxChecks),
-		checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout, bridgeWait: bridgeWait,
+		checkEvery: checkEvery, unheardFor: unheardFor, requestTimeout: requestTimeout, takenTimeout: takenTimeout, bridgeWait: bridgeWait,
 	}, nil
 }
 

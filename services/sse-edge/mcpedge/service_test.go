@@ -250,7 +250,9 @@ func TestMCP_NoBridge(t *testing.T) {
 // A request waits for a bridge that is replaced: one that stops says that it has not begun it, then none is there, then
 // the next one.
 func TestMCP_BridgeIsReplaced(t *testing.T) {
-	b, s, u := newMCPEdge(t, waitsFor(waittest.Timeout), nil)
+	b, s, u := newMCPEdge(t, func(s *edge) { // whatever the machine does
+		s.requestTimeout, s.takenTimeout, s.bridgeWait = waittest.Timeout, waittest.Timeout, waittest.Timeout
+	}, nil)
 	modern := modernUser(t, u.url)
 	var stops atomic.Bool
 	take := func(ask rpc.Ask) rpc.Answer {
