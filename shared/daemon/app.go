@@ -84,10 +84,18 @@ func Main(name, description string, cli CLI, run func(ctx context.Context, env E
 }
 
 // Command returns the program of a command that is not a service, with the arguments that follow
-// it. Its help leaves out the flags of services, and it has no --config.
+// it. Its help leaves out the flags of services, and it has no --config. One that returns [context.Canceled]
+// after a signal was interrupted, which is an error, unlike the end of a service.
 func Command(name, description string, cli CLI, args []string, run func(ctx context.Context, env Env) error) App {
 	return App{
-		Name: name, Description: description, CLI: cli, Run: run,
+		Name: name, Description: description, CLI: cli,
+		Run: func(ctx context.Context, env Env) error {
+			err := run(ctx, env)
+			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return errors.New("interrupted")
+			}
+			return err
+		},
 		Options: []kong.Option{kong.PostBuild(hideServiceFlags)}, Args: append([]string{}, args...),
 	}
 }

@@ -49,27 +49,19 @@ func App(args []string) daemon.App { return app(new(CLI), args, os.Stdin) }
 
 func app(cli *CLI, args []string, stdin *os.File) daemon.App {
 	return daemon.Command("rejoin log", description, cli, args, func(ctx context.Context, env daemon.Env) error {
-		err := cli.run(ctx, env, stdin)
-		if errors.Is(err, context.Canceled) {
-			return errors.New("interrupted") // with the context's error the program exits with 0
+		l, done, err := open(ctx, cli.Backend)
+		if err != nil {
+			return err
 		}
-		return err
+		defer done()
+		if env.Command == "show" {
+			return show(ctx, l, cli.Show, env.Stdout)
+		}
+		if !daemon.IsTerminal(stdin) {
+			return set(ctx, l, cli.Set, env.Stdout, nil)
+		}
+		return set(ctx, l, cli.Set, env.Stdout, stdin)
 	})
-}
-
-func (cli *CLI) run(ctx context.Context, env daemon.Env, stdin *os.File) error {
-	l, done, err := open(ctx, cli.Backend)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if env.Command == "show" {
-		return show(ctx, l, cli.Show, env.Stdout)
-	}
-	if !daemon.IsTerminal(stdin) {
-		return set(ctx, l, cli.Set, env.Stdout, nil)
-	}
-	return set(ctx, l, cli.Set, env.Stdout, stdin)
 }
 
 // openWithin is how long a log may take to answer.

@@ -138,7 +138,7 @@ func stopped(err error, done, of int) error {
 	case errors.Is(err, logset.ErrNobody):
 		return fmt.Errorf("%w; start one, which applies the changes, or wait until one has taken over, and %s", err, far)
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("interrupted; %s", far) // no wrapping: it is an error, unlike the end of a service
+		return fmt.Errorf("interrupted; %s", far)
 	default:
 		return fmt.Errorf("%w; %s", err, far)
 	}

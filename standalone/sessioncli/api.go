@@ -166,7 +166,7 @@ func (a *api) do(ctx context.Context, method, path string, body []byte) ([]byte,
 	return answer, nil
 }
 
-// interrupted returns an error that does not wrap the context's: with one that does the program exits with 0.
+// interrupted returns the error of a request that an interruption has ended.
 func (a *api) interrupted(method string) error {
 	if method == http.MethodGet {
 		return fmt.Errorf("interrupted: %s has not answered", a.flags.Shown())

@@ -70,7 +70,7 @@ func (cli *CheckCLI) check(ctx context.Context, in io.Reader, out io.Writer, now
 		}()
 		select {
 		case <-ctx.Done():
-			return errors.New("interrupted") // with the context's error the program exits with 0
+			return ctx.Err()
 		case <-read:
 		}
 		if err != nil {
