@@ -70,7 +70,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		if s.host.HasName() {
 			a = s.answer(c)
 		}
-		s.host.Log.DebugContext(ctx, "a call of an edge", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
+		s.host.Log.DebugContext(ctx, "an edge asks", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a, func(a rpc.Answer, msg *nats.Msg) error { return s.respond(client, a, msg, reconnects) })
 	}) {
 		arrived()

@@ -28,7 +28,7 @@ const flushTimeout = time.Second
 // finishEvery is the time between two looks at whether edges are answered.
 const finishEvery = 10 * time.Millisecond
 
-// inboxSize is how many calls may wait to be looked at, which takes microseconds.
+// inboxSize is how many messages of edges may wait to be looked at, which takes microseconds.
 const inboxSize = 8192
 
 // ErrReplaced ends a bridge whose name another one has taken; see [host.ErrReplaced].
@@ -77,7 +77,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	return s, nil
 }
 
-// Run takes calls until ctx ends, then leaves the upstream alone and returns nil.
+// Run answers edges until ctx ends, then leaves the upstream alone and returns nil.
 func (s *Service) Run(ctx context.Context) error {
 	s.host.Start(ctx)
 	ctx, end := context.WithCancelCause(ctx)

@@ -102,24 +102,24 @@ func (s *Service) send(ctx context.Context, m *message, patience time.Duration) 
 	if wait := s.perSession.Take(m.session); wait > 0 {
 		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
-	begins := false
+	first := false
 	if err := s.admitStream(u.ctx, u.session, func() (err error) { // what is refused before opens no stream
 		u.begun = time.Now()
-		begins, err = s.streams.Enter(u.session, m.stream, u.begun)
+		first, err = s.streams.Enter(u.session, m.stream, u.begun)
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	begin := s.backend.Log.PublishAsync
+	publish := s.backend.Log.PublishAsync
 	if m.batch != nil {
-		begin = m.batch.series.PublishAsync
+		publish = m.batch.series.PublishAsync
 	}
-	u.publishing, err = begin(u.ctx, eventlog.Event{
+	u.publishing, err = publish(u.ctx, eventlog.Event{
 		Session: m.session, Life: u.session.Life, Stream: m.stream,
 		Type: m.eventType, Data: m.data, Key: m.key, KeyIndex: m.keyIndex, Trace: m.trace,
 	})
-	if begins {
-		s.streams.Begun(u.session, m.stream, err == nil)
+	if first {
+		s.streams.Sent(u.session, m.stream, err == nil)
 	}
 	if err != nil {
 		s.metrics.seconds.Observe(time.Since(u.begun).Seconds())

@@ -271,7 +271,7 @@ func scanError(ctx context.Context, err error) error {
 	return apiError(err)
 }
 
-// First returns the sequence of the oldest retained event on a subject at or after
+// First returns the sequence of the oldest retained entry on a subject at or after
 // a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, error) {
 	msg, err := l.get(ctx, s.Partition, from, jetstream.WithGetMsgSubject(s.String()))
@@ -281,7 +281,7 @@ func (l *Log) First(ctx context.Context, s event.Subject, from uint64) (uint64, 
 	return msg.Sequence, nil
 }
 
-// NewestSequence returns the sequence of the newest retained event on a subject. The error
+// NewestSequence returns the sequence of the newest retained entry on a subject. The error
 // wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) NewestSequence(ctx context.Context, s event.Subject) (uint64, error) {
 	e, err := l.Newest(ctx, s)
@@ -297,7 +297,7 @@ func (l *Log) Has(ctx context.Context, s event.Subject) (bool, error) {
 	return err == nil, err
 }
 
-// Newest returns the newest retained event on a subject. The error wraps [ErrNotFound] or
+// Newest returns the newest retained entry on a subject. The error wraps [ErrNotFound] or
 // [ErrUnavailable].
 func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
 	msg, err := l.newestMessage(ctx, s.Partition, s.String())
@@ -307,7 +307,7 @@ func (l *Log) Newest(ctx context.Context, s event.Subject) (Entry, error) {
 	return entryFromRaw(msg, s.Partition, len(l.parts)), nil
 }
 
-// At returns the event at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
+// At returns the entry at a sequence. The error wraps [ErrNotFound] or [ErrUnavailable].
 func (l *Log) At(ctx context.Context, p int, sequence uint64) (Entry, error) {
 	msg, err := l.get(ctx, p, sequence)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// OpenSubject is where bridges take [Open].
+	// OpenSubject is where any bridge takes [Open], and each [Request] that is not Held.
 	OpenSubject = "mcp.rpc.open"
 	// Queue is the queue group of bridges.
 	Queue = "bridge"
@@ -30,7 +30,7 @@ const (
 	Standalone = "standalone"
 )
 
-// Subject is where the bridge that holds a session takes everything but [Open].
+// Subject is where the bridge that holds a session takes everything else.
 func Subject(session string) string { return "mcp.rpc.s." + event.Token(session) }
 
 var (

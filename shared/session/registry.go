@@ -37,7 +37,7 @@ const (
 //	Create, OpenRegistry ──▶ Registry ──starts──▶ follow: one goroutine, copies the
 //	                            │                 bucket's changes, ends in Close
 //	                            ├─ Session, Sessions  the copy in memory
-//	                            └─ all others         the log first, then the bucket
+//	                            └─ all others         the bucket and the log; the log decides
 type Registry struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream

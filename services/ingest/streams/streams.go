@@ -22,7 +22,7 @@ const (
 	maxHeld = 1 << 17
 	// longestIdle is how long a stream counts at most after its last message.
 	longestIdle = 24 * time.Hour
-	// maxAsked is how many streams a look asks for: all with the default limit of 100.
+	// maxAsked is how many streams DropEnded asks for: all with the default limit of 100.
 	maxAsked = 256
 	// askedAtOnce is how many of them at a time.
 	askedAtOnce = 16
@@ -39,7 +39,7 @@ var ErrTooMany = errors.New("too many open streams")
 //
 // A stream counts from its first message until it has ended, or until it had no message for
 // as long as the log retains one, a day at most. The caller reports an end with Ended, and
-// calls Look before it refuses a stream, since other ingests end streams too. It is safe for concurrent use.
+// calls DropEnded before it refuses a stream, since other ingests end streams too. It is safe for concurrent use.
 type Limit struct {
 	most     func(session.Record) int64 // of a session; below 0: any number
 	retained func() time.Duration       // how long the log retains an event; negative: without limit
@@ -69,8 +69,8 @@ func NewLimit(most func(session.Record) int64, retained func() time.Duration) *L
 }
 
 // Enter counts a message of a stream, and reports whether it may be the first one that is sent to the
-// log: then the caller must call Begun. The error is ErrTooMany, when the stream is new and one too many.
-func (o *Limit) Enter(rec session.Record, stream string, now time.Time) (begins bool, err error) {
+// log: then the caller must call Sent. The error is ErrTooMany, when the stream is new and one too many.
+func (o *Limit) Enter(rec session.Record, stream string, now time.Time) (first bool, err error) {
 	return o.enter(rec, stream, now, true)
 }
 
@@ -80,9 +80,9 @@ func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
 	return err
 }
 
-// Begun reports whether a message for which Enter returned begins was sent to the log. A stream of which
+// Sent says whether a message that Enter called the first one was sent to the log. A stream of which
 // none was sent is forgotten.
-func (o *Limit) Begun(rec session.Record, stream string, sent bool) {
+func (o *Limit) Sent(rec session.Record, stream string, sent bool) {
 	o.change(rec.Session, func(known *ofSession) {
 		is := known.streams[stream]
 		if known.life != rec.Life || is.beginning == 0 {
@@ -137,7 +137,7 @@ func (o *Limit) counted(rec session.Record) (all []string) {
 	return all
 }
 
-func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bool) (begins bool, err error) {
+func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bool) (first bool, err error) {
 	most := o.most(rec)
 	if most < 0 {
 		return false, nil
@@ -158,15 +158,15 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 	if !ok {
 		o.held++
 	}
-	begins = !ok || is.beginning > 0
-	if is.last = now.UnixNano(); begins {
+	first = !ok || is.beginning > 0
+	if is.last = now.UnixNano(); first {
 		is.beginning++
 	}
 	known.streams[stream] = is
 	for o.held-len(known.streams)+o.known.Len() > maxHeld {
 		o.known.RemoveOldest()
 	}
-	return begins, nil
+	return first, nil
 }
 
 // of returns what is known of a session. The caller holds the lock.

@@ -66,14 +66,14 @@ func TestLimit_TooMany(t *testing.T) {
 }
 
 // A stream counts no more when none of the messages that overlapped at its beginning was sent.
-func TestLimit_Begun(t *testing.T) {
+func TestLimit_Sent(t *testing.T) {
 	w := world{time.Hour}
 	o := w.streams(3)
 	s := session.Record{Session: "s", Life: "1"}
-	enter := func(stream string, begins bool) {
+	enter := func(stream string, first bool) {
 		t.Helper()
-		if got, err := o.Enter(s, stream, noon); err != nil || got != begins {
-			t.Errorf("%s begins: %t, %v", stream, got, err)
+		if got, err := o.Enter(s, stream, noon); err != nil || got != first {
+			t.Errorf("%s is the first: %t, %v", stream, got, err)
 		}
 	}
 	counted := func(want ...string) {
@@ -87,19 +87,19 @@ func TestLimit_Begun(t *testing.T) {
 		enter(stream, true)
 		enter(stream, true)
 	}
-	o.Begun(s, "a", false)
-	o.Begun(s, "b", true)
-	o.Begun(s, "b", false)
-	o.Begun(s, "c", false)
+	o.Sent(s, "a", false)
+	o.Sent(s, "b", true)
+	o.Sent(s, "b", false)
+	o.Sent(s, "c", false)
 	counted("a", "b", "c")
-	o.Begun(s, "a", false)
-	o.Begun(s, "c", true)
+	o.Sent(s, "a", false)
+	o.Sent(s, "c", true)
 	counted("b", "c")
 	enter("b", false)
 	enter("c", false)
 	enter("a", true)
-	o.Begun(session.Record{Session: "s", Life: "0"}, "a", false)
-	o.Begun(s, "x", false)
+	o.Sent(session.Record{Session: "s", Life: "0"}, "a", false)
+	o.Sent(s, "x", false)
 	counted("a", "b", "c")
 }
 

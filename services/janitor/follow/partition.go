@@ -17,7 +17,7 @@ import (
 
 // Partition keeps the ledger of one partition up to date.
 //
-//	tail     calls start, handle and through, in this order of events
+//	tail     calls start, handle and caughtUp, in this order
 //	follow   tells the ledger the first retained sequence, and looks at the server
 //	         when something was missed
 //

@@ -10,7 +10,8 @@ const (
 	// ReasonUnknown: the ID cannot be read, or belongs to another stream, session or log; or the log has
 	// forgotten the life that is read, since the session's name has a later one: then it is not certain.
 	ReasonUnknown GapReason = "unknown"
-	// ReasonExpired: the events were older than the log retains.
+	// ReasonExpired: the events were older than the log retains, or the oldest of a full partition, or nothing
+	// says any more why they are gone.
 	ReasonExpired GapReason = "expired"
 	// ReasonTrimmed: the stream or session had too many events, bytes or open streams, or the session was closed
 	// for longer than --closed-grace.

@@ -1,7 +1,7 @@
-// Package cursor reads streams of the log for clients. A [Reader] has a cursor, and returns what
-// follows it in steps: from the window, or from the log where the cursor lies below it. Each
-// step is complete, or says with a [Gap] what is missing. A [Partition] follows its part of the
-// log and fills the window.
+// Package cursor reads streams of the log for clients. [Partitions.Open] turns an event ID into the
+// cursor of a [Reader], whose Quick and Next return what follows it in steps: from the window, or from
+// the log where the cursor lies below it. Each step is complete, or says with a [Gap] what is missing.
+// A [Partition] follows its part of the log and fills the window.
 package cursor
 
 import (

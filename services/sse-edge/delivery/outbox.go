@@ -139,7 +139,7 @@ const smallRest = 4 << 10
 // least one, and how much a client then has: 0 for the leading blocks, i for the
 // first i frames, and one more than there are frames for everything.
 //
-// The cursor moves back to before the frame that was cut. A slow client holds the rest of that
+// The cursor moves back to the end of the frame that was cut: a slow client holds the rest of that
 // frame and nothing else.
 func (o *outbox) cut(n int) (length, told int) {
 	told, _ = slices.BinarySearch(o.ends, n+1)

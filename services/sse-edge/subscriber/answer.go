@@ -44,8 +44,8 @@ func SendBriefly(c *fiber.Ctx, block []byte) error {
 	return c.Send(block)
 }
 
-// SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 that reads
-// chunks gets them.
+// SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 gets it in chunks
+// where the connection is Chunked.
 func SendStream(c *fiber.Ctx, conn *delivery.Connection, from delivery.Beginning) error {
 	conn.Head = responseHead(c, conn.Chunked)
 	web.TakeOver(c, func(socket net.Conn) { conn.Hand(socket, from) })
