@@ -179,6 +179,7 @@ func TestLossesAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 	msg.Header.Set("Rejoin-Up-To", strconv.FormatUint(last-1, 10))
 	must.Value(newJetStream(t, l).PublishMsg(waittest.Context(t), msg))(t)
 	o := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "later", Life: "l"}))(t)
+	must.NoError(t, l.Purge(waittest.Context(t), 0, 2)) // of a janitor that was paused: it hides no higher floor
 	for _, test := range []struct {
 		session, stream string
 		after           uint64

@@ -85,17 +85,33 @@ func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
 }
 
 // Purge removes everything before a sequence. In a cluster an entry announces it: one of the servers may have
-// removed what a read of it lacks, before the leader does and shows it. Errors are those of [Log.Publish], or
-// wrap [ErrNotFound]. Only the acting janitor calls it.
+// removed what a read of it lacks, before the leader does and shows it. Errors are those of [Log.Publish], wrap
+// [ErrNotFound], or [ErrConflict] when another janitor has announced something meanwhile. Only the acting janitor
+// calls it.
 func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
 	if l.Clustered() {
-		msg := nats.NewMsg(event.FloorSubject(p))
-		msg.Header.Set(headerUpTo, strconv.FormatUint(before-1, 10))
-		if _, err := l.publish(ctx, p, msg); err != nil {
+		upTo, sequence, err := l.announcedFloor(ctx, p)
+		if err == nil && upTo < before-1 { // a lower one would hide what is there
+			msg := nats.NewMsg(event.FloorSubject(p))
+			msg.Header.Set(headerUpTo, strconv.FormatUint(before-1, 10))
+			_, err = l.storeAfter(ctx, p, msg, sequence)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
 	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
+}
+
+// announcedFloor returns up to where an entry has announced that a partition is purged, and the sequence of that entry; 0
+// for none. Errors wrap [ErrUnavailable].
+func (l *Log) announcedFloor(ctx context.Context, p int) (upTo, sequence uint64, err error) {
+	msg, err := l.newest(ctx, p, event.FloorSubject(p))
+	if err != nil || msg == nil {
+		return 0, 0, err
+	}
+	upTo, _ = strconv.ParseUint(msg.Header.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
+	return upTo, msg.Sequence, nil
 }

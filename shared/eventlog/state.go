@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,13 +179,9 @@ func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 	if err != nil || state.Leader == "" {
 		return state, err
 	}
-	msg, err := l.newest(ctx, p, event.FloorSubject(p))
-	if err != nil || msg == nil {
-		return state, err
-	}
-	upTo, _ := strconv.ParseUint(msg.Header.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
+	upTo, _, err := l.announcedFloor(ctx, p)
 	state.First = max(state.First, upTo+1)
-	return state, nil
+	return state, err
 }
 
 // streamNow asks for a JetStream stream as it is now.
