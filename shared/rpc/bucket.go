@@ -20,25 +20,23 @@ const (
 	CallsBucket = "MCP_CALLS"
 )
 
-// kept is how long a bucket keeps a record of [AttachBucket], or the marker of one
-// of [CallsBucket] that has expired.
-const kept = time.Hour
-
 // maxBytes bounds each bucket: clients decide how many streams are resumed, and how many tasks MCP servers make. A full
 // one takes what replaces a record that is as large.
 const maxBytes = 256 << 20
 
-// AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge.
+// AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge. A record is kept for an hour.
 func AttachConfig(replicas int) jetstream.StreamConfig {
 	cfg := bucket.Config(AttachBucket, "Which edge has the newest connection of a stream of MCP", replicas)
-	cfg.MaxAge, cfg.MaxBytes = kept, maxBytes
+	cfg.MaxAge, cfg.MaxBytes = time.Hour, maxBytes
 	return cfg
 }
 
-// CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge. Markers need roll-ups.
+// CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge. The markers of removed records need
+// roll-ups. What expires leaves none: JetStream would store one that is larger than a note, for which a full bucket never
+// has room, and keep the note.
 func CallsConfig(replicas int) jetstream.StreamConfig {
 	cfg := bucket.Config(CallsBucket, "Rejoin: calls that bridges work on", replicas)
-	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.SubjectDeleteMarkerTTL, cfg.MaxBytes = true, true, kept, maxBytes
+	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.MaxBytes = true, true, maxBytes
 	return cfg
 }
 

@@ -17,6 +17,7 @@ import (
 	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/rpc"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -57,6 +58,11 @@ func TestBucket_IsFull(t *testing.T) {
 		t.Errorf("a full bucket takes notes: %v", full)
 	}
 	must.NoError(t, r.Put(t.Context(), key, Record{ID: "8"}))
+	must.Value(r.Remember(t.Context(), [32]byte{}, time.Second))(t)
+	waittest.Until(t, "a note that expires leaves room for another", func() bool {
+		_, full = r.Remember(t.Context(), [32]byte{255}, time.Hour)
+		return full == nil
+	})
 }
 
 // A bridge whose name was taken while it was paused leaves the records to the next one, which continues from them.
