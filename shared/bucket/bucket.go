@@ -101,6 +101,22 @@ func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, val
 	return err
 }
 
+// ErrNearlyFull is returned by [CheckRoom] when less than an eighth of a bucket is left.
+var ErrNearlyFull = errors.New("the bucket is nearly full")
+
+// CheckRoom is for new keys of which clients decide how many there are: they leave an eighth of the bucket's bytes to
+// other keys. Errors are [ErrNearlyFull], or those of JetStream.
+func CheckRoom(ctx context.Context, js jetstream.JetStream, bucket string) error {
+	stream, err := js.Stream(ctx, streamName(bucket))
+	if err != nil {
+		return err
+	}
+	if is := stream.CachedInfo(); is.Config.MaxBytes > 0 && is.State.Bytes > uint64(is.Config.MaxBytes/8*7) {
+		return ErrNearlyFull
+	}
+	return nil
+}
+
 // Last asks the leader of a bucket for the value of a key, when it was written, and its revision. It is empty
 // when there is none, or no more; a marker of that may have a revision, of which the key-value client says nothing.
 func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, revision uint64, err error) {

@@ -54,7 +54,10 @@ func (n *Notes) Note(principal, task string, ttl time.Duration) (write func(cont
 	defer n.mu.Unlock()
 	n.unwritten[key]++
 	return func(ctx context.Context) error {
-		err := n.put(ctx, key, ttl)
+		err := bucket.CheckRoom(ctx, n.js, rpc.CallsBucket)
+		if err == nil {
+			err = n.put(ctx, key, ttl)
+		}
 		if err == nil {
 			n.mu.Lock()
 			defer n.mu.Unlock()

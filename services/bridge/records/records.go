@@ -226,6 +226,10 @@ func (r *Bucket) Remember(ctx context.Context, of [sha256.Size]byte, ttl time.Du
 	defer cancel()
 	key := listenPrefix + hex.EncodeToString(of[:])
 	_, err = r.KV.Get(ctx, key)
-	missing = !errors.Is(err, jetstream.ErrKeyNotFound)
+	if missing = !errors.Is(err, jetstream.ErrKeyNotFound); !missing {
+		if err := bucket.CheckRoom(ctx, r.JS, rpc.CallsBucket); err != nil {
+			return false, err
+		}
+	}
 	return missing, bucket.PutFor(ctx, r.JS, rpc.CallsBucket, key, nil, ttl)
 }
