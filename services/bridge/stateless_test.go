@@ -769,7 +769,7 @@ func TestStateless_TakenOverBeforeAnEventID(t *testing.T) {
 		return err == nil && strings.Contains(string(entry.Value()), what)
 	}
 	up.before(rpc.MethodInitialize, func() {
-		waittest.Until(t, "the call is written down", func() bool { return written(`"updated"`) })
+		waittest.Until(t, "the call is written down", func() bool { return written("{") })
 	})
 	up.handle(mcp.MethodCallTool, func(_ *writing, r *http.Request, _ rpc.Message) { <-r.Context().Done() })
 	in := s.start(t, testConfig(up.URL))

@@ -38,8 +38,9 @@ type Record struct {
 	// ID is the upstream's last event ID that is stored; empty when it gives none.
 	ID string `json:"id,omitempty"`
 	// Sequence is that of the log's last event then.
-	Sequence uint64    `json:"sequence,omitempty"`
-	Updated  time.Time `json:"updated"`
+	Sequence uint64 `json:"sequence,omitempty"`
+	// Updated is when this run has written the record; zero for one of another run, whose clock may be another one.
+	Updated time.Time `json:"-"`
 	// At is the MCP server's side of a call that has a session to itself. The session's metadata lacks
 	// it when the session was opened in the log before the server answered initialize.
 	At *CallAt `json:"at,omitempty"`
@@ -162,7 +163,7 @@ func (r *Bucket) write(open []OpenCall, all bool) error {
 		case !all && (now.Sub(last.Updated) < recordPause || now.Sub(c.Began) < recordAfter):
 			continue
 		}
-		rec := Record{ID: c.ID, Sequence: c.Sequence, Updated: now.UTC(), At: c.At}
+		rec := Record{ID: c.ID, Sequence: c.Sequence, Updated: now, At: c.At}
 		if err := r.Put(ctx, key, rec); err != nil {
 			r.log.Debug("an open call is not written down", "error", err)
 			return err
