@@ -67,7 +67,7 @@ type Bucket struct {
 	log     *slog.Logger
 	JS      jetstream.JetStream
 	KV      jetstream.KeyValue
-	written map[string]Record
+	written map[string]*Record // nil for one that may be there
 }
 
 // Open opens the bucket, and makes it when it is missing. It tries until ctx ends.
@@ -76,7 +76,7 @@ func Open(ctx context.Context, b *backend.Backend, log *slog.Logger) (*Bucket, e
 	if err != nil {
 		return nil, err
 	}
-	r := &Bucket{nc: b.Conn, log: log, JS: js, written: map[string]Record{}}
+	r := &Bucket{nc: b.Conn, log: log, JS: js, written: map[string]*Record{}}
 	return r, retry.Do(ctx, func() (err error) {
 		r.KV, err = bucket.Ensure(ctx, js, rpc.CallsConfig(b.Log.Settings().Replicas))
 		if err != nil {
@@ -87,7 +87,7 @@ func Open(ctx context.Context, b *backend.Backend, log *slog.Logger) (*Bucket, e
 }
 
 // Adopt takes a record over that another run has written. It is removed unless its stream is open.
-func (r *Bucket) Adopt(key string, rec Record) { r.written[key] = rec }
+func (r *Bucket) Adopt(key string, rec Record) { r.written[key] = &rec }
 
 // Load returns the records of all calls of all bridges, and nothing else that lies in the bucket. It tries until ctx
 // ends.
@@ -156,11 +156,11 @@ func (r *Bucket) write(open []OpenCall, all bool) error {
 		is[key] = true
 		last, was := r.written[key]
 		switch {
-		case was && last.ID == c.ID && last.At == c.At:
+		case last != nil && last.ID == c.ID && last.At == c.At:
 			continue
 		case !was && c.Stream == rpc.Standalone && c.ID == "":
 			continue
-		case !all && (now.Sub(last.Updated) < recordPause || now.Sub(c.Began) < recordAfter):
+		case !all && (last != nil && now.Sub(last.Updated) < recordPause || now.Sub(c.Began) < recordAfter):
 			continue
 		}
 		rec := Record{ID: c.ID, Sequence: c.Sequence, Updated: now, At: c.At}
@@ -190,9 +190,12 @@ func (r *Bucket) Put(ctx context.Context, key string, rec Record) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if _, err := r.KV.Put(ctx, key, data); err != nil {
+		if natsconn.Code(err) == 0 { // no answer
+			r.written[key] = nil
+		}
 		return err
 	}
-	r.written[key] = rec
+	r.written[key] = &rec
 	return nil
 }
 

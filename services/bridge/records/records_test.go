@@ -1,6 +1,7 @@
 package records
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,7 +28,7 @@ func empty(t *testing.T, cfg jetstream.StreamConfig, options ...nats.Option) (r 
 	t.Helper()
 	js := natstest.JetStream(t, natstest.Start(t).Connect(options...))
 	kv := must.Value(bucket.Ensure(t.Context(), js, cfg))(t)
-	return &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]Record{}}, Key("s", "c1")
+	return &Bucket{nc: js.Conn(), log: slog.New(slog.DiscardHandler), JS: js, KV: kv, written: map[string]*Record{}}, Key("s", "c1")
 }
 
 // Each call over half a second leaves a marker, so those stay for a short time.
@@ -42,6 +43,27 @@ func TestBucket_MarkerOfARemovedRecord(t *testing.T) {
 	ttl, err := time.ParseDuration(marker.Header.Get(jetstream.MsgTTLHeader))
 	if err != nil || ttl > time.Minute {
 		t.Errorf("the marker stays for %s: %v", ttl, err)
+	}
+}
+
+// NATS may have a record that it did not acknowledge.
+func TestBucket_RemovesARecordOfUnknownOutcome(t *testing.T) {
+	ctx, lose := context.WithCancel(t.Context())
+	r, key := empty(t, rpc.CallsConfig(1), nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
+		if bytes.Contains(data, []byte(Key("s", "c1"))) {
+			lose() // the acknowledgement is not waited for
+		}
+	}}))
+	if err := r.Put(ctx, key, Record{ID: "7"}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	waittest.NoError(t, func() error {
+		_, err := r.KV.Get(t.Context(), key)
+		return err
+	}, jetstream.ErrKeyNotFound)
+	must.NoError(t, r.write(nil, false))
+	if _, err := r.KV.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("the record of a call that is over: %v", err)
 	}
 }
 
