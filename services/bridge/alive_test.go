@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -240,6 +241,29 @@ func TestBridge_StopsWhileItServes(t *testing.T) {
 	close(respond)
 	wantStatus(t, waittest.Receive(t, "the edge has the answer", answer), http.StatusOK, `"id":1`)
 	waittest.Receive(t, "the bridge has stopped", stopped)
+}
+
+// A request that a bridge has not begun when it stops is not left to the next one, which is asked again.
+func TestBridge_StopsBeforeItBegins(t *testing.T) {
+	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
+	in := s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Finish = 0 })
+	ask := rpc.Ask{Action: rpc.Post, Session: s.open(t), Stream: newStream(t, "1"), Data: []byte(`{"jsonrpc":"2.0","id":1,"method":"quick"}`)}
+	came := make(chan struct{})
+	note := sync.OnceFunc(func() { close(came) })
+	in.confirm.Store(new(func(context.Context) error {
+		note()
+		<-in.host.Life.Done()
+		return t.Context().Err() // the name is this bridge's
+	}))
+	answer := later(func() rpc.Answer { return s.do(t, ask) })
+	waittest.Receive(t, "the bridge has the request", came)
+	in.stop()
+	if a := waittest.Receive(t, "the edge has the answer", answer); !a.NotTaken {
+		t.Errorf("the answer is %d %s", a.Status, a.Data)
+	}
+	s.start(t, testConfig(up.URL))
+	wantStatus(t, s.do(t, ask), http.StatusAccepted)
+	wantMessages(t, s.finished(t, ask.Session, ask.Stream), response("1"))
 }
 
 // An answer that the bridge has while NATS is down, or just after that, reaches its edge, also if that connects later than

@@ -86,7 +86,8 @@ func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 		defer h.forget(made, leave)
 		h.Up.Serve(h.Ctx, made, c.Header, c.Data)
 	}) {
-		h.forget(made, leave)
+		leave()
+		h.removeCall(made) // it is not written down: the edge asks the next bridge
 		return h.unavailable()
 	}
 	wait := h.Host.Config.AcceptAfter
