@@ -30,7 +30,7 @@ type Entry struct {
 // why it ended: the cause of its context, or what JetStream said.
 //
 // When whole is called, everything was shown that the leader had when Follow was. After
-// that, in a cluster, what is shown may lag by [Lag].
+// that, in a cluster, what is shown may lag by [Lag], and Follow ends when it stands still.
 //
 // The key-value client's own watch waits up to 5 s, when it is stopped, for an answer
 // that a lost connection never brings.
@@ -65,7 +65,11 @@ func follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 	if err != nil {
 		return err
 	}
-	return f.wait(ctx, js, streamName(bucket), prefix+">", reader.Broken())
+	leader, err := f.wait(ctx, js, streamName(bucket), prefix+">", reader.Broken())
+	if err != nil {
+		return err
+	}
+	return f.watch(ctx, leader, prefix+">", reader.Broken())
 }
 
 // Lag is how long a copy may be behind a bucket of a cluster without anybody noticing, when
@@ -83,10 +87,14 @@ const (
 	// idleFor is how long nothing may come before the leader is asked whether there is more: what was to come may
 	// have been removed.
 	idleFor = time.Second
+	// watchEvery is how often the leader is asked whether it has what was not shown. What it had then has to be shown
+	// until the next time.
+	watchEvery = 2 * time.Second
 )
 
 var (
-	// errBehind is returned when the consumer's server is far behind the leader.
+	// errBehind is returned when the consumer's server is far behind the leader. One whose disk has failed gets
+	// nothing new until it is restarted, and keeps its consumers and their heartbeats (docs/upstream/0008).
 	errBehind = errors.New("the consumer is behind the bucket")
 	// errNoLeader is returned when no leader says where the bucket ends.
 	errNoLeader = errors.New("the bucket has no leader")
@@ -141,17 +149,17 @@ func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte,
 // the consumer say so: for a moment its NumPending counts neither the value before nor the new one
 // (docs/upstream/0039).
 type follower struct {
+	whole   func()
 	drained chan struct{} // there may be nothing more
 
 	mu    sync.Mutex
 	shown uint64 // the newest revision
-	whole func() // nil when it was called
 }
 
 // came notes what was shown. The caller holds the lock, or is the only one.
 func (f *follower) came(revision, pending uint64) {
 	f.shown = revision
-	if f.whole == nil || pending > 0 {
+	if pending > 0 {
 		return
 	}
 	select {
@@ -160,81 +168,105 @@ func (f *follower) came(revision, pending uint64) {
 	}
 }
 
-// wait has whole called once the leader has nothing that was not shown. Where something is written all the time it
-// does for busyFor; then all that it had when that began is enough.
-func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) error {
+// wait has whole called once the leader, which it returns, has nothing that was not shown. Where something is written
+// all the time it does for busyFor; then all that it had when that began is enough.
+func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) (leader jetstream.Stream, err error) {
 	again := time.After(idleFor)
 	drained := false // the consumer's server has said that it has nothing more
 	var begun time.Time
 	var before, upTo uint64
-	var leader jetstream.Stream
-	var err error
-	for {
+	for whole := false; !whole; {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case err := <-broken:
-			return err
+			return nil, err
 		case <-f.drained:
 			drained = true
 		case <-again:
 		}
-		shown, done := f.state()
-		if done {
-			again = nil
-			continue
-		}
+		shown := f.newest()
 		if !drained && shown != before { // there is much to show
 			before, begun, again = shown, time.Time{}, time.After(idleFor)
 			continue
 		}
 		if begun.IsZero() {
 			if leader, err = js.Stream(ctx, stream); err != nil {
-				return err
+				return nil, err
 			}
 			info := leader.CachedInfo()
 			info.Config.AllowDirect = false // of a bucket that an earlier version made: a copy that is behind would answer
 			if !cluster.FromLeader(info) {
-				return errNoLeader
+				return nil, errNoLeader
 			}
 			begun, upTo = time.Now(), info.State.LastSeq
 		}
-		asked, cancel := context.WithTimeout(ctx, wholeWithin)
-		_, err = leader.GetMsg(asked, shown+1, jetstream.WithGetMsgSubject(subjects))
-		cancel()
+		_, err = next(ctx, leader, shown, subjects, wholeWithin)
 		took := time.Since(begun)
 		switch {
 		case err != nil && !errors.Is(err, jetstream.ErrMsgNotFound):
-			return err
+			return nil, err
 		case shown >= upTo && took > busyFor:
-			f.finish(math.MaxUint64)
+			whole = f.finish(math.MaxUint64)
 		case err != nil:
-			f.finish(shown)
-		case !drained: // the reader watches that something comes
-			again = time.After(idleFor)
-			continue
+			whole = f.finish(shown)
 		case took > wholeWithin:
-			return errBehind
+			return nil, errBehind
 		}
-		again = time.After(askEvery)
+		if drained {
+			again = time.After(askEvery)
+		} else {
+			again = time.After(idleFor)
+		}
+	}
+	return leader, nil
+}
+
+// watch returns errBehind when what the leader has is not shown.
+func (f *follower) watch(ctx context.Context, leader jetstream.Stream, subjects string, broken <-chan error) error {
+	for missing := uint64(0); ; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-broken:
+			return err
+		case <-time.After(watchEvery):
+		}
+		msg, err := next(ctx, leader, f.newest(), subjects, watchEvery)
+		switch {
+		case err != nil: // there is none, or no leader
+			missing = 0
+		case f.newest() < missing: // it was there at the last answer
+			return errBehind
+		default:
+			missing = msg.Sequence
+		}
 	}
 }
 
-// state returns the newest revision that was shown, and whether whole was called.
-func (f *follower) state() (shown uint64, done bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.shown, f.whole == nil
+// next asks the leader for the first message after a revision.
+func next(ctx context.Context, leader jetstream.Stream, revision uint64, subjects string, within time.Duration) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return leader.GetMsg(ctx, revision+1, jetstream.WithGetMsgSubject(subjects))
 }
 
-// finish calls whole, unless something newer than a revision was shown.
-func (f *follower) finish(upTo uint64) {
+// newest returns the newest revision that was shown.
+func (f *follower) newest() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.shown <= upTo {
-		f.whole()
-		f.whole = nil
+	return f.shown
+}
+
+// finish calls whole, unless something newer than a revision was shown, and reports whether it did.
+func (f *follower) finish(upTo uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shown > upTo {
+		return false
 	}
+	f.whole()
+	return true
 }
 
 // removed reports whether a message says that its key was deleted, was purged, or has

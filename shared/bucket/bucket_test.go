@@ -206,6 +206,45 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 	}
 }
 
+// A server whose disk has failed keeps its consumers and their heartbeats, and has nothing new for them, as one that
+// has paused them.
+func TestFollow_ConsumerStandsStill(t *testing.T) {
+	for name, whole := range map[string]bool{"while the copy is made": false, "when it is whole": true} {
+		t.Run(name, func(t *testing.T) {
+			natstest.InVirtualTime(t, func(t *testing.T) {
+				js := connect(t, natstest.StartInMemory(t, t.TempDir()))
+				kv := create(t, js)
+				put := func(key string) {
+					if _, err := kv.Put(t.Context(), key, make([]byte, 1_100_000)); err != nil {
+						t.Error(err)
+					}
+				}
+				put("a")
+				put("b") // in the second request for messages
+				stream := must.Value(js.Stream(t.Context(), "KV_B"))(t)
+				stop := func() {
+					for name := range stream.ConsumerNames(t.Context()).Name() {
+						if _, err := stream.PauseConsumer(t.Context(), name, time.Now().Add(time.Hour)); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				err := bucket.Follow(waittest.Context(t), js, "B", func(bucket.Entry) {
+					if !whole {
+						stop()
+					}
+				}, func() {
+					stop()
+					put("c")
+				})
+				if err == nil || err.Error() != "the consumer is behind the bucket" {
+					t.Errorf("it ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A watch that is replaced while it begins is no trouble that is to be reported.
 func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
 	js := connect(t, natstest.StartParallel(t))
