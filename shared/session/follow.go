@@ -133,8 +133,6 @@ func (r *Registry) pause(ctx context.Context) {
 }
 
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {
-	ctx, done := natsconn.While(ctx, r.nc)
-	defer done()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
@@ -142,10 +140,14 @@ func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	r.mu.Lock()
 	r.next, r.again = r.newCopy(), func() { end(errKept) }
 	r.mu.Unlock()
-	return bucket.Follow(ctx, r.js, Bucket, r.show, func() {
+	err := bucket.Follow(ctx, r.js, Bucket, r.show, func() {
 		r.swap()
 		copied()
 	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = r.newCopy() // the copy is followed no more
+	return err
 }
 
 // swap makes what the watch has shown the copy.

@@ -54,7 +54,7 @@ type Registry struct {
 
 	mu   sync.RWMutex
 	copy *bucketCopy
-	next *bucketCopy // what a new watch has shown so far; nil once it is the copy
+	next *bucketCopy // what a new watch has shown so far; nil while copy is followed
 	// kept and copied are those of [Registry.Keep]; empty: all.
 	kept   []bool
 	copied func()
@@ -183,8 +183,8 @@ func (r *Registry) Sessions() []Record {
 }
 
 // Matching returns the copies of up to most records that match, in no order. match may not wait. The error
-// wraps [ErrUnavailable]: while a new watch fills the next copy, this one may lack sessions that were opened
-// long ago.
+// wraps [ErrUnavailable]: from the end of a watch until the next one has filled another copy, this one may lack
+// sessions that were opened long ago.
 func (r *Registry) Matching(most int, match func(Record) bool) (all []Record, _ error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

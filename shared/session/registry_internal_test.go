@@ -119,9 +119,14 @@ func TestMatching_CopyIsReplaced(t *testing.T) {
 		t.Errorf("while the copy is replaced: got %q", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_ = r.followOnce(ctx, cancel)
-	if got := names(); got != "s" {
-		t.Errorf("once it is replaced: got %q", got)
+	_ = r.followOnce(ctx, func() {
+		if got := names(); got != "s" {
+			t.Errorf("once it is replaced: got %q", got)
+		}
+		cancel()
+	})
+	if got := names(); got != "unavailable" {
+		t.Errorf("once the watch has ended: got %q", got)
 	}
 }
 
