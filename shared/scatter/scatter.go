@@ -14,6 +14,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/inbox"
+	"rejoin/shared/natsconn"
 )
 
 // ErrUnknown is returned when it is unknown who has answered.
@@ -69,6 +70,8 @@ func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any
 
 // AskUntil is like [Ask], and returns once the answers are enough and no further sender has answered for quiet.
 func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, enough func([]A) bool, quiet, within time.Duration) (answers []A, err error) {
+	ctx, done := natsconn.While(ctx, nc) // answers are lost with the connection
+	defer done()
 	sub, err := ask(nc, subject, question)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, err)

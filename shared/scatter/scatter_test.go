@@ -16,6 +16,7 @@ import (
 	"rejoin/shared/natstest"
 	"rejoin/shared/scatter"
 	"rejoin/shared/scatter/scattertest"
+	"rejoin/shared/waittest"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
@@ -119,6 +120,22 @@ func TestAsk_WithoutConnectionOrTime(t *testing.T) {
 	}
 	if err := scatter.Serve(t.Context(), nc, subject, parse, func(string) string { return "" }); !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Errorf("served: %v", err)
+	}
+}
+
+// Answers that come while the connection is made again are lost: that there are none says nothing.
+func TestAsk_ConnectionIsLost(t *testing.T) {
+	srv := natstest.StartParallel(t)
+	nc, other := srv.Connect(), srv.Connect()
+	must.Value(other.Subscribe(subject, func(*nats.Msg) {
+		if err := nc.ForceReconnect(); err != nil {
+			t.Error(err)
+		}
+	}))(t)
+	must.NoError(t, other.Flush())
+	answers, err := scatter.Ask(t.Context(), nc, subject, "<", from, 0, waittest.Timeout)
+	if !errors.Is(err, scatter.ErrUnknown) || len(answers) > 0 {
+		t.Errorf("%v, %v", answers, err)
 	}
 }
 
