@@ -62,7 +62,9 @@ func Run(ctx context.Context, cfg Config, env Env, actors ...Actor) error {
 		own, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 		started = append(started, r)
 		go func() {
-			r.err = a.Run(own)
+			if err := a.Run(own); own.Err() == nil || !errors.Is(err, context.Canceled) {
+				r.err = err
+			}
 			close(r.done)
 			first <- r
 		}()
@@ -104,7 +106,7 @@ type running struct {
 
 // collect appends the actor's failure to errs, once. Call it after done.
 func (r *running) collect(errs []error) []error {
-	if r.collected || r.err == nil || errors.Is(r.err, context.Canceled) {
+	if r.collected || r.err == nil {
 		return errs
 	}
 	r.collected = true

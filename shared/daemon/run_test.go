@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -67,13 +68,13 @@ func TestRun_ActorFails(t *testing.T) {
 			Actor{"nats", r.untilStopped("nats", 0, errors.New("disk full"))},
 			Actor{"edge", func(context.Context) error {
 				time.Sleep(time.Second)
-				return errBroken
+				return fmt.Errorf("%w: %w", errBroken, context.Canceled) // of a request of its own
 			}},
 			Actor{"page", r.untilStopped("page", 0, context.Canceled)})
 		if !errors.Is(err, errBroken) {
 			t.Errorf("%v does not wrap the cause", err)
 		}
-		if got, want := err.Error(), "edge: broken pipe\nnats: disk full"; got != want {
+		if got, want := err.Error(), "edge: broken pipe: context canceled\nnats: disk full"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		want := []string{"page told", "page done", "nats told", "nats done"}
