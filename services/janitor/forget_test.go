@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/flagtype"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
@@ -60,15 +61,17 @@ func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 	return kinds
 }
 
-// loseIndex deletes the bucket of the registry, and waits until it is there again.
-func (r *running) loseIndex(t *testing.T) {
+// lose deletes buckets, and waits until they are there again: other services may not make them.
+func (r *running) lose(t *testing.T, buckets ...string) {
 	t.Helper()
 	js := natstest.JetStream(t, r.b.Conn)
-	must.NoError(t, js.DeleteKeyValue(t.Context(), session.Bucket))
-	waittest.NoError(t, func() error {
-		_, err := js.KeyValue(t.Context(), session.Bucket)
-		return err
-	})
+	for _, name := range buckets {
+		must.NoError(t, js.DeleteKeyValue(t.Context(), name))
+		waittest.NoError(t, func() error {
+			_, err := js.KeyValue(t.Context(), name)
+			return err
+		})
+	}
 }
 
 // Without a maximum age and a limit of bytes no floor moves, and the name of a closed session is
@@ -83,7 +86,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 		t.Fatalf("the second session has the life %s of the first one", first)
 	}
 	r.forgotten(t, "s")
-	r.loseIndex(t)
+	r.lose(t, session.Bucket, rpc.AttachBucket, rpc.CallsBucket)
 	r.stop()
 	r = begin(t, srv, settings, forgetful()) // its ledger and its registry know what the log says
 	r.exact(t)

@@ -51,6 +51,7 @@ import (
 //	   │                  copies control entries, with up to 64 more, and moves the floors
 //	   ├──▶ deleter       one: deletes what was announced, with up to 16 more
 //	   ├──▶ registrar     one: duties in the session registry
+//	   ├──▶ keepBuckets   one: makes the buckets of MCP again that have gone
 //	   └──▶ web.Serve     one a connection, if there is a listener
 //
 //	act ──▶ checker       one a partition: says in the log whether it is damaged

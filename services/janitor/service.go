@@ -22,6 +22,7 @@ import (
 	"rejoin/shared/daemon"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/natsconn"
+	"rejoin/shared/rpc"
 	"rejoin/shared/session"
 	"rejoin/shared/web"
 )
@@ -170,7 +171,7 @@ func (s *Service) Run(ctx context.Context) error {
 		start(func(ctx context.Context) error { return web.Serve(ctx, s.app, s.ln, stopGrace) })
 	}
 	start(func(ctx context.Context) error { return s.leases.Run(ctx, s.act) })
-	runs := []func(context.Context){s.keepRecords, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run}
+	runs := []func(context.Context){s.keepRecords, s.keepBuckets, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run}
 	for _, k := range s.ledgers {
 		runs = append(runs, k.run)
 	}
@@ -220,6 +221,15 @@ func (s *Service) keepRecords(ctx context.Context) {
 				s.freeMemory()
 			}
 		case <-ctx.Done():
+		}
+	}
+}
+
+// keepBuckets makes the buckets of MCP again that have gone, as with the disk of NATS, until ctx ends.
+func (s *Service) keepBuckets(ctx context.Context) {
+	for natsconn.Pause(ctx, max(s.cfg.Interval, time.Second)) {
+		if err := rpc.CreateBuckets(ctx, s.backend.Conn, s.backend.Log.Settings().Replicas); err != nil {
+			s.logger.Debug("a bucket may have gone, and is not there again", "error", err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/session"
 	"rejoin/shared/waittest"
 )
 
@@ -111,7 +112,7 @@ func TestMetrics_RepairedRecordsHaveChanged(t *testing.T) {
 	if n := r.metric(t, "registry_records_total", "repaired"); n != 0 {
 		t.Errorf("%v records were repaired, and none was wrong", n)
 	}
-	r.loseIndex(t)
+	r.lose(t, session.Bucket)
 	waittest.NoError(t, func() error {
 		r.registrar.round(r.term(t))
 		if n := r.metric(t, "registry_records_total", "repaired"); n != 1 {
