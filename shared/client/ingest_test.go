@@ -25,10 +25,10 @@ type fakeIngest struct {
 	stored   []logged
 	keys     map[string]known
 	faults   []ingestFault // of the next requests
-	most     int           // bytes of a request; 0: any number
 	requests []seenRequest
-	underway int // requests
-	crowd    int // most requests at a time
+	proxy    func(body []byte) (refuses int) // with a status; nil: nothing
+	underway int                             // requests
+	crowd    int                             // most requests at a time
 }
 
 type logged struct {
@@ -91,8 +91,8 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Query().Get("results") != "each", r.Header.Get("Content-Type") != "application/vnd.rejoin.envelopes+ndjson":
 		problem(w, http.StatusUnsupportedMediaType, "unsupported_media_type", 0)
-	case f.most > 0 && r.ContentLength > int64(f.most):
-		problem(w, http.StatusRequestEntityTooLarge, "", 0)
+	case f.proxy != nil && f.proxy(bytes.Join(lines, nil)) != 0:
+		problem(w, f.proxy(bytes.Join(lines, nil)), "", 0)
 	case fault.HangUp, fault.Lost:
 		if fault.Lost {
 			f.work(io.Discard, path, lines, ingestFault{})

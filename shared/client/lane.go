@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type lane struct {
 	publisher *Publisher
 	address   address
 	wait      backoff
+	most      int // messages of the next request, after a proxy has refused what one of them says; 0: any number
 
 	queue []*entry // oldest first; guarded by the publisher's mu
 }
@@ -88,10 +90,14 @@ func (l *lane) step() (least time.Duration, err error) {
 	if l.takeOut(batch, verdicts) {
 		l.wait.reset()
 	}
-	if problem, ok := errors.AsType[*Error](err); ok {
+	if problem, ok := errors.AsType[*Error](err); ok && !errors.Is(err, errNoToken) {
 		least = problem.RetryAfter
-		if problem.Status == http.StatusRequestEntityTooLarge {
+		switch problem.Status {
+		case http.StatusRequestEntityTooLarge:
 			p.halve(batch)
+		case http.StatusForbidden:
+			l.most = len(batch) / 2
+			l.wait.reset()
 		}
 	}
 	return least, err
@@ -133,7 +139,7 @@ func (l *lane) batch() []*entry {
 	defer p.mu.Unlock()
 	n, bytes := 0, 0
 	for _, e := range l.queue {
-		if bytes += len(e.line); n == p.cfg.MaxBatchMessages || n > 0 && bytes > p.batchBytes {
+		if bytes += len(e.line); n == cmp.Or(l.most, p.cfg.MaxBatchMessages) || n > 0 && bytes > p.batchBytes {
 			break
 		}
 		n++
@@ -157,6 +163,7 @@ func (l *lane) takeOut(batch []*entry, verdicts []verdict) bool {
 	for i, e := range batch {
 		switch v := verdicts[i]; v.kind {
 		case stored:
+			l.most = 0
 			p.resolve(e, v.stored, nil)
 		case refused:
 			p.resolve(e, Stored{}, e.doubtful(v.err))

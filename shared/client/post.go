@@ -127,7 +127,7 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 // rejected sets the verdicts of a request that was answered with a problem, or of which a redirect made another one.
 func rejected(problem *Error, another bool, verdicts []verdict) error {
 	switch {
-	case problem.Status == http.StatusRequestEntityTooLarge && !another && len(verdicts) > 1:
+	case len(verdicts) > 1 && !another && (problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusForbidden && problem.Code == ""):
 		all(verdicts, untried, problem) // fewer messages are sent next
 	case !passing(problem.Status) && another:
 		all(verdicts, refused, fmt.Errorf("%w: %w", ErrUnknown, problem))

@@ -53,7 +53,8 @@ type PublisherConfig struct {
 
 	// MaxBatchMessages and MaxBatchBytes bound one request. A message that is
 	// larger gets a request of its own. A batch that is answered 413, as by a proxy,
-	// is divided, and those after it are smaller. Defaults: 1000, and 512 KiB.
+	// is divided, and those after it are smaller; one that a proxy refuses with 403, as for
+	// what a message says, is divided until that message is alone. Defaults: 1000, and 512 KiB.
 	MaxBatchMessages int
 	MaxBatchBytes    int
 

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -165,32 +166,42 @@ func TestPublisher_RequestIsRefused(t *testing.T) {
 	}
 }
 
-// A proxy may take less than MaxBatchBytes.
-func TestPublisher_BatchIsTooLarge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ingest := &fakeIngest{most: 500, faults: []ingestFault{{Delay: time.Second}}}
-		p, _ := publisherTo(t, ingest, client.PublisherConfig{})
-		var results []*client.Result
-		for i := range 20 {
-			m := message("main", i) // about 110 bytes
-			if i == 15 {
-				m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 500))
+// A proxy may take less than MaxBatchBytes, or no text of some kind.
+func TestPublisher_BatchIsRefusedByAProxy(t *testing.T) {
+	for status, refuses := range map[int]func([]byte) bool{
+		http.StatusRequestEntityTooLarge: func(body []byte) bool { return len(body) > 500 },
+		http.StatusForbidden:             func(body []byte) bool { return bytes.Contains(body, []byte("xxx")) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ingest := &fakeIngest{faults: []ingestFault{{Delay: time.Second}}, proxy: func(body []byte) int {
+				if refuses(body) {
+					return status
+				}
+				return 0
+			}}
+			p, _ := publisherTo(t, ingest, client.PublisherConfig{})
+			var results []*client.Result
+			for i := range 20 {
+				m := message("main", i) // about 110 bytes
+				if i == 15 {
+					m.Data = fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, strings.Repeat("x", 500))
+				}
+				results = append(results, publish(t, p, m))
+				synctest.Wait()
 			}
-			results = append(results, publish(t, p, m))
-			synctest.Wait()
-		}
-		flush(t, p)
-		for i, r := range results {
-			_, err := outcome(r)
-			refused, ok := errors.AsType[*client.Error](err)
-			if i != 15 && err != nil || i == 15 && (!ok || refused.Status != http.StatusRequestEntityTooLarge) {
-				t.Errorf("the error of message %d is %v", i, err)
+			flush(t, p)
+			for i, r := range results {
+				_, err := outcome(r)
+				refused, ok := errors.AsType[*client.Error](err)
+				if i != 15 && err != nil || i == 15 && (!ok || refused.Status != status) {
+					t.Errorf("the error of message %d is %v", i, err)
+				}
 			}
-		}
-		if sizes := ingest.sizes(); len(sizes) > 15 { // 4 of them are refused
-			t.Errorf("the requests have %v messages", sizes)
-		}
-	})
+			if sizes := ingest.sizes(); len(sizes) > 15 { // 4 of them are refused
+				t.Errorf("the requests have %v messages", sizes)
+			}
+		})
+	}
 }
 
 // A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: what answers
