@@ -55,6 +55,22 @@ func newTokens() client.TokenFunc {
 	return func(context.Context) (string, error) { return fmt.Sprint(n.Add(1)), nil }
 }
 
+// A token function may be a client itself, so its error may be one that ends a subscription.
+func TestSubscriber_TokenFails(t *testing.T) {
+	for _, failure := range []error{client.ErrProtocol, &client.Error{Status: 403}} {
+		synctest.Test(t, func(t *testing.T) {
+			edge, asked := &fakeEdge{closed: true}, 0
+			edge.publish(counts(1)...)
+			wantEnd(t, subscriberTo(t, edge, client.SubscriberConfig{Token: func(context.Context) (string, error) {
+				if asked++; asked == 1 {
+					return "", failure
+				}
+				return "a", nil
+			}}), "1")
+		})
+	}
+}
+
 // TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is there.
 func TestSubscriber_EmptyMessage(t *testing.T) {
 	for name, tt := range map[string]struct {
