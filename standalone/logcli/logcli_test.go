@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"rejoin/services/janitor"
@@ -236,6 +237,14 @@ func TestErrors_OneSentence(t *testing.T) {
 		if code != 1 || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "secret") {
 			t.Errorf("%s: %d, %q", name, code, stderr)
 		}
+	}
+
+	// NATS reserves the bytes of each partition.
+	small := natstest.StartConfig(t, os.DevNull, func(o *server.Options) { o.JetStream, o.JetStreamMaxStore = true, 4<<30 })
+	beginAt(t, small.URL(), eventlog.Settings{Partitions: 2, MaxBytes: 512 << 20})
+	const advice = "; raise max_file_store of NATS or lower --max-bytes, and 1 of 2 partitions are set: repeat the command to set the rest\n"
+	if code, _, stderr := run(t, "set", "--max-bytes=4GiB", "--nats-url="+small.URL()); code != 1 || !strings.HasSuffix(stderr, advice) {
+		t.Errorf("without storage: %d, %q", code, stderr)
 	}
 
 	// A log without a janitor.

@@ -135,6 +135,8 @@ func stopped(err error, done, of int) error {
 	switch {
 	case strings.Contains(err.Error(), "err_code=10074"): // JSStreamReplicasNotSupportedErr, as the janitor prints it
 		return errors.New("--replicas needs a NATS cluster, and this NATS server is in none")
+	case strings.Contains(err.Error(), eventlog.ErrFull.Error()):
+		return fmt.Errorf("%w; raise max_file_store of NATS or lower --max-bytes, and %s", err, far)
 	case errors.Is(err, logset.ErrNobody):
 		return fmt.Errorf("%w; start one, which applies the changes, or wait until one has taken over, and %s", err, far)
 	case errors.Is(err, context.Canceled):
