@@ -114,16 +114,23 @@ func (f Flags) Token() (client.TokenFunc, error) {
 	if f.TokenFile == "" {
 		return nil, nil
 	}
-	read := func(context.Context) (string, error) {
+	read := func() (string, error) {
 		token, err := os.ReadFile(f.TokenFile)
 		if err != nil {
 			return "", fmt.Errorf("the file of --token-file cannot be read: %w", err)
 		}
 		return strings.TrimSpace(string(token)), nil
 	}
-	token, err := read(context.Background())
-	if !flagtype.ReadTwice(f.TokenFile) { // a pipe
-		read = func(context.Context) (string, error) { return token, nil }
-	}
-	return read, err
+	first, err := read()
+	pipe := !flagtype.ReadTwice(f.TokenFile)
+	return func(context.Context) (string, error) {
+		if pipe {
+			return first, nil
+		}
+		token, err := read()
+		if err == nil && token == "" && first != "" { // it is being written
+			err = errors.New("the file of --token-file is empty")
+		}
+		return token, err
+	}, err
 }

@@ -38,4 +38,8 @@ func TestToken_Replaced(t *testing.T) {
 	if got, err := token(context.Background()); got != "second" || err != nil {
 		t.Errorf("token %q, %v", got, err)
 	}
+	write("") // the first half of a replacement: without a token the server would refuse the client for good
+	if got, err := token(context.Background()); err == nil {
+		t.Errorf("token %q of an empty file", got)
+	}
 }
