@@ -61,7 +61,7 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 // deferClose has [Body.finish] close the connection of a request that asks for that. fasthttp would do so at once,
 // whatever is left of the body.
 func deferClose(h *fasthttp.RequestHeader) {
-	if h.ConnectionClose() && h.IsHTTP11() {
+	if h.ConnectionClose() {
 		h.ResetConnectionClose()
 		h.Set(fiber.HeaderConnection, closes)
 	}
@@ -154,6 +154,7 @@ func (a *lateAnswer) Close() error {
 
 // close has linger close the connection after the response.
 func (b *Body) close() {
+	b.ctx.Request.Header.SetProtocol("HTTP/1.1") // else fasthttp says keep-alive to a client of HTTP/1.0
 	b.ctx.Response.Header.Set(fiber.HeaderConnection, closes)
 	b.ctx.Hijack(linger)
 }

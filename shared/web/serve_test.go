@@ -377,12 +377,12 @@ func TestServe_UnreadBody(t *testing.T) {
 		return c.SendString("enough")
 	}})
 	addr := serve(t, app)
-	for _, fields := range []string{"", "Connection: close\r\n"} {
+	for _, version := range []string{"1.1", "1.1\r\nConnection: close", "1.0", "1.0\r\nConnection: keep-alive"} {
 		c := dial(t, addr)
-		c.send(t, "POST / HTTP/1.1\r\nHost: localhost\r\n"+fields+"Content-Length: 10000000\r\nContent-Type: application/x-ndjson\r\n\r\n"+strings.Repeat("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
+		c.send(t, "POST / HTTP/"+version+"\r\nHost: localhost\r\nContent-Length: 10000000\r\nContent-Type: application/x-ndjson\r\n\r\n"+strings.Repeat("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000))
 		answer, err := io.ReadAll(c.r)
 		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 OK\r\n") || !strings.Contains(string(answer), "\r\nConnection: Close\r\n") || !strings.HasSuffix(string(answer), "\r\n\r\nenough") {
-			t.Errorf("%q: got %q, %v", fields, answer, err)
+			t.Errorf("%q: got %q, %v", version, answer, err)
 		}
 	}
 }
