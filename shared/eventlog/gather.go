@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -30,7 +31,7 @@ type gather struct{ waiting []*Publishing }
 
 // queued is what a [Publishing] has when its series, or a gather, sends it.
 type queued struct {
-	giveUp func(*queued, error) // has it not sent any more, if it waits yet; nil in a gather
+	giveUp func(*queued, error) // has it not sent any more, if it waits yet; nil for what has its outcome
 	ctx    context.Context      //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
 	event  Event
 	done   chan struct{} // closed when ack and err are set
@@ -61,16 +62,28 @@ func (l *Log) join(w *Publishing) {
 	fence := w.queued.event.fence(w.p)
 	l.gathers.mu.Lock()
 	defer l.gathers.mu.Unlock()
-	if g := l.gathers.all[fence]; g != nil {
-		g.waiting = append(g.waiting, w)
-		return
+	g, ok := l.gathers.all[fence]
+	if !ok {
+		if l.gathers.all == nil {
+			l.gathers.all = map[event.Subject]*gather{}
+		}
+		g = &gather{}
+		l.gathers.all[fence] = g
+		l.watched.Go(func() { l.storeGathered(fence, g) })
 	}
-	if l.gathers.all == nil {
-		l.gathers.all = map[event.Subject]*gather{}
+	g.waiting = append(g.waiting, w)
+	w.queued.giveUp = func(q *queued, err error) { l.gathers.remove(g, q, err) }
+}
+
+// remove removes an event whose caller has given up from those that wait. It is not sent.
+func (a *gathers) remove(g *gather, q *queued, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := slices.IndexFunc(g.waiting, func(w *Publishing) bool { return w.queued == q }); i >= 0 {
+		g.waiting = slices.Delete(g.waiting, i, i+1)
+		q.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		close(q.done)
 	}
-	g := &gather{waiting: []*Publishing{w}}
-	l.gathers.all[fence] = g
-	l.watched.Go(func() { l.storeGathered(fence, g) })
 }
 
 // storeGathered stores what waits for a fence until nothing does.
@@ -83,23 +96,10 @@ func (l *Log) storeGathered(fence event.Subject, g *gather) {
 			return
 		}
 		var all []*Publishing
-		all, g.waiting = together(dropGivenUp(g.waiting))
+		all, g.waiting = together(g.waiting)
 		l.gathers.mu.Unlock()
 		l.storeIndependent(all)
 	}
-}
-
-// dropGivenUp removes those whose callers have given up. They are not sent.
-func dropGivenUp(waiting []*Publishing) (left []*Publishing) {
-	for _, w := range waiting {
-		if err := w.queued.ctx.Err(); err != nil {
-			w.queued.err = fmt.Errorf("%w: %w", ErrUnavailable, err)
-			close(w.queued.done)
-		} else {
-			left = append(left, w)
-		}
-	}
-	return left
 }
 
 // storeIndependent stores events of which none depends on another, and sets what became of each.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"rejoin/shared/event"
 )
 
 func TestPublishError_Sentinels(t *testing.T) {
@@ -90,6 +92,23 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 		if _, err := w.queued.wait(ended); err == nil || s.failed == nil || len(s.waiting) > 0 {
 			t.Fatalf("%v; the series: %v, with %d waiting", err, s.failed, len(s.waiting))
 		}
+	}
+}
+
+// One that waits in a gather when its context ends is not sent, and is not held until those before it are stored.
+func TestGather_ContextOfOneThatWaitsEnds(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	l, g := new(Log), new(gather)
+	var all []*Publishing
+	for range 2 {
+		w := &Publishing{queued: &queued{done: make(chan struct{})}}
+		l.gathers.all = map[event.Subject]*gather{w.queued.event.fence(w.p): g} // under way
+		l.join(w)
+		all = append(all, w)
+	}
+	if _, err := all[0].Wait(ended); !errors.Is(err, ErrUnavailable) || len(g.waiting) != 1 || g.waiting[0] != all[1] {
+		t.Errorf("%v; %d wait", err, len(g.waiting))
 	}
 }
 
