@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"sync"
@@ -146,6 +147,9 @@ func (s *keySet) get(ctx context.Context) ([]namedKey, error) {
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
 	resp, err := s.client.Do(req)
+	if asked, ok := errors.AsType[*url.Error](err); ok {
+		return nil, asked.Err // without the URL, in which there may be a key
+	}
 	if err != nil {
 		return nil, err
 	}
