@@ -125,14 +125,16 @@ func (v *Verifier) refusal(token *jwt.Token, err error) error {
 	if Reason(err) != "other" {
 		return err
 	}
+	_, detail, _ := strings.Cut(err.Error(), ": ") // after the parser's own text for the reason
 	if token != nil && token.Header != nil {
 		if algorithm, _ := token.Header["alg"].(string); !slices.Contains(v.algorithms, algorithm) {
-			return fmt.Errorf("%w: %w", ErrAlgorithm, err)
+			return fmt.Errorf("%w: %s", ErrAlgorithm, detail)
 		}
 	}
+	if errors.Is(err, jwt.ErrTokenMalformed) || errors.Is(err, jwt.ErrTokenUnverifiable) {
+		return fmt.Errorf("%w: %s", ErrMalformed, detail)
+	}
 	for _, known := range []struct{ theirs, ours error }{
-		{jwt.ErrTokenMalformed, ErrMalformed},
-		{jwt.ErrTokenUnverifiable, ErrMalformed},
 		{jwt.ErrTokenSignatureInvalid, ErrSignature},
 		{jwt.ErrTokenExpired, ErrExpired},
 		{jwt.ErrTokenNotValidYet, ErrNotYetValid},
@@ -140,10 +142,10 @@ func (v *Verifier) refusal(token *jwt.Token, err error) error {
 		{jwt.ErrTokenInvalidIssuer, ErrIssuer},
 	} {
 		if errors.Is(err, known.theirs) {
-			return fmt.Errorf("%w: %w", known.ours, err)
+			return known.ours
 		}
 	}
-	return fmt.Errorf("%w: %w", ErrClaims, err)
+	return fmt.Errorf("%w: %s", ErrClaims, detail)
 }
 
 // claims are what a token says. Claims that are not known are ignored (RFC 7519,

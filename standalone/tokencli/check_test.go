@@ -50,12 +50,12 @@ func TestCheck_Refused(t *testing.T) {
 	}{
 		"expired": {token(func(token *auth.Token) {
 			token.Issued, token.Expires = time.Unix(1_000_000_000, 0), time.Unix(1_000_000_060, 0)
-		}), `exp     1000000060 (`, "refused: the token has expired"},
-		"another audience":   {token(func(token *auth.Token) { token.Audience = "other" }), `aud     ["other"]`, "refused: the token is for another audience"},
-		"another key":        {token(nil)[:len(token(nil))-4] + "AAAA", `sub     "alice"`, "refused: the token's signature is wrong"},
+		}), `exp     1000000060 (`, "refused: the token has expired\n"},
+		"another audience":   {token(func(token *auth.Token) { token.Audience = "other" }), `aud     ["other"]`, "refused: the token is for another audience\n"},
+		"another key":        {token(nil)[:len(token(nil))-4] + "AAAA", `sub     "alice"`, "refused: the token's signature is wrong\n"},
 		"control characters": {token(func(token *auth.Token) { token.Subject, token.Audience = "a\x1b\u009b", "other" }), "sub     ", "refused: "},
-		"no token":           {"\n", "", "refused: there is no token"},
-		"no JWT":             {"a.b.c", "", "refused: the token is malformed"},
+		"no token":           {"\n", "", "refused: there is no token\n"},
+		"no JWT":             {"a.b.c", "", "refused: the token is malformed: could not base64 decode header: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := checks(t, tt.token, time.Now(), flags...)
