@@ -14,7 +14,7 @@ func TestAccess_PublicAddressNeedsAccessControl(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	for _, flag := range []string{"--edge-addr", "--ingest-addr", "--janitor-addr", "--nats-addr"} {
-		want := "rejoin: " + flag + " 0.0.0.0:0 can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure"
+		want := "rejoin: " + flag + " 0.0.0.0:0 can be reached from other machines, and there is no access control; switch it on with --auth=jwt, listen on 127.0.0.1, or accept it with --insecure; see rejoin serve --help"
 		if got := refusesWith(t, daemon.ExitUsage, data, flag+"=0.0.0.0:0"); got != want {
 			t.Errorf("it said %q, want %q", got, want)
 		}

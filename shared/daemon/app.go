@@ -135,7 +135,7 @@ func (a App) Main() int {
 		a.warnOfVariables(log)
 	}
 	if err := a.check(); err != nil {
-		return a.fail(refusalCode(err), err)
+		return a.refuse(err)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -169,6 +169,15 @@ func (a App) Main() int {
 		return ExitOK
 	}
 	return a.fail(ExitError, err)
+}
+
+// refuse prints an error of the settings and returns the exit code.
+func (a App) refuse(err error) int {
+	code := refusalCode(err)
+	if code == ExitUsage {
+		err = fmt.Errorf("%w; see %s --help", err, a.Usage)
+	}
+	return a.fail(code, err)
 }
 
 // refusalCode returns the exit code for settings that a check refuses. After [ExitUsage] systemd does not
@@ -234,7 +243,7 @@ func (a App) parse() (command string, code int, done bool) {
 	case done:
 		return "", code, true
 	case err != nil:
-		return "", a.fail(ExitUsage, fmt.Errorf("%w; see %s --help", err, a.Usage)), true
+		return "", a.refuse(err), true
 	default:
 		return parsed.Command(), ExitOK, false
 	}

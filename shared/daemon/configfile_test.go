@@ -46,11 +46,11 @@ func TestMain_Check(t *testing.T) {
 		code  int
 		error string
 	}{
-		"moon": {ExitUsage, "ingest: --target is too far; nobody is left for --hosts\n"},
+		"moon": {ExitUsage, "ingest: --target is too far; nobody is left for --hosts; see ingest --help\n"},
 		"file": {ExitError, "ingest: --target: it is empty\n"},
 
 		"files":            {ExitError, "ingest: --target: it is empty; --target: it is empty\n"},
-		"file on the moon": {ExitUsage, "ingest: --target: it is empty; --target is too far\n"},
+		"file on the moon": {ExitUsage, "ingest: --target: it is empty; --target is too far; see ingest --help\n"},
 	} {
 		a, _, stderr := app(&fileCLI{}, func(context.Context, Env) error {
 			t.Error("the program runs")
