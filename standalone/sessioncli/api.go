@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -215,6 +216,14 @@ type ShowFlags struct {
 	State   string         `env:"-" enum:",open,closed" default:"" help:"List only open or only closed sessions." placeholder:"STATE"`
 	Sort    string         `env:"-" enum:",bytes,events,activity" default:"" help:"Order of the list: bytes, events or activity, the largest or latest first; by default by name." placeholder:"ORDER"`
 	JSON    bool           `name:"json" env:"-" help:"Print one JSON object per line for each session."`
+}
+
+// Validate returns an error for flags of the list beside a session.
+func (f ShowFlags) Validate() error {
+	if f.Session != "" && f.State+f.Sort != "" {
+		return errors.New("--state and --sort are for the list of all sessions; leave them out, or the session")
+	}
+	return nil
 }
 
 // Help is what --help says besides.
