@@ -37,10 +37,8 @@ const (
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
 func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
-	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
-	defer cancel()
 	span := s.asks(by, &ask)
-	answer, err := s.askUntilTaken(ctx, ask)
+	answer, err := s.askUntilTaken(ask, timeout)
 	if err != nil {
 		tracing.Fail(span)
 	}
@@ -70,20 +68,28 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 }
 
 // askUntilTaken asks a bridge. If nothing was done it asks again, for as long as a bridge takes to be replaced or to
-// connect again.
-func (s *Service) askUntilTaken(ctx context.Context, ask rpc.Ask) (rpc.Answer, error) {
-	pauses, done := context.WithTimeout(ctx, s.bridgeWait)
+// connect again. The time-out begins with each question.
+func (s *Service) askUntilTaken(ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
+	pauses, done := context.WithTimeout(s.subs.Base, s.bridgeWait)
 	defer done()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
-		answer, err := ask.Do(ctx, s.nc)
-		if errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, ask) {
-			return answer, refusal.ErrNoSession
-		}
+		answer, err := s.askOnce(ask, timeout)
 		again := answer.NotTaken || errors.Is(err, rpc.ErrNobody) || errors.Is(err, rpc.ErrAway)
 		if !again || !natsconn.Pause(pauses, delivery.Jitter(pause)) {
 			return answer, err
 		}
 	}
+}
+
+// askOnce asks a bridge, and the log where none is there.
+func (s *Service) askOnce(ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
+	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
+	defer cancel()
+	answer, err := ask.Do(ctx, s.nc)
+	if errors.Is(err, rpc.ErrNobody) && s.hasEnded(ctx, ask) {
+		err = refusal.ErrNoSession
+	}
+	return answer, err
 }
 
 // hasEnded asks the log whether a call's session has ended.

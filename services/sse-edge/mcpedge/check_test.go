@@ -145,6 +145,22 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	c.ends(result(`"a"`))
 }
 
+// A bridge has its time from when it is asked, however long there was none before.
+func TestModern_BridgeComesLate(t *testing.T) {
+	f := newFixture(t)
+	b, asked := f.bridge(), sync.Map{}
+	const timeout = 100 * time.Millisecond
+	b.request = func(c rpc.Ask) rpc.Answer {
+		if first, _ := asked.LoadOrStore(c.Session, time.Now()); time.Since(first.(time.Time)) < 3*timeout { //nolint:errcheck // it is one
+			return rpc.Answer{Status: http.StatusServiceUnavailable, NotTaken: true}
+		}
+		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
+	}
+	f.tune = func(s *edge) { s.requestTimeout, s.bridgeWait = timeout, waittest.Timeout }
+	u := modernUser(t, f.mcpEdge(nil))
+	waittest.Until(t, "a request is answered", func() bool { return u.read(u.post(statelessTool)).StatusCode == http.StatusOK })
+}
+
 // A bridge that dies before it has taken a request without a session leaves no trace: the client has
 // its error in time all the same.
 func TestModern_BridgeDoesNotAnswer(t *testing.T) {
