@@ -2,13 +2,16 @@ package mcpedge
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/gofiber/fiber/v2"
 
 	"rejoin/services/sse-edge/mcpedge/refusal"
 	"rejoin/services/sse-edge/subscriber"
 	"rejoin/shared/event"
+	"rejoin/shared/mcp"
 	"rejoin/shared/rpc"
 	"rejoin/shared/sse"
 	"rejoin/shared/web"
@@ -38,8 +41,8 @@ func response(id, result json.RawMessage) []byte {
 // pass passes on what the upstream says, which [rpc.ParseAnswer] has checked; see [web.Send].
 func pass(c *fiber.Ctx, answer rpc.Answer, leave func()) error {
 	if err := web.Send(c, answer.Data, leave); err != nil {
-		if answer.Status == http.StatusGatewayTimeout { // the MCP server may have done it: no invitation to have it done again
-			err = &refusal.Error{Status: answer.Status, Code: rpc.CodeInternal, Message: "What the MCP server has done is unknown.", Cause: err}
+		if answer.Status == http.StatusGatewayTimeout {
+			err = notAgain(err, "What the MCP server has done is unknown.")
 		}
 		return err
 	}
@@ -53,4 +56,18 @@ func pass(c *fiber.Ctx, answer rpc.Answer, leave func()) error {
 	}
 	c.Status(answer.Status)
 	return nil
+}
+
+// served returns an error about the answer to requests that the MCP server has served.
+func served(err error, methods ...string) error {
+	if errors.Is(err, web.ErrNoMemory) && slices.Contains(methods, mcp.MethodCallTool) {
+		err = notAgain(err, "The MCP server has run the tool, and there is no memory for its result.")
+	}
+	return err
+}
+
+// notAgain returns what a client is answered that must not make a request again, which would have a tool run twice,
+// though the error will pass.
+func notAgain(err error, message string) error {
+	return &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: message, Cause: err}
 }

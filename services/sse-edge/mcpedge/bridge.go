@@ -62,7 +62,7 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 	case errors.Is(err, rpc.ErrInvalid):
 		return answer, &refusal.Error{Status: http.StatusBadGateway, Code: rpc.CodeInternal, Message: "The bridge's answer makes no sense.", Cause: err}
 	case errors.Is(err, rpc.ErrUnknown):
-		return answer, &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: "The MCP server did not answer in time.", Cause: err}
+		return answer, notAgain(err, "The MCP server did not answer in time.")
 	}
 	return answer, err
 }

@@ -158,15 +158,6 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p pos
 	return result, served(err, p.methods...)
 }
 
-// served returns an error about the answer to requests that the MCP server has served. A client that calls a tool again
-// has it run twice, so an error that will pass must not invite it to.
-func served(err error, methods ...string) error {
-	if errors.Is(err, web.ErrNoMemory) && slices.Contains(methods, mcp.MethodCallTool) {
-		err = &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: "The MCP server has run the tool, and there is no memory for its result.", Cause: err}
-	}
-	return err
-}
-
 // wantsPlain reports whether a request is answered with JSON when its response is all that there is.
 func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 	return !slices.Contains(s.cfg.StreamMethods, method) && !subscriber.PrefersStream(c.Get(fiber.HeaderAccept))
