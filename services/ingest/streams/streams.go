@@ -26,6 +26,8 @@ const (
 	maxAsked = 256
 	// askedAtOnce is how many of them at a time.
 	askedAtOnce = 16
+	// tidyEvery is how often a full session is looked at for streams that do not count any more.
+	tidyEvery = time.Second
 )
 
 // ErrTooMany is returned when a session has as many open streams as it may.
@@ -53,6 +55,7 @@ type Limit struct {
 type ofSession struct {
 	life    string
 	streams map[string]ofStream
+	tidied  time.Time // when tidy last looked at all of them
 }
 
 type ofStream struct {
@@ -178,7 +181,7 @@ func (o *Limit) of(rec session.Record) *ofSession {
 	if ok {
 		o.held -= len(known.streams)
 	}
-	known = &ofSession{rec.Life, map[string]ofStream{}}
+	known = &ofSession{life: rec.Life, streams: map[string]ofStream{}}
 	o.known.Add(rec.Session, known)
 	return known
 }
@@ -206,6 +209,10 @@ func (o *Limit) change(session string, do func(*ofSession)) {
 
 // tidy forgets what does not count any more. The caller holds the lock.
 func (o *Limit) tidy(known *ofSession, now time.Time) {
+	if now.Sub(known.tidied) < tidyEvery {
+		return
+	}
+	known.tidied = now
 	idle := longestIdle
 	if retained := o.retained(); retained >= 0 {
 		idle = min(idle, retained)

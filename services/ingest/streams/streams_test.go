@@ -61,8 +61,9 @@ func TestLimit_TooMany(t *testing.T) {
 	count(t, o)
 
 	w.retained = -1
-	enter(again, "g", 25*time.Hour, true)
-	enter(again, "g", 26*time.Hour+time.Second, false)
+	enter(again, "g", 26*time.Hour, true)
+	enter(again, "g", 26*time.Hour+tidyEvery-1, true) // all are not looked at for each refusal
+	enter(again, "g", 26*time.Hour+tidyEvery, false)
 }
 
 // A stream counts no more when none of the messages that overlapped at its beginning was sent.
