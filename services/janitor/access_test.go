@@ -61,7 +61,7 @@ func TestAccess_Admins(t *testing.T) {
 		if tt.token != "" {
 			headers = []string{"Authorization", "Bearer " + tt.token}
 		}
-		if a := webtest.Ask(t, method, "http://"+r.Addr().String()+tt.path, "", headers...); a.Status != tt.status || !strings.Contains(a.Text, tt.body) {
+		if a := webtest.Ask(t, method, "http://"+r.ln.Addr().String()+tt.path, "", headers...); a.Status != tt.status || !strings.Contains(a.Text, tt.body) {
 			t.Errorf("%s: %d %s, want %d with %s", tt.path, a.Status, a.Text, tt.status, tt.body)
 		}
 	}

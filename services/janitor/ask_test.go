@@ -123,7 +123,7 @@ func (s *sharing) fill(t *testing.T) (names []string) {
 func (s *sharing) ok(t *testing.T, janitor int, method, path string) (body string) {
 	t.Helper()
 	waittest.NoError(t, func() error {
-		status, got := do(t, method, s.all[janitor].Addr().String(), path, nil)
+		status, got := do(t, method, s.all[janitor].ln.Addr().String(), path, nil)
 		if body = got; status != http.StatusOK {
 			return fmt.Errorf("%s: %d %s", path, status, got)
 		}
@@ -178,7 +178,7 @@ func TestSharing_SameAnswersAsOneJanitor(t *testing.T) {
 			s.same(t, http.MethodGet, "/v1/sessions/"+url.PathEscape(name))
 		}
 		for i := range s.all {
-			if status, body := get(t, s.all[i].Addr().String(), "/v1/sessions/none", nil); status != http.StatusNotFound {
+			if status, body := get(t, s.all[i].ln.Addr().String(), "/v1/sessions/none", nil); status != http.StatusNotFound {
 				t.Errorf("%d %s", status, body)
 			}
 		}
@@ -288,7 +288,7 @@ func TestSharing_JanitorsComeAndGo(t *testing.T) {
 					t.Parallel() // each waits until the time for an answer is over
 					method, path, _ := strings.Cut(request, " ")
 					waittest.NoError(t, func() error {
-						if status, body := do(t, method, janitor.Addr().String(), path, nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "No janitor answers for "+want) {
+						if status, body := do(t, method, janitor.ln.Addr().String(), path, nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "No janitor answers for "+want) {
 							return fmt.Errorf("%d %s, want %s", status, body, want)
 						}
 						return nil

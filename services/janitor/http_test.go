@@ -55,7 +55,7 @@ func TestHTTP_NewSession(t *testing.T) {
 	for i := range 100 { // the janitor's copy follows within a millisecond or so
 		name := fmt.Sprint("s", i)
 		must.Value(others.Create(t.Context(), session.New(name, "", nil, midday)))(t)
-		if status, body := get(t, r.Addr().String(), "/v1/sessions/"+name, nil); status != http.StatusOK {
+		if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/"+name, nil); status != http.StatusOK {
 			t.Fatalf("%s is %d %s", name, status, body)
 		}
 	}
@@ -72,7 +72,7 @@ func TestHTTP(t *testing.T) {
 		if name == "log/1" {
 			waittest.NoError(t, func() error {
 				var d ledger.SessionDetail
-				if status, body := get(t, r.Addr().String(), "/v1/sessions/log%2F1", &d); status != http.StatusOK {
+				if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/log%2F1", &d); status != http.StatusOK {
 					return fmt.Errorf("%d %s", status, body)
 				}
 				if len(d.Streams) != 2 || d.Streams[0].OldestID != r.idOf(t, name, "a", a[0]) || d.Streams[0].NewestID != r.idOf(t, name, "a", a[1]) || d.Events != 3 || d.Bytes != 3*messageBytes || d.Oldest.IsZero() || d.Newest.IsZero() || d.Activity.Before(d.Newest) {
@@ -132,7 +132,7 @@ func TestHTTP(t *testing.T) {
 	} {
 		t.Run(test.path, func(t *testing.T) {
 			var list sessionList
-			status, body := get(t, r.Addr().String(), test.path, &list)
+			status, body := get(t, r.ln.Addr().String(), test.path, &list)
 			if status != test.status || !strings.Contains(body, test.want) {
 				t.Errorf("%d %s, want %d with %s", status, body, test.status, test.want)
 			}
@@ -152,11 +152,11 @@ func TestHTTP_SessionWithoutARecord(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	all := r.publish(t, "s", "a", 2)
 	var list sessionList
-	if status, body := get(t, r.Addr().String(), "/v1/sessions?state=open", &list); status != http.StatusOK || len(list.Sessions) != 1 || list.Sessions[0].Session != "s" || list.Sessions[0].Events != 2 {
+	if status, body := get(t, r.ln.Addr().String(), "/v1/sessions?state=open", &list); status != http.StatusOK || len(list.Sessions) != 1 || list.Sessions[0].Session != "s" || list.Sessions[0].Events != 2 {
 		t.Errorf("%d %s", status, body)
 	}
 	var d ledger.SessionDetail
-	if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK || d.State != session.Open || !d.Created.IsZero() || d.OpenStreams != 1 || d.Streams[0].OldestID != r.idOf(t, "s", "a", all[0]) {
+	if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK || d.State != session.Open || !d.Created.IsZero() || d.OpenStreams != 1 || d.Streams[0].OldestID != r.idOf(t, "s", "a", all[0]) {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -181,7 +181,7 @@ func TestHTTP_ActivityAfterDeletion(t *testing.T) {
 func activity(t *testing.T, r *running, name string) int64 {
 	t.Helper()
 	var d ledger.SessionDetail
-	if status, body := get(t, r.Addr().String(), "/v1/sessions/"+url.PathEscape(name), &d); status != http.StatusOK {
+	if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/"+url.PathEscape(name), &d); status != http.StatusOK {
 		t.Fatal(status, body)
 	}
 	return d.Activity.UnixMicro()
@@ -203,7 +203,7 @@ func TestHTTP_NextTrim(t *testing.T) {
 	a, b := r.publish(t, "s", "a", 4), r.publish(t, "s", "b", 1)
 	look := func() (d ledger.SessionDetail) {
 		t.Helper()
-		if status, body := get(t, r.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK {
+		if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/s", &d); status != http.StatusOK {
 			t.Fatal(status, body)
 		}
 		return d
@@ -244,7 +244,7 @@ func TestSweep_OnRequest(t *testing.T) {
 	a, b := r.publish(t, "s", "a", 5), r.publish(t, "s", "b", 3)
 	for range 2 { // a dry run changes nothing
 		var got dryAnswer
-		status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep?dry_run=true", &got)
+		status, body := do(t, http.MethodPost, r.ln.Addr().String(), "/v1/sweep?dry_run=true", &got)
 		want := dryAnswer{
 			WouldRemove: map[ledger.Cause]int{ledger.SessionEvents: 5, ledger.Closed: 2},
 			Removals: []ledger.RemovalInfo{
@@ -260,7 +260,7 @@ func TestSweep_OnRequest(t *testing.T) {
 		must.NoError(t, wantSequences(r.stored(t, "s", ""), slices.Concat(a, b)))
 	}
 	var got sweepAnswer
-	status, body := do(t, http.MethodPost, r.Addr().String(), "/v1/sweep", &got)
+	status, body := do(t, http.MethodPost, r.ln.Addr().String(), "/v1/sweep", &got)
 	want := sweepAnswer{Removed: map[ledger.Cause]int{ledger.SessionEvents: 5, ledger.Closed: 2}, Left: map[eventlog.Reason]int{eventlog.Trimmed: 7}, Seconds: got.Seconds}
 	if status != http.StatusOK || !reflect.DeepEqual(got, want) || got.Seconds <= 0 {
 		t.Fatalf("%d %s, want %+v", status, body, want)
@@ -273,7 +273,7 @@ func TestSweep_OnRequest(t *testing.T) {
 		"GET /v1/sweep": 405, "DELETE /v1/sweep?dry_run=true": 405, "POST /v1/sweep/now": 404,
 	} {
 		method, path, _ := strings.Cut(path, " ")
-		if status, body := do(t, method, r.Addr().String(), path, nil); status != want {
+		if status, body := do(t, method, r.ln.Addr().String(), path, nil); status != want {
 			t.Errorf("%s %s: %d %s, want %d", method, path, status, body, want)
 		}
 	}

@@ -34,7 +34,7 @@ func seen[T any](t *testing.T, r *running, path string, ok func(T) bool) (got T)
 	t.Helper()
 	waittest.NoError(t, func() error {
 		var fresh T
-		if status, body := get(t, r.Addr().String(), path, &fresh); status != http.StatusOK || !ok(fresh) {
+		if status, body := get(t, r.ln.Addr().String(), path, &fresh); status != http.StatusOK || !ok(fresh) {
 			return fmt.Errorf("%s: %d %s", path, status, body)
 		}
 		got = fresh
@@ -147,7 +147,7 @@ func TestTimeline_EventsAndChanges(t *testing.T) {
 	srv.Stop() // the ledger is still there
 	waittest.Until(t, "it is not connected", func() bool { return !r.b.Conn.IsConnected() })
 	var away timeline
-	if status, body := get(t, r.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 5 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
+	if status, body := get(t, r.ln.Addr().String(), "/v1/sessions/s/timeline", &away); status != http.StatusOK || away.Edges.Reachable || len(away.Published) != 5 || away.Published[0].Sequence != last || away.Published[0].Bytes != messageBytes || away.Happenings == nil {
 		t.Errorf("without NATS: %d %s", status, body)
 	}
 	srv.Start()
@@ -190,7 +190,7 @@ func TestGaps_OfAllEdges(t *testing.T) {
 	for range maxAsking {
 		r.edges.asking <- struct{}{}
 	}
-	if status, body := get(t, r.Addr().String(), "/v1/gaps", nil); status != http.StatusServiceUnavailable {
+	if status, body := get(t, r.ln.Addr().String(), "/v1/gaps", nil); status != http.StatusServiceUnavailable {
 		t.Errorf("with too many that ask: %d %s", status, body)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"runtime"
 	"sync"
 	"time"
@@ -82,14 +81,6 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	s.asker = ask.New(b.Conn, rand.Text(), s.holding, s.answer)
 	env.Health.Add("ledger", s.complete)
 	return s, nil
-}
-
-// Addr returns the address that the service is bound to, or nil without a listener.
-func (s *Service) Addr() net.Addr {
-	if s.ln == nil {
-		return nil
-	}
-	return s.ln.Addr()
 }
 
 // Routes returns what the service answers, for another application to serve as
