@@ -67,7 +67,7 @@ function renderDetail(d) {
   const places = new Map(held ? [...$('streams').children].map((row, i) => [row.key, i]) : [])
   const place = (s) => places.get(s.stream) ?? places.size
   const streams = d.streams.slice().sort((a, b) => place(a) - place(b) || (b.newest ?? '').localeCompare(a.newest ?? '') || a.stream.localeCompare(b.stream))
-  setText($('streams-hint'), counted(streams.length, 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
+  setText($('streams-hint'), counted(streams.length + (d.omittedStreams ?? 0), 'stream') + (streams.length > 200 ? ', the newest 200 here' : ''))
   $('no-streams').hidden = streams.length > 0
   $('streams-table').hidden = streams.length === 0
   keyed($('streams'), streams.slice(0, 200), (s) => s.stream, buildStream, updateStream)

@@ -46,8 +46,13 @@ type SessionDetail struct {
 	Room LimitsInfo `json:"room"`
 	// Upcoming is what goes next, the soonest first.
 	Upcoming []RemovalInfo `json:"upcoming"`
-	Streams  []StreamInfo  `json:"streams"`
+	// Streams are those with events, and up to maxEmpty of the others; Omitted counts the rest.
+	Streams []StreamInfo `json:"streams"`
+	Omitted int          `json:"omittedStreams,omitempty"`
 }
+
+// maxEmpty is how many closed streams without events are listed: no limit bounds their number.
+const maxEmpty = 1000
 
 // LimitsInfo are limits of a session; absent are those that there are not.
 type LimitsInfo struct {
@@ -210,6 +215,14 @@ func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Rem
 			s.OldestID, s.NewestID = l.ID(rec.Session, rec.Life, s.Stream, s.first), l.ID(rec.Session, rec.Life, s.Stream, s.last)
 		}
 	}
+	empty := 0
+	d.Streams = slices.DeleteFunc(d.Streams, func(s StreamInfo) bool {
+		if s.Events == 0 {
+			empty++
+		}
+		return s.Events == 0 && empty > maxEmpty
+	})
+	d.Omitted = max(empty-maxEmpty, 0)
 	return d
 }
 

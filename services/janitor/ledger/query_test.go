@@ -8,6 +8,7 @@ import (
 
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
+	"rejoin/shared/session"
 )
 
 // A stream of an MCP call has no birth. When the floor has passed its events, nothing of it is
@@ -156,5 +157,12 @@ func TestAlarm_IsAnEighthAboveTheLimit(t *testing.T) {
 		if got := m.rings(&test.a, &test.s); got != test.want {
 			t.Errorf("%s: it rings: %t", name, got)
 		}
+	}
+}
+
+func TestDetail_EmptyStreams(t *testing.T) {
+	streams := append(make([]StreamInfo, maxEmpty+2), StreamInfo{Stream: "z", Events: 1})
+	if d := New().Detail(session.Record{}, streams, nil, Limits{}); len(d.Streams) != maxEmpty+1 || d.Streams[maxEmpty].Stream != "z" || d.Omitted != 2 {
+		t.Errorf("%d streams are listed, and %d are not", len(d.Streams), d.Omitted)
 	}
 }
