@@ -38,11 +38,11 @@ func replicated(t testing.TB, c *natstest.Cluster) *eventlog.Log {
 
 // clustered is a log of one partition on some servers of a cluster, opened by way of all
 // of them.
-func clustered(t testing.TB, c *natstest.Cluster, replicas int) *eventlog.Log {
+func clustered(t testing.TB, c *natstest.Cluster, replicas int, opts ...nats.Option) *eventlog.Log {
 	t.Helper()
 	settings := one()
 	settings.Replicas = replicas
-	nc := connectTo(t, c.URL())
+	nc := connectTo(t, c.URL(), opts...)
 	l := createOn(t, nc, settings)
 	natstest.WaitHeard(t, nc, "mcp.0.s.l.t")
 	waittest.NoError(t, func() error { // the cluster's leader may learn of a stream after the server that holds it

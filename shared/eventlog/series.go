@@ -139,13 +139,7 @@ func (s *Series) answered(err error) {
 // send ends when nothing waits.
 func (s *Series) send() {
 	for all := s.next(); all != nil; all = s.next() {
-		s.log.store(all)
-		for _, w := range all {
-			if err := w.queued.err; ends(err) {
-				s.fail(err)
-			}
-			close(w.queued.done)
-		}
+		s.store(all)
 	}
 }
 
@@ -202,19 +196,23 @@ func (s *Series) failLocked(err error) {
 }
 
 // store stores events of one partition in their order, and sets what became of each: together, or, if JetStream
-// refuses that, one after the other. It continues after those alone that are too large.
-func (l *Log) store(all []*Publishing) {
-	if len(all) > 1 && l.storeTogether(all[0].queued.ctx, all) {
-		return
-	}
-	for i, w := range all {
-		w.queued.ack, w.queued.err = l.publish(w.queued.ctx, w.p, w.queued.event.message(w.p))
-		if err := w.queued.err; ends(err) {
-			for _, later := range all[i+1:] {
-				later.queued.err = notSent(err)
+// refuses that, one after the other, and no publisher waits for those after its own. It continues after those alone that
+// are too large.
+func (s *Series) store(all []*Publishing) {
+	decided := len(all) > 1 && s.log.storeTogether(all[0].queued.ctx, all)
+	var failed error
+	for _, w := range all {
+		q := w.queued
+		if !decided {
+			if q.err = failed; failed == nil {
+				q.ack, q.err = s.log.publish(q.ctx, w.p, q.event.message(w.p))
 			}
-			return
 		}
+		if failed == nil && ends(q.err) {
+			s.fail(q.err)
+			failed = notSent(q.err)
+		}
+		close(q.done)
 	}
 }
 

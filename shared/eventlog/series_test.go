@@ -186,6 +186,33 @@ func TestSeries_OrderInACluster(t *testing.T) {
 	}
 }
 
+// Where JetStream refuses events together, each is answered when it is stored, not when those after it are.
+func TestSeries_RefusedTogether(t *testing.T) {
+	t.Parallel()
+	queued, answered := make(chan struct{}), make(chan struct{})
+	l := clustered(t, natstest.StartCluster(t), 3, nats.SetCustomDialer(&natstest.Link{After: func(data []byte) {
+		switch { // the acknowledgements of the first event and of the last one
+		case bytes.Contains(data, []byte(`"seq":2}`)):
+			<-queued
+		case bytes.Contains(data, []byte(`"seq":3}`)):
+			<-answered
+		}
+	}}))
+	events := seriesOf("t", 3)
+	mustPublish(t, l, events[1])
+	s, all := l.Series(), make([]*eventlog.Publishing, len(events))
+	for i, e := range events {
+		all[i] = must.Value(s.PublishAsync(waittest.Context(t), e))(t)
+	}
+	close(queued)
+	for i, w := range all {
+		if i == len(all)-1 {
+			close(answered)
+		}
+		must.Value(w.Wait(waittest.Context(t)))(t)
+	}
+}
+
 // together counts the events that were stored in an atomic batch.
 func together(t *testing.T, l *eventlog.Log) (n int) {
 	t.Helper()
