@@ -132,15 +132,17 @@ func seriesOf(stream string, n int) []eventlog.Event {
 // that the log does not take fails alone.
 func TestSeries_OrderInACluster(t *testing.T) {
 	t.Parallel()
-	const n, large = 700, 600 // more than are stored at once
+	const large = 9                 // which event of each stream, from its end, is too large
+	const from, to = 20, 40         // of stream 0, stored before: JetStream refuses all that comes together with them, which follows one by one
+	sizes := [...]int{60, 700, 700} // the others are more than are stored at once
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
-	before := runSeries(t, l, seriesOf("0", n)[120:250], waittest.Timeout)
+	before := runSeries(t, l, seriesOf("0", sizes[0])[from:to], waittest.Timeout)
 	var running sync.WaitGroup
-	results := make([][]begun, 3)
-	for i := range results {
+	results := make([][]begun, len(sizes))
+	for i, n := range sizes {
 		events := seriesOf(fmt.Sprint(i), n)
-		events[large].Data = make([]byte, l.Settings().MaxMessageBytes+1)
+		events[len(events)-large].Data = make([]byte, l.Settings().MaxMessageBytes+1)
 		running.Go(func() { results[i] = runSeries(t, l, events, waittest.Timeout) })
 	}
 	running.Go(func() {
@@ -154,23 +156,23 @@ func TestSeries_OrderInACluster(t *testing.T) {
 		for _, e := range entriesIn(t, l, "s", "", fmt.Sprint(i)) {
 			entries[e.Sequence] = e
 		}
-		if len(entries) != n-1 {
+		if len(entries) != len(all)-1 {
 			t.Errorf("stream %d has %d events", i, len(entries))
 		}
 		last := uint64(0)
 		for at, b := range all {
-			if at == large {
+			if at == len(all)-large {
 				if !errors.Is(b.err, eventlog.ErrTooLarge) {
 					t.Errorf("the event that is too large: %v", b.err)
 				}
 				continue
 			}
-			known := i == 0 && at >= 120 && at < 250
+			known := i == 0 && at >= from && at < to
 			if b.err != nil || b.ack.Duplicate != known || !bytes.Equal(entries[b.ack.Sequence].Data, b.event.Data) {
 				t.Fatalf("event %d of stream %d: %+v, %v; there is %s", at, i, b.ack, b.err, entries[b.ack.Sequence].Data)
 			}
 			if known {
-				if b.ack.Sequence != before[at-120].ack.Sequence {
+				if b.ack.Sequence != before[at-from].ack.Sequence {
 					t.Errorf("event %d is said to be at %d", at, b.ack.Sequence)
 				}
 				continue
