@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/must"
@@ -57,21 +59,24 @@ func TestScan_AllInOrder(t *testing.T) {
 
 // While the handler waits, the server's messages wait too, and none is lost.
 func TestScan_SlowHandler(t *testing.T) {
-	_, l := single(t)
-	publishAll(t, l, "a", 0, 1300)
-	count := 0
-	_, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
-		if count++; count == 1000 {
-			time.Sleep(2 * 250 * time.Millisecond) // longer than the scan's own time limit
+	natstest.InVirtualTime(t, func(t *testing.T) {
+		srv := natstest.StartInMemory(t, t.TempDir())
+		l := create(t, srv, one(), nats.InProcessServer(srv))
+		publishAll(t, l, "a", 0, 1300)
+		count := 0
+		_, err := l.Scan(waittest.Context(t), 0, 0, math.MaxUint64, func(e eventlog.Entry) bool {
+			if count++; count == 1000 {
+				time.Sleep(2 * 250 * time.Millisecond) // longer than the scan's own time limit
+			}
+			if e.Sequence != uint64(count) { //nolint:gosec // small
+				t.Errorf("entry %d has the sequence %d", count, e.Sequence)
+			}
+			return true
+		})
+		if err != nil || count != 1300 {
+			t.Errorf("%d entries, %v", count, err)
 		}
-		if e.Sequence != uint64(count) { //nolint:gosec // small
-			t.Errorf("entry %d has the sequence %d", count, e.Sequence)
-		}
-		return true
 	})
-	if err != nil || count != 1300 {
-		t.Errorf("%d entries, %v", count, err)
-	}
 }
 
 // M5: what is on its way to a reader that does not read is bounded in bytes, so that readers of
