@@ -1,11 +1,15 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"rejoin/shared/logrepeat"
 )
 
 // A bridge that is replaced learns so at once; one that does not know tries until it does, or its time is over.
@@ -36,4 +40,20 @@ func TestHost_HasName(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Within a minute the log says once that the MCP server can be reached again, and nothing after the next warning.
+func TestHost_ReachedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		h := &Host{Life: t.Context(), Log: log, troubles: logrepeat.New(log)}
+		for range 3 {
+			h.Unreachable(errors.New("refused"))
+			h.Reached()
+		}
+		if warnings, others := bytes.Count(out.Bytes(), []byte("level=WARN")), bytes.Count(out.Bytes(), []byte("level=INFO")); warnings != 2 || others != 1 {
+			t.Errorf("%d warnings, %d other lines: %s", warnings, others, &out)
+		}
+	})
 }
