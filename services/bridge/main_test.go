@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -44,7 +43,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	_ = flag.Set("rapid.checks", "12") // it exists: rapid is imported
 	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
 }
 
