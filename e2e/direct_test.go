@@ -101,6 +101,41 @@ func TestDirectPublish(t *testing.T) {
 	}
 }
 
+// What JetStream refuses for now is tried again, and so is what it was asked before the connection was lost.
+func TestDirectPublish_Repeats(t *testing.T) {
+	t.Parallel()
+	p := startProc(t, "--interval=1h") // the limit below stays as it is
+	p.create(`{"session":"demo"}`)
+	p.direct("demo", "main", numbered(1))
+	nc := p.nats(t)
+	at := place(t, nc, "demo", "main")
+	setFull := func(full bool) {
+		t.Helper()
+		js := natstest.JetStream(t, nc)
+		cfg := must.Value(js.Stream(t.Context(), fmt.Sprint("MCP_", at.Partition)))(t).CachedInfo()
+		cfg.Config.MaxMsgs = -1
+		if full {
+			cfg.Config.MaxMsgs = int64(cfg.State.Msgs) //nolint:gosec // a few
+		}
+		must.Value(js.UpdateStream(t.Context(), cfg.Config))(t)
+	}
+	setFull(true)
+	tried := must.Value(nc.SubscribeSync(at.String()))(t)
+	must.NoError(t, nc.Flush())
+	way := newCutter(t, p.addrs["--nats-addr"])
+	r := p.example("rejoin/examples/direct", "-nats=nats://"+way.addr())
+	waittest.Until(t, "it has connected", func() bool { return way.count("stream_info_response") == 1 })
+	way.cutAfter(1)
+	r.write(numbered(2) + "\n")
+	for range 2 {
+		must.Value(tried.NextMsg(waittest.Timeout))(t)
+	}
+	setFull(false)
+	if code := r.end(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, r.errors())
+	}
+}
+
 // entriesOf returns how many entries of a subject the log has.
 func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 	t.Helper()

@@ -55,7 +55,7 @@ func run(ctx context.Context, url string, e event, in io.Reader, out io.Writer) 
 		e.key = fmt.Sprintf("%s-%d", prefix, n)
 		ack, err := p.publish(ctx, e)
 		if err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
+			return fmt.Errorf("line %d: %w; the key is %s", n, err, prefix)
 		}
 		if _, err := fmt.Fprintf(out, "%s %d duplicate=%t\n", ack.Stream, ack.Sequence, ack.Duplicate); err != nil {
 			return err

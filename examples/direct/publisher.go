@@ -14,24 +14,28 @@ import (
 )
 
 const (
-	// repeatWithin is how long an event without an answer is repeated: less than the
+	// repeatWithin is how long an event is repeated: with the longest attempt, of 20 s, less than the
 	// two minutes in which JetStream knows its ID again.
-	repeatWithin = 100 * time.Second
-	// answerWithin is how long one attempt waits for the answer.
+	repeatWithin = 90 * time.Second
+	// connectWithin is how long the log may take for the first answer.
+	connectWithin = 5 * time.Second
+	// answerWithin is how long a request waits for its answer: one that was lost with the connection has none.
 	answerWithin = 2 * time.Second
 	// pause is how long to wait before the next attempt.
 	pause = 250 * time.Millisecond
-	// generationWithin is how long a server's generation is waited for once the log answers:
+	// generationWithin is how long a server's generation is waited for while the log answers:
 	// without a janitor there will be none.
 	generationWithin = 10 * time.Second
 	// askEvery is how often the session's life is asked for: the log forgets a session that was closed
-	// --tombstone-ttl ago (24 h), and then refuses nothing any more that is sent to its life.
-	askEvery = time.Hour
+	// --tombstone-ttl ago, with keepClosed in its metadata 10 minutes ago, and then refuses nothing any more
+	// that is sent to its life.
+	askEvery = 10 * time.Minute
 )
 
 var (
 	errNoSession = errors.New("there is no such session; create it with POST /v1/sessions")
 	errEnded     = errors.New("the stream or session has ended; if this repeats an event, that one may be stored")
+	errUnknown   = errors.New("it may be stored or not")
 )
 
 // publisher publishes the events of one stream, one after the other. It is not safe for
@@ -51,12 +55,14 @@ func connect(ctx context.Context, url string) (*publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answerWithin))
 	if err != nil {
 		nc.Close()
 		return nil, err
 	}
 	p := &publisher{nc: nc, js: js}
+	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
 	meta, err := p.metadata(ctx, 0)
 	if err == nil {
 		p.partitions, err = strconv.Atoi(meta["rejoin.partitions"])
@@ -82,57 +88,59 @@ func (p *publisher) metadata(ctx context.Context, partition int) (map[string]str
 	return stream.CachedInfo().Config.Metadata, nil
 }
 
-// publish stores an event, and returns when JetStream says that it has. What got no
-// answer is repeated under the same ID, so that it is stored once. An error that wraps
-// [jetstream.APIError] says that it is not stored; with any other it may be.
+// publish stores an event, and returns when JetStream says that it has. It repeats the event under the same
+// ID, so that it is stored once. The error wraps errUnknown if it may be stored all the same.
 func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, error) {
-	ctx, cancel := context.WithTimeout(ctx, repeatWithin)
-	defer cancel()
-	deadline := time.Now().Round(0).Add(repeatWithin) // ctx does not count while the machine sleeps
-	for {
+	deadline := time.Now().Round(0).Add(repeatWithin) // the monotonic clock stands still while the machine sleeps
+	for unknown := false; ; {
 		ack, err := p.attempt(ctx, e)
-		if err == nil || refused(err) {
-			return ack, err
+		if err == nil {
+			return ack, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(pause):
-			if time.Now().After(deadline) {
-				return nil, err
+		unknown = unknown || errors.Is(err, errUnknown)
+		if !refused(err) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+				if time.Now().Before(deadline) {
+					continue
+				}
 			}
 		}
+		if unknown && !errors.Is(err, errUnknown) {
+			err = fmt.Errorf("%w: %w", errUnknown, err)
+		}
+		return nil, err
 	}
 }
 
 // refused reports whether an event that failed is not to be repeated.
 func refused(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)
-	busy := ok && api.ErrorCode == 10164 // in a cluster: another event of the stream is on its way
-	return errors.Is(err, errEnded) || errors.Is(err, errNoSession) || ok && !busy && api.ErrorCode != 10071
+	tooLarge := ok && api.ErrorCode == 10054 || errors.Is(err, nats.ErrMaxPayload)
+	return tooLarge || errors.Is(err, errEnded) || errors.Is(err, errNoSession)
 }
 
 func (p *publisher) attempt(ctx context.Context, e event) (*jetstream.PubAck, error) {
 	if err := p.begin(ctx, e); err != nil {
 		return nil, err
 	}
-	return p.send(ctx, e.message(p.partitions, p.life), e)
+	ack, err := p.send(ctx, e.message(p.partitions, p.life), e)
+	api, answered := errors.AsType[*jetstream.APIError](err)
+	busy := answered && api.ErrorCode == 10158 // in a cluster: an earlier attempt is on its way
+	if err != nil && (!answered || busy) && !refused(err) {
+		err = fmt.Errorf("%w: %w", errUnknown, err)
+	}
+	return ack, err
 }
 
 // send publishes a message with a fence.
 func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstream.PubAck, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
 	ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectStream(log(partition(e.session, p.partitions))))
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	switch {
-	case ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0"): // with 0 the server could not look
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == 10071 && !strings.HasSuffix(api.Description, ": 0") { // with 0 the server could not look
 		return nil, fmt.Errorf("%w (%w)", errEnded, err)
-	case ok && api.ErrorCode == 10158: // in a cluster: an earlier attempt is on its way. No APIError: it may be stored
-		return nil, errors.New(err.Error())
-	default:
-		return ack, err
 	}
+	return ack, err
 }
 
 // begin finds out the session's life and sees to the birth of the stream, once for each server that is
@@ -142,7 +150,9 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 	if p.server == server && now.Sub(p.asked) < askEvery {
 		return nil
 	}
-	p.awaitGeneration(ctx, partition(e.session, p.partitions), server)
+	if err := p.awaitGeneration(ctx, partition(e.session, p.partitions), server); err != nil {
+		return err
+	}
 	life, err := p.lifeOf(ctx, e)
 	if err != nil {
 		return err
@@ -195,19 +205,15 @@ func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 // awaitGeneration waits until the janitor has begun a generation for the server that is connected
 // now: after a power cut, an event that is stored before may get the ID of one that was
 // lost. In a cluster the janitor writes down which servers there are.
-func (p *publisher) awaitGeneration(ctx context.Context, partition int, server string) {
-	var deadline time.Time
-	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+func (p *publisher) awaitGeneration(ctx context.Context, partition int, server string) error {
+	for deadline := time.Now().Add(generationWithin); ; time.Sleep(20 * time.Millisecond) {
 		meta, err := p.metadata(ctx, partition)
-		switch {
-		case err != nil:
-		case p.nc.ConnectedClusterName() == "" && meta["rejoin.server"] == server,
-			p.nc.ConnectedClusterName() != "" && knows(meta["rejoin.servers"], p.nc.ConnectedServerName(), server):
-			return
-		case deadline.IsZero():
-			deadline = time.Now().Add(generationWithin)
-		case time.Now().After(deadline):
-			return
+		begun := meta["rejoin.server"] == server
+		if p.nc.ConnectedClusterName() != "" {
+			begun = knows(meta["rejoin.servers"], p.nc.ConnectedServerName(), server)
+		}
+		if err != nil || begun || time.Now().After(deadline) {
+			return err
 		}
 	}
 }
