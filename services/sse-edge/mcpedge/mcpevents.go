@@ -56,7 +56,7 @@ var eventTypes = json.RawMessage(`{"resultType":"complete","events":[{"name":"` 
 	`"description":"The messages of one stream of a session.","delivery":["push","poll"],` +
 	`"inputSchema":{"type":"object","properties":{"session":{"type":"string","description":"Name of the session."},` +
 	`"stream":{"type":"string","description":"Name of the stream."}},"required":["session","stream"]},` +
-	`"payloadSchema":{"type":"object","description":"The JSON-RPC message, as it was published."}}]}`)
+	`"payloadSchema":{"description":"The message, as it was published: any JSON value."}}]}`)
 
 // eventsParams are the parameters of events/poll and events/stream.
 type eventsParams struct {
