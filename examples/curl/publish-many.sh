@@ -20,7 +20,8 @@ if [ ! -r "$file" ] || [ -d "$file" ]; then
 	echo "cannot read $file" >&2
 	exit 1
 fi
-url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
+url=${REJOIN_URL:-http://127.0.0.1:8080}
+url=${url%/}/v1/sessions/$session/streams/$stream/events
 headers=(-H 'Content-Type: application/x-ndjson' -H 'Expect:' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT

@@ -17,7 +17,8 @@ if [ $# -lt 2 ]; then
 	exit 2
 fi
 session=$1 stream=$2 key=${3:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
-url=${REJOIN_URL:-http://127.0.0.1:8080}/v1/sessions/$session/streams/$stream/events
+url=${REJOIN_URL:-http://127.0.0.1:8080}
+url=${url%/}/v1/sessions/$session/streams/$stream/events
 headers=(-H 'Content-Type: application/json' ${REJOIN_TOKEN:+-H "Authorization: Bearer $REJOIN_TOKEN"})
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT

@@ -34,7 +34,7 @@ class PublishError(Exception):
 
 
 def publish(base, session, stream, message, key, token=None):
-    """Stores one message and returns {"id", "duplicate"}."""
+    """Stores one message, JSON in UTF-8, and returns {"id", "duplicate"}."""
     return repeat(base, session, stream, message, key, token, "application/json", lambda status, answer: json.loads(answer) if status == 201 else None)
 
 
@@ -53,7 +53,7 @@ def publish_many(base, session, stream, messages, key, token=None):
             raise PublishError(json.dumps(summary["stopped"]), summary["unknown"] > 0)
         return each if summary["stopped"] is None and summary["unknown"] == 0 else None
 
-    return repeat(base, session, stream, "\n".join(messages), key, token, "application/x-ndjson", results)
+    return repeat(base, session, stream, b"\n".join(messages), key, token, "application/x-ndjson", results)
 
 
 def repeat(base, session, stream, body, key, token, content_type, done):
@@ -68,23 +68,31 @@ def repeat(base, session, stream, body, key, token, content_type, done):
     while True:
         retry_after = 0
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=TIMEOUT) as response:
-                result = done(response.status, response.read())
+            try:
+                response = urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=TIMEOUT)
+            except urllib.error.HTTPError as error:
+                response = error  # is a response as well
+            with response:
+                if response.headers.get_content_type() == "text/event-stream":  # of a GET, and it has no end
+                    raise PublishError("the request was redirected to " + response.url, True)
+                answer = response.read()
+            moved = response.url != url  # a redirect has made a GET of it
+            if response.status < 300:
+                result = done(response.status, answer)
                 if result is not None:
                     return result
                 unknown, reason = True, "not all has an answer"
+            else:
+                reason = answer.decode(errors="replace")
+                if 400 <= response.status < 500 and response.status not in (408, 425, 429):
+                    raise PublishError(reason, unknown or moved)  # refused, and it will be again
+                # These two say that it is not stored. A proxy's 502 or 504, say, does not.
+                if moved or response.status != 429 and code_of(reason) not in ("unavailable", "storage_full"):
+                    unknown = True
+                retry_after = seconds(response.headers.get("Retry-After"))
         except PublishError as error:
             error.unknown |= unknown
             raise
-        except urllib.error.HTTPError as error:
-            reason = error.read().decode(errors="replace")
-            moved = error.url != url  # a redirect has made a GET of it
-            if 400 <= error.code < 500 and error.code not in (408, 425, 429):
-                raise PublishError(reason, unknown or moved) from None  # refused, and it will be again
-            # These two say that it is not stored. A proxy's 502 or 504, say, does not.
-            if moved or error.code != 429 and code_of(reason) not in ("unavailable", "storage_full"):
-                unknown = True
-            retry_after = seconds(error.headers.get("Retry-After"))
         except (OSError, http.client.HTTPException, ValueError) as error:  # no answer, a part of one, or a proxy's
             unknown, reason = True, str(error)
         wait = max(retry_after, pause * random.uniform(1, 1.5))
@@ -119,8 +127,8 @@ def main():
     parser.add_argument("--key", default=str(uuid.uuid4()), help="idempotency keys are this and the number of the line")
     parser.add_argument("--many", action="store_true", help="all lines in one request")
     args = parser.parse_args()
-    base, token = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080"), os.environ.get("REJOIN_TOKEN")
-    lines = (line.strip() for line in sys.stdin)
+    base, token = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080").rstrip("/"), os.environ.get("REJOIN_TOKEN")
+    lines = (line.strip() for line in sys.stdin.buffer)  # text would have the encoding of the terminal
     messages = (line for line in lines if line)
     try:
         if args.many:

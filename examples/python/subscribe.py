@@ -97,7 +97,7 @@ def main():
         sys.exit("usage: subscribe.py SESSION STREAM FILE")
     session, stream, path = sys.argv[1:]
     quoted = [urllib.parse.quote(name, safe="") for name in (session, stream)]
-    url = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080") + "/v1/sessions/{}/streams/{}/events".format(*quoted)
+    url = os.environ.get("REJOIN_URL", "http://127.0.0.1:8080").rstrip("/") + "/v1/sessions/{}/streams/{}/events".format(*quoted)
     file = File(path)
     follow(
         url,

@@ -61,6 +61,10 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
     let retryAfter = 0
     try {
       const response = await fetch(url, { method: 'POST', headers, body, signal: AbortSignal.timeout(TIMEOUT) })
+      if (response.headers.get('Content-Type')?.startsWith('text/event-stream')) { // of a GET, and it has no end
+        await response.body!.cancel()
+        throw new PublishError('the request was redirected to ' + response.url, true)
+      }
       const answer = await response.text()
       if (response.ok) {
         const result = done(response.status, answer)
@@ -105,7 +109,7 @@ if (import.meta.filename === realpathSync(process.argv[1])) {
     process.exit(2)
   }
   const { key = randomUUID(), many } = values
-  const to = { base: process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080', session, stream, token: process.env['REJOIN_TOKEN'] }
+  const to = { base: (process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080').replace(/\/$/, ''), session, stream, token: process.env['REJOIN_TOKEN'] }
   try {
     const messages: string[] = []
     for await (const line of createInterface({ input: process.stdin })) {
@@ -121,5 +125,6 @@ if (import.meta.filename === realpathSync(process.argv[1])) {
     if (!(error instanceof PublishError)) throw error
     console.error(`${error.unknown ? 'it may be stored or not' : 'not stored'}; the key is ${key}: ${error.message}`)
     process.exitCode = error.unknown ? 75 : 1
+    process.stdin.destroy() // or it would wait for more lines
   }
 }

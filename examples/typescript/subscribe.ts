@@ -88,7 +88,7 @@ if (import.meta.filename === realpathSync(process.argv[1])) {
   }
   const names = [session, stream].map(encodeURIComponent)
   await follow({
-    url: `${process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080'}/v1/sessions/${names[0]}/streams/${names[1]}/events`,
+    url: `${(process.env['REJOIN_URL'] ?? 'http://127.0.0.1:8080').replace(/\/$/, '')}/v1/sessions/${names[0]}/streams/${names[1]}/events`,
     token: process.env['REJOIN_TOKEN'],
     load: () => (existsSync(file) ? readFileSync(file, 'ascii').trim() : ''),
     save(place) {

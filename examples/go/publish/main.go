@@ -34,7 +34,7 @@ func main() {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it, also while it waits for a line
 	if err := run(ctx, flag.Arg(0), flag.Arg(1), *key, os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "publish:", err)
+		fmt.Fprintf(os.Stderr, "publish: %v; the key is %s\n", err, *key)
 		os.Exit(1) //nolint:gocritic // nothing is left to be stopped
 	}
 }
