@@ -28,7 +28,7 @@ def events(request):
                 yield "close", None, ""
             kind, place, data = "message", None, []
             for line in response:
-                name, _, value = line.decode().rstrip("\r\n").partition(":")
+                name, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
                 value = value.removeprefix(" ")
                 if name == "event":
                     kind = value
@@ -36,17 +36,16 @@ def events(request):
                     place = value
                 elif name == "data":
                     data.append(value)
-                elif name == "retry":
+                elif name == "retry" and value.isdecimal():
                     yield "retry", None, value
                 elif line in (b"\n", b"\r\n"):
                     if data:
                         yield kind, place, "\n".join(data)
                     kind, place, data = "message", None, []
-    except urllib.error.HTTPError as error:
-        if error.code < 500 and error.code not in (408, 425, 429):
+    except (OSError, http.client.HTTPException) as error:  # it is down, or the connection broke: connect again
+        if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 425, 429):
             raise
-    except (OSError, http.client.HTTPException):
-        pass  # it is down, or the connection broke: connect again
+        print(f"{request.full_url}: {error}; trying again", file=sys.stderr, flush=True)
 
 
 def follow(url, load, save, on_message, on_gap, token=None):
@@ -64,7 +63,7 @@ def follow(url, load, save, on_message, on_gap, token=None):
                 pause = int(data) / 1000
             elif kind == "gap":
                 on_gap(json.loads(data))
-            elif data and kind not in ("connect", "cursor", "close", "expiring"):  # empty: a proxy's
+            elif data and kind not in ("connect", "cursor", "close", "expiring") and not kind.startswith("rejoin."):  # empty: a proxy's; rejoin.: of a later version
                 on_message(kind, place, json.loads(data))
             if place:
                 save(place)  # after what was dealt with, never before it

@@ -20,6 +20,7 @@ const subscription = subscribe({ session, stream, base: process.env['REJOIN_URL'
     },
   },
   onEvent: ({ id, type, data }) => console.log(id, type, data),
+  onState: (_, { error }) => error && console.error(`${(error as Error).cause ?? error}; trying again`),
   onGap: (gap) => console.error('events are missing:', gap.reason),
 })
 const { reason, error } = await subscription.closed

@@ -20,7 +20,7 @@ async function* events(url: string, headers: Record<string, string>): AsyncGener
     const response = await fetch(url, { headers, signal: connection.signal })
     if (response.status === 204) yield { type: 'close', data: '' } // closed, and there is nothing after the place
     if (!response.ok && response.status < 500 && ![408, 425, 429].includes(response.status)) throw new Refused(await response.text())
-    if (response.status !== 200) return
+    if (response.status !== 200) throw new TypeError('status ' + response.status)
     const decoder = new TextDecoder()
     let rest = ''
     let event: Event = { type: 'message', data: '' }
@@ -34,7 +34,7 @@ async function* events(url: string, headers: Record<string, string>): AsyncGener
         if (name === 'event') event.type = value
         else if (name === 'id') event.id = value
         else if (name === 'data') event.data += value + '\n'
-        else if (name === 'retry') yield { type: 'retry', data: value }
+        else if (name === 'retry' && /^\d+$/.test(value)) yield { type: 'retry', data: value }
         else if (line === '') {
           if (event.data) yield { ...event, data: event.data.slice(0, -1) }
           event = { type: 'message', data: '' }
@@ -44,6 +44,7 @@ async function* events(url: string, headers: Record<string, string>): AsyncGener
   } catch (error) {
     // fetch throws a TypeError for every failure of the network.
     if (!connection.signal.aborted && !(error instanceof TypeError)) throw error
+    console.error(`${url}: ${(error as Error).cause ?? error}; trying again`)
   } finally {
     clearTimeout(silence)
     connection.abort()
@@ -70,7 +71,7 @@ export async function follow({ url, token, load, save, onMessage, onGap }: Optio
     for await (const event of events(url, headers)) {
       if (event.type === 'retry') pause = Number(event.data)
       else if (event.type === 'gap') onGap(JSON.parse(event.data))
-      else if (event.data && !['connect', 'cursor', 'close', 'expiring'].includes(event.type)) onMessage(event) // empty: a proxy's
+      else if (event.data && !/^(connect|cursor|close|expiring|rejoin\..*)$/s.test(event.type)) onMessage(event) // empty: a proxy's; rejoin.: of a later version
       if (event.id) save(event.id) // after what was dealt with, never before it
       if (event.type === 'close') return
     }

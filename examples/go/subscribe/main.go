@@ -40,12 +40,13 @@ func run(ctx context.Context, session, stream, file string) error {
 		return err
 	}
 	subscriber, err := client.NewSubscriber(client.SubscriberConfig{
-		URL:     cmp.Or(os.Getenv("REJOIN_URL"), "http://127.0.0.1:8080"),
-		Session: session,
-		Stream:  stream,
-		After:   string(place),
-		Cursors: true, // a quiet stream's place moves, too
-		Token:   token,
+		URL:       cmp.Or(os.Getenv("REJOIN_URL"), "http://127.0.0.1:8080"),
+		Session:   session,
+		Stream:    stream,
+		After:     string(place),
+		Cursors:   true, // a quiet stream's place moves, too
+		Token:     token,
+		OnFailure: func(err error) { fmt.Fprintf(os.Stderr, "%v; trying again\n", err) },
 	})
 	if err != nil {
 		return err
