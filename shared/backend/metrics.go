@@ -19,6 +19,10 @@ func register(nc *nats.Conn, name string, registerer prometheus.Registerer) {
 		}
 		return 0
 	})
-	metric.CounterFunc(registerer, "rejoin_"+service+"_nats_reconnects_total", "Times that the service has found NATS again after it had lost it.",
-		func() float64 { return float64(nc.Stats().Reconnects) })
+	reconnects := metric.Counter(registerer, "rejoin_"+service+"_nats_reconnects_total", "Times that the service has found NATS again after it had lost it.")
+	handle := nc.ReconnectHandler()
+	nc.SetReconnectHandler(func(nc *nats.Conn) {
+		reconnects.Inc() // nc.Stats counts attempts that the server refuses, and a first connection that took several
+		handle(nc)
+	})
 }
