@@ -157,7 +157,7 @@ func TestExamples_Publishing(t *testing.T) {
 				t.Helper()
 				args := append(slices.Clone(e.args), "demo", stream)
 				if e.file {
-					file := filepath.Join(t.TempDir(), "lines")
+					file := filepath.Join(t.TempDir(), "lines[1]") // brackets are a pattern to curl
 					must.NoError(t, os.WriteFile(file, []byte(lines), 0o600))
 					args = append(args, file)
 				}

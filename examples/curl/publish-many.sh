@@ -28,7 +28,7 @@ trap 'rm -f "$answer"' EXIT
 
 while [ "$SECONDS" -lt 100 ]; do
 	# The last attempt ends before the key is forgotten.
-	status=$(curl -sS --max-time $((115 - SECONDS)) -X POST -T "$file" "$url" "${headers[@]}" -H "Idempotency-Key: $key" \
+	status=$(curl -gsS --max-time $((115 - SECONDS)) -X POST -T "$file" "$url" "${headers[@]}" -H "Idempotency-Key: $key" \
 		-o "$answer" -w '%{http_code}') || status=000
 	case $status in
 	200)
