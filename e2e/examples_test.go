@@ -239,6 +239,7 @@ func TestExamples_Publishing(t *testing.T) {
 			case code != 0 || !strings.Contains(do(t, http.MethodGet, p.api()+streamPath("demo", "long")+"?wait=30", "", "Accept", "application/json").body, long):
 				t.Errorf("of a long message it says %d\n%s", code, r.errors())
 			}
+			succeeds(begin("negative", "negative", "-5\n")) // no flag of a command
 			p.close("/v1/sessions/demo/streams/main")
 			r = begin("main", "third", numbered(7)+"\n")
 			if code := r.end(); code != 1 || !strings.Contains(r.text()+r.errors(), "stream_closed") {

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,8 @@ func run(args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	if flags.NArg() != 2 || !*raw || !*plain {
-		return errors.New("it wants --raw, --no-templates, a subject and a body")
+	if flags.NArg() != 2 || !*raw || !*plain || !slices.Contains(args, "--") { // or a body that begins with - is a flag
+		return errors.New("it wants --raw, --no-templates, --, a subject and a body")
 	}
 	msg.Subject, msg.Data = flags.Arg(0), []byte(flags.Arg(1))
 	nc, err := nats.Connect(os.Getenv("NATS_URL"))

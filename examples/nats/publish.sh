@@ -30,9 +30,9 @@ while IFS= read -r message || [ -n "$message" ]; do
 	fi
 	deadline=$((SECONDS + 100)) # the log knows the key for two minutes
 	while :; do
-		# Without --no-templates, {{ would mean something; standard input is the loop's.
+		# Without --no-templates, {{ would mean something, and -5 without --; standard input is the loop's.
 		# Without an answer it may be stored or not, so the same again.
-		answer=$(nats request --raw --no-templates --timeout=5s -H "Idempotency-Key:$key-$n" "mcp.ingest.$session.$stream" "$message" </dev/null) || answer=
+		answer=$(nats request --raw --no-templates --timeout=5s -H "Idempotency-Key:$key-$n" -- "mcp.ingest.$session.$stream" "$message" </dev/null) || answer=
 		case $answer in
 		'{"id":'*) echo "$answer" && break ;;
 		'' | *'"status":503'* | *'"status":429'* | *'"status":500'*) ;;
