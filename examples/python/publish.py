@@ -68,8 +68,10 @@ def repeat(base, session, stream, body, key, token, content_type, done):
     while True:
         retry_after = 0
         try:
+            # A large body takes longer; the attempt ends before the key is forgotten.
+            limit = min(TIMEOUT + len(body) / 32000, deadline + TIMEOUT - time.time())
             try:
-                response = urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=TIMEOUT)
+                response = urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=limit)
             except urllib.error.HTTPError as error:
                 response = error  # is a response as well
             with response:

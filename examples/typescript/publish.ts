@@ -60,7 +60,9 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
     let reason: string
     let retryAfter = 0
     try {
-      const response = await fetch(url, { method: 'POST', headers, body, signal: AbortSignal.timeout(TIMEOUT) })
+      // A large body takes longer; the attempt ends before the key is forgotten.
+      const limit = Math.min(TIMEOUT + (body.length >> 5), deadline + TIMEOUT - Date.now())
+      const response = await fetch(url, { method: 'POST', headers, body, signal: AbortSignal.timeout(limit) })
       if (response.headers.get('Content-Type')?.startsWith('text/event-stream')) { // of a GET, and it has no end
         await response.body!.cancel()
         throw new PublishError('the request was redirected to ' + response.url, true)
