@@ -243,9 +243,9 @@ func TestAdminPage_AsksForAToken(t *testing.T) {
 		script[bool](b, fmt.Sprintf("byID('token').value = %q; true", token))
 		b.click("token-use")
 	}
-	use("nonsense")
+	use("nonsense…")
 	b.shows("state", "token refused")
-	if kept := script[string](b, "byID('token').value"); kept != "nonsense" {
+	if kept := script[string](b, "byID('token').value"); kept != "nonsense…" {
 		t.Errorf("the field of the refused token has %q", kept)
 	}
 	b.accessible("the admin page with a refused token")

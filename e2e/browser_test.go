@@ -277,14 +277,14 @@ func TestPlayground_Token(t *testing.T) {
 	use := func(token string) {
 		script[bool](b, fmt.Sprintf("byID('token').value = %q; true", token))
 	}
-	use("nonsense")
+	use("nonsense…")
 	script[bool](b, "byID('message').focus(); true")
 	b.click("connect")
 	b.shows("access-outcome", "The token was refused.")
 	if !script[bool](b, "document.activeElement == byID('message')") {
 		t.Error("a refused connection takes the focus from the message")
 	}
-	if kept := script[string](b, "byID('token').value"); kept != "nonsense" {
+	if kept := script[string](b, "byID('token').value"); kept != "nonsense…" {
 		t.Errorf("the field of the refused token has %q", kept)
 	}
 	use(authtest.Of(t, "alice", "*"))

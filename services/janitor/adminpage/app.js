@@ -1,7 +1,7 @@
 // The admin page: it asks the janitor every two seconds, and shows what changed. What it
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
-import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
+import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
 import { age, bytes, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
 import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
@@ -374,7 +374,7 @@ $('pause').addEventListener('click', () => {
 })
 $('token-form').addEventListener('submit', (e) => {
   e.preventDefault()
-  token = $('token').value.trim()
+  token = tokenIn($('token'))
   refresh()
 })
 $('close').addEventListener('click', () => end({}))

@@ -1,7 +1,7 @@
 // The playground: one subscription of the JavaScript client, one cursor, and a
 // check that nothing is lost, sent twice or out of order.
 
-import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem } from './base.js'
+import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
 import { publish as store, subscribe } from '/rejoin.js'
 
 const VIEW_ROWS = 500 // rows kept in the list
@@ -524,7 +524,7 @@ async function request(method, path, body) {
 // ---- Access --------------------------------------------------------------------------
 // The token is what the field holds: it is sent with everything, and kept nowhere.
 
-const token = () => $('token').value.trim()
+const token = () => tokenIn($('token'))
 
 // refusal shows what a refused request needs, and returns a sentence about it.
 function refusal({ status, code }) {

@@ -16,6 +16,10 @@ export function setText(at, text) {
 
 export const number = (n) => n.toLocaleString('en')
 
+// tokenIn returns the token that a field holds. A character that no token has, as of a paste, is replaced: fetch would
+// throw an error for it, and the server refuses it.
+export const tokenIn = (field) => field.value.trim().replace(/[^!-~]/g, '?')
+
 const two = (n) => String(n).padStart(2, '0')
 
 // clock returns the local time and its zone, with the date when it is not of today.
