@@ -18,7 +18,7 @@ let after = '' // where the page of sessions begins
 let next = '' // where the one after it does
 let trail = [] // where those before it do
 let list = null // the page
-let held = true // its order stays while somebody points at it
+let held = true // false while another page is asked for; else its order stays while somebody points at it
 let hovered = false
 let samples = [] // {at, clients, stored, rate}
 let round = 0 // counts what was asked for: an answer to something else is thrown away
@@ -95,6 +95,7 @@ async function refresh() {
     renderCounts(limits, gaps)
     renderSettings(limits)
     renderList()
+    held = true
     renderNear(limits)
     renderGaps(gaps)
     if (name) showSession(session)
@@ -246,7 +247,6 @@ function renderGaps({ gaps, total, reasons, since, edges }) {
 // one, rows are updated where they are, and none comes, goes or moves.
 function renderList() {
   const stays = held && pointed()
-  held = true
   next = list.next ?? ''
   $('first').disabled = $('previous').disabled = trail.length === 0
   $('next').disabled = next === ''
@@ -263,6 +263,9 @@ function renderList() {
 }
 
 const pointed = () => hovered || $('sessions').contains(document.activeElement)
+
+// release orders the list again; another page that is asked for comes in its own order.
+const release = () => held && renderList()
 
 function buildSession(s) {
   const row = el('tr')
@@ -338,6 +341,7 @@ function turn(to, before) {
   after = to
   trail = before
   held = false
+  setText($('list-page'), 'loading …')
   $('sessions-scroll').scrollTop = 0
   refresh()
 }
@@ -355,16 +359,16 @@ $('filter-form').addEventListener('submit', (e) => {
 })
 for (const id of ['sort', 'by-state']) $(id).addEventListener('change', reload)
 $('first').addEventListener('click', reload)
-$('previous').addEventListener('click', () => turn(trail.at(-1), trail.slice(0, -1)))
-$('next').addEventListener('click', () => turn(next, [...trail, after]))
+$('previous').addEventListener('click', () => held && turn(trail.at(-1), trail.slice(0, -1)))
+$('next').addEventListener('click', () => held && turn(next, [...trail, after]))
 $('sessions').addEventListener('pointerenter', (e) => {
   hovered = e.pointerType !== 'touch' // a finger stays over what it has tapped
 })
 $('sessions').addEventListener('pointerleave', () => {
   hovered = false
-  renderList()
+  release()
 })
-$('sessions').addEventListener('focusout', () => setTimeout(renderList)) // once the focus is elsewhere
+$('sessions').addEventListener('focusout', () => setTimeout(release)) // once the focus is elsewhere
 $('by-stream').addEventListener('change', renderTimeline)
 $('pause').addEventListener('click', () => {
   paused = !paused
