@@ -301,6 +301,18 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	script[bool](b, "byID('sessions').querySelector('a').focus(); true")
 	stays("focus", "one", 5, func() { script[bool](b, "document.activeElement.blur(); true") })
 
+	// A row that stays although its session is on the page no longer is marked.
+	script[bool](b, faultyJS)
+	script[bool](b, `byID('sessions').querySelector('a').focus()
+		window.faulty = (path) => !path.startsWith('/v1/sessions?') ? null : served(path).then((answer) => answer.json())
+			.then((list) => Response.json({ ...list, sessions: list.sessions.filter((s) => s.session == 'two') })); true`)
+	b.shows("list-page", "order held, 1 row from before")
+	if past := b.text("sessions"); !script[bool](b, "byID('sessions').rows.length == 2 && byID('sessions').querySelector('.past').textContent.startsWith('one')") {
+		t.Errorf("the rows are %s", past)
+	}
+	script[bool](b, "window.faulty = () => null; document.activeElement.blur(); true")
+	b.until("byID('sessions').rows.length == 2 && !byID('sessions').querySelector('.past')")
+
 	// A session that does not exist has nothing to show, until it begins.
 	script[bool](b, "location.hash = '#session=nosuch'; true")
 	b.shows("session-facts", "There is no session of this name.")

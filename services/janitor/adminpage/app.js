@@ -2,7 +2,7 @@
 // closes, ingest closes: the page belongs at the address that serves the whole API.
 
 import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
-import { age, bytes, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
+import { age, bytes, counted, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
 import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, showSession, silent, updateRow } from './session.js'
 
 const EVERY = 2000 // ms
@@ -244,22 +244,29 @@ function renderGaps({ gaps, total, reasons, since, edges }) {
 // ---- Sessions --------------------------------------------------------------------------
 
 // renderList shows the page of sessions. While somebody points at a row, or has the focus on
-// one, rows are updated where they are, and none comes, goes or moves.
+// one, rows are updated where they are, and none comes, goes or moves; those that the page no
+// longer has are marked.
 function renderList() {
   const stays = held && pointed()
   next = list.next ?? ''
   $('first').disabled = $('previous').disabled = trail.length === 0
   $('next').disabled = next === ''
   const { sessions, total } = list
+  if (stays) {
+    const fresh = new Map(sessions.map((s) => [s.session, s]))
+    for (const row of $('sessions').children) {
+      if (fresh.has(row.key)) updateSession(row, fresh.get(row.key))
+      else row.classList.add('past')
+    }
+  } else keyed($('sessions'), sessions, (s) => s.session, buildSession, updateSession)
   const first = trail.length * PAGE
-  setText($('list-page'), (sessions.length > 0 ? `${number(first + 1)}–${number(first + sessions.length)} of ${number(total)}` : '') + (stays ? ' · order held' : ''))
+  const past = $('sessions').querySelectorAll('.past').length
+  setText($('list-page'), (sessions.length > 0 ? `${number(first + 1)}–${number(first + sessions.length)} of ${number(total)}` : '') +
+    (stays ? ' · order held' : '') + (past > 0 ? `, ${counted(past, 'row')} from before` : ''))
   const filtered = $('filter').value.trim() !== '' || $('by-state').value !== '' || after !== ''
   setText($('no-sessions'), filtered ? 'No sessions match.' : 'No sessions yet. The first message creates one.')
   $('no-sessions').hidden = sessions.length > 0
   $('sessions-table').hidden = sessions.length === 0
-  if (!stays) return keyed($('sessions'), sessions, (s) => s.session, buildSession, updateSession)
-  const rows = new Map([...$('sessions').children].map((row) => [row.key, row]))
-  for (const s of sessions) if (rows.has(s.session)) updateSession(rows.get(s.session), s)
 }
 
 const pointed = () => hovered || $('sessions').contains(document.activeElement)
@@ -271,13 +278,14 @@ function buildSession(s) {
   const row = el('tr')
   row.link_ = linkTo(s.session)
   row.state_ = el('span', 'flag')
-  const name = el('th', '', row.link_, row.state_)
+  const name = el('th', '', row.state_, row.link_)
   name.scope = 'row'
   row.append(name, el('td', 'num'), el('td', 'num'), el('td', 'num'), el('td'))
   return row
 }
 
 function updateSession(row, s) {
+  row.classList.remove('past')
   setText(row.state_, s.state === 'open' ? '' : s.state)
   setAttribute(row.link_, 'aria-current', s.session === selected ? 'true' : null)
   const [, events, size, clients, active] = row.children
