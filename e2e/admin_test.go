@@ -358,10 +358,20 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 	faulty("path.startsWith('/v1/') ? signIn() : null")
 	b.shows("state", "failed")
 	b.shows("detail", "was answered 200, but not by Rejoin. What is shown is from before.")
+	line := func() string {
+		return script[string](b, "getComputedStyle(document.getElementById('page'), '::after').content")
+	}
+	if !strings.Contains(line(), "from before") {
+		t.Errorf("above a page with old data there is %s", line())
+	}
 	faulty("path.startsWith('/v1/') ? Promise.resolve(new Response('{}', { status: 503 })) : null")
+	b.shows("state", "not ready")
 	b.shows("detail", "The server answered 503 without a reason. What is shown is from before.")
 	faulty("null")
 	b.shows("state", "live")
+	if line() != "none" {
+		t.Errorf("above a page with new data there is %s", line())
+	}
 
 	// Only Rejoin's answer says that a session is closed.
 	faulty("method == 'DELETE' ? signIn() : null")

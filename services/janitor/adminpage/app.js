@@ -68,14 +68,14 @@ function setState(state, text, detail = '') {
   setText($('detail'), detail)
 }
 
-function failed({ status, code, message }) {
+function failed({ status, message }) {
   const show = (state, text, detail) => setState(state, text, [detail, known() && 'What is shown is from before.'].filter(Boolean).join(' '))
   if (status === 401 || status === 403) {
     $('token-form').hidden = false
     if (status === 403) return show('cut', 'not allowed', 'This token does not grant admin.')
     return show('cut', token ? 'token refused' : 'token needed', token ? 'It is not a token of this installation, or has expired.' : '')
   }
-  if (code === 'unavailable' || status === 502 || status === 504) return show('waiting', 'not ready', message)
+  if (status >= 502 && status <= 504) return show('waiting', 'not ready', message)
   show('cut', status === 0 ? 'no answer' : 'failed', message)
 }
 

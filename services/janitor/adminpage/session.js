@@ -20,6 +20,7 @@ export function clearSession(name) {
   for (const id of ['session-facts', 'connections-hint', 'timeline-hint', 'streams-hint', 'ended', 'owner', 'metadata']) setText($(id), '')
   for (const id of ['session-bars', 'connections', 'timeline', 'streams']) $(id).replaceChildren()
   for (const id of ['session-watch', 'session-rest', 'no-connections', 'no-timeline', 'no-streams', 'metadata-more', 'connections-table', 'streams-table']) $(id).hidden = true
+  setText($('session-facts'), 'loading …')
   $('by-stream').value = ''
   keyStreams([])
 }
