@@ -173,6 +173,20 @@ func TestAdminPage_TimelineOfManyEvents(t *testing.T) {
 	}
 	p.publish("demo", "main", 200, 201)
 	b.shows("timeline-hint", "the newest 200 published · complete since ")
+	s := p.subscribe(streamPath("demo", "main"), "")
+	s.read(201)
+	p.store(streamPath("demo", "main"), "1", "Event-Type", "\u202eabc")
+	script[bool](b, faultyJS)
+	script[bool](b, `window.faulty = (path) => !path.includes('/connections') ? null : served(path).then((answer) => answer.json())
+		.then((answer) => Response.json({ ...answer, total: 10000 })); true`)
+	b.until(`((text) => text?.includes('abc') && text.includes('sent to 1 of 1 listed'))(byID('timeline').querySelector('.publish')?.textContent)`)
+	if moved := script[bool](b, `((type) => {
+		const after = document.createRange()
+		after.selectNode(type.nextSibling)
+		return after.getBoundingClientRect().left < type.getBoundingClientRect().right
+	})(byID('timeline').querySelector('.publish bdi'))`); moved {
+		t.Error("what follows a right-to-left type stands before it")
+	}
 	b.until(`((last) => last.textContent.startsWith('Earlier events') && byID('timeline-hint').textContent.includes(last.querySelector('time').textContent))(byID('timeline').lastElementChild)`)
 }
 

@@ -33,12 +33,12 @@ export function keyed(parent, items, keyOf, build, update) {
   if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true })
 }
 
-// setParts writes parts with dots between them; {id} is an event ID, which a click selects.
+// setParts writes parts with dots between them; {id} is an event ID, which a click selects, and {type} any text of others.
 export function setParts(at, parts) {
   const key = JSON.stringify(parts)
   if (at.parts === key) return
   at.parts = key
-  at.replaceChildren(...parts.flatMap((part, i) => [i > 0 ? ' · ' : '', ...[part].flat().map((one) => (one.id ? el('code', 'id', one.id) : one))]))
+  at.replaceChildren(...parts.flatMap((part, i) => [i > 0 ? ' · ' : '', ...[part].flat().map((one) => (one.id ? el('code', 'id', one.id) : one.type ? el('bdi', '', one.type) : one))]))
 }
 
 // exact revives JSON and keeps an integer that JavaScript would round as it was written, where the

@@ -229,10 +229,10 @@ function publishedText(row, connections) {
   row.title = row.count === 1 ? 'Published' : `Published ${number(row.count)} events`
   const parts = [row.count === 1 ? { id: row.lastID } : [{ id: row.firstID }, ' to ', { id: row.lastID }], bytes(row.bytes)]
   const types = [...row.types].filter((type) => type !== 'message')
-  if (types.length > 0) parts.push(types.slice(0, 5).join(', '))
+  if (types.length > 0) parts.push(types.slice(0, 5).flatMap((type, i) => (i > 0 ? [', ', { type }] : { type })))
   const readers = connections.filter((c) => !c.stream || c.stream === row.stream)
   const got = readers.filter((c) => c.cursor >= row.last)
-  if (readers.length > 0) parts.push(`sent to ${number(got.length)} of ${number(readers.length)}`)
+  if (readers.length > 0) parts.push(`sent to ${number(got.length)} of ${number(readers.length)}${shown.connections.total > connections.length ? ' listed' : ''}`)
   row.parts = parts
 }
 
