@@ -127,11 +127,16 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("session-title", hostile)
 	b.shows("timeline", "Gap: unknown")
 	b.shows("connections", "live")
+	script[bool](b, "document.getElementById('metadata-more').open = true")
+	b.scrolls()
 	b.accessible("a session")
 
 	// Nothing is ended before somebody has said so.
 	b.click("close")
 	b.shows("confirm-name", hostile)
+	if said := script[string](b, "document.querySelector('dialog').ariaDescribedByElements.map((e) => e.textContent).join(' ')"); !strings.Contains(said, hostile) {
+		t.Errorf("the question is read out as %q", said)
+	}
 	b.accessible("the question before a close")
 	b.click("confirm-no")
 	b.until("!document.querySelector('dialog')")

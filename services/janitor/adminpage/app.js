@@ -380,7 +380,6 @@ $('sessions').addEventListener('focusout', () => setTimeout(release)) // once th
 $('by-stream').addEventListener('change', renderTimeline)
 $('pause').addEventListener('click', () => {
   paused = !paused
-  $('pause').setAttribute('aria-pressed', String(paused))
   setText($('pause'), paused ? 'Resume' : 'Pause')
   refresh()
 })

@@ -61,7 +61,7 @@ export function confirmEnd(session, stream, clear) {
   form.method = 'dialog'
   const dialog = el('dialog', '', form)
   dialog.setAttribute('aria-labelledby', 'confirm-title')
-  dialog.setAttribute('aria-describedby', 'confirm-text')
+  dialog.setAttribute('aria-describedby', 'confirm-text confirm-name')
   document.body.append(dialog)
   dialog.showModal()
   return new Promise((done) => dialog.addEventListener('close', () => {
