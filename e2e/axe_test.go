@@ -66,6 +66,13 @@ func TestPlayground_Accessible(t *testing.T) {
 	if cut := script[float64](b, "byID('empty').getBoundingClientRect().right - document.querySelector('.log').getBoundingClientRect().right"); cut > 0 {
 		t.Errorf("in a window of 320 px, %v px of the button that clears the view are cut off", cut)
 	}
+	if covered := script[string](b, `[...document.querySelectorAll('input, select, textarea, button, summary, a')].filter((e) => {
+		e.focus()
+		const [box] = e.getClientRects()
+		return document.activeElement == e && !document.querySelector('.bar').contains(e) && !e.contains(document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))
+	}).map((e) => e.id).join(' ')`); covered != "" {
+		t.Errorf("in a window of 320 px, the focus is covered on %s", covered)
+	}
 	b.look("light", 1440, 900)
 	b.click("connect")
 	b.shows("problem", "401")
@@ -73,4 +80,9 @@ func TestPlayground_Accessible(t *testing.T) {
 	b.click("copy-publish")
 	b.scrolls()
 	b.accessible("the playground with a problem")
+	b.look("light", 390, 844)
+	script[bool](b, "scrollTo(0, 0); true")
+	if !script[bool](b, `((line, bar) => line.top >= bar.bottom || line.bottom <= bar.top)(...['.problem', '.bar'].map((e) => document.querySelector(e).getBoundingClientRect()))`) {
+		t.Error("in a window of 390 px, the problem covers the buttons of the connection")
+	}
 }
