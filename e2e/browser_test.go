@@ -337,6 +337,25 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	b.click("confirm-yes")
 	b.shows("problem", "http_200")
 	b.showsNothing("ended", "after a second close that failed")
+
+	// So is what it says of a message, and of a connection.
+	b.playground(p, "end", "t")
+	b.click("publish")
+	b.shows("published", "Stored as")
+	script[bool](b, faultyJS)
+	script[bool](b, "window.faulty = (path, method) => method == 'POST' ? new Promise((answer) => { window.answer = answer }) : null; true")
+	b.click("publish")
+	b.until("window.answer")
+	b.showsNothing("published", "before the answer")
+	down := `window.faulty = (path) => String(path).includes('/events') ? Promise.resolve(new Response('{"code":"down","detail":"It is down."}', { status: 503 })) : null; true`
+	script[bool](b, down)
+	b.click("cut")
+	b.click("resume")
+	b.shows("detail", "No connection: 503: It is down. Trying")
+	b.click("auto")
+	b.shows("auto-outcome", "No. 1: down; trying again")
+	b.click("auto")
+	b.until("byID('auto-outcome').textContent == 'No. 1: down'")
 }
 
 // A message with a right-to-left override stays within its quotes.

@@ -375,7 +375,7 @@ function onState(next, { retryIn, error }) {
   clearTimeout(countdown)
   if (next === 'connecting' && state !== 'connecting') setState('connecting', beginning())
   if (next !== 'waiting') return
-  const why = error ? `No connection: ${error.message}.` : 'The connection ended.'
+  const why = error ? `No connection: ${error.message.replace(/\.$/, '')}.` : 'The connection ended.'
   const until = Date.now() + retryIn
   const tick = () => {
     setText($('detail'), `${why} Trying again in ${Math.ceil(Math.max(0, until - Date.now()) / 1000)} s.`)
@@ -640,12 +640,10 @@ async function publishOnce() {
   const type = $('event-type').value.trim()
   const same = to.streamPath + '\n' + type + '\n' + body
   const key = unanswered.body === same ? unanswered.key : randomText(20)
+  setText($('published'), '')
   const { data, problem } = await publish(to, body, key, type)
   unanswered = problem && !problem.final ? { body: same, key } : { body: '', key: '' }
-  if (problem) {
-    setText($('published'), '')
-    return refused(problem)
-  }
+  if (problem) return refused(problem)
   accepted()
   stored(to)
   setText($('published'), `Stored as ${data.id}${data.duplicate ? ': it was there already' : ''}`)
@@ -677,12 +675,13 @@ async function auto() {
         setText($('auto-outcome'), `${number(n)} stored, the last as ${data.id}`)
         break
       }
-      if (problem.final || autoRun !== run) {
+      const over = problem.final || autoRun !== run
+      setText($('auto-outcome'), `No. ${number(n)}: ${problem.code}${over ? '' : '; trying again'}`)
+      if (over) {
         if (problem.final) refused(problem)
         if (autoRun === run) stopAuto()
         return
       }
-      setText($('auto-outcome'), `No. ${number(n)} is not stored yet (${problem.code}); trying again.`)
       await sleep(700 + Math.random() * 600)
     }
     due = Math.max(due + AUTO_PERIOD, performance.now() - 10 * AUTO_PERIOD)
