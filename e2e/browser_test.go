@@ -358,6 +358,20 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	b.until("byID('auto-outcome').textContent == 'No. 1: down'")
 }
 
+func TestPlayground_WholeSession(t *testing.T) {
+	t.Parallel()
+	p := startProc(t)
+	p.store(streamPath("all", "a"), `["`+strings.Repeat("x", 20000)+`"]`)
+	p.store(streamPath("all", "a"), "["+strings.Repeat("0,", 9000)+"0]") // which would be 27,000 nodes, in each of 500 rows
+	p.store(streamPath("all", "b"), "[1]", "Event-Type", "number")
+	b := openBrowser(t)
+	b.playground(p, "all", "")
+	b.received(3)
+	b.until("[...byID('events').querySelectorAll('.stream, .type')].map((e) => e.textContent).join(' ') == 'number b message a message a'")
+	b.until("byID('events').querySelectorAll('.num').length == 1")
+	b.until("byID('events').querySelector('.message pre').textContent == '[ 1 ]'")
+}
+
 // A message with a right-to-left override stays within its quotes.
 func TestPlayground_RightToLeft(t *testing.T) {
 	t.Parallel()

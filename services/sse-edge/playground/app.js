@@ -7,6 +7,7 @@ import { publish as store, subscribe } from '/rejoin.js'
 const VIEW_ROWS = 500 // rows kept in the list
 const REMEMBERED = 20000 // sequences kept to tell a duplicate from a late event
 const SHOWN_CHARS = 20000 // of one message; a message may have 1 MiB
+const LAID_OUT = 1000 // tokens of one message; more of them, in many messages, stop the browser
 const AUTO_PERIOD = 100 // ms
 
 // ---- Event IDs: <stream>_<tag>_<sequence>[.<n>], read from the right --------
@@ -65,6 +66,7 @@ class Order {
 function parseJSON(text) {
   JSON.parse(text) // throws on what is not JSON; below, the text is known to be good
   const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g)
+  if (tokens.length > LAID_OUT) throw new RangeError('too many tokens')
   let at = 0
   const value = () => {
     const token = tokens[at++]
@@ -275,9 +277,11 @@ function buildMessage(row) {
     return pre
   }
   try {
-    layJSON(pre, row.tree ?? parseJSON(row.body), narrow.matches ? 38 : 64)
+    const json = parseJSON(row.body)
+    const message = row.stream && json.items?.find((item) => item.key === '"message"') // of an envelope
+    layJSON(pre, message ? message.value : json, narrow.matches ? 38 : 64)
   } catch {
-    pre.textContent = row.body // not JSON, or nested too deep to lay out
+    pre.textContent = row.body // not JSON, or too long or nested too deep to lay out
   }
   return pre
 }
@@ -456,8 +460,7 @@ function onClose({ reason, error }) {
 
 function onEvent(event) {
   counts.received++
-  const row = { kind: 'message', id: event.id, type: event.type, body: event.data }
-  if (target.whole && event.data.length <= SHOWN_CHARS) openEnvelope(row)
+  const row = { kind: 'message', id: event.id, type: event.type, stream: target.whole ? event.stream : '', body: event.data }
   const id = parseID(event.id)
   const verdict = id ? order.judge(id.number) : 'new'
   if (verdict !== 'new') {
@@ -465,20 +468,6 @@ function onEvent(event) {
     counts[verdict === 'duplicate' ? 'duplicates' : 'out-of-order']++
   }
   push(row)
-}
-
-// openEnvelope: on a session's flow the data is {id, stream, type, time, message}.
-function openEnvelope(row) {
-  try {
-    const envelope = JSON.parse(row.body)
-    const message = parseJSON(row.body).items?.find((item) => item.key === '"message"')
-    if (!message || typeof envelope.stream !== 'string') return
-    row.stream = envelope.stream
-    row.tree = message.value
-    if (envelope.type) row.type = String(envelope.type)
-  } catch {
-    // Shown as it came.
-  }
 }
 
 function resetView() {
