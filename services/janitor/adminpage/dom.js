@@ -52,10 +52,7 @@ export function exact(key, value, written) {
 
 export function short(n) {
   if (n < 10000) return number(n)
-  for (const [unit, size] of [['M', 1e6], ['k', 1e3]]) {
-    if (n >= size) return `${round(n / size)} ${unit}`
-  }
-  return number(n)
+  return n < 1e6 ? `${round(n / 1e3)} k` : `${round(n / 1e6)} M`
 }
 
 const round = (n) => (n < 10 ? n.toFixed(1).replace(/\.0$/, '') : String(Math.round(n)))
