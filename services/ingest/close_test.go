@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"rejoin/shared/auth/authtest"
-	"rejoin/shared/event"
 	"rejoin/shared/eventlog"
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/must"
@@ -275,125 +272,5 @@ func TestClose_NameBecomesAnothers(t *testing.T) {
 	now := waittest.Receive(t, "the name is another's", opened)
 	if rec, err := s.b.Sessions.Get(waittest.Context(t), "s"); err != nil || rec.State != session.Open || rec.Life != now.Life {
 		t.Errorf("%+v, %v", rec, err)
-	}
-}
-
-// When a DELETE is answered, JetStream stores nothing of the session, from any publisher.
-func TestClose_AnsweredWhenNothingCanBeStored(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: -1})
-	in, knew := s.start(t, testConfig()), s.start(t, testConfig())
-	const streams = 300 // more than are ended at a time
-	for i := range streams {
-		knew.post(t, "s", fmt.Sprint(i), ping("1")).stored(t, false)
-	}
-	knew.freeze()
-	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), "s"))(t)
-	for range 2 { // it may be repeated
-		in.close(t, "s").got(t, http.StatusNoContent)
-	}
-	before := len(s.entries(t))
-	for i := range streams {
-		if _, err := knew.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: fmt.Sprint(i), Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
-			t.Errorf("stream %d: %v", i, err)
-		}
-	}
-	if _, err := knew.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: "s", Life: rec.Life, Stream: "of a bridge", Sole: true, Data: ping("2")}); !errors.Is(err, eventlog.ErrClosed) {
-		t.Error(err)
-	}
-	knew.post(t, "s", "0", ping("2")).expect(t, http.StatusConflict, "session_closed")
-	knew.post(t, "s", "new", ping("2")).expect(t, http.StatusConflict, "session_closed")
-	if all := s.entries(t)[before:]; len(all) != 0 {
-		t.Errorf("stored: %+v", all)
-	}
-}
-
-// While several publish and several close, no message is stored after the end.
-func TestClose_NoMessageAfterEnd(t *testing.T) {
-	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	ingests := []*instance{s.start(t, testConfig()), s.start(t, testConfig())}
-	for round := range 6 {
-		name := fmt.Sprintf("s%d", round)
-		path, stream, code := name, "", "session_closed"
-		if round%2 == 1 {
-			path, stream, code = name+"/streams/1", "1", "stream_closed"
-		}
-		t.Run(path, func(t *testing.T) {
-			var mu sync.Mutex
-			var ids []string
-			var running, closing sync.WaitGroup
-			ready := make(chan struct{}, 8)
-			for i := range 8 {
-				running.Go(func() {
-					begun := sync.OnceFunc(func() { ready <- struct{}{} })
-					defer begun()
-					for n := 0; ; n++ {
-						a := ingests[i%2].post(t, name, "1", ping(fmt.Sprint(n)))
-						if a.status != http.StatusCreated {
-							a.expect(t, http.StatusConflict, code)
-							return
-						}
-						mu.Lock()
-						ids = append(ids, a.ID)
-						mu.Unlock()
-						if n > 5 {
-							begun()
-						}
-					}
-				})
-			}
-			for range 8 {
-				<-ready
-			}
-			for i := range 6 {
-				closing.Go(func() {
-					if a := ingests[i%2].close(t, path+map[bool]string{true: "?clear=true"}[round%3 == 0]); a.status != http.StatusNoContent {
-						t.Errorf("%d %s", a.status, a.body)
-					}
-				})
-			}
-			running.Wait()
-			closing.Wait()
-
-			rec := must.Value(s.b.Sessions.Get(waittest.Context(t), name))(t)
-			end, err := s.b.Log.NewestSequence(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: stream, Kind: event.End})
-			must.NoError(t, err)
-			last, err := s.b.Log.NewestSequence(waittest.Context(t), event.Subject{Session: name, Life: rec.Life, Stream: "1"})
-			if err != nil || last > end {
-				t.Fatalf("message %d after the end %d, %v", last, end, err)
-			}
-			for _, text := range ids {
-				id := must.Value(event.ParseID(text))(t)
-				if e, err := s.b.Log.At(waittest.Context(t), 0, id.Sequence); err != nil || e.Subject.Session != name || id.Sequence > end {
-					t.Fatalf("%s was acknowledged; there is %+v, %v", text, e, err)
-				}
-			}
-		})
-	}
-}
-
-// An event that waits for its connection meets the end that was stored meanwhile.
-func TestPublish_RefusedAfterReconnect(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	var l natstest.Link
-	other := s.start(t, testConfig())
-	away := s.start(t, testConfig(), nats.SetCustomDialer(&l))
-	away.post(t, "s", "t", ping("1")).stored(t, false)
-	l.Cut()
-	other.close(t, "s").got(t, http.StatusNoContent)
-	waittest.Until(t, "the cut is noticed", func() bool { return !away.b.Conn.IsConnected() })
-	answers := make(chan answer, 20)
-	for range cap(answers) {
-		go func() { answers <- away.post(t, "s", "t", ping("2")) }()
-	}
-	waittest.Until(t, "they are under way", func() bool { return away.metric(t, "rejoin_ingest_inflight") == float64(cap(answers)) })
-	l.Heal()
-	for range cap(answers) {
-		a := <-answers
-		a.expect(t, http.StatusConflict, "session_closed")
-	}
-	if n := len(s.events(t)); n != 1 {
-		t.Errorf("%d events are stored", n)
 	}
 }
