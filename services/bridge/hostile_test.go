@@ -68,14 +68,6 @@ func TestEventID_NotAHeaderValue(t *testing.T) {
 	}
 }
 
-func TestCheckCalls_AnsweredCall(t *testing.T) {
-	s, _, _, name := begun(t)
-	stream := newStream(t, "1", "2")
-	must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: name, Life: s.lifeOf(t, name), Sole: true, Stream: stream, Data: []byte(response("1"))}))(t)
-	s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream})
-	wantError(t, s.finished(t, name, stream), 2, "2")
-}
-
 func TestRedirect_POSTBecomesGET(t *testing.T) {
 	s, up, _ := bridged(t, newServer(t))
 	up.handle("moved", func(w *writing, r *http.Request, _ rpc.Message) {

@@ -1,14 +1,12 @@
 package bridge
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"rejoin/services/bridge/host"
 	"rejoin/services/bridge/translate"
@@ -151,38 +149,4 @@ func TestHeaders_Forwarded(t *testing.T) {
 	if !strings.HasPrefix(got.Get(upstream.HeaderSession), "up-") {
 		t.Errorf("the session is %q", got.Get(upstream.HeaderSession))
 	}
-}
-
-func TestCalls_Concurrent(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
-	up.handle("some", func(w *writing, _ *http.Request, m rpc.Message) {
-		w.stream()
-		for n := range 10 {
-			w.send(fmt.Sprintf("%s-%d", m.ID, n), note(n))
-		}
-		w.send("", response(m.ID))
-	})
-	cfg := testConfig(up.URL)
-	cfg.AcceptAfter = 10 * time.Millisecond
-	in := s.start(t, cfg)
-	name := s.ready(t)
-	var wg sync.WaitGroup
-	for i := range 50 {
-		wg.Go(func() {
-			id := fmt.Sprint(i)
-			stream := newStream(t, id)
-			ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-			defer cancel()
-			a, err := rpc.Ask{Action: rpc.Post, Session: name, Stream: stream, Data: []byte(`{"jsonrpc":"2.0","id":` + id + `,"method":"some"}`)}.Do(ctx, s.b.Conn)
-			if err != nil || a.Status != http.StatusAccepted {
-				t.Errorf("it was answered %d, %v", a.Status, err)
-				return
-			}
-			if all := s.finished(t, name, stream); len(all) != 11 || all[10] != response(id) {
-				t.Errorf("the stream has %v", all)
-			}
-		})
-	}
-	wg.Wait()
-	waittest.Until(t, "no call is open", func() bool { return in.metric(t, "calls") == 0 })
 }
