@@ -192,8 +192,7 @@ func TestPublish_OnlyJSONRPC(t *testing.T) {
 
 // A message of 10,000 levels would have one more in an envelope than Go's subscribers read.
 func TestPublish_Levels(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	deepest, tooDeep := nested(9_999), nested(10_000)
 	in.post(t, "s", "t", []byte(deepest)).stored(t, false)

@@ -91,8 +91,7 @@ func TestBatch_Order(t *testing.T) {
 		"array":                        {asMessages, "[ " + strings.Join(lines, "\n, ") + "\n]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSystem(t, eventlog.Settings{Partitions: 1})
-			in := s.start(t, testConfig())
+			s, in := started(t)
 			got := in.postBatch(t, tt.kind, batchPath, tt.body)
 			if got.Accepted != n || got.Duplicates+got.Refused+got.Unknown+len(got.Errors) != 0 || got.Stopped != nil {
 				t.Errorf("got %+v", got)
@@ -154,8 +153,7 @@ func TestBatch_OneBadMessage(t *testing.T) {
 }
 
 func TestBatch_Repeated(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	three := strings.Join([]string{string(ping("0")), string(ping("1")), string(ping("2"))}, "\n")
 	first := in.postBatch(t, asNDJSON, batchPath, three, "Idempotency-Key", "k")
 	again := in.postBatch(t, asNDJSON, batchPath, three+"\n"+string(ping("3")), "Idempotency-Key", "k")
@@ -178,8 +176,7 @@ func TestBatch_Repeated(t *testing.T) {
 
 // M3: a batch that is no messages at all stops early.
 func TestBatch_TooManyRefused(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	const most = 1000
 	for kind, body := range map[string]string{
 		asEnvelopes: "[" + strings.Repeat("0,", 5*most) + "0]",
@@ -208,8 +205,7 @@ func TestBatch_NoMemoryForTheSummary(t *testing.T) {
 }
 
 func TestBatch_LogIsDown(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	w, answered := in.beginBatch(t)
 	write := func(id string) { _, _ = w.Write(append(ping(id), '\n')) } // fails once the answer is there
 	write("0")
@@ -242,8 +238,7 @@ type eachLine struct {
 }
 
 func TestBatch_ResultsInOrder(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	body := strings.Join([]string{string(ping("0")), "broken", string(ping("2"))}, "\n")
 	var codes, ids []string
 	lines := bufio.NewScanner(strings.NewReader(in.eachResult(t, batchPath, body)))
@@ -276,8 +271,7 @@ func TestBatch_ResultsInOrder(t *testing.T) {
 // the results are far more than the sockets hold.
 func TestBatch_ClientReadsLast(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	const n = 30_000
 	conn := webtest.Dial(t, in.Addr().String(), "")
 	must.NoError(t, conn.(*net.TCPConn).SetReadBuffer(64<<10)) //nolint:errcheck,forcetypeassert // it is one
@@ -315,8 +309,7 @@ func (in *instance) postBatchEach(t *testing.T, path, body string) (sum batchAns
 // A line that the end of the connection has cut is no message, though it may look like one.
 func TestBatch_CutLine(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	var body strings.Builder
 	for n := range 5000 {
 		fmt.Fprintln(&body, 100_000+n)

@@ -23,8 +23,7 @@ import (
 )
 
 func TestClose_Writes(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	in.post(t, "a", "u", ping("1")).stored(t, false)
 	in.post(t, "b", "u", ping("1")).stored(t, false)
 	in.post(t, "b", "%2A", ping("1")).stored(t, false)
@@ -99,8 +98,7 @@ func onNATS(data string, headers ...string) func(*testing.T, *system, *instance,
 
 // An ingest that pauses has a copy of the registry in which the stream is open.
 func TestPublish_RefusedAfterEndWhileCopyIsOld(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	var names []string
 	for way := range ways {
 		names = append(names, strings.NewReplacer(" ", "", ",", "").Replace(way))
@@ -142,8 +140,7 @@ func TestPublish_RefusedAfterEndWhileCopyIsOld(t *testing.T) {
 
 // The results of each message are a 200 that was begun before the log refused anything.
 func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	in.post(t, "s", "t", ping("1")).stored(t, false)
 	in.freeze()
 	must.NoError(t, s.b.Sessions.End(waittest.Context(t), "s", "t", false))
@@ -162,8 +159,7 @@ func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
 // A repeat of what was stored before the end is a duplicate while the log knows its key. An
 // ingest that knows of the end does not ask the log.
 func TestPublish_RepeatAfterEnd(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k").stored(t, false)
 	refused := func(code string, keys ...string) {
 		t.Helper()
@@ -203,8 +199,7 @@ func (s *system) openAgain(t *testing.T, name, owner string) session.Record {
 }
 
 func TestPublish_SessionOpenedAgainWhileCopyIsOld(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	for _, name := range []string{"one", "array", "nats"} {
 		in.post(t, name, "t", ping("1")).stored(t, false)
 	}

@@ -121,8 +121,7 @@ func TestKey_StoredOnce(t *testing.T) {
 }
 
 func TestRoutes_OnAnotherApplication(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	_, in := started(t)
 	app := web.NewApp(web.Config{Service: "other", MaxBodyBytes: func() int { return 16 << 20 }})
 	web.Mount(app, in.Routes()...)
 	for size, want := range map[int]int{100: http.StatusCreated, 2 << 20: http.StatusCreated, 9 << 20: http.StatusRequestEntityTooLarge} {
@@ -140,8 +139,7 @@ func TestRoutes_OnAnotherApplication(t *testing.T) {
 
 // A message over several lines is stored in one, with every value as it was written.
 func TestPublish_SeveralLines(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	in.post(t, "s", "t", []byte("\r\n{\n  \"a b\": [ 1.0e2,\r\n \"c\\n d\" ]\n}\n")).stored(t, false)
 	in.postBatch(t, asMessages, eventsOf("s", "t"), "[{\n\"x\": 1 }, 2\n]")
 	if diff := cmp.Diff([]string{`message {"a b":[1.0e2,"c\n d"]}`, `message {"x":1}`, "message 2"}, s.messages(t)); diff != "" {

@@ -89,10 +89,17 @@ func (in *instance) limit(ctx context.Context, d time.Duration) (context.Context
 func newSystem(t *testing.T, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...))(t)
 	t.Cleanup(b.Close)
 	return &system{srv: srv, b: b}
+}
+
+// started is a system of one partition with an ingest.
+func started(t *testing.T) (*system, *instance) {
+	t.Helper()
+	s := newSystem(t, eventlog.Settings{Partitions: 1})
+	in := s.start(t, testConfig())
+	return s, in
 }
 
 func fast() []nats.Option {
@@ -117,8 +124,7 @@ func (s *system) start(t *testing.T, cfg ingest.Config, opts ...nats.Option) *in
 	if s.memory != nil {
 		env.Memory = s.memory
 	}
-	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...)
-	must.NoError(t, err)
+	b := must.Value(backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "ingest", env.Log, append(fast(), opts...)...))(t)
 	t.Cleanup(b.Close)
 	service := must.Value(ingest.New(cfg, b, env))(t)
 	in := &instance{Service: service, b: b, env: env, url: "http://" + service.Addr().String(), http: newClient(t), due: make(chan struct{})}

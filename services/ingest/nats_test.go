@@ -137,8 +137,7 @@ func TestNATS_BadRequest(t *testing.T) {
 }
 
 func TestRequestOnNATS_TheReplyIsNoInbox(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	nc := s.srv.Connect()
 	in.post(t, "victim", "t", ping("0")).stored(t, false)
 	rec := must.Value(s.b.Sessions.Get(waittest.Context(t), "victim"))(t)
@@ -190,8 +189,7 @@ func TestNATS_Sessions(t *testing.T) {
 
 // One whose partition does not answer holds up no other.
 func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	nc := s.srv.Connect()
 	replies, err := nc.SubscribeSync(nats.NewInbox())
 	must.NoError(t, err)
@@ -230,8 +228,7 @@ func TestNATS_OrderOfAConnection(t *testing.T) {
 }
 
 func TestNATS_Discovery(t *testing.T) {
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	nc := s.srv.Connect()
 	var info micro.Info
 	reply := request(t, nc, "$SRV.INFO.ingest", nil)

@@ -61,8 +61,7 @@ func TestNATS_Reconnect(t *testing.T) {
 
 func TestPublish_UnknownOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	in.post(t, "s", "t", ping("0")).stored(t, false) // the birth of its stream
 	s.change(t, func(c *jetstream.StreamConfig) { c.NoAck = true })
 	s.unacknowledged(t, in, func() answer { return in.post(t, "s", "t", ping("1"), "Idempotency-Key", "k") }).expect(t, http.StatusServiceUnavailable, "publish_unknown")

@@ -99,8 +99,7 @@ func TestConfig_Invalid(t *testing.T) {
 		}
 	}
 	must.NoError(t, testConfig().Validate())
-	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	in := s.start(t, testConfig())
+	s, in := started(t)
 	cfg := testConfig()
 	cfg.IngestAddr = in.Addr().String()
 	if _, err := ingest.New(cfg, s.b, daemon.NewEnv(nil)); err == nil || !strings.Contains(err.Error(), "--ingest-addr") {

@@ -14,8 +14,7 @@ import (
 )
 
 func TestMCP_Owner(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	guard := guarded(t)
 	url := f.mcpEdge(func(c *config) {
 		guard(c)

@@ -69,8 +69,7 @@ func TestAttackResponseSplitting(t *testing.T) {
 
 // A session's ID is the edge's, whatever the bridge says.
 func TestAttackForgedSessionID(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	b.open = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Header: http.Header{"Mcp-Session-Id": {"forged"}}, Data: []byte(initialized)}
 	}

@@ -49,8 +49,7 @@ func TestMCP_BelowWindow(t *testing.T) {
 // What may be lost, and may not, is no end of a call whose client can ask again.
 func TestMCP_WaitsForCheck(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
 	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
@@ -147,8 +146,7 @@ func TestMCP_EndIsSeenAfterConnecting(t *testing.T) {
 	closing := func(last string) []byte {
 		id := must.Value(event.ParseID(last))(t)
 		at := window.Place{Session: u.session, Life: b.f.Life(u.session), Stream: id.Stream}
-		r, err := s.subs.Parts.Open(waittest.Context(t), at, cursor.Start{After: last}, window.Limits{Events: 10, Bytes: 1 << 20})
-		must.NoError(t, err)
+		r := must.Value(s.subs.Parts.Open(waittest.Context(t), at, cursor.Start{After: last}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
 		defer r.Close()
 		step, err := r.Next(waittest.Context(t))
 		if err != nil || !step.Ended || len(step.Items) > 0 {

@@ -43,6 +43,14 @@ func (f *fixture) bridge() *bridge {
 	return b
 }
 
+// bridged is a fixture with a bridge.
+func bridged(t *testing.T) (*fixture, *bridge) {
+	t.Helper()
+	f := newFixture(t)
+	b := f.bridge()
+	return f, b
+}
+
 func (b *bridge) listen(subject string) {
 	sub, err := b.f.Backend.Conn.QueueSubscribe(subject, rpc.Queue, b.take)
 	if err == nil {

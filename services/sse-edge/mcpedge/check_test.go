@@ -20,8 +20,7 @@ import (
 )
 
 func TestMCP_AsksBridgeAboutCall(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	var once sync.Once
 	b.check = func(c rpc.Ask) rpc.Answer { // it does not know of the call
 		once.Do(func() {

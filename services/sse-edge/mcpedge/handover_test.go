@@ -51,8 +51,7 @@ func limited(c *config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minut
 
 // The next request of a client, at any edge, receives what follows, as what it asked for.
 func TestHandOver_Drain(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
 	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u)
@@ -82,8 +81,7 @@ func TestHandOver_Drain(t *testing.T) {
 // A client that comes back to the edge that stops, before its proxy knows, is sent on with its call.
 func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(func(c *config) { c.Retry = time.Millisecond })
 	u := modernUser(t, one.url())
 	c, ask := b.takesCall(u)
@@ -140,8 +138,7 @@ func TestHandOver_Plain(t *testing.T) {
 
 // What has no result of that kind is not handed over.
 func TestHandOver_OtherMethod(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
 	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", mcp.MethodListen}}
 	calls := b.accepts()
@@ -157,8 +154,7 @@ func TestHandOver_OtherMethod(t *testing.T) {
 // A block that the client has a part of is completed first, however late.
 func TestHandOver_SlowClient(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	large := func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute }
 	one, stop := f.mcpService(large)
 	u := modernUser(t, one.url())
@@ -204,8 +200,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 
 // No state makes a call again, and none shows a call to another client.
 func TestHandOver_Refused(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	guard := guarded(t)
 	one, stop := f.mcpService(guard)
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
@@ -260,8 +255,7 @@ func TestHandOver_Refused(t *testing.T) {
 // at an edge without a limit, which sends the rest however long that takes.
 func TestProxyRequestLimit_Resumes(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
 	u := modernUser(t, url)
 	c, ask := b.takesCall(u)

@@ -28,8 +28,7 @@ func postLegacy(t *testing.T, url, body string) webtest.Answer {
 }
 
 func TestOldTransport_Session(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	first, stop := f.mcpService(nil)
 	one, two := first.url(), f.mcpEdge(nil)
 	c, endpoint := legacy(t, one, "")
@@ -63,8 +62,7 @@ func TestOldTransport_Session(t *testing.T) {
 }
 
 func TestOldTransport_Refusal(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	const no = `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}`
 	b.open = func(rpc.Ask) rpc.Answer { return rpc.Answer{Status: http.StatusOK, Data: []byte(no)} }
 	url := f.mcpEdge(nil)
@@ -80,8 +78,7 @@ func TestOldTransport_Refusal(t *testing.T) {
 
 // A session is its owner's and its members', also when the stream of somebody else has waited for it.
 func TestOldTransport_SessionOfAnother(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	guard := guarded(t)
 	s, _ := f.mcpService(func(c *config) {
 		guard(c)

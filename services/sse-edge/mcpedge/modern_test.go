@@ -42,8 +42,7 @@ func newModern(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
 // newModernEdge is newModern for those who look into the edge.
 func newModernEdge(t *testing.T, change func(*config)) (*bridge, *mcpUser, *edge) {
 	t.Helper()
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	s, _ := f.mcpService(change)
 	return b, modernUser(t, s.url()), s
 }

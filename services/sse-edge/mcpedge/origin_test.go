@@ -14,8 +14,7 @@ import (
 // The page of an origin that differs in its scheme is another page, and one that loads GET /sse
 // or GET /mcp without CORS, as an image does, names no origin at all.
 func TestAttackMCPFromOtherOrigins(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	for mode, tt := range map[string]struct {
 		change  func(*config)
 		headers []string

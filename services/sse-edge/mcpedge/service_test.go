@@ -105,8 +105,7 @@ func TestMCP_ImmediateAnswer(t *testing.T) {
 }
 
 func TestMCP_Notification(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	u := join(t, f.mcpEdge(nil), "2025-06-18")
 	for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, result("1"), `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`} {
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusAccepted || a.Text != "" {
@@ -458,8 +457,7 @@ func TestMCP_PrefersEventStream(t *testing.T) {
 
 // Clients' tokens must not pass over NATS, and a bridge has no use for them.
 func TestForwarded_NoCredentials(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	u := join(t, f.mcpEdge(nil), "2025-11-25", "Authorization", "Bearer secret", "Cookie", "rejoin=secret", "X-Own", "mine")
 	u.follow(u.post(toolCall))
 	if resp := u.do(http.MethodDelete, ""); resp.StatusCode != http.StatusNoContent {

@@ -169,8 +169,7 @@ func TestTask_Refused(t *testing.T) {
 
 // A task whose session was closed, or whose bridge has gone for good, has failed.
 func TestTask_Lost(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	s, _ := f.mcpService(nil)
 	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern}
 	closed, lost := newTask(t, b, u, ""), newTask(t, b, u, "")
@@ -242,8 +241,7 @@ func TestUnheard_Lost(t *testing.T) {
 
 // A task whose client asks seldom is found to be lost.
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	f.tune = func(s *edge) { s.unheardFor = time.Second } // a check that is late by half of that begins anew
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
@@ -258,8 +256,7 @@ func TestTask_LostBetweenTwoPolls(t *testing.T) {
 
 // A bridge that was there between two polls of a client is known to have been: the second poll begins anew.
 func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
 	k.state(t)
@@ -272,8 +269,7 @@ func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
 }
 
 func TestTask_OfAnotherUser(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	u := &mcpUser{t: t, url: f.mcpEdge(guarded(t)), version: mcp.Modern}
 	k := newTask(t, b, u, "alice")
 	b.listen(rpc.Subject(k.name))

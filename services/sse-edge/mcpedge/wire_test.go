@@ -93,8 +93,7 @@ Connection: close
 
 // What clients get, byte for byte but for what is new each time.
 func TestProtocol_Text(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	edge, _ := f.mcpService(nil)
 	url := edge.url()
 	u := join(t, url, "2025-11-25")
@@ -180,8 +179,7 @@ func TestMCP_OldConnectionEnds(t *testing.T) {
 }
 
 func TestMCP_Drain(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(func(c *config) { c.Drain = 50 * time.Millisecond })
 	two := f.mcpEdge(nil)
 	u := join(t, one.url(), "2025-11-25")
@@ -206,8 +204,7 @@ func TestMCP_Drain(t *testing.T) {
 
 // A call of which something was lost has ended for its client, whatever is left of it.
 func TestMCP_Gap(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
 	u := join(t, one.url(), "2025-11-25")
 	c := u.follow(u.post(toolCall))
@@ -241,8 +238,7 @@ func TestMCP_ExpiredGap(t *testing.T) {
 
 // What a server asks its client travels with the call, and the answer finds its way back.
 func TestMCP_RequestsToClient(t *testing.T) {
-	f := newFixture(t)
-	b := f.bridge()
+	f, b := bridged(t)
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`
 	b.post = func(c rpc.Ask) rpc.Answer {
 		if calls := b.sent(rpc.Post); c.Stream == "" {
