@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -24,9 +23,7 @@ const healthyAPI = "REJOIN_TEST_HEALTHY_API"
 // returns the 99th percentile of the time that both took. The client comes from an address of its
 // own. Anything but a healthy answer fails the test.
 func (p *proc) healthy(session string, over io.Reader) time.Duration {
-	ctx, cancel := context.WithTimeout(p.t.Context(), waittest.Timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], session)
+	cmd := exec.CommandContext(waittest.Context(p.t), os.Args[0], session)
 	cmd.Env = append(os.Environ(), healthyAPI+"="+p.api())
 	var out, errors bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = over, &out, &errors

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -399,9 +398,7 @@ var (
 func options(t *testing.T, pkg string, args ...string) []option {
 	t.Helper()
 	program := built(t, pkg) // which may take its time
-	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(waittest.Context(t), program, args...)
 	cmd.Env = withoutRejoin(os.Environ())
 	out := must.Value(cmd.Output())(t)
 	var all []option

@@ -103,8 +103,7 @@ func start(t *testing.T, data string, args ...string) *running {
 		if len(r.addrs) < listening {
 			return false
 		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addrs["--admin-addr"]+"/readyz", nil)
-		must.NoError(t, err)
+		req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addrs["--admin-addr"]+"/readyz", nil))(t)
 		resp, err := client.Do(req)
 		if err != nil {
 			return false

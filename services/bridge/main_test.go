@@ -63,8 +63,7 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	t.Helper()
 	srv := natstest.Start(t)
 	settings.Partitions = 2
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(waittest.Context(t), backend.Config{NATSURL: srv.URL()}, "creator", settings, daemon.NewEnv(nil).Log, fast()...))(t)
 	t.Cleanup(b.Close)
 	return &system{srv: srv, b: b}
 }
@@ -122,8 +121,7 @@ func (s *system) restart(t testing.TB, in *instance) *instance {
 func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	env := daemon.NewEnv(s.log)
-	b, err := backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...)
-	must.NoError(t, err)
+	b := must.Value(backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...))(t)
 	service := must.Value(New(cfg, b, env))(t)
 	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
 	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers

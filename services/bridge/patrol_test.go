@@ -80,8 +80,7 @@ func TestHearing_NATSIsCutOff(t *testing.T) {
 	ctx := waittest.Context(t)
 	open := func(url string) *backend.Backend {
 		t.Helper()
-		b, err := backend.Create(ctx, backend.Config{NATSURL: url}, t.Name(), eventlog.Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler))
-		must.NoError(t, err)
+		b := must.Value(backend.Create(ctx, backend.Config{NATSURL: url}, t.Name(), eventlog.Settings{Partitions: 1, Replicas: 3}, slog.New(slog.DiscardHandler)))(t)
 		t.Cleanup(b.Close)
 		return b
 	}

@@ -551,8 +551,7 @@ func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 				up.handle(mcp.MethodDiscover, newModern(t).on[mcp.MethodDiscover])
 			}
 			c, cfg := s.leftBehind(t, up)
-			data, err := mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event()
-			must.NoError(t, err)
+			data := must.Value(mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event())(t)
 			must.Value(s.b.Log.Publish(waittest.Context(t), eventlog.Event{Session: c.Session, Life: c.Life, Sole: true, Stream: mcp.TaskStream, Data: data}))(t)
 			named := func() {
 				t.Helper()

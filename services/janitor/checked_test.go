@@ -81,8 +81,7 @@ func TestChecked_DamagedReplicaLeads(t *testing.T) {
 	c := natstest.StartCluster(t)
 	r := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1, Replicas: 3, MaxBytes: 120_000}, idle()) // blocks of 32 KB
 	for range 80 {
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "t", Data: fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))})
-		must.NoError(t, err)
+		ack := must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "t", Data: fmt.Appendf(nil, "%q", strings.Repeat("x", 1000))}))(t)
 		r.followed(t, ack)
 	}
 	js := natstest.JetStream(t, r.b.Conn)

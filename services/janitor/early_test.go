@@ -73,8 +73,7 @@ func TestTrim_BetweenSweeps(t *testing.T) {
 func BenchmarkPlan(b *testing.B) {
 	const sessions, each = 10_000, 10
 	env := daemon.NewEnv(nil)
-	back, err := backend.Create(b.Context(), backend.Config{NATSURL: natstest.Start(b).URL()}, "janitor", eventlog.Settings{Partitions: 1, MaxEventsPerSession: 10_000}, env.Log)
-	must.NoError(b, err)
+	back := must.Value(backend.Create(b.Context(), backend.Config{NATSURL: natstest.Start(b).URL()}, "janitor", eventlog.Settings{Partitions: 1, MaxEventsPerSession: 10_000}, env.Log))(b)
 	defer back.Close()
 	l := ledger.New()
 	for i := range sessions * each {

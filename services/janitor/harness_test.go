@@ -72,8 +72,7 @@ func beginAt(t *testing.T, url string, settings eventlog.Settings, cfg Config, p
 	out, wall := &logBuffer{}, &aheadClock{}
 	env := daemon.NewEnv(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	settings.Partitions = cmp.Or(settings.Partitions, 2)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: url, Now: wall.now}, "janitor", settings, env.Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: url, Now: wall.now}, "janitor", settings, env.Log))(t)
 	s := must.Value(New(cfg, b, env))(t)
 	registry := must.Value(session.OpenRegistry(t.Context(), b.Log, env.Log))(t)
 	for _, f := range prepare {
@@ -143,8 +142,7 @@ func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 
 	t.Helper()
 	var all []uint64
 	for i := range n {
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: r.life(session), Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"i":%06d}}`, i)})
-		must.NoError(t, err)
+		ack := must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: r.life(session), Stream: stream, Data: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"n","params":{"i":%06d}}`, i)}))(t)
 		all = append(all, ack.Sequence)
 		r.followed(t, ack)
 	}
@@ -157,9 +155,7 @@ func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	if kept, _ := r.ledgers[ack.Partition].state(); !kept {
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-	defer cancel()
-	if !r.partitions[ack.Partition].Await(ctx, func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
+	if !r.partitions[ack.Partition].Await(waittest.Context(t), func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
 		t.Fatalf("the ledger does not get to %d", ack.Sequence)
 	}
 }
@@ -179,8 +175,7 @@ func (r *running) shows(t *testing.T, p int, ok func(eventlog.State) bool) {
 // exact waits until the ledgers are exact.
 func (r *running) exact(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waittest.Timeout)
-	defer cancel()
+	ctx := waittest.Context(t)
 	for _, p := range r.partitions {
 		if !p.Await(ctx, (*ledger.Ledger).Exact) {
 			t.Fatalf("the ledger of partition %d does not become exact", p.Number)
@@ -197,9 +192,7 @@ func (r *running) mark(t *testing.T, kind event.Kind, session, stream string) ui
 		do = r.b.Log.ClearStream
 	}
 	must.NoError(t, do(t.Context(), session, life, stream))
-	seq, err := r.b.Log.NewestSequence(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind})
-	must.NoError(t, err)
-	return seq
+	return must.Value(r.b.Log.NewestSequence(t.Context(), event.Subject{Partition: p, Session: session, Life: life, Stream: stream, Kind: kind}))(t)
 }
 
 // create opens a session.

@@ -320,8 +320,7 @@ func TestDryRun_LargestRemovals(t *testing.T) {
 func TestReady_WaitsForLedger(t *testing.T) {
 	srv := natstest.Start(t)
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", eventlog.Settings{Partitions: 1}, env.Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "janitor", eventlog.Settings{Partitions: 1}, env.Log))(t)
 	defer b.Close()
 	s := must.Value(New(quick(), b, env))(t)
 	defer func() { _ = s.ln.Close() }()

@@ -257,8 +257,7 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	old := r.recreate(t)
 	var all []uint64
 	for range 2 { // as many as the session may have, so that the new partition has nothing to trim
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)})
-		must.NoError(t, err)
+		ack := must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}))(t)
 		all = append(all, ack.Sequence)
 	}
 	waittest.Until(t, "the ledger starts again", func() bool { return epoch() != before })

@@ -101,8 +101,7 @@ func TestTrim_FinishedStreamsFirst(t *testing.T) {
 	for name := range wants {
 		r.publish(t, name, "open", 3)
 		r.publish(t, name, "finished", 2)
-		ack, err := r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: "finished", Data: []byte(`{}`), Final: true})
-		must.NoError(t, err)
+		ack := must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: name, Life: r.life(name), Stream: "finished", Data: []byte(`{}`), Final: true}))(t)
 		r.followed(t, ack)
 	}
 	r.sweeper.cleared()

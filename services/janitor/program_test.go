@@ -70,8 +70,7 @@ func TestProgram_ExistingLogKeepsSettings(t *testing.T) {
 
 func TestProgram_Flags(t *testing.T) {
 	srv := natstest.Start(t)
-	cfg, err := parse(t, "--nats-url="+srv.URL(), "--janitor-addr=127.0.0.1:0", "--partitions=1", "--admin-addr=127.0.0.1:0")
-	must.NoError(t, err)
+	cfg := must.Value(parse(t, "--nats-url="+srv.URL(), "--janitor-addr=127.0.0.1:0", "--partitions=1", "--admin-addr=127.0.0.1:0"))(t)
 	env := daemon.NewEnv(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -106,8 +106,7 @@ func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 	r := begin(t, srv, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 40}, idle())
 	name := inPartitions(r.b.Log, "s")[1]
 	r.publish(t, name, "a", 41) // less than an eighth more
-	other, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "other", eventlog.Settings{}, r.env.Log)
-	must.NoError(t, err)
+	other := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "other", eventlog.Settings{}, r.env.Log))(t)
 	defer other.Close()
 	for range 5 { // the log is looked at every two seconds besides
 		to := other.Log.Settings()

@@ -71,8 +71,7 @@ func TestShares_JanitorsComeAndGo(t *testing.T) {
 			stream := fmt.Sprint("a", published)
 			var events []uint64
 			for i := range 5 {
-				ack, err := all[0].b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"i":%d}`, i)})
-				must.NoError(t, err)
+				ack := must.Value(all[0].b.Log.Publish(t.Context(), eventlog.Event{Session: name, Stream: stream, Data: fmt.Appendf(nil, `{"i":%d}`, i)}))(t)
 				events = append(events, ack.Sequence)
 			}
 			waittest.NoError(t, func() error { return wantSequences(all[0].stored(t, name, stream), events[2:]) })

@@ -117,8 +117,7 @@ func TestFilter_PageIsBounded(t *testing.T) {
 		f := newFixture(t)
 		var all []*eventlog.Publishing
 		for range 2*reads + 10 {
-			w, err := f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)})
-			must.NoError(t, err)
+			w := must.Value(f.Backend.Log.PublishAsync(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(hidden)}))(t)
 			all = append(all, w)
 		}
 		for _, w := range all {

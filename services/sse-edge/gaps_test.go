@@ -186,8 +186,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	f.Create("s", "")
 	f.Publish("a", 2)
 	f.End("s")
-	end, err := f.Backend.Log.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End})
-	must.NoError(t, err)
+	end := must.Value(f.Backend.Log.NewestSequence(waittest.Context(t), event.Subject{Session: "s", Life: f.Life("s"), Kind: event.End}))(t)
 	f.Purge(end)
 	for _, backfill := range []int{0, -1} {
 		url := f.edge(func(c *Config) { c.WindowBackfill = flagtype.Bytes(backfill) })

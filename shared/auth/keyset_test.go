@@ -71,8 +71,7 @@ func (m *moving) pass(d time.Duration) { m.past.Add(int64(d)) }
 func setVerifier(t *testing.T, url string) (*Verifier, *moving) {
 	t.Helper()
 	m := &moving{}
-	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url, Issuer: "login"}, quiet, m.now)
-	must.NoError(t, err)
+	v := must.Value(newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", JWKSURL: url, Issuer: "login"}, quiet, m.now))(t)
 	return v, m
 }
 

@@ -15,8 +15,7 @@ import (
 
 func TestCache_Expiry(t *testing.T) {
 	m := &moving{}
-	v, err := newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now)
-	must.NoError(t, err)
+	v := must.Value(newVerifier(Config{Auth: ModeJWT, Audience: "rejoin", SecretFile: write(t, []byte(secret))}, quiet, m.now))(t)
 	find, count := v.find, 0
 	v.find = func(ctx context.Context, algorithm, id string) (any, error) {
 		count++

@@ -26,8 +26,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // publisherAhead returns a publisher whose wall clock is ahead by so many nanoseconds.
 func publisherAhead(t *testing.T, transport http.RoundTripper, ahead *atomic.Int64) *Publisher {
 	t.Helper()
-	p, err := NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}})
-	must.NoError(t, err)
+	p := must.Value(NewPublisher(PublisherConfig{URL: "http://ingest", HTTPClient: &http.Client{Transport: transport}}))(t)
 	p.now = clocks.New(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 	return p
 }

@@ -38,8 +38,7 @@ func TestConnect_SubscriptionsAreSmall(t *testing.T) {
 func TestConnect_ClosedByTheProgram(t *testing.T) {
 	var log waittest.Buffer
 	closed := make(chan struct{})
-	nc, err := eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
-	must.NoError(t, err)
+	nc := must.Value(eventlog.Connect(natstest.Start(t).URL(), t.Name(), slog.New(slog.NewTextHandler(&log, nil)), nats.ClosedHandler(func(*nats.Conn) { close(closed) })))(t)
 	waittest.Until(t, "it is connected", nc.IsConnected)
 	nc.Close()
 	waittest.Receive(t, "all handlers of the connection have run", closed)
@@ -86,8 +85,7 @@ func TestRequest_ConnectionIsLost(t *testing.T) {
 // A cluster that is being formed does not answer; a caller with a longer deadline asks again.
 func TestCreate_NoAnswer(t *testing.T) {
 	t.Parallel()
-	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
-	must.NoError(t, err)
+	srv := must.Value(server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true}))(t)
 	srv.Start()
 	defer srv.Shutdown()
 	nc := must.Value(nats.Connect("", nats.InProcessServer(srv)))(t)

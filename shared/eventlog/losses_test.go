@@ -320,8 +320,7 @@ func TestEntry_TrimsAndCopies(t *testing.T) {
 		t.Errorf("a trim of what comes later is read as %+v, %v", e.Trim, err)
 	}
 	want := eventlog.BirthCopy{Newest: 7, NewestRemoved: 5, Through: 9}
-	ack, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want)
-	must.NoError(t, err)
+	ack := must.Value(l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "a", Kind: event.Birth}, 1, &want))(t)
 	if e, err = l.At(waittest.Context(t), 0, ack.Sequence); err != nil || e.Copy == nil || *e.Copy != want || e.Subject.Kind != event.Birth {
 		t.Errorf("%+v, %v", e, err)
 	}
@@ -346,8 +345,7 @@ func TestRewrite_Opening(t *testing.T) {
 // janitor copies says how often it was changed.
 func TestChangeOpening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
-		first, err := l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)})
-		must.NoError(t, err)
+		first := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)}))(t)
 		change := first
 		change.Members, change.Changes = []string{"bob", "team-*"}, 1
 		changed := must.Value(l.ChangeOpening(waittest.Context(t), change))(t)

@@ -39,8 +39,7 @@ func TestRewriteMetadata_GenerationBegunMeanwhile(t *testing.T) {
 // A janitor that stands still once reads the metadata again.
 func TestRewriteMetadata_HeldUp(t *testing.T) {
 	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
-	info, err := l.info(t.Context(), 0)
-	must.NoError(t, err)
+	info := must.Value(l.info(t.Context(), 0))(t)
 	clock, looks := l.now, 0
 	l.now = func() clocks.Instant {
 		now := clock()

@@ -74,8 +74,7 @@ func TestAsk_InvalidAnswer(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc, q := srv.Connect(), inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}
 	for _, data := range []string{"{}", `{"edge":"e"}`, `{"edge":"e","of":[1,2]}`, "{"} {
-		sub, err := srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
-		must.NoError(t, err)
+		sub := must.Value(srv.Connect().Subscribe(inspect.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) }))(t)
 		until(t, nc, q, 1, func(_ []inspect.Answer, err error) bool { return errors.Is(err, scatter.ErrUnknown) })
 		if data != "{" {
 			must.NoError(t, sub.Unsubscribe())

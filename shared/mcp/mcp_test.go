@@ -253,9 +253,7 @@ func FuzzEncode(f *testing.F) {
 func stated(t testing.TB, state, more string) mcp.Request {
 	t.Helper()
 	b := must.Value(json.Marshal(state))(t)
-	r, err := mcp.Parse([]byte(strings.Replace(whole, `"arguments"`, `"requestState":`+string(b)+more+`,"arguments"`, 1)))
-	must.NoError(t, err)
-	return r
+	return must.Value(mcp.Parse([]byte(strings.Replace(whole, `"arguments"`, `"requestState":`+string(b)+more+`,"arguments"`, 1))))(t)
 }
 
 func TestHandOver_OfTheSameRequest(t *testing.T) {

@@ -68,8 +68,7 @@ func TestAsk_InvalidAnswer(t *testing.T) {
 	serve(t, srv.Connect(), func(presence.Question) presence.Answer { return presence.Answer{Edge: "other"} })
 	ask(t, nc, presence.Question{}, func(answers []presence.Answer, _ error) bool { return len(answers) == 1 })
 	for _, data := range []string{"{", "{}", `{"edge":"e","present":[{"session":1}]}`, `{"edge":"e","present":[{"session":-1}]}`, `{"edge":"e","present":[{"session":0,"ago":-1}]}`} {
-		sub, err := srv.Connect().Subscribe(presence.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) })
-		must.NoError(t, err)
+		sub := must.Value(srv.Connect().Subscribe(presence.Subject, func(m *nats.Msg) { _ = m.Respond([]byte(data)) }))(t)
 		ask(t, nc, presence.Question{Sessions: []presence.Session{{Name: "s"}}}, func(answers []presence.Answer, err error) bool {
 			return len(answers) == 0 && errors.Is(err, scatter.ErrUnknown)
 		})

@@ -55,8 +55,7 @@ func TestIndex_Lost(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				nc := connect(t, natstest.Start(t))
 				r, l := create(t, nc)
-				made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now()))
-				must.NoError(t, err)
+				made := must.Value(r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"maxEvents":7}}`), time.Now())))(t)
 				state := session.Open
 				if ended {
 					mustEnd(t, r, "s", "")

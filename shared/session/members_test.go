@@ -38,8 +38,7 @@ func mustSetMembers(t *testing.T, r *session.Registry, name string, members ...s
 func TestSetMetadata(t *testing.T) {
 	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))
-	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"keepClosed":300}}`), time.Now()).WithMembers([]string{"bob"}))
-	must.NoError(t, err)
+	made := must.Value(r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"retention":{"keepClosed":300}}`), time.Now()).WithMembers([]string{"bob"})))(t)
 	longer := json.RawMessage(`{"retention":{"keepClosed":3600}}`)
 	got, err := other.SetMetadata(waittest.Context(t), "s", made.Life, longer)
 	if err != nil || got.Owner != "alice" || len(got.Members) != 1 || got.Retention.KeepClosed != time.Hour || got.Changes != 1 {
@@ -65,8 +64,7 @@ func TestSetMetadata(t *testing.T) {
 func TestSetMembers(t *testing.T) {
 	srv, r, l := single(t)
 	other, _ := open(t, connect(t, srv))
-	made, err := r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"}))
-	must.NoError(t, err)
+	made := must.Value(r.Create(waittest.Context(t), session.New("s", "alice", json.RawMessage(`{"a":1}`), time.Now()).WithMembers([]string{"bob"})))(t)
 	if rec, err := other.Visible(waittest.Context(t), "s", usedBy("bob")); err != nil || rec.Life != made.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}

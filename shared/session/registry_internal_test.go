@@ -56,8 +56,7 @@ func (b *busy) Update(ctx context.Context, key string, value []byte, revision ui
 func onePartition(t *testing.T) (*eventlog.Log, *Registry) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	l, err := eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet)
-	must.NoError(t, err)
+	l := must.Value(eventlog.Create(t.Context(), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, quiet))(t)
 	t.Cleanup(l.Close)
 	r := must.Value(Create(t.Context(), l, quiet))(t)
 	t.Cleanup(r.Close)

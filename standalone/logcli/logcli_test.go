@@ -49,8 +49,7 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	t.Helper()
 	env := daemon.NewEnv(nil)
 	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: natsURL}, "janitor", settings, env.Log))(t)
-	j, err := janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env)
-	must.NoError(t, err)
+	j := must.Value(janitor.New(janitor.Config{Interval: 50 * time.Millisecond, Lease: 15 * time.Second, ClosedGrace: time.Hour, TombstoneTTL: time.Hour}, b, env))(t)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
@@ -249,8 +248,7 @@ func TestErrors_OneSentence(t *testing.T) {
 
 	// A log without a janitor.
 	srv := natstest.Start(t)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 2}, daemon.NewEnv(nil).Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "t", eventlog.Settings{Partitions: 2}, daemon.NewEnv(nil).Log))(t)
 	defer b.Close()
 	alone := &system{t, srv.URL(), b}
 	alone.want(1, "max-age: 1h → 2h\n", "no janitor answers; start one, which applies the changes, or wait until one has taken over, and repeat the command to be sure that it is complete", "set", "--max-age=2h")

@@ -310,8 +310,7 @@ func TestPublish_RefusedUntilUnknown(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}
 		})}})
 		must.NoError(t, err)
-		result, err := publisher.Publish(t.Context(), client.Message{Session: "s", Stream: "t", Data: []byte("1")})
-		must.NoError(t, err)
+		result := must.Value(publisher.Publish(t.Context(), client.Message{Session: "s", Stream: "t", Data: []byte("1")}))(t)
 		queue := make(chan pending, 1)
 		queue <- pending{1, result}
 		close(queue)

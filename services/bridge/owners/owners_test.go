@@ -66,8 +66,7 @@ func TestNotes(t *testing.T) {
 // A note expires, unless it is used.
 func TestNotes_TTL(t *testing.T) {
 	js := connect(t)
-	stream, err := js.Stream(t.Context(), "KV_"+rpc.CallsBucket)
-	must.NoError(t, err)
+	stream := must.Value(js.Stream(t.Context(), "KV_"+rpc.CallsBucket))(t)
 	ttl := func(key string) (string, uint64) {
 		msg := must.Value(stream.GetLastMsgForSubject(t.Context(), "$KV."+rpc.CallsBucket+"."+key))(t)
 		return msg.Header.Get(jetstream.MsgTTLHeader), msg.Sequence
@@ -99,7 +98,6 @@ func TestNotes_TTL(t *testing.T) {
 	must.NoError(t, brief.Note("alice", "brief", time.Second)(t.Context()))
 	brief.now = func() time.Time { return time.Time{} } // it is not stored again
 	for owns := true; owns; {
-		owns, err = brief.Owns(t.Context(), "alice", "brief")
-		must.NoError(t, err)
+		owns = must.Value(brief.Owns(t.Context(), "alice", "brief"))(t)
 	}
 }

@@ -52,8 +52,7 @@ func TestTask_Rule(t *testing.T) {
 		`prompts/get always ` + tasks:  {0, taskRule{}},
 	} {
 		part := strings.SplitN(call, " ", 3)
-		r, err := mcp.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, part[0], part[1], part[2]))
-		must.NoError(t, err)
+		r := must.Value(mcp.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":%q,"params":{"name":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, part[0], part[1], part[2])))(t)
 		s := &env{host: &host.Host{Config: config.Config{TaskAfter: tt.after}}, tools: map[string]config.TaskPolicy{"never": config.TaskNever, "always": config.TaskAlways, "required": config.TaskRequired}}
 		if got, err := s.ruleOf(r); err != nil || got != tt.want {
 			t.Errorf("%s has %+v, %v", call, got, err)
@@ -69,8 +68,7 @@ func TestTask_Rule(t *testing.T) {
 // A bridge that does not answer in time is neither there nor away: what was known of it stays known.
 func TestHasLost_BridgeIsSilent(t *testing.T) {
 	srv, with := natstest.StartParallel(t), daemon.NewEnv(nil)
-	b, err := backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log))(t)
 	t.Cleanup(b.Close)
 	e := &env{host: host.New(config.Config{MaxCalls: 1, MaxProcesses: 1}, "test", b, with)}
 	e.host.Times.Gone, e.host.Times.Alive = 0, time.Minute

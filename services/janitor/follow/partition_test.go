@@ -22,8 +22,7 @@ import (
 // create makes a log of one partition, whose generations are begun.
 func create(t *testing.T) *eventlog.Log {
 	t.Helper()
-	l, err := eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-	must.NoError(t, err)
+	l := must.Value(eventlog.Create(waittest.Context(t), natstest.Start(t).Connect(), eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(l.Close)
 	eventlogtest.Begin(t, l)
 	return l
@@ -39,8 +38,7 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 			publish := func(n int) {
 				t.Helper()
 				for range n {
-					ack, err := l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")})
-					must.NoError(t, err)
+					ack := must.Value(l.Publish(waittest.Context(t), eventlog.Event{Session: "s", Stream: "t", Data: []byte("1")}))(t)
 					last = ack.Sequence
 				}
 			}
@@ -132,8 +130,7 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	for _, srv := range c.Servers[:2] { // one of them does not hold the partition
 		nc := must.Value(nats.Connect(srv.URL(), nats.IgnoreDiscoveredServers()))(t)
 		t.Cleanup(nc.Close)
-		log, err := eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler))
-		must.NoError(t, err)
+		log := must.Value(eventlog.Create(waittest.Context(t), nc, eventlog.Settings{Partitions: 1}, slog.New(slog.DiscardHandler)))(t)
 		t.Cleanup(log.Close)
 		stream := must.Value(natstest.JetStream(t, nc).Stream(t.Context(), "MCP_0"))(t)
 		if holder = c.Named(stream.CachedInfo().Cluster.Leader); holder != srv {

@@ -193,8 +193,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 				readAll(t, g)
 				again := func() {
 					f.End("s")
-					_, err := eventlogtest.Announce(waittest.Context(t), f.Backend.Log, eventlog.Trim{Session: "s", Life: f.Life("s"), Reason: eventlog.Expired, Forgotten: true})
-					must.NoError(t, err)
+					must.Value(eventlogtest.Announce(waittest.Context(t), f.Backend.Log, eventlog.Trim{Session: "s", Life: f.Life("s"), Reason: eventlog.Expired, Forgotten: true}))(t)
 					f.Reuse("s", "")
 				}
 				one := f.Publish("a", 1)
@@ -897,8 +896,7 @@ func TestGroup_OpeningWrittenAgainBelowTheWindow(t *testing.T) {
 func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint64 {
 	t.Helper()
 	data := fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", size))
-	ack, err := f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: "a", Data: data})
-	must.NoError(t, err)
+	ack := must.Value(f.Backend.Log.Publish(t.Context(), eventlog.Event{Session: session, Life: f.Life(session), Stream: "a", Data: data}))(t)
 	return ack.Sequence
 }
 

@@ -178,8 +178,7 @@ func TestReader_FloorIsAnnounced(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log))(t)
 	t.Cleanup(b.Close)
 	var at []uint64
 	for n := range 4 {
@@ -255,8 +254,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	env := daemon.NewEnv(nil)
-	b, err := backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log)
-	must.NoError(t, err)
+	b := must.Value(backend.Create(waittest.Context(t), backend.Config{NATSURL: c.URL()}, "test", eventlog.Settings{Partitions: 1, Replicas: 3}, env.Log))(t)
 	t.Cleanup(b.Close)
 	before := waittest.Value(t, "the partition has a leader with a quorum", func() eventlog.State {
 		state, err := b.Log.Look(waittest.Context(t), 0)
