@@ -103,7 +103,7 @@ func TestMCP_UsersAreAskedAtOnce(t *testing.T) {
 	for _, user := range []string{"anna", "berta"} {
 		token := authtest.Of(t, user, auth.Pattern("*"))
 		for i := range 4 {
-			revision := []string{mcprev.Modern, revisionSessions}[i%2]
+			revision := []string{mcprev.Stateless, revisionSessions}[i%2]
 			name := fmt.Sprintf("%s's client %d of %s", user, i/2, revision)
 			session := connectGo(ctx, t, name, p.api()+"/mcp", revision, token, &mcp.ClientOptions{
 				ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {

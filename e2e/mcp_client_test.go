@@ -134,9 +134,11 @@ var mcpClients = map[string]func(t testing.TB, url string, args counting) *mcpCa
 	},
 	"Inspector": inspector,
 	"TypeScript v2, 2026-07-28": func(t testing.TB, url string, args counting) *mcpCall {
-		return typeScript(t, "@modelcontextprotocol/client", url, "count", args, mcprev.Modern)
+		return typeScript(t, "@modelcontextprotocol/client", url, "count", args, mcprev.Stateless)
 	},
-	"Go, 2026-07-28": func(t testing.TB, url string, args counting) *mcpCall { return callWithGo(t, url, mcprev.Modern, args) },
+	"Go, 2026-07-28": func(t testing.TB, url string, args counting) *mcpCall {
+		return callWithGo(t, url, mcprev.Stateless, args)
+	},
 }
 
 // typeScript calls a tool with a TypeScript SDK, in a Node of its own.

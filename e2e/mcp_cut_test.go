@@ -61,7 +61,7 @@ func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 			// Each stream of a client begins with an event that has no data: that of the
 			// call, and the session's own if there is a session.
 			begun, streams := 0, 2
-			if strings.Contains(name, mcprev.Modern) {
+			if strings.Contains(name, mcprev.Stateless) {
 				streams = 1
 			}
 			trouble := func(happens func(), n int) {

@@ -24,7 +24,7 @@ type did struct {
 func TestEras(t *testing.T) {
 	t.Parallel()
 	packages := npm(t)
-	for _, kind := range []string{"modern", "both", "sessions", "standalone", "stdio"} {
+	for _, kind := range []string{"stateless", "both", "sessions", "standalone", "stdio"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			var p *proc

@@ -19,11 +19,11 @@ import (
 
 // killedCall is a call, and what its client has received.
 type killedCall struct {
-	k             *killing
-	name, gate    string
-	modern, tasks bool
-	session       string
-	begun         chan struct{} // closed when a cut loses nothing any more, or the call is over
+	k                *killing
+	name, gate       string
+	stateless, tasks bool
+	session          string
+	begun            chan struct{} // closed when a cut loses nothing any more, or the call is over
 
 	// Of who kills: old says that the call was waited for, young that something was killed before, lost
 	// that its bridge was killed and no other can go on with it.
@@ -45,8 +45,8 @@ func (c *killedCall) kind() string {
 		return "task " + c.task
 	case c.tasks:
 		return "may be a task"
-	case c.modern:
-		return mcprev.Modern
+	case c.stateless:
+		return mcprev.Stateless
 	}
 	return "session " + c.session
 }
@@ -93,12 +93,12 @@ func (c *killedCall) request(method string, params map[string]any, progress bool
 	if progress {
 		meta["progressToken"] = c.name
 	}
-	if c.modern {
+	if c.stateless {
 		capabilities := map[string]any{}
 		if c.tasks {
 			capabilities["extensions"] = map[string]any{mcprev.ExtensionTasks: struct{}{}}
 		}
-		meta[mcprev.MetaVersion], meta[mcprev.MetaCapabilities] = mcprev.Modern, capabilities
+		meta[mcprev.MetaVersion], meta[mcprev.MetaCapabilities] = mcprev.Stateless, capabilities
 		meta[mcprev.MetaClientInfo] = map[string]string{"name": "kills", "version": "1"}
 	}
 	params["_meta"] = meta
@@ -120,8 +120,8 @@ func (c *killedCall) send(ctx context.Context, httpMethod string, body []byte, m
 	} else {
 		req.Header.Set("Last-Event-ID", c.lastID)
 	}
-	if c.modern {
-		req.Header.Set(mcprev.HeaderVersion, mcprev.Modern)
+	if c.stateless {
+		req.Header.Set(mcprev.HeaderVersion, mcprev.Stateless)
 		if method != "" {
 			req.Header.Set(mcprev.HeaderMethod, method)
 			req.Header.Set(mcprev.HeaderName, name)

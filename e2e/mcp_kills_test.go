@@ -254,13 +254,13 @@ func (k *killing) begin(ctx context.Context, n int) (calls []*killedCall) {
 	session := ""
 	for i := range n {
 		c := &killedCall{k: k, name: fmt.Sprintf("call %d", len(k.calls)), gate: fmt.Sprint(batch), begun: make(chan struct{})}
-		// Half of the calls is modern, and two thirds of those have tasks.
+		// Half of the calls is stateless, and two thirds of those have tasks.
 		if at := len(k.calls) % 6; at%2 == 1 {
-			c.modern, c.tasks = true, at != 5
+			c.stateless, c.tasks = true, at != 5
 		} else if session == "" || i%4 == 0 {
 			session = k.open()
 		}
-		if !c.modern {
+		if !c.stateless {
 			c.session = session
 		}
 		k.calls, calls = append(k.calls, c), append(calls, c)

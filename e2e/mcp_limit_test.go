@@ -87,13 +87,13 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 		t.Parallel()
 		way := newLimitProxy(t, s.edge(t, anyPort, "--proxy-request-limit=10s").url, 10*time.Second) // each of its requests is short
 		const name = "task"
-		task := askModern(t, way.URL, mcprev.MethodCallTool, "count", `"name":"count","arguments":{"call":"task","steps":1}`).Result
+		task := askStateless(t, way.URL, mcprev.MethodCallTool, "count", `"name":"count","arguments":{"call":"task","steps":1}`).Result
 		if task.TaskID == "" {
 			t.Fatalf("the call is answered %+v", task)
 		}
 		s.server.allow(name, 2)
 		waittest.Until(t, "the task is completed", func() bool {
-			task = askModern(t, way.URL, mcprev.MethodGetTask, task.TaskID, fmt.Sprintf(`"taskId":%q`, task.TaskID)).Result
+			task = askStateless(t, way.URL, mcprev.MethodGetTask, task.TaskID, fmt.Sprintf(`"taskId":%q`, task.TaskID)).Result
 			return task.Status != string(mcprev.TaskWorking)
 		})
 		if task.Status != string(mcprev.TaskCompleted) || !bytes.Contains(task.Result, []byte("task has counted to 1")) {
@@ -103,8 +103,8 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 	})
 }
 
-// modernAnswer is what a client without sessions receives.
-type modernAnswer struct {
+// statelessAnswer is what a client without sessions receives.
+type statelessAnswer struct {
 	Result struct {
 		TaskID string `json:"taskId"`
 		Status string
@@ -112,12 +112,12 @@ type modernAnswer struct {
 	}
 }
 
-// askModern makes a request as a client with tasks.
-func askModern(t testing.TB, edge, method, name, params string) (a modernAnswer) {
+// askStateless makes a request as a client with tasks.
+func askStateless(t testing.TB, edge, method, name, params string) (a statelessAnswer) {
 	t.Helper()
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, method, params)
 	got := do(t, http.MethodPost, edge+"/mcp", body, "Content-Type", "application/json", "Accept", "application/json, text/event-stream",
-		"Mcp-Protocol-Version", mcprev.Modern, "Mcp-Method", method, "Mcp-Name", name)
+		"Mcp-Protocol-Version", mcprev.Stateless, "Mcp-Method", method, "Mcp-Name", name)
 	text := got.body
 	if _, data, ok := strings.Cut(text, "data: {"); ok {
 		text, _, _ = strings.Cut("{"+data, "\n")

@@ -47,7 +47,7 @@ func withScenarios(t *testing.T, suite string, scenarios map[string]int) string 
 	packages, dir := npm(t), t.TempDir()
 	names := strings.Join(slices.Collect(maps.Keys(scenarios)), ", ")
 	must.NoError(t, errors.Join(os.Symlink(packages.dir, filepath.Join(dir, "node_modules")), os.Symlink(packages.path(suite, "dist"), filepath.Join(dir, "dist")),
-		os.Mkdir(filepath.Join(dir, "requirements"), 0o700), os.WriteFile(filepath.Join(dir, "requirements", mcprev.Modern+".yaml"), []byte("server: ["+names+"]"), 0o600)))
+		os.Mkdir(filepath.Join(dir, "requirements"), 0o700), os.WriteFile(filepath.Join(dir, "requirements", mcprev.Stateless+".yaml"), []byte("server: ["+names+"]"), 0o600)))
 	return dir
 }
 
@@ -60,7 +60,7 @@ func TestConformance_Tasks(t *testing.T) {
 			server, passed, all := startServer(t, built(t, "rejoin/e2e/taskserver"), stateless), 0, 0
 			for policy, scenarios := range taskScenarios {
 				p := startProc(t, append([]string{"--upstream=" + server, "--task-tools=failing_job=" + policy}, taskFlags...)...)
-				got := conformance(t, p.api()+"/mcp", withScenarios(t, "conformance-0.2", scenarios), []string{"--requirements", mcprev.Modern})
+				got := conformance(t, p.api()+"/mcp", withScenarios(t, "conformance-0.2", scenarios), []string{"--requirements", mcprev.Stateless})
 				for scenario, n := range scenarios {
 					checks := checks{scenario: got[scenario]}
 					checks.failNowhere(t)

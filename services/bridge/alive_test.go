@@ -223,7 +223,7 @@ func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 
 // A bridge that stops has what is quick end: no other bridge knows of it.
 func TestBridge_StopsWhileItServes(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	served, respond := make(chan struct{}), make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		close(served)
@@ -270,7 +270,7 @@ func TestBridge_StopsBeforeItBegins(t *testing.T) {
 // the bridge.
 func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 	for _, during := range []bool{true, false} {
-		s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+		s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 		served, respond := make(chan struct{}, 1), make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			served <- struct{}{}

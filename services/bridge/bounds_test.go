@@ -100,8 +100,8 @@ func TestStateless_LongServerInfo(t *testing.T) {
 	}
 }
 
-func TestModernServer_LongInstructions(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_LongInstructions(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	text := strings.Repeat("x", 50_000)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"`+text+`"}`)
 	name := uuid.NewString()
@@ -140,7 +140,7 @@ func TestListen_TooMuch(t *testing.T) {
 
 // The edge has compared the first of each header field, so the server gets no other.
 func TestStateless_FieldTwice(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+	s, up, _ := bridged(t, newStateless(t))
 	headers := make(chan http.Header, 1)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 		headers <- r.Header

@@ -34,7 +34,7 @@ func listing(up *server, scope string) *atomic.Int32 {
 
 func TestCache_OtherClient(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
+	up := newStateless(t)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","ttlMs":3600000,"cacheScope":"public","supportedVersions":["2026-07-28"],"capabilities":{}}`)
 	version := listing(up, "public")
 	in := s.start(t, cacheConfig(up.URL))
@@ -84,8 +84,8 @@ func TestCache_NotKept(t *testing.T) {
 		scope string
 		bytes int
 	}{
-		"private":    {newModern(t), "private", 1 << 20},
-		"off":        {newModern(t), "public", 0},
+		"private":    {newStateless(t), "private", 1 << 20},
+		"off":        {newStateless(t), "public", 0},
 		"translated": {newEarlier(t), "public", 1 << 20},
 	} {
 		s := newSystem(t, eventlog.Settings{})
@@ -106,7 +106,7 @@ func TestCache_NotKept(t *testing.T) {
 // After a client has received that a list has changed, no bridge has the old one.
 func TestCache_ListChanges(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
+	up := newStateless(t)
 	say, _ := announces(up)
 	version := listing(up, "public")
 	cfg := cacheConfig(up.URL)
@@ -133,7 +133,7 @@ func TestCache_ListChanges(t *testing.T) {
 // A client that listens again, and receives every kind of change, gets what is there now.
 func TestCache_ListensAgain(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	up := listens(newModern(t))
+	up := listens(newStateless(t))
 	version := listing(up, "public")
 	cfg := cacheConfig(up.URL)
 	cfg.ListenMemory = time.Hour
@@ -150,7 +150,7 @@ func TestCache_ListensAgain(t *testing.T) {
 // A list that was asked for before it changed is not kept when it arrives afterwards.
 func TestCache_ChangeInFlight(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	up := newModern(t)
+	up := newStateless(t)
 	asked, release := make(chan struct{}), make(chan struct{})
 	up.handle("tools/list", func(w *writing, _ *http.Request, m rpc.Message) {
 		asked <- struct{}{}

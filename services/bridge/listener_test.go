@@ -190,7 +190,7 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 // A client that listens, and for whose session there is no room, leaves nothing behind: what it listens to it
 // can make up.
 func TestAttackListenersWithoutRoom(t *testing.T) {
-	for name, up := range map[string]*server{"modern": listens(newModern(t)), "earlier": newEarlier(t)} {
+	for name, up := range map[string]*server{"stateless": listens(newStateless(t)), "earlier": newEarlier(t)} {
 		t.Run(name, func(t *testing.T) {
 			up.has(`{"resources":{"subscribe":true}}`)
 			s := newSystem(t, eventlog.Settings{})

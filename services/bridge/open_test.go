@@ -25,7 +25,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, up, left := newSystem(t, eventlog.Settings{}), newModern(t), atomic.Int32{}
+			s, up, left := newSystem(t, eventlog.Settings{}), newStateless(t), atomic.Int32{}
 			s.sending(func(data []byte) {
 				if bytes.Contains(data, []byte(tt.request)) && left.Add(-1) >= 0 {
 					replace(data, tt.request, tt.instead)
@@ -56,7 +56,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 
 // A response needs no log: its client receives it while the log does not take the session, in which nothing is left.
 func TestSession_ResponseWhileTheLogIsUnavailable(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	tried := make(chan struct{})
 	once := sync.OnceFunc(func() { close(tried) })
 	s.sending(func(data []byte) {

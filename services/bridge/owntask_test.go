@@ -25,7 +25,7 @@ import (
 // withTasks is a server of the revision without sessions that has tasks of its own, and no notion of users.
 func withTasks(t testing.TB) *server {
 	t.Helper()
-	up := newModern(t)
+	up := newStateless(t)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`)
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"task","taskId":%s,"status":"working","ttlMs":60000}}`, m.ID, m.Param("name")))
@@ -82,7 +82,7 @@ func TestOwnTask_ManyListenedTo(t *testing.T) {
 		name string
 		up   *server
 		most uint64
-	}{{"with tasks", withTasks(t), 3 * stateless.MaxWatched}, {"without", listens(newModern(t)), stateless.MaxWatched}} {
+	}{{"with tasks", withTasks(t), 3 * stateless.MaxWatched}, {"without", listens(newStateless(t)), stateless.MaxWatched}} {
 		s := newSystem(t, eventlog.Settings{})
 		in := s.start(t, testConfig(tt.up.URL))
 		ids := make([]string, 10*stateless.MaxWatched)

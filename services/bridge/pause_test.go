@@ -189,7 +189,7 @@ func TestSession_OpenedWithoutTheName(t *testing.T) {
 		status int
 	}{
 		{newServer(t), rpc.Ask{Action: rpc.Open, Session: uuid.NewString(), Data: []byte(initialize)}, http.StatusServiceUnavailable},
-		{newModern(t), toolCall(t, ""), http.StatusGatewayTimeout}, // the tool has begun
+		{newStateless(t), toolCall(t, ""), http.StatusGatewayTimeout}, // the tool has begun
 	} {
 		s := newSystem(t, eventlog.Settings{})
 		in := s.start(t, testConfig(tt.up.URL))
@@ -210,7 +210,7 @@ func TestSession_OpenedWithoutTheName(t *testing.T) {
 func TestSession_ChangedWithoutTheName(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, *system) (in *instance, session string, change func()){
 		"task": func(t *testing.T, s *system) (*instance, string, func()) {
-			cfg := taskConfig(slow(newModern(t), nil, outcome).URL)
+			cfg := taskConfig(slow(newStateless(t), nil, outcome).URL)
 			cfg.TaskAfter = flagtype.Duration(time.Hour)
 			in := s.start(t, cfg)
 			c := s.accepted(t, tasks)

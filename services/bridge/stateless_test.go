@@ -42,7 +42,7 @@ func statelessCall(t testing.TB, id, method, params, meta string) rpc.Ask {
 	data := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",%s}}}`, id, method, params, meta)
 	return rpc.Ask{
 		Action: rpc.Request, Session: uuid.NewString(), Life: session.NewLife(), Stream: newStream(t, id), Data: []byte(data),
-		Header: http.Header{mcp.HeaderVersion: {mcp.Modern}, mcp.HeaderMethod: {method}, "Mcp-Param-Region": {"north"}},
+		Header: http.Header{mcp.HeaderVersion: {mcp.Stateless}, mcp.HeaderMethod: {method}, "Mcp-Param-Region": {"north"}},
 	}
 }
 
@@ -66,8 +66,8 @@ func (s *system) accepted(t testing.TB, meta string) rpc.Ask {
 // asks is a client's _meta that lets a server ask.
 const asks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"progressToken":"mine"`
 
-// newModern returns a server that speaks the revision without sessions.
-func newModern(t testing.TB) *server {
+// newStateless returns a server that speaks the revision without sessions.
+func newStateless(t testing.TB) *server {
 	t.Helper()
 	s := newServer(t)
 	s.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
@@ -89,7 +89,7 @@ func newEarlier(t testing.TB) *server {
 
 // eachEra runs a test before a server of each era.
 func eachEra(t *testing.T, test func(t *testing.T, era string, up *server)) {
-	for era, newServer := range map[string]func(testing.TB) *server{"modern": newModern, "earlier": newEarlier} {
+	for era, newServer := range map[string]func(testing.TB) *server{"stateless": newStateless, "earlier": newEarlier} {
 		t.Run(era, func(t *testing.T) { test(t, era, newServer(t)) })
 	}
 }
@@ -132,7 +132,7 @@ func TestStateless_Error(t *testing.T) {
 // A call that has reached the server, and whose session cannot be stored, is not refused with 503: a client that
 // repeats it would have it done twice.
 func TestStateless_CallThatCannotBeStored(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+	s, up, _ := bridged(t, newStateless(t))
 	up.hangs(mcp.MethodCallTool, note(1))
 	c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New(c.Session, "", nil, time.Now())))(t)
@@ -143,21 +143,21 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 
 // Nor is one whose bridge stops meanwhile, unless the server does not have it yet, or does nothing for it.
 func TestStateless_BridgeStopsDuringACall(t *testing.T) {
-	modern, earlier := newModern(t), newEarlier(t)
+	stateless, earlier := newStateless(t), newEarlier(t)
 	for _, tt := range []struct {
 		up            *server
 		method, hangs string
 		want          func(testing.TB, rpc.Answer)
 	}{
-		{modern, mcp.MethodCallTool, mcp.MethodCallTool, wantUnknown},
+		{stateless, mcp.MethodCallTool, mcp.MethodCallTool, wantUnknown},
 		{earlier, mcp.MethodCallTool, mcp.MethodCallTool, wantUnknown},
-		{modern, mcp.MethodDiscover, mcp.MethodDiscover, wantBusy},
-		{modern, mcp.MethodListen, mcp.MethodListen, wantBusy},
+		{stateless, mcp.MethodDiscover, mcp.MethodDiscover, wantBusy},
+		{stateless, mcp.MethodListen, mcp.MethodListen, wantBusy},
 		{earlier, mcp.MethodCallTool, rpc.MethodInitialize, wantBusy},
 	} {
 		s := newSystem(t, eventlog.Settings{})
 		in := s.start(t, testConfig(tt.up.URL))
-		in.server.SetEra(tt.up == modern, time.Hour)
+		in.server.SetEra(tt.up == stateless, time.Hour)
 		begun := make(chan struct{})
 		tt.up.handle(tt.hangs, func(_ *writing, r *http.Request, _ rpc.Message) {
 			close(begun)
@@ -176,7 +176,7 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 
 // What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
 func TestStateless_Discover(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+	s, up, _ := bridged(t, newStateless(t))
 	wantHas(t, s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")).Data, `"supportedVersions":["2026-07-28","2025-11-25"`, `"name":"s"`)
 	up.responds(mcp.MethodDiscover, `"result":null`)
 	wantStatus(t, s.do(t, statelessCall(t, "2", mcp.MethodDiscover, "", "")), http.StatusOK, `"id":2`)
@@ -184,7 +184,7 @@ func TestStateless_Discover(t *testing.T) {
 
 // A response to server/discover that breaks off says nothing of the revisions that the server speaks.
 func TestEra_DiscoverBreaksOff(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+	s, up, _ := bridged(t, newStateless(t))
 	discover := up.on[mcp.MethodDiscover]
 	var asked atomic.Int64
 	up.handle(mcp.MethodDiscover, func(w *writing, r *http.Request, m rpc.Message) {
@@ -203,7 +203,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 // A server that refuses initialize is asked again what it speaks.
 func TestEra_InitializeRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	in := s.start(t, testConfig(newModern(t).URL))
+	in := s.start(t, testConfig(newStateless(t).URL))
 	takenForEarlier := func() { in.server.SetEra(false, time.Hour) }
 	takenForEarlier()
 	wantHas(t, s.do(t, statelessCall(t, "1", "tools/list", "", "")).Data, `"id":1`)
@@ -229,7 +229,7 @@ func TestStateless_CallWithProgress(t *testing.T) {
 		if life := s.lifeOf(t, c.Session); life != c.Life {
 			t.Errorf("the life is %s, not the edge's %s", life, c.Life)
 		}
-		if got := header.Get("Mcp-Param-Region"); (got == "north") != (era == "modern") {
+		if got := header.Get("Mcp-Param-Region"); (got == "north") != (era == "stateless") {
 			t.Errorf("the server has the client's field as %q", got)
 		}
 		if era == "earlier" { // a moment after the log's session
@@ -301,7 +301,7 @@ func TestStateless_TooManySessions(t *testing.T) {
 
 // A request that is refused since it can have no session ends at the MCP server too.
 func TestStateless_RefusedIsEnded(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	cfg := testConfig(up.URL)
 	cfg.Sessions.MaxSessions = 3
 	in := s.start(t, cfg)
@@ -357,7 +357,7 @@ func looks(h *sessions.Session, d time.Duration) {
 // makes the call again, or an edge asks about it.
 func TestStateless_ClientMayComeBack(t *testing.T) {
 	for _, end := range []string{"grace", "again", "asked"} {
-		s, up, in := bridged(t, newModern(t))
+		s, up, in := bridged(t, newStateless(t))
 		gone := make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
 			w.stream()
@@ -404,7 +404,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 
 // An edge may notice late that a connection is dead, of a client that has come back at another edge meanwhile.
 func TestStateless_OldConnectionEndsLate(t *testing.T) {
-	s, up, in := bridged(t, newModern(t))
+	s, up, in := bridged(t, newStateless(t))
 	gone := up.hangs(mcp.MethodCallTool, note(1))
 	c := s.accepted(t, "")
 	first := time.Now()
@@ -437,7 +437,7 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 
 // A bridge with too much to do for a question about a call has heard all the same that the client waits.
 func TestStateless_AskedWithTooMuchToDo(t *testing.T) {
-	s, up, in := bridged(t, newModern(t))
+	s, up, in := bridged(t, newStateless(t))
 	up.hangs(mcp.MethodCallTool, note(1))
 	c := s.accepted(t, "")
 	s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream, Resumable: true})
@@ -735,7 +735,7 @@ func progresses(up *server) (sent *string) {
 
 // A call of a client without sessions continues at the next bridge, where the server lets it.
 func TestStateless_TakenOver(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
+	for name, up := range map[string]*server{"stateless": newStateless(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
 		s, _, in := bridged(t, up)
 		c := toolCall(t, asks)
 		if name == "slow" { // the log has the session before there is one at the server
@@ -750,7 +750,7 @@ func TestStateless_TakenOver(t *testing.T) {
 		s.has(t, c.Session, c.Stream, 1)
 		s.restart(t, in)
 		all := s.finished(t, c.Session, c.Stream)
-		if len(all) != 2 || !strings.Contains(all[1], `"id":1`) || strings.Contains(all[1], `"resultType":"complete"`) != (name != "modern") {
+		if len(all) != 2 || !strings.Contains(all[1], `"id":1`) || strings.Contains(all[1], `"resultType":"complete"`) != (name != "stateless") {
 			t.Errorf("%s: %q", name, all)
 		}
 		s.wantState(t, c.Session, session.Closed)
@@ -899,7 +899,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 
 // What the server refuses one client, for its credentials, it does not refuse others.
 func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	const field = "X-Api-Key"
 	discover := up.on[mcp.MethodDiscover]
 	slow, release := make(chan struct{}), make(chan struct{})
@@ -940,7 +940,7 @@ func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 
 // What the MCP server speaks is asked for all clients, so the answer does not depend on what one of them sends.
 func TestAttackHeaderThatBreaksTheServer(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	const field, wrong = "Accept-Language", "wrong"
 	breaks := func(serve func(*writing, *http.Request, rpc.Message)) func(*writing, *http.Request, rpc.Message) {
 		return func(w *writing, r *http.Request, m rpc.Message) {

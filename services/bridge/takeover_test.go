@@ -256,7 +256,7 @@ func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 
 // A response that was not stored when the bridge stopped may come again: the call is left to the next bridge.
 func TestStop_ResponseIsNotStored(t *testing.T) {
-	for name, up := range map[string]*server{"modern": newModern(t), "earlier": newEarlier(t)} {
+	for name, up := range map[string]*server{"stateless": newStateless(t), "earlier": newEarlier(t)} {
 		s, respond := newSystem(t, eventlog.Settings{}), make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 			w.stream()

@@ -179,10 +179,10 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 	})
 }
 
-// asking is a modern server whose tool asks two questions at once, twice.
+// asking is a stateless server whose tool asks two questions at once, twice.
 func asking(t testing.TB) *server {
 	t.Helper()
-	up := newModern(t)
+	up := newStateless(t)
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		state, _ := json.Marshal("")
 		if s := m.Param("requestState"); s != nil {
@@ -200,7 +200,7 @@ func asking(t testing.TB) *server {
 	return up
 }
 
-func TestTask_ModernServerAsks(t *testing.T) {
+func TestTask_StatelessServerAsks(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), asking(t)
 	_, c := s.task(t, taskConfig(up.URL, "x=always"))
 	seen := map[string]bool{}
@@ -235,8 +235,8 @@ func TestTask_ModernServerAsks(t *testing.T) {
 
 // A server that asks for nothing but its state is asked again after a pause; what is no result of a
 // tool fails the task.
-func TestTask_ModernServerIsOdd(t *testing.T) {
-	s, up, calls := newSystem(t, eventlog.Settings{}), newModern(t), 0
+func TestTask_StatelessServerIsOdd(t *testing.T) {
+	s, up, calls := newSystem(t, eventlog.Settings{}), newStateless(t), 0
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
 		if calls++; calls <= 2 {
 			w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","requestState":"%d"}}`, m.ID, calls))
@@ -349,7 +349,7 @@ func TestTask_Cancelled(t *testing.T) {
 
 // A task that waits for its client for too long is cancelled.
 func TestTask_NoInput(t *testing.T) {
-	for name, up := range map[string]*server{"modern": asking(t), "earlier": asker(t)} {
+	for name, up := range map[string]*server{"stateless": asking(t), "earlier": asker(t)} {
 		s := newSystem(t, eventlog.Settings{})
 		cfg := taskConfig(up.URL, "x=always")
 		cfg.InputWait = 50 * time.Millisecond
@@ -387,7 +387,7 @@ func TestTask_QuestionIsTooLarge(t *testing.T) {
 	eachEra(t, func(t *testing.T, era string, up *server) {
 		s, gone := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096}), make(chan struct{})
 		up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
-			if era == "modern" {
+			if era == "stateless" {
 				w.json(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":{"a":%s}}}`, m.ID, large))
 				close(gone)
 				return
@@ -486,7 +486,7 @@ func TestTask_TakenOver(t *testing.T) {
 
 // A bridge that cannot store the end of a task that it takes over can be stopped.
 func TestTask_TakenOverWithoutTheLog(t *testing.T) {
-	s, up := newSystem(t, eventlog.Settings{}), newModern(t)
+	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	slow(up, nil, outcome)
 	cfg := taskConfig(up.URL)
 	first, c := s.task(t, cfg)
@@ -544,11 +544,11 @@ func TestTask_CallTakenOver(t *testing.T) {
 // A bridge may be killed between the first state of a task and the response that names the task: the client
 // receives that from the next one, and once.
 func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
-	for name, want := range map[string]mcp.Status{"modern": mcp.TaskFailed, "earlier": mcp.TaskCompleted} {
+	for name, want := range map[string]mcp.Status{"stateless": mcp.TaskFailed, "earlier": mcp.TaskCompleted} {
 		t.Run(name, func(t *testing.T) {
 			s, up := newSystem(t, eventlog.Settings{}), resumableTool(t, 2)
-			if name == "modern" {
-				up.handle(mcp.MethodDiscover, newModern(t).on[mcp.MethodDiscover])
+			if name == "stateless" {
+				up.handle(mcp.MethodDiscover, newStateless(t).on[mcp.MethodDiscover])
 			}
 			c, cfg := s.leftBehind(t, up)
 			data := must.Value(mcp.StoredTask{Task: mcp.Task{ID: mcp.TaskID(c.Session), Status: mcp.TaskWorking, Created: time.Now()}}.Event())(t)
@@ -750,7 +750,7 @@ func TestTask_TakenOverAfterItAsked(t *testing.T) {
 // A state that does not change is stored again before the log's floor passes it.
 func TestTask_Refreshed(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
-	up := slow(newModern(t), release, outcome)
+	up := slow(newStateless(t), release, outcome)
 	cfg := taskConfig(up.URL)
 	cfg.AckTimeout = waittest.Timeout // of the look, which is not tried again
 	b, c := s.task(t, cfg)
@@ -782,7 +782,7 @@ func TestTask_Refreshed(t *testing.T) {
 func TestTask_TTL(t *testing.T) {
 	for age, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, 2 * time.Hour: time.Hour, -1: time.Hour} {
 		s := newSystem(t, eventlog.Settings{MaxAge: age})
-		if got := stateless.TaskTTL(s.start(t, testConfig(newModern(t).URL)).host); got != want {
+		if got := stateless.TaskTTL(s.start(t, testConfig(newStateless(t).URL)).host); got != want {
 			t.Errorf("where the log keeps events for %s it is %s", age, got)
 		}
 	}

@@ -19,7 +19,7 @@ func TestMCP_EventsHaveIDsOfV1(t *testing.T) {
 	a := webtest.Ask(t, http.MethodPost, s.url()+"/mcp", `{"jsonrpc":"2.0","id":1,"method":"events/poll",`+
 		`"params":{"name":"rejoin.stream","arguments":{"session":"s","stream":"a"},"cursor":"`+v1.Events[1].ID+`",`+
 		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
-		"Content-Type", "application/json", "Accept", "application/json, text/event-stream", "Mcp-Method", "events/poll", "Mcp-Protocol-Version", mcp.Modern)
+		"Content-Type", "application/json", "Accept", "application/json, text/event-stream", "Mcp-Method", "events/poll", "Mcp-Protocol-Version", mcp.Stateless)
 	var m struct {
 		Result struct {
 			Events []struct {

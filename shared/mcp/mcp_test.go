@@ -125,7 +125,7 @@ func TestCheck_HeaderRepeatsTheBody(t *testing.T) {
 			if value, ok := tt.header[field]; ok {
 				return value
 			}
-			return map[string]string{mcp.HeaderVersion: mcp.Modern, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?="}[field]
+			return map[string]string{mcp.HeaderVersion: mcp.Stateless, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?="}[field]
 		})
 		if tt.code == 0 {
 			if err != nil {
@@ -139,7 +139,7 @@ func TestCheck_HeaderRepeatsTheBody(t *testing.T) {
 		}
 		want := map[string]any{"supported": mcp.Revisions, "requested": "v9"}
 		if r.Version == "2025-11-25" {
-			want = map[string]any{"supported": []string{mcp.Modern}, "requested": "2025-11-25"}
+			want = map[string]any{"supported": []string{mcp.Stateless}, "requested": "2025-11-25"}
 		}
 		if tt.code == -32022 && !reflect.DeepEqual(e.Data, want) {
 			t.Errorf("%s: the data is %v", name, e.Data)
@@ -210,7 +210,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		empty := r.Version == "" || r.Method == "" || mcp.NameOf(r.Method) != "" && r.Name == "" // such a header is none
-		if code := codeOf(t, err); code != rpc.CodeMethodNotFound && (code != mcp.CodeUnsupportedVersion || r.Version == mcp.Modern) && !empty {
+		if code := codeOf(t, err); code != rpc.CodeMethodNotFound && (code != mcp.CodeUnsupportedVersion || r.Version == mcp.Stateless) && !empty {
 			t.Errorf("a header that repeats the body is refused: %v", err)
 		}
 	})

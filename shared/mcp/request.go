@@ -15,14 +15,14 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Modern is the first revision without sessions.
-const Modern = "2026-07-28"
+// Stateless is the first revision without sessions.
+const Stateless = "2026-07-28"
 
 // WithSessions are the revisions that begin a session with initialize, newest first.
 var WithSessions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Revisions are all that Rejoin speaks, newest first.
-var Revisions = append([]string{Modern}, WithSessions...)
+var Revisions = append([]string{Stateless}, WithSessions...)
 
 // The fields of a request's _meta.
 const (
@@ -99,7 +99,7 @@ func mismatch(format string, args ...any) *Error {
 func Unsupported(requested string) *Error {
 	supported := Revisions
 	if slices.Contains(WithSessions, requested) {
-		supported = []string{Modern} // who asked for it in the same way again would be refused again
+		supported = []string{Stateless} // who asked for it in the same way again would be refused again
 	}
 	return &Error{
 		Status: http.StatusBadRequest, Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
@@ -226,7 +226,7 @@ func (r Request) Check(header func(name string) string) error {
 		return mismatch("%s is missing.", HeaderVersion)
 	case version != r.Version:
 		return mismatch("%s is %q, and the body says %q.", HeaderVersion, version, r.Version)
-	case r.Version != Modern:
+	case r.Version != Stateless:
 		return Unsupported(r.Version)
 	case method == "":
 		return mismatch("%s is missing.", HeaderMethod)
@@ -246,7 +246,7 @@ func (r Request) Check(header func(name string) string) error {
 		}
 	}
 	if removed[r.Method] {
-		return &Error{Status: http.StatusNotFound, Code: rpc.CodeMethodNotFound, Message: "Method not found: revision " + Modern + " has no " + r.Method + "."}
+		return &Error{Status: http.StatusNotFound, Code: rpc.CodeMethodNotFound, Message: "Method not found: revision " + Stateless + " has no " + r.Method + "."}
 	}
 	return nil
 }

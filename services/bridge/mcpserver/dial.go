@@ -16,12 +16,12 @@ import (
 
 // Connected is a session at the upstream, or why there is none.
 type Connected struct {
-	Up       call.Server       // nil when the response is an error
-	Attach   func(*call.Scope) // to be called with the session; nil for nothing
-	ID       string            // the upstream's own name of the session
-	Version  string
-	Response []byte
-	modern   *records.ModernSession // of a session that the upstream knows nothing of
+	Up        call.Server       // nil when the response is an error
+	Attach    func(*call.Scope) // to be called with the session; nil for nothing
+	ID        string            // the upstream's own name of the session
+	Version   string
+	Response  []byte
+	stateless *records.OwnSession // of a session that the upstream knows nothing of
 }
 
 // readVersion reads what an initialize response is; up stays unless it is an error.
@@ -98,7 +98,7 @@ func (s *Server) dialStdio(ctx context.Context, c rpc.Ask, id json.RawMessage) (
 
 // Metadata returns what the registry holds of a session.
 func (s *Server) Metadata(d Connected) (meta records.Metadata) {
-	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Modern = s.host.Name, d.ID, d.Version, d.modern
+	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Own = s.host.Name, d.ID, d.Version, d.stateless
 	if s.command != nil && s.host.Config.ProcessIdleAfter > 0 {
 		meta.Retention = &records.Retention{IdleAfter: int64(time.Duration(s.host.Config.ProcessIdleAfter) / time.Second)}
 	}

@@ -22,14 +22,14 @@ import (
 // is found out by then.
 const eraFor = 5 * time.Minute
 
-// IsModern reports whether the MCP server speaks the revision without sessions. It asks, unless that
+// IsStateless reports whether the MCP server speaks the revision without sessions. It asks, unless that
 // is known. The answer is the client's when the server cannot be asked.
-func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
+func (s *Server) IsStateless(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	if ctx.Err() != nil {
 		return false, new(upstream.Unreachable(context.Cause(ctx)))
 	}
-	if modern, known := s.knownEra(); known {
-		return modern, nil
+	if stateless, known := s.knownEra(); known {
+		return stateless, nil
 	}
 	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
 	// may refuse it, and take its time.
@@ -37,29 +37,29 @@ func (s *Server) IsModern(ctx context.Context, client http.Header) (bool, *rpc.A
 	if refused, _ := v.(*rpc.Answer); refused != nil {
 		return false, refused
 	}
-	modern, _ := s.knownEra()
-	return modern, nil
+	stateless, _ := s.knownEra()
+	return stateless, nil
 }
 
 // knownEra returns what is known without asking the server.
-func (s *Server) knownEra() (modern, known bool) {
+func (s *Server) knownEra() (stateless, known bool) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	return s.era.modern, time.Now().Before(s.era.until)
+	return s.era.stateless, time.Now().Before(s.era.until)
 }
 
 // askEra asks the server. The answer is the client's when it cannot be asked.
 func (s *Server) askEra(client http.Header) *rpc.Answer {
-	modern, tasks, refused := s.probe(client)
+	stateless, tasks, refused := s.probe(client)
 	if refused != nil {
 		return refused
 	}
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	if modern != s.era.modern || s.era.until.IsZero() {
-		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Modern, modern)
+	if stateless != s.era.stateless || s.era.until.IsZero() {
+		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Stateless, stateless)
 	}
-	s.era.modern, s.era.tasks, s.era.until = modern, tasks, time.Now().Add(eraFor)
+	s.era.stateless, s.era.tasks, s.era.until = stateless, tasks, time.Now().Add(eraFor)
 	return nil
 }
 
@@ -92,21 +92,21 @@ func (s *Server) HasOwnTasks() bool {
 func (s *Server) forgetEra() {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	if now := time.Now(); !s.era.modern && now.Before(s.era.until) {
+	if now := time.Now(); !s.era.stateless && now.Before(s.era.until) {
 		s.era.until = now // not zero: then the log would have the same line for each refusal
 	}
 }
 
 // probe asks the MCP server for what it speaks, as all clients with a client's credentials: another field of one
 // of them could have the server refuse it for all.
-func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Answer) {
+func (s *Server) probe(client http.Header) (stateless, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
 	if s.command != nil {
 		return false, false, nil
 	}
 	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: new(mcp.MethodDiscover)}
-	u := s.newModernServer(records.ModernSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
+	u := s.newStatelessServer(records.OwnSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
 	resp, refused := u.post(ctx, u.repeat(s.credentials(client), discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && upstream.SaysNothing(refused.Status) {
 		return false, false, refused
@@ -125,23 +125,23 @@ func (s *Server) probe(client http.Header) (modern, tasks bool, refused *rpc.Ans
 	}
 	var result translate.Discovered
 	err = rpc.Unmarshal(m.Result, &result)
-	modern = err == nil && slices.Contains(result.Versions, mcp.Modern)
-	return modern, modern && mcp.HasTasks(event.MustJSON(result.Capabilities)), nil
+	stateless = err == nil && slices.Contains(result.Versions, mcp.Stateless)
+	return stateless, stateless && mcp.HasTasks(event.MustJSON(result.Capabilities)), nil
 }
 
 // Direct returns the server's side of a request of the revision without sessions.
 func (s *Server) Direct() call.Server {
-	return &remote{host: s.host, endpoint: s.endpoint, modern: true}
+	return &remote{host: s.host, endpoint: s.endpoint, stateless: true}
 }
 
 // DirectHeader returns the header that such a request has at the server.
 func (s *Server) DirectHeader(client http.Header) http.Header {
-	return (&remote{endpoint: s.endpoint, modern: true}).header(client)
+	return (&remote{endpoint: s.endpoint, stateless: true}).header(client)
 }
 
 // SetEra has the server taken for one of the revision without sessions, or of earlier ones, for a time.
-func (s *Server) SetEra(modern bool, ttl time.Duration) {
+func (s *Server) SetEra(stateless bool, ttl time.Duration) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
-	s.era.modern, s.era.until = modern, time.Now().Add(ttl)
+	s.era.stateless, s.era.until = stateless, time.Now().Add(ttl)
 }

@@ -23,8 +23,8 @@ func (s *Server) Initialize(ctx context.Context, c rpc.Ask, m rpc.Message) (Conn
 	}
 	supported, others := speaksOthers(response)
 	switch {
-	case s.wantsModern(ctx, c, m, d, refused, others):
-		return s.dialModern(ctx, c, m)
+	case s.wantsStateless(ctx, c, m, d, refused, others):
+		return s.dialStateless(ctx, c, m)
 	case others:
 		s.host.Trouble("revisions", "the MCP server speaks only revisions of MCP that Rejoin does not", slog.Any("supported", supported))
 		refused = &errRevisions
@@ -32,10 +32,10 @@ func (s *Server) Initialize(ctx context.Context, c rpc.Ask, m rpc.Message) (Conn
 	return d, refused
 }
 
-// wantsModern reports whether a client of earlier revisions is served by requests of the new one,
+// wantsStateless reports whether a client of earlier revisions is served by requests of the new one,
 // after the server's response to initialize: where it speaks no other, or where it has no session in
 // which it could ask the client what the client can be asked.
-func (s *Server) wantsModern(ctx context.Context, c rpc.Ask, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
+func (s *Server) wantsStateless(ctx context.Context, c rpc.Ask, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
 	if s.command != nil {
 		return false
 	}
@@ -53,8 +53,8 @@ func (s *Server) wantsModern(ctx context.Context, c rpc.Ask, m rpc.Message, d Co
 	case d.ID != "" || !translate.ParseClient(m).Askable():
 		return false
 	}
-	modern, _ := s.IsModern(ctx, c.Header)
-	return modern
+	stateless, _ := s.IsStateless(ctx, c.Header)
+	return stateless
 }
 
 // speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
@@ -88,8 +88,8 @@ func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte
 
 // Restore returns the server's side of a session of another bridge. A process has ended with that.
 func (s *Server) Restore(meta records.Metadata) call.Server {
-	if meta.MCP.Modern != nil {
-		u := s.newModernServer(*meta.MCP.Modern)
+	if meta.MCP.Own != nil {
+		u := s.newStatelessServer(*meta.MCP.Own)
 		u.missed = true
 		return u
 	}

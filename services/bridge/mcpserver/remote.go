@@ -18,18 +18,18 @@ import (
 
 // remote is a session at the upstream's endpoint. It is safe for concurrent use.
 type remote struct {
-	host     *host.Host
-	endpoint *upstream.Endpoint
-	id       string // the upstream's session; empty when it has none
-	version  string // of the protocol, as negotiated
-	modern   bool   // the revision has no sessions
+	host      *host.Host
+	endpoint  *upstream.Endpoint
+	id        string // the upstream's session; empty when it has none
+	version   string // of the protocol, as negotiated
+	stateless bool   // the revision has no sessions
 }
 
 // header returns the header of a request: what is forwarded of a client's, and the
 // transport's own.
 func (r *remote) header(client http.Header) http.Header {
 	h := r.endpoint.Chosen(client)
-	if r.modern {
+	if r.stateless {
 		upstream.Repeat(h, client)
 		return h
 	}
@@ -72,7 +72,7 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	}
 	r.host.Refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
-	if a.Status == http.StatusNotFound && r.id == "" && !r.modern {
+	if a.Status == http.StatusNotFound && r.id == "" && !r.stateless {
 		a.Status = http.StatusBadGateway // 404 would say that the session has ended
 	}
 	return nil, &a
@@ -146,7 +146,7 @@ func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, da
 	case why != nil:
 		r.finish(c, client, why)
 	default:
-		if refused.Status == http.StatusNotFound && !r.modern {
+		if refused.Status == http.StatusNotFound && !r.stateless {
 			c.Scope.Client.Finish(upstream.ErrGone)
 		}
 		c.Refuse(*refused)
@@ -155,7 +155,7 @@ func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, da
 
 // finish ends a call.
 func (r *remote) finish(c *call.Call, client http.Header, why error) {
-	if errors.Is(why, upstream.ErrTimeout) && !r.modern {
+	if errors.Is(why, upstream.ErrTimeout) && !r.stateless {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {

@@ -30,11 +30,11 @@ type Server struct {
 // era is whether the MCP server speaks the revision without sessions. It is a property of the
 // server, not of a request (MCP 2026-07-28, Versioning). It is safe for concurrent use.
 type era struct {
-	asked  singleflight.Group // by the credentials of clients
-	mu     sync.Mutex
-	modern bool
-	tasks  bool // it has tasks of its own
-	until  time.Time
+	asked     singleflight.Group // by the credentials of clients
+	mu        sync.Mutex
+	stateless bool
+	tasks     bool // it has tasks of its own
+	until     time.Time
 }
 
 // New returns the MCP server of the flags.

@@ -6,8 +6,8 @@ import (
 	"rejoin/services/bridge/translate"
 )
 
-// ModernSession is what the registry holds of a session at a server that has none.
-type ModernSession struct {
+// OwnSession is what the registry holds of a session at a server that has none.
+type OwnSession struct {
 	Client     translate.Client     `json:"client"`
 	Discovered translate.Discovered `json:"discovered"`
 	Level      string               `json:"level,omitempty"` // of log messages; empty for none
@@ -35,8 +35,8 @@ type Metadata struct {
 		Upstream string `json:"upstream,omitempty"`
 		// ProtocolVersion is what client and server agreed on.
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
-		// Modern is what the bridge keeps of a session at a server that has none.
-		Modern *ModernSession `json:"modern,omitempty"`
+		// Own is what the bridge keeps of a session at a server that has none.
+		Own *OwnSession `json:"modern,omitempty"`
 		// Call is that of a session that is of one call of a revision without sessions.
 		Call *OneCall `json:"call,omitempty"`
 	} `json:"mcp"`

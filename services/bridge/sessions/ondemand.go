@@ -47,7 +47,7 @@ func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 		listens: r.Method == mcp.MethodListen,
 	}
 	d.asked.Data = nil
-	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Modern, &records.OneCall{Method: r.Method, Task: task, Content: content}
+	d.meta.MCP.Bridge, d.meta.MCP.ProtocolVersion, d.meta.MCP.Call = bridge, mcp.Stateless, &records.OneCall{Method: r.Method, Task: task, Content: content}
 	d.meta.Retention = &records.Retention{KeepClosed: int64(CallKept / time.Second)}
 	return d
 }

@@ -51,8 +51,8 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		t.join(ctx, c, r)
 		return
 	}
-	modern, refused := u.server.IsModern(ctx, client)
-	if !modern || u.request.Method == mcp.MethodDiscover || u.request.Method == mcp.MethodListen {
+	stateless, refused := u.server.IsStateless(ctx, client)
+	if !stateless || u.request.Method == mcp.MethodDiscover || u.request.Method == mcp.MethodListen {
 		c.MayRepeat()
 	}
 	switch {
@@ -60,7 +60,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		c.Refuse(*refused)
 	case mcp.IsTaskMethod(u.request.Method) && !u.server.HasOwnTasks():
 		c.Refuse(owners.UnknownTask())
-	case modern:
+	case stateless:
 		if mcp.IsTaskMethod(u.request.Method) {
 			if refused := u.session.Tasks.Refuse(ctx, u.request.Name); refused != nil {
 				c.Refuse(*refused)

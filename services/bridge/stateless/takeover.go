@@ -22,13 +22,13 @@ import (
 func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
 	of := meta.MCP.Call
 	var at *records.CallAt
-	if meta.MCP.ProtocolVersion != mcp.Modern {
+	if meta.MCP.ProtocolVersion != mcp.Stateless {
 		at = &records.CallAt{Upstream: meta.MCP.Upstream, ProtocolVersion: meta.MCP.ProtocolVersion, Call: *of}
 	}
 	h := s.table.NewForCall(rec.Session, rec.Life, rec.Owner, rec.Owner, sessions.TakenOver(rec.Owner, meta, at))
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
 	h.Up = u
-	if meta.MCP.ProtocolVersion != mcp.Modern {
+	if meta.MCP.ProtocolVersion != mcp.Stateless {
 		t := newTranslated(&s.env, h, u.request)
 		t.up, t.server, t.asks, t.heard, t.turned = up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
 		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0}

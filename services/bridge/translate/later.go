@@ -54,7 +54,7 @@ func (c Client) Askable() bool {
 
 // meta is what every request of the client says of itself.
 func (c Client) meta(level string) Object {
-	meta := Object{mcp.MetaVersion: event.MustJSON(mcp.Modern), mcp.MetaCapabilities: c.Capabilities}
+	meta := Object{mcp.MetaVersion: event.MustJSON(mcp.Stateless), mcp.MetaCapabilities: c.Capabilities}
 	if c.Info != nil {
 		meta[mcp.MetaClientInfo] = c.Info
 	}

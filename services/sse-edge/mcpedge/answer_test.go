@@ -131,8 +131,8 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 	}
 	b := f.bridge()
 	s, _ := f.mcpService(nil)
-	modern := modernUser(t, s.url())
-	task := newTask(t, b, modern, "")
+	stateless := statelessUser(t, s.url())
+	task := newTask(t, b, stateless, "")
 	task.becomes(t, mcp.TaskCompleted, func(is *mcp.StoredTask) { is.Result = []byte(`"` + strings.Repeat("x", size) + `"`) })
 	u, earlier := join(t, s.url(), "2025-11-25"), join(t, s.url(), "2025-06-18")
 	large := func(id string) string {
@@ -169,10 +169,10 @@ func TestMCP_UnreadAnswers(t *testing.T) {
 		"whole stream":       {call(u, toolCall), 0, 1, http.StatusOK},
 		"it does not resume": {call(earlier, toolCall), 0, 1, http.StatusGatewayTimeout},
 		"initialize":         {call(u, `{"jsonrpc":"2.0","id":7,"method":"initialize"}`), 0, 0, http.StatusServiceUnavailable},
-		"without a session":  {call(modern, statelessTool), http.StatusOK, 1, http.StatusGatewayTimeout},
-		"as a stream":        {call(modern, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, http.StatusGatewayTimeout},
-		"an error":           {call(modern, statelessTool), http.StatusBadRequest, 1, http.StatusServiceUnavailable},
-		"an unknown outcome": {call(modern, statelessTool), http.StatusGatewayTimeout, 1, http.StatusGatewayTimeout},
+		"without a session":  {call(stateless, statelessTool), http.StatusOK, 1, http.StatusGatewayTimeout},
+		"as a stream":        {call(stateless, statelessTool, "Accept", "text/event-stream, application/json"), http.StatusOK, 1, http.StatusGatewayTimeout},
+		"an error":           {call(stateless, statelessTool), http.StatusBadRequest, 1, http.StatusServiceUnavailable},
+		"an unknown outcome": {call(stateless, statelessTool), http.StatusGatewayTimeout, 1, http.StatusGatewayTimeout},
 		"a task":             {func() reply { return task.send(mcp.MethodGetTask, "") }, 0, 1, http.StatusServiceUnavailable},
 	} {
 		b.request = says(tt.answer)

@@ -72,7 +72,7 @@ func TestBegun_KeepsFirstCheck(t *testing.T) {
 	due := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := cursor.InMemory(window.New(1<<10, func(string) {}), placeOf("s", "a"), 0)
 	r.Came = cursor.FromNow
-	m := &streamForm{service: &Service{checkEvery: checkEvery}, modern: true, call: []json.RawMessage{json.RawMessage("7")}, checkAt: due}
+	m := &streamForm{service: &Service{checkEvery: checkEvery}, stateless: true, call: []json.RawMessage{json.RawMessage("7")}, checkAt: due}
 	m.Connection = &delivery.Connection{Reader: r}
 	if m.Begun(); !m.checkAt.Equal(due) {
 		t.Errorf("it is due at %s", m.checkAt)
@@ -145,7 +145,7 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 }
 
 // A bridge has its time from when it is asked, however long there was none before.
-func TestModern_BridgeComesLate(t *testing.T) {
+func TestStateless_BridgeComesLate(t *testing.T) {
 	f := newFixture(t)
 	b, asked := f.bridge(), sync.Map{}
 	const timeout = 100 * time.Millisecond
@@ -156,13 +156,13 @@ func TestModern_BridgeComesLate(t *testing.T) {
 		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
 	}
 	f.tune = func(s *edge) { s.requestTimeout, s.bridgeWait = timeout, waittest.Timeout }
-	u := modernUser(t, f.mcpEdge(nil))
+	u := statelessUser(t, f.mcpEdge(nil))
 	waittest.Until(t, "a request is answered", func() bool { return u.read(u.post(statelessTool)).StatusCode == http.StatusOK })
 }
 
 // A bridge that dies before it has taken a request without a session leaves no trace: the client has
 // its error in time all the same.
-func TestModern_BridgeDoesNotAnswer(t *testing.T) {
+func TestStateless_BridgeDoesNotAnswer(t *testing.T) {
 	if requestTimeout > 30*time.Second {
 		t.Errorf("the client waits for %s", requestTimeout)
 	}
@@ -174,7 +174,7 @@ func TestModern_BridgeDoesNotAnswer(t *testing.T) {
 		return rpc.Answer{Status: http.StatusAccepted}
 	}
 	f.tune = func(s *edge) { s.requestTimeout = 50 * time.Millisecond }
-	u := modernUser(t, f.mcpEdge(nil))
+	u := statelessUser(t, f.mcpEdge(nil))
 	a := u.read(u.post(statelessTool))
 	close(over)
 	if a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(a.Text, `"id":7`) || !strings.Contains(a.Text, `"code":-32603`) {

@@ -48,7 +48,7 @@ func (m caller) primed() bool { return m.resumes || m.version >= revisionPrimed 
 // speak is left to the handler, which knows the request's ID.
 func (s *Service) check(c *fiber.Ctx) (caller, error) {
 	who := caller{asked: strings.Clone(c.Get(headerProtocol))}
-	who.resumes = s.cfg.ResumeStateless && who.asked == mcp.Modern
+	who.resumes = s.cfg.ResumeStateless && who.asked == mcp.Stateless
 	switch {
 	case who.asked == "":
 		who.version = revisionAssumed

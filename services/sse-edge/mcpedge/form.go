@@ -38,9 +38,9 @@ type streamForm struct {
 	// sse2024 says that the stream is of the transport of 2024-11-05: all streams of a
 	// session in one.
 	sse2024 bool
-	// modern says that it is of a revision without sessions: its events have IDs only where the
+	// stateless says that it is of a revision without sessions: its events have IDs only where the
 	// client may come back, and the call is cancelled when it goes.
-	modern bool
+	stateless bool
 	// held says that the client names the call's session, and only the bridge can tell whether it may: the
 	// session does not have the connection counted.
 	held bool
@@ -96,7 +96,7 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	call := len(form.call) > 0
 	conn.HandsOver = form.state != nil
 	conn.Continues = form.primed || conn.HandsOver
-	conn.EndsAtGap, conn.Ageless, conn.Stays = call, form.modern || !form.primed, call && !conn.Continues
+	conn.EndsAtGap, conn.Ageless, conn.Stays = call, form.stateless || !form.primed, call && !conn.Continues
 	form.partly = conn.Reader.Came != cursor.FromNow
 	conn.Routine = call && !form.partly
 	return nil
@@ -130,10 +130,10 @@ func (m *streamForm) Kind() string {
 	switch {
 	case m.renamed != nil:
 		return m.kind
-	case m.modern && m.primed:
-		return string(inspect.MCPCall) + " " + mcp.Modern + " with IDs"
-	case m.modern:
-		return string(inspect.MCPCall) + " " + mcp.Modern
+	case m.stateless && m.primed:
+		return string(inspect.MCPCall) + " " + mcp.Stateless + " with IDs"
+	case m.stateless:
+		return string(inspect.MCPCall) + " " + mcp.Stateless
 	}
 	return string(m.Protocol())
 }
@@ -160,7 +160,7 @@ func (m *streamForm) Opening(_ context.Context, from delivery.Beginning) []byte 
 	return m.prime(sse.AppendRetry(nil, m.service.subs.Config.Retry), from.Position)
 }
 
-func (m *streamForm) Rewrites() bool { return m.sse2024 || m.modern }
+func (m *streamForm) Rewrites() bool { return m.sse2024 || m.stateless }
 
 func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	typ, data := window.FrameParts(it.Frame)
@@ -169,7 +169,7 @@ func (m *streamForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 			return b, room
 		}
 	}
-	if m.modern && !m.primed {
+	if m.stateless && !m.primed {
 		return append(sse.AppendData(b, data), '\n'), room
 	}
 	return sse.AppendEvent(b, m.named(m.Reader.ID(it.Sequence)), typ, data), room
@@ -182,7 +182,7 @@ func (m *streamForm) Begun() {
 		m.checkAt = time.Now().Add(m.service.checkEvery)
 	}
 	switch {
-	case !m.modern:
+	case !m.stateless:
 		m.service.attached.join(&m.connection)
 	case m.Reader.Came != cursor.FromNow:
 		m.checkAt = time.Now() // the bridge hears that somebody waits again
@@ -191,7 +191,7 @@ func (m *streamForm) Begun() {
 
 func (m *streamForm) Ended(begun bool) {
 	m.service.metrics.connections.Dec()
-	if m.modern {
+	if m.stateless {
 		if len(m.open) > 0 && !m.handedOver { // one that is handed over ends when no edge asks about it
 			m.service.cancel(rpc.Ask{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}, m.primed)
 		}
@@ -213,7 +213,7 @@ func (m *streamForm) prime(b []byte, position uint64) []byte {
 
 // named returns an event ID that says all that the client comes back with.
 func (m *streamForm) named(id string) string {
-	if m.modern || m.sse2024 {
+	if m.stateless || m.sse2024 {
 		return sessionEventID(m.Reader.Place.Session, id)
 	}
 	return id
@@ -226,7 +226,7 @@ func appendPrime(b []byte, id string) []byte {
 
 // Farewell is the last block of a stream that continues elsewhere, if its client can come back.
 func (m *streamForm) Farewell() []byte {
-	if m.modern && !m.primed {
+	if m.stateless && !m.primed {
 		return m.handOverCall()
 	}
 	if !m.primed || m.IsAway() || m.IsQuiet() || len(m.Reader.Pending) > 0 {

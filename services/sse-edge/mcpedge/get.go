@@ -28,8 +28,8 @@ import (
 //
 // The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) get(c *fiber.Ctx, who caller) error {
-	if who.asked == mcp.Modern {
-		return s.modernGet(c, who)
+	if who.asked == mcp.Stateless {
+		return s.statelessGet(c, who)
 	}
 	if err := who.unsupported(nil); err != nil {
 		return err
@@ -92,7 +92,7 @@ func sessionStream(stream string) bool {
 // postOnly refuses what the revision without sessions does not have.
 func postOnly(c *fiber.Ctx) error {
 	c.Set(fiber.HeaderAllow, fiber.MethodPost)
-	return &refusal.Error{Status: http.StatusMethodNotAllowed, Code: rpc.CodeInvalid, Message: "Revision " + mcp.Modern + " of MCP has no GET and no DELETE."}
+	return &refusal.Error{Status: http.StatusMethodNotAllowed, Code: rpc.CodeInvalid, Message: "Revision " + mcp.Stateless + " of MCP has no GET and no DELETE."}
 }
 
 // isOver reports whether nothing follows a client's place, and nothing ever will.
@@ -145,7 +145,7 @@ func (s *Service) comeBack(c *fiber.Ctx, who caller) error {
 
 // delete ends a session, here and at its server.
 func (s *Service) delete(c *fiber.Ctx, who caller) error {
-	if who.asked == mcp.Modern {
+	if who.asked == mcp.Stateless {
 		return postOnly(c)
 	}
 	if err := who.unsupported(nil); err != nil {

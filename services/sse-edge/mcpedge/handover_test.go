@@ -53,7 +53,7 @@ func limited(c *config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minut
 func TestHandOver_Drain(t *testing.T) {
 	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
-	u := modernUser(t, one.url())
+	u := statelessUser(t, one.url())
 	c, ask := b.takesCall(u)
 	b.say(ask.Session, ask.Stream, false, progress(1))
 	c.says(progress(1))
@@ -83,7 +83,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	t.Parallel()
 	f, b := bridged(t)
 	one, stop := f.mcpService(func(c *config) { c.Retry = time.Millisecond })
-	u := modernUser(t, one.url())
+	u := statelessUser(t, one.url())
 	c, ask := b.takesCall(u)
 	visit := admission.Visit{Sessions: []string{"another"}} // keeps the edge from its end
 	if refused := one.subs.Admission.Enter(visit); refused != "" {
@@ -114,7 +114,7 @@ func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 // A call is handed over before a proxy cuts its response: three times, and not a fourth time.
 func TestHandOver_ProxyRequestLimit(t *testing.T) {
 	t.Parallel()
-	b, u := newModern(t, limited)
+	b, u := newStateless(t, limited)
 	c, ask := b.takesCall(u)
 	id := "7"
 	for i := range mcp.MaxHandOvers {
@@ -131,7 +131,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 // A request that waits for its response alone is handed over as well.
 func TestHandOver_Plain(t *testing.T) {
 	t.Parallel()
-	b, u := newModern(t, func(c *config) { limited(c); c.MCP.StreamMethods = nil })
+	b, u := newStateless(t, func(c *config) { limited(c); c.MCP.StreamMethods = nil })
 	c, _ := b.takesCall(u)
 	c.handsOver("7")
 }
@@ -140,7 +140,7 @@ func TestHandOver_Plain(t *testing.T) {
 func TestHandOver_OtherMethod(t *testing.T) {
 	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
-	u := &mcpUser{t: t, url: one.url(), version: mcp.Modern, headers: []string{"Mcp-Method", mcp.MethodListen}}
+	u := &mcpUser{t: t, url: one.url(), version: mcp.Stateless, headers: []string{"Mcp-Method", mcp.MethodListen}}
 	calls := b.accepts()
 	c := u.follow(u.post(statelessBody("7", mcp.MethodListen, "")))
 	ask := waittest.Receive(t, "the bridge has the request", calls)
@@ -157,7 +157,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 	f, b := bridged(t)
 	large := func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute }
 	one, stop := f.mcpService(large)
-	u := modernUser(t, one.url())
+	u := statelessUser(t, one.url())
 	c, ask := b.takesCall(u)
 	const n = 12 // more than sockets hold
 	for i := range n {
@@ -204,7 +204,7 @@ func TestHandOver_Refused(t *testing.T) {
 	guard := guarded(t)
 	one, stop := f.mcpService(guard)
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
-	u := modernUser(t, one.url())
+	u := statelessUser(t, one.url())
 	c, ask := b.takesCall(u, alice...)
 	stop()
 	state := c.handsOver("7")
@@ -257,7 +257,7 @@ func TestProxyRequestLimit_Resumes(t *testing.T) {
 	t.Parallel()
 	f, b := bridged(t)
 	url, unlimited := f.mcpEdge(func(c *config) { limited(c); resumable(c) }), f.mcpEdge(resumable)
-	u := modernUser(t, url)
+	u := statelessUser(t, url)
 	c, ask := b.takesCall(u)
 	last := c.primedUntilEnd()
 	if c.Decoder.Retry() > time.Second {

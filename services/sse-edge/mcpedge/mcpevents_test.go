@@ -31,7 +31,7 @@ func withMCPEvents(c *config) { c.MCP.Events = true }
 
 func eventsAt(t *testing.T, url string, headers ...string) eventsUser {
 	t.Helper()
-	return eventsUser{&mcpUser{t: t, url: url, version: mcp.Modern, headers: headers}}
+	return eventsUser{&mcpUser{t: t, url: url, version: mcp.Stateless, headers: headers}}
 }
 
 // subscription is the parameters for stream a of session s; more are further ones.
@@ -593,7 +593,7 @@ func TestEvents_EdgeIsFull(t *testing.T) {
 
 // Without the flag the methods are the MCP server's, which does not have them.
 func TestEvents_Off(t *testing.T) {
-	b, u := newModern(t, nil)
+	b, u := newStateless(t, nil)
 	b.request = func(c rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusNotFound, Data: rpc.ErrorMessage(json.RawMessage("7"), rpc.CodeMethodNotFound, "Method not found", nil)}
 	}
@@ -612,7 +612,7 @@ func TestEvents_Off(t *testing.T) {
 func TestEvents_Discover(t *testing.T) {
 	const server = `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"ttlMs":0}}`
 	for _, on := range []bool{false, true} {
-		b, u := newModern(t, func(c *config) { c.MCP.Events = on })
+		b, u := newStateless(t, func(c *config) { c.MCP.Events = on })
 		ask := func() (edgetest.Answered, map[string]any) {
 			a := u.read(u.post(statelessBody("7", mcp.MethodDiscover, ""), "Mcp-Method", mcp.MethodDiscover))
 			var m struct {
@@ -622,7 +622,7 @@ func TestEvents_Discover(t *testing.T) {
 					Capabilities      map[string]any
 				}
 			}
-			if err := json.Unmarshal([]byte(a.Text), &m); err != nil || a.StatusCode != http.StatusOK || m.ID != 7 || m.Result.SupportedVersions[0] != mcp.Modern || m.Result.Capabilities["tools"] == nil {
+			if err := json.Unmarshal([]byte(a.Text), &m); err != nil || a.StatusCode != http.StatusOK || m.ID != 7 || m.Result.SupportedVersions[0] != mcp.Stateless || m.Result.Capabilities["tools"] == nil {
 				t.Fatalf("%d %s", a.StatusCode, a.Text)
 			}
 			return a, m.Result.Capabilities

@@ -15,8 +15,8 @@ import (
 // posted is the body of a POST to /mcp: one JSON-RPC message, or an array of them.
 type posted struct {
 	batch bool
-	// modern says that it is of a revision without sessions.
-	modern bool
+	// stateless says that it is of a revision without sessions.
+	stateless bool
 	// ids and methods are those of the requests, in their order.
 	ids     []json.RawMessage
 	methods []string

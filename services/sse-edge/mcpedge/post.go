@@ -35,8 +35,8 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 		return err
 	}
 	defer func() { err = refusal.WithID(err, p.only()) }()
-	if p.modern {
-		result, err = s.modernPost(c, who, p, body)
+	if p.stateless {
+		result, err = s.statelessPost(c, who, p, body)
 		return err
 	}
 	if p.opens() {
@@ -74,8 +74,8 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 		return p, nil, err
 	}
 	p, err = parsePosted(body)
-	p.modern = answered && err == nil && who.modern(p, body)
-	if known := answered && who.asked == mcp.Modern; !p.modern && !known { // else err says what is wrong, or the batch is refused
+	p.stateless = answered && err == nil && who.stateless(p, body)
+	if known := answered && who.asked == mcp.Stateless; !p.stateless && !known { // else err says what is wrong, or the batch is refused
 		if unsupported := who.unsupported(p.only()); unsupported != nil {
 			return p, nil, unsupported
 		}
@@ -87,7 +87,7 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 	case answered && (!subscriber.Accepts(accept, fiber.MIMEApplicationJSON) || !subscriber.Accepts(accept, subscriber.MediaStream)):
 		return p, nil, web.New(web.CodeNotAcceptable, "Accept must list application/json and text/event-stream.")
 	}
-	if p.modern {
+	if p.stateless {
 		return p, body, nil
 	}
 	return p, body, p.check(who.version)
@@ -202,7 +202,7 @@ func (m *streamForm) sendResponse(c *fiber.Ctx) error {
 	if err := m.send(c, response, m.Step, 1); err != nil {
 		return err
 	}
-	if m.modern {
+	if m.stateless {
 		c.Status(mcp.StatusOf(response))
 	}
 	c.Set(fiber.HeaderContentType, fiber.MIMEApplicationJSON)

@@ -234,14 +234,14 @@ func waitsFor(d time.Duration) func(*edge) { return func(s *edge) { s.bridgeWait
 
 func TestMCP_NoBridge(t *testing.T) {
 	b, _, u := newMCPEdge(t, waitsFor(0), nil)
-	modern := modernUser(t, u.url)
+	stateless := statelessUser(t, u.url)
 	b.leave()
 	for _, body := range []string{toolList, result("1"), `{"jsonrpc":"2.0","id":1,"method":"initialize"}`} {
 		if a := u.read(u.post(body)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" {
 			t.Errorf("%s: %d %s", body, a.StatusCode, a.Text)
 		}
 	}
-	if a := u.read(modern.post(statelessTool)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" || !strings.Contains(a.Text, `"id":7`) {
+	if a := u.read(stateless.post(statelessTool)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") != "3" || !strings.Contains(a.Text, `"id":7`) {
 		t.Errorf("without a session: %d %s", a.StatusCode, a.Text)
 	}
 }
@@ -252,7 +252,7 @@ func TestMCP_BridgeIsReplaced(t *testing.T) {
 	b, s, u := newMCPEdge(t, func(s *edge) { // whatever the machine does
 		s.requestTimeout, s.takenTimeout, s.bridgeWait = waittest.Timeout, waittest.Timeout, waittest.Timeout
 	}, nil)
-	modern := modernUser(t, u.url)
+	stateless := statelessUser(t, u.url)
 	var stops atomic.Bool
 	take := func(ask rpc.Ask) rpc.Answer {
 		switch {
@@ -269,7 +269,7 @@ func TestMCP_BridgeIsReplaced(t *testing.T) {
 		"initialize":        func() reply { return u.post(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`) },
 		"a notification":    func() reply { return u.post(`{"jsonrpc":"2.0","method":"x"}`) },
 		"a call":            func() reply { return u.post(toolCall) },
-		"without a session": func() reply { return modern.post(statelessTool) },
+		"without a session": func() reply { return stateless.post(statelessTool) },
 	} {
 		stops.Store(true)
 		answer, sent := make(chan reply, 1), s.nc.Stats().OutMsgs

@@ -82,7 +82,7 @@ func (k *aTask) state(t *testing.T) mcp.Task {
 const emptyResult = `{"id":7,"jsonrpc":"2.0","result":{"resultType":"complete"}}`
 
 func TestTask_States(t *testing.T) {
-	b, u := newModern(t, nil)
+	b, u := newStateless(t, nil)
 	k := newTask(t, b, u, "")
 	b.listen(rpc.Subject(k.name))
 	if is := k.state(t); is.Status != mcp.TaskWorking || is.TTL != nil || is.Poll != 1000 || is.Created.IsZero() {
@@ -133,7 +133,7 @@ func TestTask_States(t *testing.T) {
 }
 
 func TestTask_Refused(t *testing.T) {
-	b, u := newModern(t, nil)
+	b, u := newStateless(t, nil)
 	k := newTask(t, b, u, "")
 	none := uuid.NewString()
 	for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
@@ -171,7 +171,7 @@ func TestTask_Refused(t *testing.T) {
 func TestTask_Lost(t *testing.T) {
 	f, b := bridged(t)
 	s, _ := f.mcpService(nil)
-	u := &mcpUser{t: t, url: s.url(), version: mcp.Modern}
+	u := &mcpUser{t: t, url: s.url(), version: mcp.Stateless}
 	closed, lost := newTask(t, b, u, ""), newTask(t, b, u, "")
 	must.NoError(t, b.f.Backend.Sessions.End(waittest.Context(t), closed.name, "", false))
 	waittest.Until(t, "the task of a closed session has failed", func() bool { return closed.state(t).Status == mcp.TaskFailed })
@@ -244,7 +244,7 @@ func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f, b := bridged(t)
 	f.tune = func(s *edge) { s.unheardFor = time.Second } // a check that is late by half of that begins anew
 	s, _ := f.mcpService(nil)
-	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
+	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Stateless}, "")
 	k.state(t)
 	waittest.Until(t, "the edge asks again", func() bool {
 		s.unheard.mu.Lock()
@@ -258,7 +258,7 @@ func TestTask_LostBetweenTwoPolls(t *testing.T) {
 func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
 	f, b := bridged(t)
 	s, _ := f.mcpService(nil)
-	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Modern}, "")
+	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Stateless}, "")
 	k.state(t)
 	b.listen(rpc.Subject(k.name))
 	waittest.Until(t, "the edge has found the bridge", func() bool {
@@ -270,7 +270,7 @@ func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
 
 func TestTask_OfAnotherUser(t *testing.T) {
 	f, b := bridged(t)
-	u := &mcpUser{t: t, url: f.mcpEdge(guarded(t)), version: mcp.Modern}
+	u := &mcpUser{t: t, url: f.mcpEdge(guarded(t)), version: mcp.Stateless}
 	k := newTask(t, b, u, "alice")
 	b.listen(rpc.Subject(k.name))
 	for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {

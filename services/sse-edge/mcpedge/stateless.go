@@ -29,18 +29,18 @@ import (
 // event stream that ends with the response. A bridge answers a quick request at once; any other
 // gets a session in the log that no client ever hears of, with one stream.
 
-// modern reports whether a POST is of a revision without sessions: the body says so, or else the
+// stateless reports whether a POST is of a revision without sessions: the body says so, or else the
 // header. Bodies of earlier revisions have no version.
-func (m caller) modern(p posted, body []byte) bool {
-	return !p.batch && (m.asked == mcp.Modern || mcp.Claims(body))
+func (m caller) stateless(p posted, body []byte) bool {
+	return !p.batch && (m.asked == mcp.Stateless || mcp.Claims(body))
 }
 
-// modernPost takes a request, or a notification: no notification of the revision is for a server
+// statelessPost takes a request, or a notification: no notification of the revision is for a server
 // that is reached over HTTP.
-func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
+func (s *Service) statelessPost(c *fiber.Ctx, who caller, p posted, body []byte) (result string, err error) {
 	if len(p.ids) == 0 {
 		if m, _ := rpc.ParseMessage(body); m.Method == nil { // it has been read before
-			return postRefused, refusal.Invalid("Revision " + mcp.Modern + " has no requests of servers that this could be the response to.")
+			return postRefused, refusal.Invalid("Revision " + mcp.Stateless + " has no requests of servers that this could be the response to.")
 		}
 		c.Status(http.StatusAccepted)
 		return postAccepted, nil
@@ -62,7 +62,7 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if state, ours, err := r.HandOver(); ours && err != nil {
 		return postRefused, refusal.FromMCP(err, p.only())
 	} else if ours {
-		return s.modernAgain(c, who, r, state)
+		return s.statelessAgain(c, who, r, state)
 	}
 	state, held, task := mcp.State{}, false, false
 	switch {
@@ -89,15 +89,15 @@ func (s *Service) modernPost(c *fiber.Ctx, who caller, p posted, body []byte) (r
 	if task {
 		return s.taskPost(c, who, ask, r)
 	}
-	return s.modernCall(c, who, ask, r)
+	return s.statelessCall(c, who, ask, r)
 }
 
-// modernCall has a bridge take a request, and answers with what the bridge says at once, or with the
+// statelessCall has a bridge take a request, and answers with what the bridge says at once, or with the
 // stream that it stores: with the response alone where that is likely to be all.
-func (s *Service) modernCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
+func (s *Service) statelessCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: ask.Session, Life: ask.Life, Stream: ask.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	form := newForm(who, ask.Stream)
-	form.modern, form.held, form.discovers = true, ask.Held, r.Method == mcp.MethodDiscover
+	form.stateless, form.held, form.discovers = true, ask.Held, r.Method == mcp.MethodDiscover
 	if !form.primed && mcp.CanHandOver(r.Method) {
 		form.state = &mcp.HandOver{Session: ask.Session, Content: r.Content()}
 	}
@@ -133,9 +133,9 @@ func (s *Service) modernCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Reques
 // maxTokenBytes bounds the progress token that an edge keeps of a request.
 const maxTokenBytes = 1 << 10
 
-// modernAgain answers the request of a client that the call was handed over to, with the rest of the
+// statelessAgain answers the request of a client that the call was handed over to, with the rest of the
 // stream that the call has. No bridge is asked: what answers there are to its questions, it has.
-func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
+func (s *Service) statelessAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
 	gone := refusal.FromMCP(mcp.ErrState, r.ID)
 	token := r.Meta["progressToken"]
 	if len(token) > maxTokenBytes {
@@ -155,7 +155,7 @@ func (s *Service) modernAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp
 	}
 	req := subscriber.Request{At: window.Place{Session: state.Session, Life: rec.Life, Stream: id.Stream}, Start: cursor.Start{After: state.After}}
 	form := &streamForm{
-		modern: true, call: []json.RawMessage{r.ID}, kind: rand.Text(),
+		stateless: true, call: []json.RawMessage{r.ID}, kind: rand.Text(),
 		renamed: &mcp.Request{ID: r.ID, Meta: map[string]json.RawMessage{"progressToken": token}},
 	}
 	if state.Times < mcp.MaxHandOvers {
@@ -180,10 +180,10 @@ func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.Hand
 	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
 }
 
-// modernGet answers with the rest of a call's stream, which the event ID names with its session:
+// statelessGet answers with the rest of a call's stream, which the event ID names with its session:
 // 204 when nothing is left, and the error of a call that is gone as an event, since some clients take
 // a 4xx for the end of the server.
-func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
+func (s *Service) statelessGet(c *fiber.Ctx, who caller) error {
 	last := strings.Clone(c.Get(headerLastID))
 	if !who.resumes || last == "" {
 		return postOnly(c)
@@ -194,7 +194,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	name, text, ok := parseSessionEventID(last)
 	id, err := event.ParseID(text)
 	form := newForm(who, id.Stream)
-	if form.modern = true; !ok || err != nil || len(form.call) == 0 {
+	if form.stateless = true; !ok || err != nil || len(form.call) == 0 {
 		s.subs.Connections.Metrics.Gaps.WithLabelValues(string(cursor.ReasonUnknown)).Inc()
 		return refusal.Invalid("Last-Event-ID is none that this server gives.")
 	}
@@ -212,7 +212,7 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	case err != nil:
 		return err
 	case over:
-		return s.modernOver(c, req.At, form.call)
+		return s.statelessOver(c, req.At, form.call)
 	}
 	if err := s.begin(c, who, req, form); err != nil {
 		return err
@@ -220,10 +220,10 @@ func (s *Service) modernGet(c *fiber.Ctx, who caller) error {
 	return form.start(c)
 }
 
-// modernOver answers a client that has all of a call's stream: with 204 if that ends with the
+// statelessOver answers a client that has all of a call's stream: with 204 if that ends with the
 // response, else with an error, as who was there at the end has got it. The call was cancelled then:
 // the client has been away for too long, or another one of the same principal has made the same call.
-func (s *Service) modernOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
+func (s *Service) statelessOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
 	e, err := s.newest(s.subs.Config.Clients.Client(c), at)
 	switch {
 	case err == nil && isResponse(e.Data):

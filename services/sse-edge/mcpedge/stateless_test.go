@@ -32,25 +32,25 @@ func statelessBody(id, method, params string) string {
 
 var statelessTool = statelessBody("7", "tools/call", `"name":"x",`)
 
-// newModern returns a bridge, and a client without a session.
-func newModern(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
+// newStateless returns a bridge, and a client without a session.
+func newStateless(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
 	t.Helper()
-	b, u, _ := newModernEdge(t, change)
+	b, u, _ := newStatelessEdge(t, change)
 	return b, u
 }
 
-// newModernEdge is newModern for those who look into the edge.
-func newModernEdge(t *testing.T, change func(*config)) (*bridge, *mcpUser, *edge) {
+// newStatelessEdge is newStateless for those who look into the edge.
+func newStatelessEdge(t *testing.T, change func(*config)) (*bridge, *mcpUser, *edge) {
 	t.Helper()
 	f, b := bridged(t)
 	s, _ := f.mcpService(change)
-	return b, modernUser(t, s.url()), s
+	return b, statelessUser(t, s.url()), s
 }
 
-// modernUser returns a user of the revision without sessions, who calls a tool.
-func modernUser(t *testing.T, url string) *mcpUser {
+// statelessUser returns a user of the revision without sessions, who calls a tool.
+func statelessUser(t *testing.T, url string) *mcpUser {
 	t.Helper()
-	return &mcpUser{t: t, url: url, version: mcp.Modern, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
+	return &mcpUser{t: t, url: url, version: mcp.Stateless, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
 }
 
 // notCancelled fails the test if a bridge was asked to cancel a call that is over.
@@ -85,8 +85,8 @@ func (b *bridge) accepts() <-chan rpc.Ask {
 	return calls
 }
 
-func TestModern_AnsweredAtOnce(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_AnsweredAtOnce(t *testing.T) {
+	b, u := newStateless(t, nil)
 	b.request = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
 	}
@@ -114,8 +114,8 @@ func TestModern_AnsweredAtOnce(t *testing.T) {
 
 // A request whose response is likely to be all that there is has the response's status, however long
 // it takes.
-func TestModern_SlowError(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_SlowError(t *testing.T) {
+	b, u := newStateless(t, nil)
 	calls := b.accepts()
 	answered := make(chan edgetest.Answered, 1)
 	go func() { answered <- u.read(u.post(statelessBody("7", "x/y", ""), "Mcp-Method", "x/y")) }()
@@ -126,9 +126,9 @@ func TestModern_SlowError(t *testing.T) {
 	}
 }
 
-func TestModern_Stream(t *testing.T) {
+func TestStateless_Stream(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
-		b, u, s := newModernEdge(t, func(c *config) { c.MCP.ResumeStateless = resumes })
+		b, u, s := newStatelessEdge(t, func(c *config) { c.MCP.ResumeStateless = resumes })
 		c, ask := b.takesCall(u)
 		if resumes {
 			id := c.primed()
@@ -146,9 +146,9 @@ func TestModern_Stream(t *testing.T) {
 	}
 }
 
-func TestModern_ClientGoes(t *testing.T) {
+func TestStateless_ClientGoes(t *testing.T) {
 	for _, resumes := range []bool{false, true} {
-		b, u := newModern(t, func(c *config) { c.MCP.ResumeStateless = resumes })
+		b, u := newStateless(t, func(c *config) { c.MCP.ResumeStateless = resumes })
 		c, ask := b.takesCall(u)
 		b.say(ask.Session, ask.Stream, false, progress(1))
 		if resumes {
@@ -165,8 +165,8 @@ func TestModern_ClientGoes(t *testing.T) {
 }
 
 // A client that comes back gets what it missed, and the bridge hears of it at once.
-func TestModern_Resume(t *testing.T) {
-	b, u := newModern(t, resumable)
+func TestStateless_Resume(t *testing.T) {
+	b, u := newStateless(t, resumable)
 	c, ask := b.takesCall(u)
 	first := c.primed()
 	b.say(ask.Session, ask.Stream, false, progress(1))
@@ -199,8 +199,8 @@ func TestModern_Resume(t *testing.T) {
 	}
 }
 
-func TestModern_Refused(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_Refused(t *testing.T) {
+	b, u := newStateless(t, nil)
 	for name, tt := range map[string]struct {
 		body         string
 		headers      []string
@@ -211,7 +211,7 @@ func TestModern_Refused(t *testing.T) {
 		"no method":          {statelessTool, []string{"Mcp-Method", ""}, 400, mcp.CodeHeaderMismatch},
 		"another name":       {statelessTool, []string{"Mcp-Name", "y"}, 400, mcp.CodeHeaderMismatch},
 		"no _meta":           {toolList, nil, 400, rpc.CodeInvalidParams},
-		"an unknown version": {strings.Replace(statelessTool, mcp.Modern, "v9", 1), []string{"Mcp-Protocol-Version", "v9"}, 400, mcp.CodeUnsupportedVersion},
+		"an unknown version": {strings.Replace(statelessTool, mcp.Stateless, "v9", 1), []string{"Mcp-Protocol-Version", "v9"}, 400, mcp.CodeUnsupportedVersion},
 		"initialize":         {statelessBody("7", "initialize", ""), []string{"Mcp-Method", "initialize"}, 404, rpc.CodeMethodNotFound},
 		"ping":               {statelessBody("7", "ping", ""), []string{"Mcp-Method", "ping"}, 404, rpc.CodeMethodNotFound},
 		"a state":            {statelessBody("7", "tools/call", `"name":"x","requestState":"rejoin.x",`), nil, 400, rpc.CodeInvalidParams},
@@ -242,8 +242,8 @@ func TestModern_Refused(t *testing.T) {
 }
 
 // The state of a bridge leads to that bridge; that of a server is passed on.
-func TestModern_RepeatedRequest(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_RepeatedRequest(t *testing.T) {
+	b, u := newStateless(t, nil)
 	b.request = func(rpc.Ask) rpc.Answer {
 		return rpc.Answer{Status: http.StatusOK, Data: []byte(result("7"))}
 	}
@@ -264,8 +264,8 @@ func TestModern_RepeatedRequest(t *testing.T) {
 
 // Who names the session of a call has nothing counted for it: only the bridge knows whether the call is its
 // client's.
-func TestModern_StateOfAnotherClient(t *testing.T) {
-	b, u, s := newModernEdge(t, nil)
+func TestStateless_StateOfAnotherClient(t *testing.T) {
+	b, u, s := newStatelessEdge(t, nil)
 	name := newTask(t, b, u, "").name // a session
 	waittest.Until(t, "the edge knows the session", func() bool {
 		_, ok := s.sessions.Session(name)
@@ -296,9 +296,9 @@ func TestModern_StateOfAnotherClient(t *testing.T) {
 }
 
 // Another user cannot resume a call.
-func TestModern_ResumeOfAnother(t *testing.T) {
+func TestStateless_ResumeOfAnother(t *testing.T) {
 	guard := guarded(t)
-	b, u := newModern(t, func(c *config) { guard(c); resumable(c) })
+	b, u := newStateless(t, func(c *config) { guard(c); resumable(c) })
 	calls := b.accepts()
 	alice, bob := edgetest.Bearer(authtest.Of(t, "alice", "*")), edgetest.Bearer(authtest.Of(t, "bob", "*"))
 	c := u.follow(u.post(statelessTool, alice...))
@@ -312,8 +312,8 @@ func TestModern_ResumeOfAnother(t *testing.T) {
 	u.follow(u.do(http.MethodGet, "", append(alice, "Last-Event-ID", id)...)).primed()
 }
 
-func TestModern_NoRequest(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_NoRequest(t *testing.T) {
+	b, u := newStateless(t, nil)
 	for name, tt := range map[string]struct {
 		body   string
 		status int
@@ -343,8 +343,8 @@ func TestModern_NoRequest(t *testing.T) {
 	}
 }
 
-func TestModern_ErrorStatus(t *testing.T) {
-	b, u := newModern(t, nil)
+func TestStateless_ErrorStatus(t *testing.T) {
+	b, u := newStateless(t, nil)
 	for _, tt := range []struct{ status, code int }{
 		{http.StatusBadRequest, mcp.CodeMissingCapability},
 		{http.StatusBadRequest, rpc.CodeInvalidParams},
@@ -368,7 +368,7 @@ func TestModern_ErrorStatus(t *testing.T) {
 	}
 }
 
-func TestModern_StoredBeforeAnswer(t *testing.T) {
+func TestStateless_StoredBeforeAnswer(t *testing.T) {
 	failed := `{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"none"}}`
 	for name, tt := range map[string]struct {
 		method, accept string
@@ -383,7 +383,7 @@ func TestModern_StoredBeforeAnswer(t *testing.T) {
 		"client prefers a stream": {"x/y", "text/event-stream, application/json", []string{result("7")}, 200, "text/event-stream", "data: " + result("7") + "\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, u, s := newModernEdge(t, func(c *config) { c.MCP.StreamMethods = []string{"x/stream"} })
+			b, u, s := newStatelessEdge(t, func(c *config) { c.MCP.StreamMethods = []string{"x/stream"} })
 			b.accepts()
 			open := b.request
 			b.request = func(c rpc.Ask) rpc.Answer {
@@ -404,8 +404,8 @@ func TestModern_StoredBeforeAnswer(t *testing.T) {
 	}
 }
 
-func TestModern_Listen(t *testing.T) {
-	b, u := newModern(t, func(c *config) { c.Heartbeat = time.Hour })
+func TestStateless_Listen(t *testing.T) {
+	b, u := newStateless(t, func(c *config) { c.Heartbeat = time.Hour })
 	calls := b.accepts()
 	replies := make(chan reply, 1)
 	go func() { replies <- u.post(statelessBody("7", mcp.MethodListen, ""), "Mcp-Method", mcp.MethodListen) }()
@@ -416,10 +416,10 @@ func TestModern_Listen(t *testing.T) {
 	c.says(changed)
 }
 
-func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
+func TestStateless_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 	for _, method := range []string{"tools/call", "tools/list"} {
 		t.Run(method, func(t *testing.T) {
-			b, u := newModern(t, func(c *config) { c.Heartbeat = 20 * time.Millisecond })
+			b, u := newStateless(t, func(c *config) { c.Heartbeat = 20 * time.Millisecond })
 			calls, closed := b.accepts(), make(chan struct{})
 			open := b.request
 			b.request = func(c rpc.Ask) rpc.Answer {
@@ -431,7 +431,7 @@ func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 			must.NoError(t, err)
 			body := statelessBody("7", method, `"name":"x",`)
 			_, err = fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"+
-				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Modern, method, len(body), body)
+				"Mcp-Protocol-Version: %s\r\nMcp-Method: %s\r\nMcp-Name: x\r\nContent-Length: %d\r\n\r\n%s", mcp.Stateless, method, len(body), body)
 			ask := waittest.Receive(t, "the bridge has the request", calls)
 			must.NoError(t, conn.Close())
 			close(closed)
@@ -444,8 +444,8 @@ func TestModern_ClientClosesBeforeBridgeAnswers(t *testing.T) {
 	}
 }
 
-func TestModern_InsufficientToken(t *testing.T) {
-	b, u := newModern(t, guarded(t))
+func TestStateless_InsufficientToken(t *testing.T) {
+	b, u := newStateless(t, guarded(t))
 	reading := authtest.Token(t, "alice", func(token *auth.Token) { token.Subscribe = []auth.Pattern{auth.All} })
 	for name, tt := range map[string]struct {
 		headers []string
@@ -477,8 +477,8 @@ func TestModern_InsufficientToken(t *testing.T) {
 
 // A call that was cancelled while its client was away ends in an error for a client that comes back:
 // 204 would let it wait for its time-out.
-func TestModern_ResumeAfterCancel(t *testing.T) {
-	b, u := newModern(t, resumable)
+func TestStateless_ResumeAfterCancel(t *testing.T) {
+	b, u := newStateless(t, resumable)
 	c, ask := b.takesCall(u)
 	first := c.primed()
 	b.say(ask.Session, ask.Stream, false, progress(1))
@@ -497,8 +497,8 @@ func TestModern_ResumeAfterCancel(t *testing.T) {
 	again.fails("7")
 }
 
-func TestModern_ResumeAfterStoredResponse(t *testing.T) {
-	b, u := newModern(t, resumable)
+func TestStateless_ResumeAfterStoredResponse(t *testing.T) {
+	b, u := newStateless(t, resumable)
 	b.accepts()
 	open := b.request
 	b.request = func(c rpc.Ask) rpc.Answer {

@@ -22,13 +22,13 @@ import (
 	"rejoin/shared/session"
 )
 
-// modernServer is a session of a client of earlier revisions at a server that has none: the bridge
+// statelessServer is a session of a client of earlier revisions at a server that has none: the bridge
 // keeps what the session is, and each request says it. It is safe for concurrent use.
 //
 //	serve ──▶ a request of the new revision ──▶ a result ──▶ the client
 //	              ▲                              └─ what the server asks ──▶ the client, on the same stream
 //	              └────────────────────────────────── send: the client's answers
-type modernServer struct {
+type statelessServer struct {
 	remote
 	server     *Server
 	client     translate.Client
@@ -48,9 +48,9 @@ type modernServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-func (s *Server) newModernServer(m records.ModernSession) *modernServer {
-	return &modernServer{
-		remote: remote{host: s.host, endpoint: s.endpoint, modern: true}, server: s, client: m.Client, discovered: m.Discovered,
+func (s *Server) newStatelessServer(m records.OwnSession) *statelessServer {
+	return &statelessServer{
+		remote: remote{host: s.host, endpoint: s.endpoint, stateless: true}, server: s, client: m.Client, discovered: m.Discovered,
 		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
 	}
 }
@@ -59,33 +59,33 @@ func (s *Server) newModernServer(m records.ModernSession) *modernServer {
 // names revisions that no edge speaks: a client would ask for one of them, in vain.
 var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
 
-// dialModern asks a server without sessions for what it is, for a client that begins one.
-func (s *Server) dialModern(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
-	u := s.newModernServer(records.ModernSession{Client: translate.ParseClient(m)})
+// dialStateless asks a server without sessions for what it is, for a client that begins one.
+func (s *Server) dialStateless(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
+	u := s.newStatelessServer(records.OwnSession{Client: translate.ParseClient(m)})
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
 	if refused != nil {
 		return Connected{}, refused
 	}
-	if answer.Result == nil || rpc.Unmarshal(answer.Result, &u.discovered) != nil || !slices.Contains(u.discovered.Versions, mcp.Modern) {
+	if answer.Result == nil || rpc.Unmarshal(answer.Result, &u.discovered) != nil || !slices.Contains(u.discovered.Versions, mcp.Stateless) {
 		return Connected{}, &errRevisions
 	}
 	return Connected{
 		Up: u, Version: u.client.Version, Response: u.discovered.Initialized(m.ID, u.client),
-		modern: u.state(),
+		stateless: u.state(),
 	}, nil
 }
 
 // state returns what the registry keeps for each session: no more than the next bridge needs. The
 // caller holds saving, unless the session is new.
-func (u *modernServer) state() *records.ModernSession {
-	return &records.ModernSession{
+func (u *statelessServer) state() *records.OwnSession {
+	return &records.OwnSession{
 		Client: u.client, Discovered: translate.Discovered{Capabilities: u.discovered.Capabilities}, Level: u.level, URIs: u.uris,
 	}
 }
 
 // exchange makes a request, hands what comes before the response to take, and returns the response.
 // An answer that is no success is the client's.
-func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
+func (u *statelessServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
 	u.mu.Lock()
 	level := u.level
 	u.mu.Unlock()
@@ -111,7 +111,7 @@ func (u *modernServer) exchange(ctx context.Context, client http.Header, m rpc.M
 	return rpc.Message{}, new(u.failure(err))
 }
 
-func (u *modernServer) failure(err error) rpc.Answer {
+func (u *statelessServer) failure(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, upstream.ErrTooLarge):
 		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.TooLarge(""))
@@ -123,9 +123,9 @@ func (u *modernServer) failure(err error) rpc.Answer {
 }
 
 // repeat returns a client's header with the fields that repeat what a request says.
-func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
+func (u *statelessServer) repeat(client http.Header, m rpc.Message) http.Header {
 	h := upstream.WithoutRepeated(client)
-	h.Set(mcp.HeaderVersion, mcp.Modern)
+	h.Set(mcp.HeaderVersion, mcp.Stateless)
 	h.Set(mcp.HeaderMethod, *m.Method)
 	if param := mcp.NameOf(*m.Method); param != "" {
 		var name string
@@ -144,7 +144,7 @@ func (u *modernServer) repeat(client http.Header, m rpc.Message) http.Header {
 }
 
 // learnTools reads what arguments of tools their calls have to repeat; once, unless again.
-func (u *modernServer) learnTools(ctx context.Context, client http.Header, again bool) {
+func (u *statelessServer) learnTools(ctx context.Context, client http.Header, again bool) {
 	u.mu.Lock()
 	known := u.tools != nil
 	u.mu.Unlock()
@@ -172,7 +172,7 @@ func (u *modernServer) learnTools(ctx context.Context, client http.Header, again
 
 // Serve hands over requests, one after the other, and stores what the server sends for them. A batch may have the
 // client's answers too.
-func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+func (u *statelessServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	u.Send(ctx, client, data)
 	c.CancelAtOnce = true
 	ctx, p := c.WithIdleTimer(ctx)
@@ -209,19 +209,19 @@ func (u *modernServer) Serve(ctx context.Context, c *call.Call, client http.Head
 }
 
 // answer returns the response to a request: what belongs to the session is answered here.
-func (u *modernServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *statelessServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	var value string
 	var err error
 	switch *m.Method {
 	case translate.MethodPing:
 	case "logging/setLevel":
 		_ = json.Unmarshal(m.Param("level"), &value) // none is none
-		err = u.change(ctx, c.Scope, func(is *records.ModernSession) { is.Level = value })
+		err = u.change(ctx, c.Scope, func(is *records.OwnSession) { is.Level = value })
 	case "resources/subscribe", "resources/unsubscribe":
 		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
 			return rpc.ErrorMessage(m.ID, rpc.CodeMethodNotFound, "Method not found", nil), nil
 		}
-		err = u.change(ctx, c.Scope, func(is *records.ModernSession) {
+		err = u.change(ctx, c.Scope, func(is *records.OwnSession) {
 			is.URIs = slices.DeleteFunc(slices.Clone(is.URIs), func(other string) bool { return other == value })
 			if *m.Method == "resources/subscribe" {
 				is.URIs = append(is.URIs, value)
@@ -249,7 +249,7 @@ var ErrSubscriptions = errors.New("there are too many subscriptions, or their UR
 
 // change changes what the client has set: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
-func (u *modernServer) change(ctx context.Context, h *call.Scope, edit func(*records.ModernSession)) error {
+func (u *statelessServer) change(ctx context.Context, h *call.Scope, edit func(*records.OwnSession)) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	next := u.state()
@@ -275,9 +275,9 @@ func (u *modernServer) change(ctx context.Context, h *call.Scope, edit func(*rec
 	return nil
 }
 
-func (u *modernServer) save(ctx context.Context, h *call.Scope, is *records.ModernSession) error {
+func (u *statelessServer) save(ctx context.Context, h *call.Scope, is *records.OwnSession) error {
 	s := u.host
-	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, modern: is}))
+	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, stateless: is}))
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (u *modernServer) save(ctx context.Context, h *call.Scope, is *records.Mode
 const maxRounds = 16
 
 // request makes a request, again and again with the client's answers.
-func (u *modernServer) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *statelessServer) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	if *m.Method == mcp.MethodCallTool {
 		u.learnTools(ctx, client, false)
 	}
@@ -353,7 +353,7 @@ const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
 // client's ends the request, and so does a question that cannot be stored.
-func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+func (u *statelessServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	c.Accept() // also without a question: the server has begun the request
 	if len(r.Questions) == 0 {
 		u.host.Pause(ctx, stateOnlyPause)
@@ -395,7 +395,7 @@ func (u *modernServer) askAll(ctx context.Context, c *call.Call, r translate.Req
 }
 
 // expect has the client's answer to a request of an ID kept, until forget is called.
-func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()) {
+func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget func()) {
 	key := rpc.IDKey([]byte(id))
 	answer = make(chan rpc.Message, 1)
 	u.mu.Lock()
@@ -410,7 +410,7 @@ func (u *modernServer) expect(id string) (answer chan rpc.Message, forget func()
 
 // Send takes the client's answers. Notifications are the bridge's: the server has no session that
 // they could be about.
-func (u *modernServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
+func (u *statelessServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
 	all, _, err := rpc.Messages(data)
 	if err != nil {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, err.Error())

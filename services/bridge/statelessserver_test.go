@@ -40,8 +40,8 @@ func (s *system) begin(t testing.TB) string {
 	return name
 }
 
-func TestModernServer_Call(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_Call(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	var header http.Header
 	up.responds("tools/list", `"result":{"resultType":"complete","ttlMs":1,"cacheScope":"public","tools":[{"name":"caf\u00e9","inputSchema":{"type":"object","properties":{"place":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}}}]}`)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
@@ -55,7 +55,7 @@ func TestModernServer_Call(t *testing.T) {
 	stream, _ := s.request(t, name, "7", mcp.MethodCallTool, `"name":"caf\u00e9"`, `"arguments":{"place":{"region":"north"}}`, `"_meta":{"progressToken":"mine"}`)
 	wantMessages(t, s.finished(t, name, stream)[1:], `{"id":7,"jsonrpc":"2.0","result":{"content":[]}}`)
 	for field, want := range map[string]string{
-		mcp.HeaderVersion: mcp.Modern, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?=", "Mcp-Param-Region": "north", "Mcp-Session-Id": "",
+		mcp.HeaderVersion: mcp.Stateless, mcp.HeaderMethod: "tools/call", mcp.HeaderName: "=?base64?Y2Fmw6k=?=", "Mcp-Param-Region": "north", "Mcp-Session-Id": "",
 	} {
 		if got := header.Get(field); got != want {
 			t.Errorf("%s is %q, want %q", field, got, want)
@@ -90,8 +90,8 @@ func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage
 
 // What the server asks goes to the client on the stream of its request, and the request is made
 // again with the answers.
-func TestModernServer_ServerAsks(t *testing.T) {
-	s, up, in := bridged(t, newModern(t))
+func TestStatelessServer_ServerAsks(t *testing.T) {
+	s, up, in := bridged(t, newStateless(t))
 	requiresInput(up)
 	name := s.begin(t)
 	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`)
@@ -108,8 +108,8 @@ func TestModernServer_ServerAsks(t *testing.T) {
 }
 
 // A request that the server has begun is not refused later in a way that has the client make it again.
-func TestModernServer_RefusesTheSecondRound(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_RefusesTheSecondRound(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	up.handle("work", func(w *writing, _ *http.Request, m rpc.Message) {
 		if m.Param("requestState") == nil {
 			w.json(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{"resultType":"input_required","requestState":"s1"}}`)
@@ -125,8 +125,8 @@ func TestModernServer_RefusesTheSecondRound(t *testing.T) {
 }
 
 // What is no request counts in a batch with requests too, which revision 2025-03-26 has.
-func TestModernServer_Batch(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_Batch(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	requiresInput(up)
 	name, batch := s.begin(t), newStream(t, "2", "3")
 	stream, _ := s.request(t, name, "1", mcp.MethodCallTool, `"name":"x"`)
@@ -137,8 +137,8 @@ func TestModernServer_Batch(t *testing.T) {
 }
 
 // A 404 of a server that has no sessions does not say that the client's session has ended.
-func TestModernServer_NotFound(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_NotFound(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	name := s.begin(t)
 	body := ""
 	up.handle("gone", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -155,8 +155,8 @@ func TestModernServer_NotFound(t *testing.T) {
 }
 
 // What cannot be read before the response is counted, and does not decide how the client is answered.
-func TestModernServer_Unreadable(t *testing.T) {
-	s, up, in := bridged(t, newModern(t))
+func TestStatelessServer_Unreadable(t *testing.T) {
+	s, up, in := bridged(t, newStateless(t))
 	up.handle("lost", func(w *writing, _ *http.Request, _ rpc.Message) {
 		w.stream()
 		w.send("", "rubbish")
@@ -167,8 +167,8 @@ func TestModernServer_Unreadable(t *testing.T) {
 
 // A server that has no sessions learns that a request is cancelled by the end of its connection, also while it
 // reports progress all the time.
-func TestModernServer_Cancelled(t *testing.T) {
-	s, up, in := bridged(t, newModern(t))
+func TestStatelessServer_Cancelled(t *testing.T) {
+	s, up, in := bridged(t, newStateless(t))
 	gone := make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
 		defer close(gone)
@@ -196,7 +196,7 @@ func TestModernServer_Cancelled(t *testing.T) {
 // What a client cancels before the bridge waits for the server ends all the same.
 func TestCall_CancelledBeforeItWaits(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
-	in := s.start(t, testConfig(newModern(t).URL))
+	in := s.start(t, testConfig(newStateless(t).URL))
 	ids := []json.RawMessage{[]byte("1"), []byte("2")}
 	for n, want := range []error{nil, nil, upstream.ErrCancelled} {
 		c := call.New(in.table.Session(s.begin(t)).Scope, newStream(t, "1", "2"), ids)
@@ -213,9 +213,9 @@ func TestCall_CancelledBeforeItWaits(t *testing.T) {
 }
 
 // A question that the log does not take ends the request: it is not made again without an answer.
-func TestModernServer_QuestionIsTooLarge(t *testing.T) {
+func TestStatelessServer_QuestionIsTooLarge(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{MaxMessageBytes: 4096})
-	up := newModern(t)
+	up := newStateless(t)
 	s.start(t, testConfig(up.URL))
 	up.responds(mcp.MethodCallTool, `"result":{"resultType":"input_required","requestState":"s1","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"`+strings.Repeat("x", 8000)+`"}}}}`)
 	name := s.begin(t)
@@ -228,8 +228,8 @@ func TestModernServer_QuestionIsTooLarge(t *testing.T) {
 
 // A client of earlier revisions hears of changes without asking, and of all of them when no client
 // listened for a while.
-func TestModernServer_Changes(t *testing.T) {
-	s, up, _ := bridged(t, newModern(t))
+func TestStatelessServer_Changes(t *testing.T) {
+	s, up, _ := bridged(t, newStateless(t))
 	say, begun := announces(up)
 	name := s.begin(t)
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -258,7 +258,7 @@ func TestModernServer_Changes(t *testing.T) {
 // withSubscriptions returns a server without sessions that has resources and log messages.
 func withSubscriptions(t testing.TB) *server {
 	t.Helper()
-	up := newModern(t)
+	up := newStateless(t)
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"resources":{"subscribe":true},"logging":{}}}`)
 	return listens(up)
 }
@@ -282,7 +282,7 @@ func (s *system) updated(t testing.TB, name, uri string, n int) {
 
 // A resource may change before the server has the subscription that the client has the answer to. What it
 // subscribed to before has not been missed.
-func TestModernServer_NewSubscription(t *testing.T) {
+func TestStatelessServer_NewSubscription(t *testing.T) {
 	s, _, _ := bridged(t, withSubscriptions(t))
 	name := s.ready(t)
 	for _, uri := range []string{"file:///a", "file:///b"} {
@@ -294,7 +294,7 @@ func TestModernServer_NewSubscription(t *testing.T) {
 
 // Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
 // the client receives one notification for each subscription.
-func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
+func TestStatelessServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 	s, up, in := bridged(t, withSubscriptions(t))
 	name := s.ready(t)
 	for n, uri := range []string{"file:///a", "file:///b", "file:///a"} {
@@ -314,7 +314,7 @@ func TestModernServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 
 // A server that does not acknowledge a subscription in time learns of the next one all the same. With an
 // acknowledgement, however late, the client is told of what it may have missed.
-func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
+func TestStatelessServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)
 	acknowledges, replaced := up.on[mcp.MethodListen], make(chan struct{})
@@ -354,7 +354,7 @@ func TestModernServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 }
 
 // Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
-func TestModernServer_TooLongSubscription(t *testing.T) {
+func TestStatelessServer_TooLongSubscription(t *testing.T) {
 	for want, cfg := range map[string]session.LimitsConfig{
 		mcpserver.ErrSubscriptions.Error(): {}, "--max-metadata-bytes": {MaxMetadataBytes: 8 << 10},
 	} {
